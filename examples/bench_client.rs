@@ -43,9 +43,10 @@ use aws_sdk_dynamodb::{
 };
 use futures_util::future::join_all;
 use lambda_idempotency::{
-    Clock as _, Idempotency, Invocation, Key, RunError, SystemClock,
+    Idempotency, Invocation, Key, RunError,
     lambda::batch::{self, SqsMessage},
     store::dynamodb::DynamoDbStore,
+    time::{Clock as _, SystemClock},
 };
 use lambda_runtime::{LambdaEvent, tower::Service as _};
 use serde::Deserialize;

@@ -10,11 +10,12 @@ use std::{
 };
 
 use lambda_idempotency::{
-    Clock as _, ErrorKind, Idempotency, Key, Operation, RunError, SystemClock,
+    ErrorKind, Idempotency, Key, Operation, RunError,
     store::postgres::{
         PostgresStore,
         tokio_postgres::{self, Client, NoTls, Transaction},
     },
+    time::{Clock as _, SystemClock},
 };
 use serde::{Deserialize, Serialize};
 

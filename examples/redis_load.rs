@@ -24,7 +24,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lambda_idempotency::{Idempotency, Key, Operation, Owner, store::redis::RedisStore};
+use lambda_idempotency::{
+    Idempotency, Key, Operation,
+    store::{Owner, redis::RedisStore},
+};
 use testkit::redis::RedisServer;
 use tokio::task::JoinSet;
 

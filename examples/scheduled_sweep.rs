@@ -3,7 +3,10 @@
 
 use std::time::Duration;
 
-use lambda_idempotency::{Clock as _, SystemClock, Timestamp, store::postgres::PostgresStore};
+use lambda_idempotency::{
+    store::postgres::PostgresStore,
+    time::{Clock as _, SystemClock, Timestamp},
+};
 use lambda_runtime::{Error, LambdaEvent, run, service_fn};
 use serde_json::{Value, json};
 

@@ -29,14 +29,16 @@ use aws_sdk_dynamodb::types::{
     AttributeDefinition, AttributeValue, BillingMode, KeySchemaElement, KeyType, Put, ScalarAttributeType,
 };
 use lambda_idempotency::{
-    BoxFuture, Clock as _, Idempotency, Key, Record, Store, StoredKey, SystemClock, staging,
+    Idempotency, Key, Store, StoredKey, staging,
     store::{
-        Committed, OwnWrites, ResponseParts, StoreError, StoreErrorKind, Transactions, Write, Written,
+        BoxFuture, CommitOutcome, OwnWrites, Record, ResponseChunks, StoreError, StoreErrorKind,
+        Transactions, Write, WriteOutcome,
         dynamodb::{DynamoDbStore, Transaction},
         memory::MemoryStore,
         postgres::{PostgresStore, tokio_postgres},
         redis::RedisStore,
     },
+    time::{Clock as _, SystemClock},
 };
 
 use testkit::{emulator, postgres, redis};
@@ -67,7 +69,7 @@ impl Store for Measured {
         &'a self,
         key: &'a StoredKey,
         write: &'a Write,
-    ) -> BoxFuture<'a, Result<Written, StoreError>> {
+    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
         Box::pin(self.request(self.inner.apply(key, write)))
     }
 
@@ -75,8 +77,8 @@ impl Store for Measured {
         Box::pin(self.request(self.inner.read(key)))
     }
 
-    fn parts(&self) -> Option<&dyn ResponseParts> {
-        self.inner.parts()
+    fn chunks(&self) -> Option<&dyn ResponseChunks> {
+        self.inner.chunks()
     }
 
     fn transactions(&self) -> Option<&dyn Transactions> {
@@ -95,7 +97,7 @@ impl Transactions for Measured {
         write: &'a Write,
         writes: &'a OwnWrites,
         token: &'a str,
-    ) -> BoxFuture<'a, Result<Committed, StoreError>> {
+    ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>> {
         let Some(transactions) = self.inner.transactions() else {
             return Box::pin(async { Err(StoreError::new(StoreErrorKind::Rejected, "no transactions")) });
         };
@@ -139,7 +141,7 @@ async fn row(name: &str, store: Arc<dyn Store>, delay: Duration, form: Form) -> 
     let store = Measured { inner: store, delay, requests: Arc::clone(&requests) };
     let operation = format!("{}-{}", form.name(), delay.as_millis());
     let idempotency = Idempotency::builder(store).function("bench").build().unwrap();
-    let idempotency = if form == Form::ClaimFree { idempotency.claim_free().unwrap() } else { idempotency };
+    let idempotency = if form == Form::Optimistic { idempotency.optimistic().unwrap() } else { idempotency };
     let idempotency = idempotency.operation(operation).unwrap();
     let runs = if delay.is_zero() { RUNS } else { DELAYED_RUNS };
     let mut run = async |key: &str| {
@@ -166,7 +168,7 @@ const EFFECTS: &str = "effects";
 enum Form {
     Claimed,
     Transaction,
-    ClaimFree,
+    Optimistic,
 }
 
 impl Form {
@@ -174,7 +176,7 @@ impl Form {
         match self {
             Self::Claimed => "claimed",
             Self::Transaction => "transaction",
-            Self::ClaimFree => "claim-free",
+            Self::Optimistic => "optimistic",
         }
     }
 }
@@ -273,7 +275,7 @@ async fn measure() {
     for (name, form) in [
         ("DynamoDB + 3 ms, claimed", Form::Claimed),
         ("DynamoDB + 3 ms, in its transaction (T8)", Form::Transaction),
-        ("DynamoDB + 3 ms, claim-free", Form::ClaimFree),
+        ("DynamoDB + 3 ms, optimistic", Form::Optimistic),
     ] {
         rows.push(row(name, Arc::clone(&dynamodb), slow, form).await);
     }

@@ -2,7 +2,7 @@
 
 mod commit;
 
-pub use commit::{Commitment, NotMade};
+pub use commit::{NotCommitted, Settled};
 
 use std::{
     any::Any,
@@ -48,7 +48,7 @@ pub struct Claim {
 /// How [`Claim::complete`] and [`Claim::fail`] ended, when they didn't fail.
 #[derive(Debug)]
 #[must_use = "a superseded claim's own result is not the operation's outcome"]
-pub enum Completion {
+pub enum Settled {
     /// The outcome is stored.
     Recorded,
     /// The claim had been taken over, and the successor settled first: answer with its outcome.
@@ -146,7 +146,7 @@ impl Claim {
     /// # Cancel safety
     ///
     /// Dropping the future leaves the outcome stored, not stored, or about to be stored; the lease frees the key.
-    pub async fn complete(self, response: impl Into<Bytes>) -> Result<Completion, Error> {
+    pub async fn complete(self, response: impl Into<Bytes>) -> Result<Settled, Error> {
         self.record(Verdict::Complete(response.into())).await
     }
 
@@ -159,7 +159,7 @@ impl Claim {
     /// # Cancel safety
     ///
     /// As [`complete`](Self::complete).
-    pub async fn fail(self, failure: impl Into<Bytes>) -> Result<Completion, Error> {
+    pub async fn fail(self, failure: impl Into<Bytes>) -> Result<Settled, Error> {
         self.record(Verdict::Fail(Some(failure.into()))).await
     }
 
@@ -181,13 +181,13 @@ impl Claim {
         }
     }
 
-    async fn record(self, verdict: Verdict) -> Result<Completion, Error> {
+    async fn record(self, verdict: Verdict) -> Result<Settled, Error> {
         let (engine, key, until) = (Arc::clone(&self.engine), self.key().clone(), self.answer_by());
         match self.settle(verdict).await {
-            Settled { end: End::Recorded, .. } => Ok(Completion::Recorded),
+            Settled { end: End::Recorded, .. } => Ok(Settled::Recorded),
             Settled { end: End::Superseded(record), .. } => {
                 let outcome = engine.successors_outcome(&key, &record, ErrorKind::Fenced, until).await;
-                outcome.map(Completion::Superseded)
+                outcome.map(Settled::Superseded)
             }
             Settled { end, store_error, .. } => Err(settle_error(&key, end, store_error)),
         }
@@ -314,7 +314,7 @@ pub(crate) enum Extended {
 
 /// A transaction that was definitely not applied.
 pub(crate) struct Turned<R> {
-    /// The claim or the claim-free operation, held as before.
+    /// The claim or the optimistic operation, held as before.
     pub(crate) right: R,
     pub(crate) why: Decline,
     /// The store's details about the failed condition.

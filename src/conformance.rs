@@ -14,7 +14,7 @@
 //!
 //! It uses only fresh random keys, of functions whose names begin with `conformance`, and touches no other
 //! record, so it may run against a table that is in use. It leaves about two thousand records behind, and
-//! about 10 MB of parts if the store keeps parts. They expire a day later. The suite replaces records that
+//! about 10 MB of chunks if the store keeps chunks. They expire a day later. The suite replaces records that
 //! never expire by ones that do, unless the case that wrote them fails.
 //!
 //! Keys and owners are random, and times are counted from now. Everything else is the same in every run. A
@@ -33,13 +33,13 @@
 //!   store's own types, which the suite doesn't know.
 
 mod bench;
+mod chunks;
 mod contention;
 mod differential;
 mod fields;
 mod keys;
 mod lifecycle;
 mod numbers;
-mod parts;
 mod random;
 mod samples;
 mod transitions;
@@ -110,11 +110,11 @@ const CASES: &[Case] = cases! {
     "an extension and a takeover at once have one winner" => contention::extension_and_takeover,
     "many conclusions at once have one winner" => contention::conclusions,
     "many conclusions and claims at once have one winner" => contention::conclusions_and_claims,
-    "parts come back whole" => parts::round_trip,
-    "parts of two owners, and of two keys, do not touch" => parts::owners_and_keys,
-    "a missing part is an error" => parts::missing,
-    "parts over the limit are an error" => parts::limit,
-    "parts and the record do not touch" => parts::beside_the_record,
+    "chunks come back whole" => chunks::round_trip,
+    "chunks of two owners, and of two keys, do not touch" => chunks::owners_and_keys,
+    "a missing chunk is an error" => chunks::missing,
+    "chunks over the limit are an error" => chunks::limit,
+    "chunks and the record do not touch" => chunks::beside_the_record,
     "random operations are answered as in memory" => differential::case,
 };
 

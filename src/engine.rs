@@ -148,7 +148,7 @@ impl Idempotency {
     /// nothing is locked, and nothing can go stale. Concurrent deliveries all run the handler; one commits,
     /// and the others answer with its outcome and write nothing. A later duplicate runs the handler too,
     /// without effect. If duplicates are frequent, or the handler is slow or costly,
-    /// [`claim_free_looking_first`](Self::claim_free_looking_first) avoids that run for one read.
+    /// [`optimistic_reading_first`](Self::optimistic_reading_first) avoids that run for one read.
     ///
     /// Use it if the handler has no side effects besides its staged writes, so that it may run any number of
     /// times, also concurrently. A handler that charges a card, sends a mail or calls another service needs a
@@ -161,7 +161,7 @@ impl Idempotency {
     /// ```
     /// # use lambda_idempotency::{Idempotency, store::memory::MemoryStore};
     /// # fn main() -> Result<(), lambda_idempotency::Error> {
-    /// let idempotency = Idempotency::builder(MemoryStore::new()).function("orders").build()?.claim_free()?;
+    /// let idempotency = Idempotency::builder(MemoryStore::new()).function("orders").build()?.optimistic()?;
     /// # Ok(())
     /// # }
     /// ```
@@ -169,18 +169,18 @@ impl Idempotency {
     /// # Errors
     ///
     /// [`ErrorKind::Invalid`] at most once: without a claim, a handler runs at every delivery.
-    pub fn claim_free(&self) -> Result<Self, Error> {
-        self.without_claims(Mode::ClaimFree { looks_first: false })
+    pub fn optimistic(&self) -> Result<Self, Error> {
+        self.without_claims(Mode::Optimistic { reads_first: false })
     }
 
-    /// Like [`claim_free`](Self::claim_free), with one consistent read before the handler: it answers later
+    /// Like [`optimistic`](Self::optimistic), with one consistent read before the handler: it answers later
     /// duplicates, whose handler then doesn't run.
     ///
     /// # Errors
     ///
-    /// As [`claim_free`](Self::claim_free).
-    pub fn claim_free_looking_first(&self) -> Result<Self, Error> {
-        self.without_claims(Mode::ClaimFree { looks_first: true })
+    /// As [`optimistic`](Self::optimistic).
+    pub fn optimistic_reading_first(&self) -> Result<Self, Error> {
+        self.without_claims(Mode::Optimistic { reads_first: true })
     }
 
     fn without_claims(&self, mode: Mode) -> Result<Self, Error> {

@@ -58,7 +58,7 @@ impl fmt::Debug for Secret {
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), lambda_idempotency::Error> {
-/// use lambda_idempotency::{Idempotency, NamedStore};
+/// use lambda_idempotency::{Idempotency, store::NamedStore};
 ///
 /// let store = NamedStore::from_url("dynamodb://payments?region=eu-west-1")?.open().await?;
 /// let idempotency = Idempotency::builder(store).function("payments").build()?;

@@ -1,6 +1,6 @@
 //! The record in the handler's own transaction: claim, work and outcome are committed together, or nothing is.
 //!
-//! The machine does what it does claim-free: it reads the record, the work runs, and it puts the finished
+//! The machine does what it does optimistic: it reads the record, the work runs, and it puts the finished
 //! record. In between, the transaction's own lock holds the key, and ends with the transaction.
 
 use std::{sync::Arc, time::Duration};
@@ -13,7 +13,7 @@ use crate::{
     engine::{Engine, Idempotency, Operation, Verdict, in_progress, refusal_error, replayed},
     error::{Error, ErrorKind, RunError},
     fingerprint::Fingerprint,
-    invocation::{Surroundings, within},
+    invocation::{OperationContext, within},
     key::{Key, StoredKey},
     observe,
     protocol::{Action, End, Event, Input, Refusal, State, refusal_for, step},
@@ -34,7 +34,7 @@ const BETWEEN_QUESTIONS: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 #[must_use]
 #[expect(clippy::large_enum_variant, reason = "the large variant is the common one")]
-pub enum BegunIn<'t> {
+pub enum Begun<'t> {
     /// The key is this transaction's: do the work in it, complete, then commit.
     Open(InTransaction<'t>),
     /// The operation has its outcome: answer with it.
@@ -55,7 +55,7 @@ pub struct InTransaction<'t> {
 /// How [`InTransaction::complete`] ended, when it didn't fail.
 #[derive(Debug)]
 #[must_use = "where it is superseded, the transaction is to be rolled back"]
-pub enum CompletionIn {
+pub enum Settled {
     /// The outcome is in the transaction: commit it.
     Recorded,
     /// Another run was faster: roll the transaction back, and answer with this outcome.
@@ -76,7 +76,7 @@ impl Operation {
     /// [`run_in`](Self::run_in) does all of this in one call.
     ///
     /// ```
-    /// # use lambda_idempotency::{BegunIn, CompletionIn, Fingerprint, Key, Operation};
+    /// # use lambda_idempotency::{Begun, Settled, Fingerprint, Key, Operation};
     /// # use lambda_idempotency::store::postgres::{PostgresStore, tokio_postgres::Client};
     /// # async fn example(
     /// #     place: Operation, store: PostgresStore, client: &mut Client,
@@ -84,12 +84,12 @@ impl Operation {
     /// let transaction = client.transaction().await?;
     /// let key = Key::new("order-17")?;
     /// match place.begin_in(store.in_transaction(&transaction), &key, Fingerprint::of(&12)?).await? {
-    ///     BegunIn::Replay(replay) => println!("placed before: {:?}", replay.response()),
-    ///     BegunIn::Open(operation) => {
+    ///     Begun::Replay(replay) => println!("placed before: {:?}", replay.response()),
+    ///     Begun::Claimed(operation) => {
     ///         transaction.execute("INSERT INTO orders (id) VALUES ($1)", &[&"order-17"]).await?;
     ///         match operation.complete("placed").await? {
-    ///             CompletionIn::Recorded => transaction.commit().await?,
-    ///             CompletionIn::Superseded(replay) => println!("placed by another: {:?}", replay.response()),
+    ///             Settled::Recorded => transaction.commit().await?,
+    ///             Settled::Superseded(replay) => println!("placed by another: {:?}", replay.response()),
     ///         }
     ///     }
     /// }
@@ -110,15 +110,17 @@ impl Operation {
         records: PostgresTransaction<'t>,
         key: &Key,
         fingerprint: Fingerprint,
-    ) -> Result<BegunIn<'t>, Error> {
+    ) -> Result<Begun<'t>, Error> {
         self.idempotency()
             .settings()
             .refuse_at_most_once("an operation in a transaction of the caller's, which a rollback undoes")?;
         let key = self.stored_key(key);
         let engine = Arc::clone(self.idempotency().engine());
         match engine.look_in(&records, &key, fingerprint, self.idempotency()).await {
-            Ok(Ok((owner, state))) => Ok(BegunIn::Open(InTransaction { engine, key, owner, state, records })),
-            Ok(Err(replay)) => Ok(BegunIn::Replay(replay)),
+            Ok(Ok((owner, state))) => {
+                Ok(Begun::Claimed(InTransaction { engine, key, owner, state, records }))
+            }
+            Ok(Err(replay)) => Ok(Begun::Replay(replay)),
             Err(error) => {
                 observe::refused(&key, &error, error.kind() == ErrorKind::Unavailable);
                 Err(error)
@@ -181,18 +183,18 @@ impl Operation {
         let transaction =
             engine.in_time(now, ask_by, beginning).await.map_err(|error| not_begun(&shown, error))?;
         let open = match self.begin_in(store.in_transaction(&transaction), key, fingerprint).await? {
-            BegunIn::Open(open) => open,
-            BegunIn::Replay(replay) => return replayed(&replay),
+            Begun::Claimed(open) => open,
+            Begun::Replay(replay) => return replayed(&replay),
         };
-        let surroundings = Surroundings::unprotected(self.idempotency().invocation());
+        let surroundings = OperationContext::unprotected(self.idempotency().invocation());
         let result = within(surroundings, async { operation(&transaction).await }).await;
         let value = result.map_err(RunError::Handler)?;
         let verdict = Verdict::result(&shown, &value);
         let (engine, owner) = (Arc::clone(&open.engine), open.owner);
         let answer_by = open.state.plan().limits.answer_by;
         match open.settle(verdict).await? {
-            CompletionIn::Recorded => {}
-            CompletionIn::Superseded(replay) => return replayed(&replay),
+            Settled::Recorded => {}
+            Settled::Superseded(replay) => return replayed(&replay),
         }
         match engine.in_time(engine.clock.now(), answer_by, Box::pin(store.commit(transaction))).await {
             Ok(()) => {}
@@ -220,7 +222,7 @@ impl InTransaction<'_> {
     /// # Cancel safety
     ///
     /// Dropping the future leaves the outcome in the transaction or not: roll it back.
-    pub async fn complete(self, response: impl Into<Bytes>) -> Result<CompletionIn, Error> {
+    pub async fn complete(self, response: impl Into<Bytes>) -> Result<Settled, Error> {
         self.settle(Verdict::Complete(response.into())).await
     }
 
@@ -233,11 +235,11 @@ impl InTransaction<'_> {
     /// # Cancel safety
     ///
     /// As [`complete`](Self::complete).
-    pub async fn fail(self, failure: impl Into<Bytes>) -> Result<CompletionIn, Error> {
+    pub async fn fail(self, failure: impl Into<Bytes>) -> Result<Settled, Error> {
         self.settle(Verdict::Fail(Some(failure.into()))).await
     }
 
-    async fn settle(self, verdict: Verdict) -> Result<CompletionIn, Error> {
+    async fn settle(self, verdict: Verdict) -> Result<Settled, Error> {
         let Self { engine, key, owner, mut state, records } = self;
         let until = state.prepare_until(engine.clock.now());
         let answer_by = state.plan().limits.answer_by;
@@ -260,12 +262,12 @@ impl InTransaction<'_> {
             };
         };
         match end {
-            End::Recorded => Ok(CompletionIn::Recorded),
+            End::Recorded => Ok(Settled::Recorded),
             End::Superseded(record) => {
                 observe::outrun(&key);
                 let outcome =
                     engine.successors_outcome(&key, &record, ErrorKind::InProgress, answer_by).await;
-                outcome.map(CompletionIn::Superseded)
+                outcome.map(Settled::Superseded)
             }
             End::Fenced(until) | End::Unresolved(until) => Err(in_progress(&key, until, engine.clock.now())),
             End::Unrecorded(refusal) | End::NotCommitted(refusal) => {

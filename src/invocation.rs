@@ -124,7 +124,7 @@ impl Invocation {
 
 /// The context of a handler's future.
 #[derive(Clone, Debug)]
-pub(crate) struct Surroundings {
+pub(crate) struct OperationContext {
     pub(crate) invocation: Invocation,
     pub(crate) claim: Option<ClaimHandle>,
     pub(crate) staging: Option<Staging>,
@@ -171,7 +171,7 @@ pub(crate) fn refuse_within_itself(key: &StoredKey) -> Result<(), Error> {
     Ok(())
 }
 
-impl Surroundings {
+impl OperationContext {
     /// The context of an unprotected handler.
     pub(crate) fn unprotected(invocation: Invocation) -> Self {
         Self { invocation, claim: None, staging: None, refusals: Refusals::default(), running: outer() }
@@ -210,16 +210,19 @@ pub(crate) fn refused_within(error: Error) -> Error {
 }
 
 tokio::task_local! {
-    static CURRENT: Surroundings;
+    static CURRENT: OperationContext;
 }
 
 /// Returns the calling code's context, if it's inside a wrapped handler.
-pub(crate) fn current() -> Option<Surroundings> {
+pub(crate) fn current() -> Option<OperationContext> {
     CURRENT.try_with(Clone::clone).ok()
 }
 
 /// Runs `future` in this context.
-pub(crate) fn within<F: Future>(surroundings: Surroundings, future: F) -> impl Future<Output = F::Output> {
+pub(crate) fn within<F: Future>(
+    surroundings: OperationContext,
+    future: F,
+) -> impl Future<Output = F::Output> {
     CURRENT.scope(surroundings, future)
 }
 

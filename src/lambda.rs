@@ -6,10 +6,10 @@
 //! # When a key is free again
 //!
 //! If a handler leaves no outcome, its key is free once the invocation's deadline, the
-//! [`lease_grace`](crate::Settings::lease_grace) and the [`skew_margin`](crate::Settings::skew_margin) have
+//! [`lease_grace`](crate::settings::Settings::lease_grace) and the [`skew_margin`](crate::settings::Settings::skew_margin) have
 //! passed: 4 seconds after the deadline, by default. Until then, duplicates are in progress. If the deadline is
-//! unknown, the key is free when [`lease_fallback`](crate::Settings::lease_fallback) and the margin have
-//! passed: 62 seconds after the claim. [`lease_extension`](crate::Settings::lease_extension) shortens both.
+//! unknown, the key is free when [`lease_fallback`](crate::settings::Settings::lease_fallback) and the margin have
+//! passed: 62 seconds after the claim. [`lease_extension`](crate::settings::Settings::lease_extension) shortens both.
 //! Batches of streams have [short leases](batch#a-crash) by default.
 //!
 //! # Lambda Managed Instances

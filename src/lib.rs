@@ -108,14 +108,14 @@ pub mod lambda;
 #[cfg(feature = "client")]
 pub mod client;
 
-pub use claim::{Claim, ClaimHandle, Commitment, Completion, NotMade, Replay, current};
+pub use claim::{Claim, ClaimHandle, NotCommitted, Replay, Settled, current};
 pub use engine::{Begun, Builder, Idempotency, Operation, Resolution, Resolved};
 pub use environment::NamedStore;
 pub use error::{Error, ErrorKind, RecordedFailure, RunError};
 pub use fingerprint::{Fingerprint, FingerprintBuilder};
 pub use future::BoxFuture;
 #[cfg(feature = "postgres")]
-pub use in_transaction::{BegunIn, CompletionIn, InTransaction};
+pub use in_transaction::{Begun, InTransaction, Settled};
 pub use invocation::Invocation;
 pub use key::{Key, MAX_KEY_BYTES, Scope, StoredKey};
 pub use key_fields::KeyFields;

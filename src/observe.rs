@@ -281,19 +281,19 @@ pub(crate) fn unresolved(id: &StoredKey, cause: Option<&dyn StdError>) {
     );
 }
 
-/// The handler ran claim-free. Its settlement is reported separately.
-pub(crate) fn ran_claim_free(id: &StoredKey) {
+/// The handler ran optimistically. Its settlement is reported separately.
+pub(crate) fn ran_optimistically(id: &StoredKey) {
     count(Metric::Executed);
-    tracing::debug!(target: TARGET, event = "ran_claim_free", %id, "the handler ran without a claim");
+    tracing::debug!(target: TARGET, event = "ran_optimistically", %id, "the handler ran without a claim");
 }
 
-/// The outcome of a claim-free handler is stored.
+/// The outcome of an optimistic handler is stored.
 pub(crate) fn concluded(id: &StoredKey) {
     count(Metric::Recorded);
     tracing::debug!(target: TARGET, event = "concluded", %id, "put the outcome without a claim");
 }
 
-/// Another delivery was faster, and this claim-free handler's writes weren't applied.
+/// Another delivery was faster, and this optimistic handler's writes weren't applied.
 pub(crate) fn outrun(id: &StoredKey) {
     tracing::debug!(target: TARGET, event = "outrun", %id, "another delivery put its outcome first");
 }
@@ -329,7 +329,7 @@ pub(crate) fn abandoned(id: &StoredKey, held: &Held, frees_at: Option<Timestamp>
     );
 }
 
-/// A claim-free run has no generation.
+/// An optimistic run has no generation.
 pub(crate) fn cut_off(id: &StoredKey, generation: Option<Generation>, at: Timestamp) {
     count(Metric::CutOff);
     tracing::warn!(
@@ -338,7 +338,7 @@ pub(crate) fn cut_off(id: &StoredKey, generation: Option<Generation>, at: Timest
     );
 }
 
-/// A claim-free run has no generation.
+/// An optimistic run has no generation.
 pub(crate) fn panicked(id: &StoredKey, generation: Option<Generation>) {
     count(Metric::Panicked);
     tracing::warn!(

@@ -53,8 +53,8 @@ pub enum Encoding {
 pub enum Place {
     /// In the record.
     Inline(Bytes),
-    /// In this many siblings of the record: see [`ResponseParts`](crate::store::ResponseParts).
-    Parts(u32),
+    /// In this many chunks beside the record: see [`ResponseChunks`](crate::store::ResponseChunks).
+    Chunks(u32),
 }
 
 /// The stored bytes aren't the response that was recorded.
@@ -72,7 +72,7 @@ impl std::error::Error for Damaged {}
 impl StoredResponse {
     /// Prepares `response` for storage. Compresses it if that makes it an eighth smaller.
     ///
-    /// The bytes are inline; a store that splits them moves them with [`into_parts`](Self::into_parts).
+    /// The bytes are inline; a store that splits them moves them with [`into_chunks`](Self::into_chunks).
     pub fn new(response: Bytes) -> Self {
         let (length, sha256) = (response.len() as u64, Sha256::digest(&response).into());
         let (encoding, kept) = match compressed(&response) {
@@ -82,10 +82,10 @@ impl StoredResponse {
         Self { encoding, length, sha256, place: Place::Inline(kept) }
     }
 
-    /// The same response, whose kept bytes were put into `count` siblings.
+    /// The same response, whose kept bytes were put into `count` chunks.
     #[must_use]
-    pub fn into_parts(self, count: u32) -> Self {
-        Self { place: Place::Parts(count), ..self }
+    pub fn into_chunks(self, count: u32) -> Self {
+        Self { place: Place::Chunks(count), ..self }
     }
 
     /// Decodes `kept` into the response.
@@ -111,16 +111,16 @@ impl StoredResponse {
 impl fmt::Debug for StoredResponse {
     /// Shows the shape, never the bytes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (kept, parts) = match &self.place {
+        let (kept, chunks) = match &self.place {
             Place::Inline(kept) => (Some(kept.len()), None),
-            Place::Parts(count) => (None, Some(count)),
+            Place::Chunks(count) => (None, Some(count)),
         };
         f.debug_struct("StoredResponse")
             .field("encoding", &self.encoding)
             .field("length", &self.length)
             .field("sha256", &format_args!("{}…", Hex(&self.sha256[..4])))
             .field("inline_bytes", &kept)
-            .field("parts", &parts)
+            .field("chunks", &chunks)
             .finish()
     }
 }
@@ -129,7 +129,7 @@ impl fmt::Debug for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Inline(kept) => write!(f, "Inline(<{} bytes>)", kept.len()),
-            Self::Parts(count) => write!(f, "Parts({count})"),
+            Self::Chunks(count) => write!(f, "Chunks({count})"),
         }
     }
 }
@@ -162,7 +162,7 @@ mod tests {
     fn kept(response: &StoredResponse) -> Bytes {
         match &response.place {
             Place::Inline(kept) => kept.clone(),
-            Place::Parts(_) => panic!("not inline"),
+            Place::Chunks(_) => panic!("not inline"),
         }
     }
 
@@ -178,8 +178,8 @@ mod tests {
     #[test]
     fn a_response_in_parts_differs_in_its_place_alone() {
         let stored = StoredResponse::new(Bytes::from_static(b"response"));
-        let in_parts = stored.clone().into_parts(3);
-        assert_eq!(in_parts, StoredResponse { place: Place::Parts(3), ..stored });
+        let in_chunks = stored.clone().into_chunks(3);
+        assert_eq!(in_chunks, StoredResponse { place: Place::Chunks(3), ..stored });
     }
 
     #[test]

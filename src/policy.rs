@@ -23,7 +23,7 @@ pub enum Execution {
     /// `idempotency list --unresolved` counts them.
     ///
     /// Settings that would break this are refused: unprotected runs ([`OnStoreFailure::RunUnprotected`]) when
-    /// the engine is built, and [`claim_free`](crate::Idempotency::claim_free) and `begin_in` when you call
+    /// the engine is built, and [`optimistic`](crate::Idempotency::optimistic) and `begin_in` when you call
     /// them. Settle a function's stale claims before you change it from [`AtLeastOnce`](Self::AtLeastOnce):
     /// those claims have an expiry.
     AtMostOnce,

@@ -41,7 +41,7 @@ use crate::{
     outcome::Outcome,
     policy::Execution,
     record::{Generation, Lock, Owner, Record, Status},
-    store::{StoreErrorKind, Write, Written},
+    store::{StoreErrorKind, Write, WriteOutcome},
     time::Timestamp,
 };
 
@@ -291,9 +291,9 @@ enum Phase {
     Held { held: Held, submissions: u32 },
     /// An extension of the lease to `until` was sent to the store; the handler runs.
     Extending { held: Held, submissions: u32, until: Timestamp },
-    /// Claim-free: the record is being read.
+    /// Optimistic: the record is being read.
     Looking,
-    /// Claim-free: there's no live record, and the handler may run.
+    /// Optimistic: there's no live record, and the handler may run.
     Open(open::Basis),
     /// A transaction or a conclusion was sent to the store, or is sent again after a pause.
     Committing(Box<Commit>),
@@ -322,14 +322,14 @@ pub enum Event {
     /// Start claiming.
     Begin,
     /// The store answered an [`Action::Apply`].
-    Answered(Written),
+    Answered(WriteOutcome),
     /// The store answered an [`Action::Read`].
     Found(Option<Record>),
     /// The store failed at either.
     Failed(Fault),
     /// An [`Action::Pause`] is over.
     Resumed,
-    /// Settle the claim that's held, or conclude a claim-free run.
+    /// Settle the claim that's held, or conclude an optimistic run.
     Settle(Intent),
     /// Read the record without claiming.
     Look,

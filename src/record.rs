@@ -214,7 +214,7 @@ impl Record {
     /// but STARTED.
     ///
     /// ```
-    /// use lambda_idempotency::{Fingerprint, Generation, Lock, Owner, Record, State, Timestamp};
+    /// use lambda_idempotency::{Fingerprint, store::{Generation, Lock, Owner, Record, State}, time::Timestamp};
     ///
     /// # fn main() -> Result<(), lambda_idempotency::Error> {
     /// let lease_until = Timestamp::from_millis(60_000);

@@ -177,7 +177,7 @@ impl fmt::Debug for Staging {
     }
 }
 
-/// Returns the calling handler's [`Staging`], if it's a wrapped handler that runs under a claim or claim-free.
+/// Returns the calling handler's [`Staging`], if it's a wrapped handler that runs under a claim or optimistically.
 ///
 /// It's set inside the handler's future, not in tasks that the handler spawns: pass it on to those. For HTTP,
 /// it's in the request's extensions too.

@@ -60,14 +60,14 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         &'a self,
         key: &'a StoredKey,
         write: &'a Write,
-    ) -> BoxFuture<'a, Result<Written, StoreError>>;
+    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>>;
 
     /// Reads the record of `key`, strongly consistent.
     fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>>;
 
     /// The capability to store a large response beside the record, if this store has it. Otherwise, every
     /// response is stored in the record, whatever its size.
-    fn parts(&self) -> Option<&dyn ResponseParts> {
+    fn chunks(&self) -> Option<&dyn ResponseChunks> {
         None
     }
 
@@ -84,7 +84,7 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         &'a self,
         key: &'a StoredKey,
         write: &'a Write,
-    ) -> BoxFuture<'a, Result<Written, StoreError>> {
+    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
         (**self).apply(key, write)
     }
 
@@ -92,8 +92,8 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).read(key)
     }
 
-    fn parts(&self) -> Option<&dyn ResponseParts> {
-        (**self).parts()
+    fn chunks(&self) -> Option<&dyn ResponseChunks> {
+        (**self).chunks()
     }
 
     fn transactions(&self) -> Option<&dyn Transactions> {
@@ -101,21 +101,21 @@ impl<S: Store + ?Sized> Store for Arc<S> {
     }
 }
 
-/// Optional store capability: stores a response that's too large for the record in sibling items.
+/// Optional store capability: stores a response that's too large for the record in items beside it.
 ///
 /// The engine writes the chunks before the completion that makes them visible, and reads them when a replay
 /// needs them.
-pub trait ResponseParts: Send + Sync {
+pub trait ResponseChunks: Send + Sync {
     /// The size limit for a response inside the record, in bytes as stored.
     fn inline_limit(&self) -> usize;
 
-    /// Writes `bytes` as siblings of `key` that belong only to `owner`, and returns their number. They're kept
+    /// Writes `bytes` in chunks beside `key` that belong only to `owner`, and returns their number. They're kept
     /// until a day after `expires_at`. Writing the same bytes again is harmless.
     ///
     /// # Errors
     ///
     /// If a chunk couldn't be written. The completion then records the response as not retained.
-    fn write_parts<'a>(
+    fn write_chunks<'a>(
         &'a self,
         key: &'a StoredKey,
         owner: Owner,
@@ -123,13 +123,13 @@ pub trait ResponseParts: Send + Sync {
         expires_at: Timestamp,
     ) -> BoxFuture<'a, Result<u32, StoreError>>;
 
-    /// Reads the bytes that `owner` wrote into `count` siblings of `key`, strongly consistent, at most `limit`
+    /// Reads the bytes that `owner` wrote into `count` chunks beside `key`, strongly consistent, at most `limit`
     /// bytes.
     ///
     /// # Errors
     ///
     /// [`StoreErrorKind::Corrupt`] if a chunk is missing or there are more bytes than `limit`.
-    fn read_parts<'a>(
+    fn read_chunks<'a>(
         &'a self,
         key: &'a StoredKey,
         owner: Owner,
@@ -170,7 +170,7 @@ pub trait Transactions: Send + Sync {
     ///
     /// As [`Store::apply`]. Unlike the record's condition, a failed condition of the handler's writes doesn't
     /// show whether an earlier attempt inside the store was applied. If that attempt was ambiguous, the result
-    /// is an ambiguous error instead of [`Committed::Declined`]. [`StoreErrorKind::Conflict`] means that
+    /// is an ambiguous error instead of [`CommitOutcome::Declined`]. [`StoreErrorKind::Conflict`] means that
     /// another transaction is using one of the items. If the error is marked
     /// [`maybe_applied`](StoreError::maybe_applied), that may be an earlier attempt of this same transaction.
     fn commit<'a>(
@@ -179,16 +179,16 @@ pub trait Transactions: Send + Sync {
         write: &'a Write,
         writes: &'a OwnWrites,
         token: &'a str,
-    ) -> BoxFuture<'a, Result<Committed, StoreError>>;
+    ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>>;
 }
 
 /// The result of a transaction that was answered.
 #[derive(Debug)]
 #[must_use]
-pub enum Committed {
+pub enum CommitOutcome {
     /// The result of the write to the record. If the record's condition failed, nothing was written, even if
     /// the handler's own conditions failed too.
-    Answered(Written),
+    Answered(WriteOutcome),
     /// The record's condition held, but one of the handler's conditions failed. Nothing was written, and no
     /// attempt of this call is still on its way. The value holds the store's details, in its own types.
     Declined(Box<dyn Any + Send + Sync>),
@@ -203,7 +203,7 @@ pub enum Write {
     /// generation and expiry (and the lease of a STARTED one) are as seen.
     Reclaim {
         /// The version that was seen.
-        seen: Seen,
+        seen: Revision,
         /// The lock that replaces it.
         lock: Lock,
     },
@@ -211,7 +211,7 @@ pub enum Write {
     /// and its owner, generation, lock time and lease are as seen.
     TakeOver {
         /// The version that was seen.
-        seen: Seen,
+        seen: Revision,
         /// The lock that replaces it. Its fingerprint equals the stored one.
         lock: Lock,
     },
@@ -239,11 +239,11 @@ pub enum Write {
         expires_at: Option<Timestamp>,
     },
     /// Without a claim, absent or an expired or released record → settled: puts the whole record, if there is
-    /// none or all six parts of the stored version are as seen. Nothing of an earlier record remains. The
+    /// none or all six chunks of the stored version are as seen. Nothing of an earlier record remains. The
     /// machine only puts settled records, but a store must accept a record in any state.
     Conclude {
         /// The version that was seen; `None` if there was no record.
-        seen: Option<Seen>,
+        seen: Option<Revision>,
         /// The record that replaces it.
         record: Record,
     },
@@ -252,7 +252,7 @@ pub enum Write {
     /// under the old owner is fenced.
     Resolve {
         /// The version that was seen.
-        seen: Seen,
+        seen: Revision,
         /// The owner drawn for this write. The operator recognizes its own write by it.
         owner: Owner,
         /// The new generation.
@@ -291,7 +291,7 @@ impl Settlement {
 
 /// The version of a record that a compare-and-set was decided on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Seen {
+pub struct Revision {
     /// The status.
     pub status: Status,
     /// The owner.
@@ -306,7 +306,7 @@ pub struct Seen {
     pub expires_at: Option<Timestamp>,
 }
 
-impl Seen {
+impl Revision {
     /// The version of `record`.
     pub const fn of(record: &Record) -> Self {
         Self {
@@ -323,7 +323,7 @@ impl Seen {
 /// The result of a [`Write`] that was answered.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[must_use]
-pub enum Written {
+pub enum WriteOutcome {
     /// The write was applied.
     Applied,
     /// The condition failed. Contains the record that was there, if any.
@@ -375,11 +375,11 @@ impl Write {
                 let state = State::Started { lease_until: *lease_until };
                 Some(Record { state, expires_at: *expires_at, ..record.clone() })
             }
-            (Self::Conclude { seen, record }, current) if *seen == current.map(Seen::of) => {
+            (Self::Conclude { seen, record }, current) if *seen == current.map(Revision::of) => {
                 Some(record.clone())
             }
             (Self::Resolve { seen, owner, generation, settlement }, Some(record))
-                if Seen::of(record) == *seen =>
+                if Revision::of(record) == *seen =>
             {
                 let resolved = Record { owner: *owner, generation: *generation, ..record.clone() };
                 Some(settled(resolved, settlement))
@@ -389,7 +389,7 @@ impl Write {
     }
 }
 
-fn reclaim_condition(seen: &Seen, record: &Record) -> bool {
+fn reclaim_condition(seen: &Revision, record: &Record) -> bool {
     record.status() == seen.status
         && record.owner == seen.owner
         && record.generation == seen.generation
@@ -397,7 +397,7 @@ fn reclaim_condition(seen: &Seen, record: &Record) -> bool {
         && record.lease_until() == seen.lease_until
 }
 
-fn take_over_condition(seen: &Seen, record: &Record) -> bool {
+fn take_over_condition(seen: &Revision, record: &Record) -> bool {
     record.status() == Status::Started
         && record.owner == seen.owner
         && record.generation == seen.generation

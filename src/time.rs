@@ -16,7 +16,7 @@ use crate::future::BoxFuture;
 ///
 /// ```
 /// use std::time::Duration;
-/// use lambda_idempotency::Timestamp;
+/// use lambda_idempotency::time::Timestamp;
 ///
 /// let noon = Timestamp::from_millis(1_795_000_000_500);
 /// assert_eq!(noon.saturating_add(Duration::from_secs(2)).as_millis(), 1_795_000_002_500);

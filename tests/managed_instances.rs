@@ -17,8 +17,9 @@ use std::{
 
 use aws_sdk_dynamodb::{Client, types::AttributeValue};
 use lambda_idempotency::{
-    Clock, Idempotency, Key, Owner, Record, Store, StoredKey, SystemClock, Timestamp, current,
-    store::dynamodb::DynamoDbStore,
+    Idempotency, Key, Store, StoredKey, current,
+    store::{Owner, Record, dynamodb::DynamoDbStore},
+    time::{Clock, SystemClock, Timestamp},
 };
 use lambda_runtime::LambdaEvent;
 use serde::{Deserialize, Serialize};

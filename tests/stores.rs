@@ -98,9 +98,9 @@ mod dynamodb {
 #[cfg(feature = "postgres")]
 mod postgres {
     use lambda_idempotency::{
-        BoxFuture, Record, StoredKey,
+        StoredKey,
         store::{
-            Write, Written,
+            BoxFuture, Record, Write, WriteOutcome,
             postgres::{
                 Looked, PostgresStore, PostgresStoreBuilder, Timeouts, deadpool_postgres, tokio_postgres,
             },
@@ -171,7 +171,7 @@ mod postgres {
             &'a self,
             key: &'a StoredKey,
             write: &'a Write,
-        ) -> BoxFuture<'a, Result<Written, StoreError>> {
+        ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
             Box::pin(async move {
                 let mut client = self.pool.get().await.unwrap();
                 let transaction = client.transaction().await.unwrap();
@@ -240,8 +240,8 @@ mod redis {
 
 #[test]
 fn an_arc_of_a_store_can_do_what_the_store_can() {
-    assert!(Store::parts(&Arc::new(Faulty::new(Fault::None))).is_some());
-    assert!(Store::parts(&Arc::new(MemoryStore::new())).is_none());
+    assert!(Store::chunks(&Arc::new(Faulty::new(Fault::None))).is_some());
+    assert!(Store::chunks(&Arc::new(MemoryStore::new())).is_none());
 }
 
 #[test]

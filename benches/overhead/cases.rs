@@ -31,7 +31,9 @@ use aws_smithy_runtime_api::client::{
 };
 use bytes::Bytes;
 use lambda_idempotency::{
-    Clock as _, Idempotency, Key, Operation, Owner, SystemClock, store::dynamodb::DynamoDbStore,
+    Idempotency, Key, Operation,
+    store::{Owner, dynamodb::DynamoDbStore},
+    time::{Clock as _, SystemClock},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};

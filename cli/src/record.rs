@@ -11,7 +11,7 @@ mod view;
 
 use std::sync::Arc;
 
-use lambda_idempotency::{Builder, Idempotency, Record, Store, StoredKey};
+use lambda_idempotency::{Builder, Idempotency, Store, StoredKey, store::Record};
 
 use crate::problem::{Problem, Result};
 

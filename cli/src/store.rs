@@ -4,8 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use clap::Args;
 use lambda_idempotency::{
-    NamedStore, Store,
+    Store,
     store::{
+        NamedStore,
         dynamodb::{DynamoDbStore, DynamoDbStoreBuilder},
         postgres::PostgresStore,
         redis::RedisStore,

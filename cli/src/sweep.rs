@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use lambda_idempotency::{Clock as _, SystemClock};
+use lambda_idempotency::time::{Clock as _, SystemClock};
 use serde_json::json;
 
 use crate::{

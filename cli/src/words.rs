@@ -6,7 +6,7 @@ use std::{
 };
 
 use aws_smithy_types::{DateTime, date_time::Format};
-use lambda_idempotency::Timestamp;
+use lambda_idempotency::time::Timestamp;
 
 use crate::problem::{Context as _, Result};
 

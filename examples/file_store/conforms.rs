@@ -7,7 +7,10 @@ mod store;
 
 use std::{path::PathBuf, sync::Arc};
 
-use lambda_idempotency::{Fingerprint, Owner, Store as _, StoredKey, conformance, store::StoreErrorKind};
+use lambda_idempotency::{
+    Fingerprint, Store as _, StoredKey, conformance,
+    store::{Owner, StoreErrorKind},
+};
 use testkit::random::fresh_seed;
 
 use store::FileStore;

@@ -3,9 +3,12 @@
 use std::{fs, io, path::PathBuf, sync::Arc};
 
 use lambda_idempotency::{
-    BoxFuture, Encoding, Fingerprint, Generation, Outcome, Owner, Place, Record, State, Status, StoredKey,
-    StoredResponse, Timestamp,
-    store::{Store, StoreError, StoreErrorKind, Write, Written},
+    Fingerprint, StoredKey,
+    store::{
+        BoxFuture, Encoding, Generation, Outcome, Owner, Place, Record, State, Status, Store, StoreError,
+        StoreErrorKind, StoredResponse, Write, WriteOutcome,
+    },
+    time::Timestamp,
 };
 use serde_json::{Value, json};
 
@@ -46,17 +49,19 @@ impl FileStore {
         }
     }
 
-    fn apply_now(&self, key: &StoredKey, write: &Write) -> Result<Written, StoreError> {
+    fn apply_now(&self, key: &StoredKey, write: &Write) -> Result<WriteOutcome, StoreError> {
         let _lock = self.locked()?;
         let current = self.read_now(key)?;
         // `apply_to` is the contract: it returns the new record if the write's condition holds.
-        let Some(record) = write.apply_to(current.as_ref()) else { return Ok(Written::Refused(current)) };
+        let Some(record) = write.apply_to(current.as_ref()) else {
+            return Ok(WriteOutcome::Refused(current));
+        };
         let next = self.path(key).with_extension("next");
         fs::write(&next, encode(&record)).map_err(unavailable)?;
         fs::File::open(&next).and_then(|file| file.sync_all()).map_err(unavailable)?;
         // From here on the write may have been applied, so an error is ambiguous.
         fs::rename(next, self.path(key)).map_err(|error| unavailable(error).maybe_applied(true))?;
-        Ok(Written::Applied)
+        Ok(WriteOutcome::Applied)
     }
 }
 
@@ -65,7 +70,7 @@ impl Store for FileStore {
         &'a self,
         key: &'a StoredKey,
         write: &'a Write,
-    ) -> BoxFuture<'a, Result<Written, StoreError>> {
+    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
         let (store, key, write) = (self.clone(), key.clone(), write.clone());
         Box::pin(blocking(move || store.apply_now(&key, &write)))
     }
@@ -93,7 +98,7 @@ fn encode(record: &Record) -> Vec<u8> {
     let outcome = match &record.state {
         State::Completed(Outcome::Retained(response)) | State::Failed(Outcome::Retained(response)) => json!({
             "is_deflated": response.encoding == Encoding::Deflate, "length": response.length, "sha256": response.sha256,
-            "kept": match &response.place { Place::Inline(kept) => json!(&kept[..]), Place::Parts(n) => json!(n) },
+            "kept": match &response.place { Place::Inline(kept) => json!(&kept[..]), Place::Chunks(n) => json!(n) },
         }),
         _ => Value::Null,
     };
@@ -143,7 +148,7 @@ fn outcome(fields: &Value) -> Option<Outcome> {
         length: fields["length"].as_u64()?,
         sha256: bytes(&fields["sha256"])?.try_into().ok()?,
         place: match fields["kept"].as_u64() {
-            Some(count) => Place::Parts(count.try_into().ok()?),
+            Some(count) => Place::Chunks(count.try_into().ok()?),
             None => Place::Inline(bytes(&fields["kept"])?.into()),
         },
     }))

@@ -37,7 +37,7 @@ impl Telemetry {
         let function = std::env::var("AWS_LAMBDA_FUNCTION_NAME").unwrap_or_else(|_| "local".into());
         let collector =
             Builder::new().cloudwatch_namespace(NAMESPACE).with_dimension(DIMENSION, function).init()?;
-        lambda_idempotency::describe_metrics();
+        lambda_idempotency::metrics::describe_metrics();
         Ok(Self { collector })
     }
 

@@ -16,25 +16,25 @@ use crate::{
 /// How [`Claim::commit`] ended, when it didn't fail.
 #[derive(Debug)]
 #[must_use = "a transaction that was not made leaves the claim held"]
-pub enum Commitment {
+pub enum Settled {
     /// The outcome and the writes are stored.
     Recorded,
     /// The claim had been taken over, and the successor settled first: answer with its outcome. This
     /// transaction wrote nothing.
     Superseded(Replay),
     /// Nothing was written, and the claim is still held.
-    NotMade(NotMade),
+    NotCommitted(NotCommitted),
 }
 
 /// A transaction that was definitely not applied, and the claim, which is still held.
 #[must_use = "the claim is still held"]
-pub struct NotMade {
+pub struct NotCommitted {
     claim: Box<Claim>,
     error: Error,
     details: Option<Box<dyn Any + Send + Sync>>,
 }
 
-impl NotMade {
+impl NotCommitted {
     /// The reason. [`ErrorKind::Declined`]: a condition of the handler's writes failed.
     /// [`ErrorKind::Invalid`]: the store doesn't accept these writes. [`ErrorKind::Unavailable`]: the store
     /// couldn't apply them, or every attempt conflicted.
@@ -55,10 +55,10 @@ impl NotMade {
     }
 }
 
-impl fmt::Debug for NotMade {
+impl fmt::Debug for NotCommitted {
     /// Shows the reason, never the store's details.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NotMade")
+        f.debug_struct("NotCommitted")
             .field("claim", &self.claim)
             .field("error", &self.error)
             .finish_non_exhaustive()
@@ -73,19 +73,19 @@ impl Claim {
     /// the record, which has the outcome if, and only if, the writes were applied.
     ///
     /// ```
-    /// # use lambda_idempotency::{Begun, Commitment, Error, Idempotency, Key, Fingerprint};
+    /// # use lambda_idempotency::{Begun, Settled, Error, Idempotency, Key, Fingerprint};
     /// # use lambda_idempotency::store::dynamodb::{Declined, Transaction};
     /// # async fn example(idempotency: Idempotency, withdraw: aws_sdk_dynamodb::types::Update) -> Result<(), Error> {
     /// let Begun::Claimed(claim) = idempotency.operation("pay")?.begin(Key::new("payment-17")?, Fingerprint::of(&12)?).await? else {
     ///     return Ok(());
     /// };
     /// match claim.commit("receipt 17", Transaction::new().update(withdraw)).await? {
-    ///     Commitment::Recorded => println!("paid"),
-    ///     Commitment::Superseded(replay) => println!("paid by another run: {:?}", replay.response()),
-    ///     Commitment::NotMade(not_made) if not_made.details::<Declined>().is_some() => {
+    ///     Settled::Recorded => println!("paid"),
+    ///     Settled::Superseded(replay) => println!("paid by another run: {:?}", replay.response()),
+    ///     Settled::NotCommitted(not_made) if not_made.details::<Declined>().is_some() => {
     ///         let _ = not_made.into_claim().complete("not enough money").await?;
     ///     }
-    ///     Commitment::NotMade(not_made) => not_made.into_claim().release().await?,
+    ///     Settled::NotCommitted(not_made) => not_made.into_claim().release().await?,
     /// }
     /// # Ok(())
     /// # }
@@ -103,7 +103,7 @@ impl Claim {
     ///
     /// Dropping the future leaves everything written, nothing written, or the write still on its way; the
     /// lease frees the key.
-    pub async fn commit<W: Writes>(self, response: impl Into<Bytes>, writes: W) -> Result<Commitment, Error> {
+    pub async fn commit<W: Writes>(self, response: impl Into<Bytes>, writes: W) -> Result<Settled, Error> {
         let (engine, key, answer_by) = (Arc::clone(self.engine()), self.key().clone(), self.answer_by());
         let checked = match engine.store.transactions() {
             Some(transactions) => transactions.check(&key, &writes).err(),
@@ -111,21 +111,21 @@ impl Claim {
         };
         if let Some(wrong) = checked {
             let error = not_made(&key, Decline::Store(StoreErrorKind::Rejected), Some(wrong));
-            return Ok(Commitment::NotMade(NotMade { claim: Box::new(self), error, details: None }));
+            return Ok(Settled::NotCommitted(NotCommitted { claim: Box::new(self), error, details: None }));
         }
         let settled = match self.settle_with(Verdict::Complete(response.into()), &writes).await {
             Ok(settled) => settled,
             Err(Turned { right: claim, why, details, store_error }) => {
                 let error = not_made(&key, why, store_error);
                 observe::not_committed(&key, &error);
-                return Ok(Commitment::NotMade(NotMade { claim: Box::new(claim), error, details }));
+                return Ok(Settled::NotCommitted(NotCommitted { claim: Box::new(claim), error, details }));
             }
         };
         match settled.end {
-            End::Recorded => Ok(Commitment::Recorded),
+            End::Recorded => Ok(Settled::Recorded),
             End::Superseded(record) => {
                 let outcome = engine.successors_outcome(&key, &record, ErrorKind::Fenced, answer_by).await;
-                outcome.map(Commitment::Superseded)
+                outcome.map(Settled::Superseded)
             }
             End::Fenced(_) => Err(super::settle_error(&key, End::Fenced(None), settled.store_error)),
             End::Unresolved(until) => Err(engine.unresolved(&key, until, settled.store_error)),
@@ -140,7 +140,7 @@ impl Claim {
 
     /// T7: extends the lease to `length` from now, for work that takes longer than its lease. It never
     /// shortens a lease. The wrappers do this automatically if
-    /// [`Settings::lease_extension`](crate::Settings::lease_extension) is set.
+    /// [`Settings::lease_extension`](crate::settings::Settings::lease_extension) is set.
     ///
     /// # Errors
     ///

@@ -8,7 +8,7 @@ use crate::{
     future::BoxFuture,
     key::{Key, Scope, StoredKey},
     record::{Owner, Record},
-    store::{Store, Write, Written},
+    store::{Store, Write, WriteOutcome},
 };
 
 /// A new owner.
@@ -29,7 +29,7 @@ pub(super) fn fresh_key_in(operation: &str) -> Verdict<StoredKey> {
 }
 
 /// Sends `write`; an error of the store fails the case.
-pub(super) async fn apply(store: &dyn Store, key: &StoredKey, write: &Write) -> Verdict<Written> {
+pub(super) async fn apply(store: &dyn Store, key: &StoredKey, write: &Write) -> Verdict<WriteOutcome> {
     store.apply(key, write).await.map_err(|error| {
         format!("{} had to be answered, but the store failed: {}", described(write), chain(&error))
     })
@@ -46,8 +46,10 @@ pub(super) async fn read(store: &dyn Store, key: &StoredKey) -> Verdict<Option<R
 /// Sends `write`, which the store must apply, and which must leave `expected` behind.
 pub(super) async fn applied(store: &dyn Store, key: &StoredKey, write: &Write, expected: &Record) -> Verdict {
     match apply(store, key, write).await? {
-        Written::Applied => stands(store, key, Some(expected), &format!("after {}", described(write))).await,
-        Written::Refused(record) => Err(format!(
+        WriteOutcome::Applied => {
+            stands(store, key, Some(expected), &format!("after {}", described(write))).await
+        }
+        WriteOutcome::Refused(record) => Err(format!(
             "{} had to be made; it was refused, because of {}",
             described(write),
             described_record(record.as_ref())
@@ -63,12 +65,12 @@ pub(super) async fn refused(
     current: Option<&Record>,
 ) -> Verdict {
     match apply(store, key, write).await? {
-        Written::Applied => Err(format!(
+        WriteOutcome::Applied => Err(format!(
             "{} had to be refused, because of {}; it was made",
             described(write),
             described_record(current)
         )),
-        Written::Refused(found) => {
+        WriteOutcome::Refused(found) => {
             same(found.as_ref(), current, &format!("the record that refused {}", described(write)))?;
             stands(store, key, current, &format!("after {} was refused", described(write))).await
         }
@@ -89,7 +91,7 @@ pub(super) async fn stands(
 /// Makes `writes`, a claim and perhaps a settlement, to reach any prior state of the contract.
 pub(super) async fn prepare(store: &dyn Store, key: &StoredKey, writes: &[Write]) -> Verdict {
     for write in writes {
-        if let Written::Refused(record) = apply(store, key, write).await? {
+        if let WriteOutcome::Refused(record) = apply(store, key, write).await? {
             return Err(format!(
                 "{} of a fresh key had to be made; it was refused, because of {}",
                 described(write),

@@ -14,7 +14,7 @@ use crate::{
     future::BoxFuture,
     key::StoredKey,
     record::{Record, State},
-    store::{Seen, Settlement, Store, Write, Written},
+    store::{Revision, Settlement, Store, Write, WriteOutcome},
 };
 
 const ROUNDS: u32 = 3;
@@ -157,7 +157,7 @@ impl Race {
     fn takeovers(tasks: usize) -> Verdict<Self> {
         let first = first_lock()?;
         let current = Record::from(first.clone());
-        let seen = Seen::of(&current);
+        let seen = Revision::of(&current);
         let write = |_| Ok(Write::TakeOver { seen, lock: second_lock()? });
         Ok(Self {
             name: "takeovers",
@@ -172,7 +172,7 @@ impl Race {
         let first = first_lock()?;
         let started = Record::from(first.clone());
         let (release, current) = release(&started);
-        let seen = Seen::of(&current);
+        let seen = Revision::of(&current);
         let write = |_| Ok(Write::Reclaim { seen, lock: second_lock()? });
         Ok(Self {
             name: "reclaims",
@@ -251,7 +251,7 @@ impl Race {
 
 /// `count` conclusions, each by its own owner, that replace `current`.
 fn conclusions_on(current: Option<&Record>, count: usize) -> Verdict<Vec<Write>> {
-    let seen = current.map(Seen::of);
+    let seen = current.map(Revision::of);
     let write = |_| {
         let state = State::Completed(inline(b"concluded"));
         Ok(Write::Conclude { seen, record: Record { state, ..second_lock()?.into() } })
@@ -297,14 +297,14 @@ async fn parallel_race(store: &Arc<dyn Store>, race: Race) -> Verdict {
 
 /// Checks that the store applied one write, that its record is stored, and that every other write was refused
 /// because of it.
-async fn judge(store: &dyn Store, race: &Race, answers: &[Written]) -> Verdict {
+async fn judge(store: &dyn Store, race: &Race, answers: &[WriteOutcome]) -> Verdict {
     let name = race.name;
     let stands = read(store, &race.key).await?;
     let winners: Vec<_> = race
         .writes
         .iter()
         .zip(answers)
-        .filter(|(_, answer)| matches!(answer, Written::Applied))
+        .filter(|(_, answer)| matches!(answer, WriteOutcome::Applied))
         .map(|(write, _)| write)
         .collect();
     let [winner] = winners[..] else {
@@ -318,7 +318,7 @@ async fn judge(store: &dyn Store, race: &Race, answers: &[Written]) -> Verdict {
     let expected = winner.apply_to(race.current.as_ref());
     same(stands.as_ref(), expected.as_ref(), &format!("the record after {name} at once"))?;
     for answer in answers {
-        if let Written::Refused(record) = answer {
+        if let WriteOutcome::Refused(record) = answer {
             let what = format!("the record that a loser of {name} at once was told of");
             same(record.as_ref(), expected.as_ref(), &what)?;
         }

@@ -7,14 +7,14 @@ use super::{
     bench::{apply, described, described_record, fresh_key, read, same},
     fields::put_away,
     random::Random,
-    samples::{base, in_parts, inline, settle, tomorrow},
+    samples::{base, in_chunks, inline, settle, tomorrow},
 };
 use crate::{
     fingerprint::Fingerprint,
     key::StoredKey,
     outcome::Outcome,
     record::{Generation, Lock, Owner, Record, State, Status},
-    store::{Seen, Settlement, Store, Write, Written, memory::MemoryStore},
+    store::{Revision, Settlement, Store, Write, WriteOutcome, memory::MemoryStore},
     time::Timestamp,
 };
 
@@ -86,22 +86,22 @@ async fn step(store: &dyn Store, memory: &MemoryStore, key: &StoredKey, write: O
     if let Some(write) = write {
         let (found, expected) = (apply(store, key, write).await?, apply(memory, key, write).await?);
         match (&found, &expected) {
-            (Written::Applied, Written::Applied) => {}
-            (Written::Refused(found), Written::Refused(expected)) => {
+            (WriteOutcome::Applied, WriteOutcome::Applied) => {}
+            (WriteOutcome::Refused(found), WriteOutcome::Refused(expected)) => {
                 same(
                     found.as_ref(),
                     expected.as_ref(),
                     &format!("the record that refused {}", described(write)),
                 )?;
             }
-            (Written::Applied, Written::Refused(record)) => {
+            (WriteOutcome::Applied, WriteOutcome::Refused(record)) => {
                 let record = described_record(record.as_ref());
                 return Err(format!(
                     "{} was made, and in memory refused because of {record}",
                     described(write)
                 ));
             }
-            (Written::Refused(record), Written::Applied) => {
+            (WriteOutcome::Refused(record), WriteOutcome::Applied) => {
                 let record = described_record(record.as_ref());
                 return Err(format!(
                     "{} was refused because of {record}, and made in memory",
@@ -196,7 +196,7 @@ impl Script {
         let lock = self.lock();
         match self.version(at) {
             Some(record) => {
-                let Seen { owner, generation, .. } = self.blurred(&record);
+                let Revision { owner, generation, .. } = self.blurred(&record);
                 let Lock { lease_until, expires_at, .. } = lock;
                 Write::Extend { owner, generation, lease_until, expires_at }
             }
@@ -242,9 +242,9 @@ impl Script {
         versions.iter().rev().nth(back as usize).cloned()
     }
 
-    /// `record`'s version; in one of three cases, one part of it is drawn again.
-    fn blurred(&mut self, record: &Record) -> Seen {
-        let mut seen = Seen::of(record);
+    /// `record`'s version; in one of three cases, one chunk of it is drawn again.
+    fn blurred(&mut self, record: &Record) -> Revision {
+        let mut seen = Revision::of(record);
         let other = self.lock();
         match self.random.below(18) {
             0 => seen.owner = other.owner,
@@ -288,7 +288,7 @@ impl Script {
     }
 
     fn outcome(&mut self) -> Outcome {
-        self.random.pick(&[Outcome::Omitted, inline(b""), inline(b"{}"), in_parts(2)]).clone()
+        self.random.pick(&[Outcome::Omitted, inline(b""), inline(b"{}"), in_chunks(2)]).clone()
     }
 
     fn settlement(&mut self) -> Settlement {

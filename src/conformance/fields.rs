@@ -12,7 +12,7 @@ use crate::{
     key::StoredKey,
     outcome::{Encoding, Outcome, Place, StoredResponse},
     record::{Generation, Lock, Owner, Record, State},
-    store::{Seen, Settlement, Store, Write},
+    store::{Revision, Settlement, Store, Write},
     time::Timestamp,
 };
 
@@ -82,7 +82,7 @@ pub(super) async fn conclusions(store: &dyn Store) -> Verdict {
 
 /// Replaces `before` with `after`.
 async fn conclude(store: &dyn Store, key: &StoredKey, before: &Record, after: &Record) -> Verdict {
-    let write = Write::Conclude { seen: Some(Seen::of(before)), record: after.clone() };
+    let write = Write::Conclude { seen: Some(Revision::of(before)), record: after.clone() };
     applied(store, key, &write, after).await
 }
 
@@ -91,12 +91,12 @@ pub(super) async fn later_writes(store: &dyn Store) -> Verdict {
     let mut before = first_lock()?;
     for lock in edge_locks()? {
         let key = fresh_key()?;
-        let seen = Seen::of(&before.clone().into());
+        let seen = Revision::of(&before.clone().into());
         prepare(store, &key, &[Write::Claim(before.clone())]).await?;
         let write = Write::TakeOver { seen, lock: Lock { fingerprint: before.fingerprint, ..lock.clone() } };
         let taken = Record { fingerprint: before.fingerprint, ..lock.clone().into() };
         applied(store, &key, &write, &taken).await?;
-        let write = Write::Reclaim { seen: Seen::of(&taken), lock: before };
+        let write = Write::Reclaim { seen: Revision::of(&taken), lock: before };
         let Write::Reclaim { lock: next, .. } = &write else { return Ok(()) };
         applied(store, &key, &write, &next.clone().into()).await?;
         let (release, released) = release(&next.clone().into());
@@ -165,16 +165,16 @@ fn edge_outcomes() -> Vec<Outcome> {
         // The engine checks whether a response is intact, not the store.
         kept(Encoding::Identity, 7, Place::Inline(Bytes::from_static(b"other"))),
         kept(Encoding::Deflate, u64::MAX, Place::Inline(Bytes::new())),
-        kept(Encoding::Identity, 400_000, Place::Parts(1)),
-        kept(Encoding::Deflate, 6_291_556, Place::Parts(17)),
-        kept(Encoding::Identity, 0, Place::Parts(0)),
-        kept(Encoding::Identity, u64::MAX, Place::Parts(u32::MAX)),
+        kept(Encoding::Identity, 400_000, Place::Chunks(1)),
+        kept(Encoding::Deflate, 6_291_556, Place::Chunks(17)),
+        kept(Encoding::Identity, 0, Place::Chunks(0)),
+        kept(Encoding::Identity, u64::MAX, Place::Chunks(u32::MAX)),
     ]
 }
 
 /// Replaces a record that no sweeper would ever remove by an ordinary one.
 pub(super) async fn put_away(store: &dyn Store, key: &StoredKey, record: &Record) -> Verdict {
     let lock = second_lock()?;
-    let write = Write::Reclaim { seen: Seen::of(record), lock: lock.clone() };
+    let write = Write::Reclaim { seen: Revision::of(record), lock: lock.clone() };
     applied(store, key, &write, &lock.into()).await
 }

@@ -7,22 +7,23 @@ use super::{
     bench::{applied, described, fresh_key, prepare, refused, stands},
     numbers::{extend, extended},
     samples::{
-        base, first_lock, in_parts, inline, lasting_lock, odd_request_ids, release, resolve, second_lock,
+        base, first_lock, in_chunks, inline, lasting_lock, odd_request_ids, release, resolve, second_lock,
         settle, settled, settlements, tomorrow,
     },
 };
 use crate::{
     outcome::Outcome,
     record::{Lock, Record, State, Status},
-    store::{Seen, Settlement, Store, Write},
+    store::{Revision, Settlement, Store, Write},
     time::Timestamp,
 };
 
 /// Completes one key with outcomes of every shape in sequence, each after a reclaim. An attribute left over
 /// from the last outcome would change the next one's shape.
 pub(super) async fn reclaim_leaves_nothing(store: &dyn Store) -> Verdict {
-    let parts = in_parts(3);
-    let outcomes = [inline(b"first"), Outcome::Omitted, parts.clone(), inline(b""), parts, Outcome::Omitted];
+    let chunks = in_chunks(3);
+    let outcomes =
+        [inline(b"first"), Outcome::Omitted, chunks.clone(), inline(b""), chunks, Outcome::Omitted];
     let (key, expires_at) = (fresh_key()?, tomorrow());
     let first = first_lock()?;
     let mut current = Record::from(first.clone());
@@ -44,7 +45,7 @@ pub(super) async fn reclaim_leaves_nothing(store: &dyn Store) -> Verdict {
         applied(store, &key, &settle(&current, settlement), &settled).await?;
         let lock = second_lock()?;
         current = lock.clone().into();
-        applied(store, &key, &Write::Reclaim { seen: Seen::of(&settled), lock }, &current).await?;
+        applied(store, &key, &Write::Reclaim { seen: Revision::of(&settled), lock }, &current).await?;
     }
     let (release, released) = release(&current);
     applied(store, &key, &release, &released).await
@@ -57,12 +58,12 @@ pub(super) async fn take_over_replaces(store: &dyn Store) -> Verdict {
             let (key, first) = (fresh_key()?, Lock { request_id: before.clone(), ..first_lock()? });
             let second = Lock { request_id: after.clone(), ..second_lock()? };
             prepare(store, &key, &[Write::Claim(first.clone())]).await?;
-            let seen = Seen::of(&first.clone().into());
+            let seen = Revision::of(&first.clone().into());
             let taken = Record { fingerprint: first.fingerprint, ..second.clone().into() };
             applied(store, &key, &Write::TakeOver { seen, lock: second.clone() }, &taken).await?;
             // A reclaim replaces everything.
             let third = Lock { request_id: before.clone(), ..second };
-            let write = Write::Reclaim { seen: Seen::of(&taken), lock: third.clone() };
+            let write = Write::Reclaim { seen: Revision::of(&taken), lock: third.clone() };
             applied(store, &key, &write, &third.into()).await?;
         }
     }
@@ -84,12 +85,12 @@ pub(super) async fn lasting_claims(store: &dyn Store) -> Verdict {
             applied(store, &key, &write, &current).await?;
         }
         for expires_at in [None, Some(tomorrow()), None] {
-            let (seen, lock) = (Seen::of(&current), Lock { expires_at, ..second_lock()? });
+            let (seen, lock) = (Revision::of(&current), Lock { expires_at, ..second_lock()? });
             current = Record { fingerprint: current.fingerprint, ..lock.clone().into() };
             applied(store, &key, &Write::TakeOver { seen, lock }, &current).await?;
         }
         for expires_at in [None, Some(tomorrow()), None] {
-            let (seen, lock) = (Seen::of(&current), Lock { expires_at, ..first_lock()? });
+            let (seen, lock) = (Revision::of(&current), Lock { expires_at, ..first_lock()? });
             current = lock.clone().into();
             applied(store, &key, &Write::Reclaim { seen, lock }, &current).await?;
         }
@@ -116,7 +117,7 @@ pub(super) async fn interrupted_is_kept(store: &dyn Store) -> Verdict {
             let extension = extend(&current, lease_until);
             current = extended(&current, lease_until);
             applied(store, &key, &extension, &current).await?;
-            let (seen, lock) = (Seen::of(&current), Lock { interrupted: second, ..second_lock()? });
+            let (seen, lock) = (Revision::of(&current), Lock { interrupted: second, ..second_lock()? });
             current = Record { fingerprint: current.fingerprint, ..lock.clone().into() };
             applied(store, &key, &Write::TakeOver { seen, lock }, &current).await?;
             for interrupted in [first, second] {
@@ -124,7 +125,7 @@ pub(super) async fn interrupted_is_kept(store: &dyn Store) -> Verdict {
                 let write = settle(&current, release.clone());
                 current = settled(&current, release);
                 applied(store, &key, &write, &current).await?;
-                let (seen, lock) = (Seen::of(&current), Lock { interrupted: second, ..second_lock()? });
+                let (seen, lock) = (Revision::of(&current), Lock { interrupted: second, ..second_lock()? });
                 current = lock.clone().into();
                 applied(store, &key, &Write::Reclaim { seen, lock }, &current).await?;
             }
@@ -135,7 +136,7 @@ pub(super) async fn interrupted_is_kept(store: &dyn Store) -> Verdict {
             for interrupted in [first, second] {
                 let lock = Lock { interrupted, ..first_lock()? };
                 let record = Record { state: State::Failed(Outcome::Omitted), ..lock.into() };
-                let write = Write::Conclude { seen: Some(Seen::of(&current)), record: record.clone() };
+                let write = Write::Conclude { seen: Some(Revision::of(&current)), record: record.clone() };
                 applied(store, &key, &write, &record).await?;
                 current = record;
             }
@@ -152,7 +153,7 @@ pub(super) async fn settled_without_lease(store: &dyn Store) -> Verdict {
         prepare(store, &key, &[Write::Claim(lock)]).await?;
         let after = settled(&started, settlement.clone());
         applied(store, &key, &settle(&started, settlement), &after).await?;
-        let take_over = Write::TakeOver { seen: Seen::of(&started), lock: second_lock()? };
+        let take_over = Write::TakeOver { seen: Revision::of(&started), lock: second_lock()? };
         refused(store, &key, &take_over, Some(&after)).await?;
         refused(store, &key, &extend(&started, far_lease()), Some(&after)).await?;
         for again in settlements() {
@@ -176,11 +177,11 @@ pub(super) async fn operators_replace(store: &dyn Store) -> Verdict {
     let mut current = mine.clone();
     for settlement in [
         completed(inline(b"first")),
-        completed(in_parts(3)),
+        completed(in_chunks(3)),
         failed(Outcome::Omitted),
         failed(inline(b"")),
         Settlement::Release { expires_at, interrupted: true },
-        completed(in_parts(2)),
+        completed(in_chunks(2)),
         completed(inline(b"second")),
         completed(Outcome::Omitted),
         Settlement::Release { expires_at, interrupted: false },
@@ -200,7 +201,8 @@ pub(super) async fn operators_replace(store: &dyn Store) -> Verdict {
         current = after;
     }
     let lock = second_lock()?;
-    applied(store, &key, &Write::Reclaim { seen: Seen::of(&current), lock: lock.clone() }, &lock.into()).await
+    applied(store, &key, &Write::Reclaim { seen: Revision::of(&current), lock: lock.clone() }, &lock.into())
+        .await
 }
 
 /// A conclusion writes the whole record, whatever was there. The case tries all shapes in sequence, each with
@@ -212,13 +214,13 @@ pub(super) async fn conclusions_leave_nothing(store: &dyn Store) -> Verdict {
     let mut current = mine.clone();
     let states = [
         State::Completed(inline(b"first")),
-        State::Failed(in_parts(3)),
+        State::Failed(in_chunks(3)),
         State::Completed(Outcome::Omitted),
         State::Released,
         State::Failed(inline(b"")),
         State::Started { lease_until: far_lease() },
         State::Failed(Outcome::Omitted),
-        State::Completed(in_parts(2)),
+        State::Completed(in_chunks(2)),
         State::Released,
         State::Completed(Outcome::Omitted),
     ];
@@ -229,7 +231,7 @@ pub(super) async fn conclusions_leave_nothing(store: &dyn Store) -> Verdict {
         if record.status() == Status::Started {
             record.expires_at = None;
         }
-        let write = Write::Conclude { seen: Some(Seen::of(&current)), record: record.clone() };
+        let write = Write::Conclude { seen: Some(Revision::of(&current)), record: record.clone() };
         applied(store, &key, &write, &record).await?;
         // The version that the write names is gone, and the record isn't absent.
         refused(store, &key, &write, Some(&record)).await?;
@@ -242,7 +244,8 @@ pub(super) async fn conclusions_leave_nothing(store: &dyn Store) -> Verdict {
         current = record;
     }
     let lock = second_lock()?;
-    applied(store, &key, &Write::Reclaim { seen: Seen::of(&current), lock: lock.clone() }, &lock.into()).await
+    applied(store, &key, &Write::Reclaim { seen: Revision::of(&current), lock: lock.clone() }, &lock.into())
+        .await
 }
 
 /// A lease that is later than any other in this file.
@@ -253,7 +256,7 @@ fn far_lease() -> Timestamp {
 /// Refuses the writes of an executor whose record was taken over or reclaimed.
 pub(super) async fn predecessors_are_fenced(store: &dyn Store) -> Verdict {
     let (key, first, second) = (fresh_key()?, first_lock()?, second_lock()?);
-    let (mine, seen) = (Record::from(first.clone()), Seen::of(&first.clone().into()));
+    let (mine, seen) = (Record::from(first.clone()), Revision::of(&first.clone().into()));
     prepare(store, &key, &[Write::Claim(first.clone())]).await?;
     let successor = Record { fingerprint: first.fingerprint, ..second.clone().into() };
     applied(store, &key, &Write::TakeOver { seen, lock: second }, &successor).await?;
@@ -296,10 +299,10 @@ pub(super) async fn age_is_not_judged(store: &dyn Store) -> Verdict {
         applied(store, &key, &complete, &completed).await?;
         refused(store, &key, &Write::Claim(second_lock()?), Some(&completed)).await?;
         let failed = Record { state: State::Failed(Outcome::Omitted), ..completed.clone() };
-        let write = Write::Conclude { seen: Some(Seen::of(&completed)), record: failed.clone() };
+        let write = Write::Conclude { seen: Some(Revision::of(&completed)), record: failed.clone() };
         applied(store, &key, &write, &failed).await?;
         let lock = second_lock()?;
-        let write = Write::Reclaim { seen: Seen::of(&failed), lock: lock.clone() };
+        let write = Write::Reclaim { seen: Revision::of(&failed), lock: lock.clone() };
         applied(store, &key, &write, &lock.into()).await?;
     }
     Ok(())

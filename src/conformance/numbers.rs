@@ -12,7 +12,7 @@ use super::{
 use crate::{
     outcome::Outcome,
     record::{Generation, Lock, Record, State},
-    store::{Seen, Settlement, Store, Write},
+    store::{Revision, Settlement, Store, Write},
     time::Timestamp,
 };
 
@@ -105,7 +105,7 @@ pub(super) async fn extension_keeps_the_rest(store: &dyn Store) -> Verdict {
 }
 
 fn reclaim(record: &Record) -> Verdict<Write> {
-    Ok(Write::Reclaim { seen: Seen::of(record), lock: second_lock()? })
+    Ok(Write::Reclaim { seen: Revision::of(record), lock: second_lock()? })
 }
 
 /// Writes a record as `there` makes it. Each write that `names` the difference names the version as `named`
@@ -128,7 +128,7 @@ async fn told_apart(
 
 /// Every write that names a version, naming that of `seen`. Everything else fits `current`.
 fn writes_on(seen: &Record, current: &Record) -> Verdict<Vec<Write>> {
-    let (lock, version) = (second_lock()?, Seen::of(seen));
+    let (lock, version) = (second_lock()?, Revision::of(seen));
     let later = current.lease_until().unwrap_or_default().saturating_add(Duration::from_millis(1));
     let release = Settlement::Release { expires_at: tomorrow(), interrupted: false };
     Ok(vec![

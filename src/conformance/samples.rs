@@ -9,7 +9,7 @@ use crate::{
     fingerprint::Fingerprint,
     outcome::{Encoding, Outcome, Place, StoredResponse},
     record::{Generation, Lock, Record, State},
-    store::{Seen, Settlement, Write},
+    store::{Revision, Settlement, Write},
     time::{Clock as _, SystemClock, Timestamp},
 };
 
@@ -66,13 +66,13 @@ pub(super) fn inline(response: &[u8]) -> Outcome {
     Outcome::Retained(StoredResponse::new(Bytes::copy_from_slice(response)))
 }
 
-/// An outcome whose response claims to be in `count` parts.
-pub(super) fn in_parts(count: u32) -> Outcome {
+/// An outcome whose response claims to be in `count` chunks.
+pub(super) fn in_chunks(count: u32) -> Outcome {
     Outcome::Retained(StoredResponse {
         encoding: Encoding::Deflate,
         length: 1_000_000,
         sha256: [7; 32],
-        place: Place::Parts(count),
+        place: Place::Chunks(count),
     })
 }
 
@@ -114,7 +114,7 @@ pub(super) fn release(record: &Record) -> (Write, Record) {
 /// An operator's write on `record`, by a new owner.
 pub(super) fn resolve(record: &Record, settlement: Settlement) -> Verdict<Write> {
     let generation = Generation::new(record.generation.get().saturating_add(1));
-    Ok(Write::Resolve { seen: Seen::of(record), owner: owner()?, generation, settlement })
+    Ok(Write::Resolve { seen: Revision::of(record), owner: owner()?, generation, settlement })
 }
 
 /// One settlement of each kind, with an expiry other than the lock's.

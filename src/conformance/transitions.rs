@@ -1,4 +1,4 @@
-//! Every transition on every prior state, with the version as read and with each part of it changed.
+//! Every transition on every prior state, with the version as read and with each chunk of it changed.
 //!
 //! The expected result comes from two sources: [`holds`] and [`expected`], written by hand from the table of
 //! transitions, and [`Write::apply_to`], which is the contract itself. If the two disagree, the case fails
@@ -11,13 +11,13 @@ use super::{
     bench::{applied, described, fresh_key, prepare, refused, same},
     fields::put_away,
     samples::{
-        first_lock, in_parts, inline, lasting_lock, second_lock, settle, settled, settlements, tomorrow,
+        first_lock, in_chunks, inline, lasting_lock, second_lock, settle, settled, settlements, tomorrow,
     },
 };
 use crate::{
     outcome::Outcome,
     record::{Generation, Lock, Owner, Record, State, Status},
-    store::{Seen, Settlement, Store, Write},
+    store::{Revision, Settlement, Store, Write},
     time::Timestamp,
 };
 
@@ -286,7 +286,8 @@ fn contents(act: Act, difference: Difference) -> Verdict<Vec<(&'static str, Cont
     let lasting = Lock { expires_at: None, ..second_lock()? };
     let with = |lock: &Lock, settlement| Content { lock: lock.clone(), settlement: Some(settlement) };
     let alone = |lock: &Lock| Content { lock: lock.clone(), settlement: None };
-    let shapes = [("", inline(b"\x00\xffdone")), (" in parts", in_parts(3)), (" omitted", Outcome::Omitted)];
+    let shapes =
+        [("", inline(b"\x00\xffdone")), (" in chunks", in_chunks(3)), (" omitted", Outcome::Omitted)];
     let completions = shapes
         .clone()
         .map(|(form, outcome)| (form, with(&lock, Settlement::Complete(outcome, expires_at))))
@@ -396,7 +397,7 @@ fn differences(act: Act, prior: Prior) -> Vec<Difference> {
 }
 
 /// The version that the write names; `None` if it saw no record.
-fn seen_by(act: Act, current: Option<&Record>, first: Lock, difference: Difference) -> Option<Seen> {
+fn seen_by(act: Act, current: Option<&Record>, first: Lock, difference: Difference) -> Option<Revision> {
     let absent = match current {
         None => difference == Difference::Nothing,
         Some(_) => difference == Difference::Presence,
@@ -408,7 +409,7 @@ fn seen_by(act: Act, current: Option<&Record>, first: Lock, difference: Differen
     let started = Record::from(first);
     // The engine only takes over STARTED records. If the state is another now, the record was settled since.
     let as_started = act == Act::TakeOver && difference != Difference::Settled;
-    let mut seen = Seen::of(if as_started { &started } else { current.unwrap_or(&started) });
+    let mut seen = Revision::of(if as_started { &started } else { current.unwrap_or(&started) });
     match difference {
         Difference::Nothing | Difference::Settled | Difference::NewLease(_) | Difference::Presence => {}
         Difference::HasLease => {
@@ -444,7 +445,7 @@ fn moved(time: Timestamp, by: i64) -> Timestamp {
     if by < 0 { time.saturating_sub(distance) } else { time.saturating_add(distance) }
 }
 
-fn write_of(act: Act, seen: Option<Seen>, content: &Content) -> Verdict<Write> {
+fn write_of(act: Act, seen: Option<Revision>, content: &Content) -> Verdict<Write> {
     let Content { lock, settlement } = content;
     if let Act::Conclude(_) = act {
         return Ok(Write::Conclude { seen, record: expected(act, None, content)? });

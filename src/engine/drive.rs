@@ -16,7 +16,7 @@ use crate::{
     outcome::{Outcome, Place, StoredResponse},
     protocol::{Action, End, Event, Fault, Input, Intent, Refusal, State, step},
     record::{Lock, Owner, Record},
-    store::{Committed, OwnWrites, StoreError, StoreErrorKind, Write, Written},
+    store::{CommitOutcome, OwnWrites, StoreError, StoreErrorKind, Write, WriteOutcome},
     time::{Stopwatch, Timestamp},
 };
 
@@ -139,7 +139,7 @@ impl Engine {
         }
     }
 
-    /// Settles together with the handler's own writes, or settles a claim-free run.
+    /// Settles together with the handler's own writes, or settles an optimistic run.
     ///
     /// # Errors
     ///
@@ -199,7 +199,7 @@ impl Engine {
             event = match action {
                 Action::Apply(write) => match self.in_time(now, until, self.store.apply(key, &write)).await {
                     Ok(written) => {
-                        applied = (written == Written::Applied).then_some(write);
+                        applied = (written == WriteOutcome::Applied).then_some(write);
                         Event::Answered(written)
                     }
                     Err(error) => failed(error, &mut store_error),
@@ -209,11 +209,11 @@ impl Engine {
                         .in_time(now, until, Box::pin(self.commit(key, &write, writes, submission)))
                         .await
                     {
-                        Ok(Committed::Answered(written)) => {
-                            applied = (written == Written::Applied).then_some(write);
+                        Ok(CommitOutcome::Answered(written)) => {
+                            applied = (written == WriteOutcome::Applied).then_some(write);
                             Event::Answered(written)
                         }
-                        Ok(Committed::Declined(details)) => {
+                        Ok(CommitOutcome::Declined(details)) => {
                             declined = Some(details);
                             Event::Declined
                         }
@@ -251,7 +251,7 @@ impl Engine {
         write: &Write,
         writes: Option<&OwnWrites>,
         submission: u32,
-    ) -> Result<Committed, StoreError> {
+    ) -> Result<CommitOutcome, StoreError> {
         let rejected = |why: &'static str| Err(StoreError::new(StoreErrorKind::Rejected, why));
         let Some(transactions) = self.store.transactions() else {
             return rejected("this store makes no transactions with writes of a handler's own");
@@ -301,16 +301,16 @@ impl Engine {
             }
             None => return Err(corrupt("the record has no outcome")),
         };
-        let kept = match (&response.place, self.store.parts()) {
+        let kept = match (&response.place, self.store.chunks()) {
             (Place::Inline(kept), _) => kept.clone(),
-            (Place::Parts(_), None) => {
+            (Place::Chunks(_), None) => {
                 return Err(corrupt("the response is split, which this store cannot read"));
             }
-            (Place::Parts(count), Some(parts)) => self
+            (Place::Chunks(count), Some(parts)) => self
                 .in_time(
                     self.clock.now(),
                     until,
-                    parts.read_parts(key, record.owner, *count, response.length),
+                    parts.read_chunks(key, record.owner, *count, response.length),
                 )
                 .await
                 .map_err(|error| store_error(key, "the response could not be read", error))?,
@@ -398,15 +398,15 @@ impl Engine {
     ) -> Result<StoredResponse, StoreError> {
         let stored = StoredResponse::new(response);
         let Place::Inline(kept) = &stored.place else { return Ok(stored) };
-        let Some(parts) = self.store.parts().filter(|parts| kept.len() > parts.inline_limit()) else {
+        let Some(parts) = self.store.chunks().filter(|parts| kept.len() > parts.inline_limit()) else {
             return Ok(stored);
         };
         let expires_at = self.clock.now().saturating_add(self.settings.retention).rounded_up_to_second();
         let mut nth = 0;
         loop {
-            let writing = parts.write_parts(key, owner, kept, expires_at);
+            let writing = parts.write_chunks(key, owner, kept, expires_at);
             let error = match self.in_time(self.clock.now(), until, writing).await {
-                Ok(count) => return Ok(stored.into_parts(count)),
+                Ok(count) => return Ok(stored.into_chunks(count)),
                 Err(error) => error,
             };
             let pause = pause(nth, owner);

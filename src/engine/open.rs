@@ -1,4 +1,4 @@
-//! Claim-free operations: the handler runs first, and its outcome is put together with its writes.
+//! Optimistic operations: the handler runs first, and its outcome is put together with its writes.
 
 use std::sync::Arc;
 
@@ -25,10 +25,10 @@ pub(crate) enum Mode {
     #[default]
     Claimed,
     /// Nothing before the handler, or one read; its outcome and its writes after it.
-    ClaimFree { looks_first: bool },
+    Optimistic { reads_first: bool },
 }
 
-/// An operation that runs claim-free.
+/// An operation that runs optimistically.
 pub(crate) struct Open {
     engine: Arc<Engine>,
     key: StoredKey,
@@ -39,7 +39,7 @@ pub(crate) struct Open {
     is_copied: bool,
 }
 
-/// The state before a claim-free handler runs.
+/// The state before an optimistic handler runs.
 pub(crate) enum Opened {
     /// There's no live record, or it wasn't read.
     Open(Open),
@@ -48,13 +48,13 @@ pub(crate) enum Opened {
 }
 
 impl Engine {
-    /// Starts a claim-free operation. Sends no request unless `looks_first`.
+    /// Starts an optimistic operation. Sends no request unless `reads_first`.
     pub(crate) async fn open(
         self: &Arc<Self>,
         key: &StoredKey,
         fingerprint: Fingerprint,
         invocation: &Invocation,
-        looks_first: bool,
+        reads_first: bool,
     ) -> Result<Opened, Refused> {
         refuse_within_itself(key).map_err(|error| told(key, error.into()))?;
         let (stopwatch, now) = (Stopwatch::start(), self.clock.now());
@@ -78,7 +78,7 @@ impl Engine {
         let cut_off = timing.cut_off;
         let open =
             |state| Open { engine: Arc::clone(self), key: key.clone(), owner, state, cut_off, is_copied };
-        if !looks_first {
+        if !reads_first {
             return Ok(Opened::Open(open(state)));
         }
         let Driven { state, action, store_error, .. } = self.drive(key, state, Event::Look, None).await;

@@ -75,9 +75,9 @@ impl Operation {
 
     /// Claims `key`, or finds its outcome: the low level, for operations that aren't a single closure.
     ///
-    /// The claim has a lease. It ends [`lease_grace`](crate::Settings::lease_grace) after the invocation's
-    /// deadline, or after [`lease_fallback`](crate::Settings::lease_fallback) if the deadline is unknown.
-    /// With [`lease_extension`](crate::Settings::lease_extension) it's that long instead.
+    /// The claim has a lease. It ends [`lease_grace`](crate::settings::Settings::lease_grace) after the invocation's
+    /// deadline, or after [`lease_fallback`](crate::settings::Settings::lease_fallback) if the deadline is unknown.
+    /// With [`lease_extension`](crate::settings::Settings::lease_extension) it's that long instead.
     /// Only [`Claim::extend`](crate::Claim::extend) extends it, and the library doesn't cut your work off:
     /// settle the claim before [`ClaimHandle::lease_until`](crate::ClaimHandle::lease_until). Once the lease
     /// and the skew margin have passed, the next delivery takes over and runs too.

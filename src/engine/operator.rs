@@ -11,7 +11,7 @@ use crate::{
     outcome::Outcome,
     protocol::{self, Intent},
     record::{Owner, Record},
-    store::{Seen, StoreErrorKind, Write, Written},
+    store::{Revision, StoreErrorKind, Write, WriteOutcome},
 };
 
 /// How many lease extensions an operator's write is retried after. There's at most one every few seconds.
@@ -65,7 +65,7 @@ impl Idempotency {
     /// settlement is rejected, and it answers with the outcome that it then finds. If it finds the key
     /// released, it records its own.
     ///
-    /// An outcome expires [`Settings::retention`](crate::Settings::retention) from now.
+    /// An outcome expires [`Settings::retention`](crate::settings::Settings::retention) from now.
     ///
     /// ```
     /// # use lambda_idempotency::{Idempotency, Key, Resolution, Resolved, Store, store::memory::MemoryStore};
@@ -94,7 +94,7 @@ impl Idempotency {
     /// - [`ErrorKind::Unavailable`]: the store couldn't be reached, or its answer was lost and can't be
     ///   recovered. Retrying is harmless: the write applies only to the version that was seen.
     /// - [`ErrorKind::Invalid`]: the response is over
-    ///   [`Settings::max_response`](crate::Settings::max_response), or the store rejects the request itself.
+    ///   [`Settings::max_response`](crate::settings::Settings::max_response), or the store rejects the request itself.
     ///   Nothing was written.
     /// - [`ErrorKind::Corrupt`]: the current record is unreadable. Nothing was written.
     ///
@@ -188,17 +188,17 @@ impl Engine {
         // Sends it once more if it didn't arrive: the same write can't be applied twice.
         for _ in 0..2 {
             match self.store.apply(key, write).await {
-                Ok(Written::Applied) => {
+                Ok(WriteOutcome::Applied) => {
                     return Ok(write.apply_to(Some(seen)).map_or(Resolved::Lost(None), Resolved::Made));
                 }
-                Ok(Written::Refused(record)) => return Ok(found(record)),
+                Ok(WriteOutcome::Refused(record)) => return Ok(found(record)),
                 Err(error) if error.is_maybe_applied() && error.kind() != StoreErrorKind::Corrupt => {
                     last_error = Some(error);
                 }
                 Err(error) => return Err(store_error(key, "nothing was written", error)),
             }
             match self.store.read(key).await {
-                Ok(Some(record)) if Seen::of(&record) == Seen::of(seen) => {}
+                Ok(Some(record)) if Revision::of(&record) == Revision::of(seen) => {}
                 Ok(record) => return Ok(found(record)),
                 Err(error) => {
                     last_error = Some(error);

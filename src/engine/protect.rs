@@ -19,7 +19,7 @@ use crate::{
     },
     error::{Error, ErrorKind, RecordedFailure},
     fingerprint::Fingerprint,
-    invocation::{Invocation, Refusals, Running, Surroundings, within},
+    invocation::{Invocation, OperationContext, Refusals, Running, within},
     key::StoredKey,
     observe,
     policy::{Execution, OnHandlerError, OnStoreFailure},
@@ -74,7 +74,7 @@ enum Right {
 enum Finished<U> {
     Answered(Result<Protected<U>, Error>),
     /// Neither the handler's writes nor its outcome were applied.
-    NotMade {
+    NotCommitted {
         right: Box<Right>,
         why: Decline,
         details: Option<Box<dyn Any + Send + Sync>>,
@@ -142,7 +142,7 @@ impl Engine {
                     && self.settings.on_store_failure == OnStoreFailure::RunUnprotected =>
             {
                 observe::unprotected("store failure");
-                let surroundings = Surroundings::unprotected(invocation);
+                let surroundings = OperationContext::unprotected(invocation);
                 let on_error = self.settings.effective_on_handler_error();
                 let running = Box::pin(within(surroundings, async { judge(handler().await, on_error).1 }));
                 return self.unclaimed(running).await.map(Protected::RanUnrecorded);
@@ -151,7 +151,7 @@ impl Engine {
         };
         let staging = Staging::new(Arc::clone(&self.store), key.clone());
         let refusals = Refusals::default();
-        let surroundings = Surroundings {
+        let surroundings = OperationContext {
             invocation,
             claim: right.handle(),
             staging: Some(staging.clone()),
@@ -202,7 +202,7 @@ impl Engine {
             let finishing = Box::pin(self.finish(&key, right, answer, verdict, staged.writes));
             let (why, details, error) = match finishing.await {
                 Finished::Answered(answered) => return Ok(answered?),
-                Finished::NotMade { right: still, why, details, error } => {
+                Finished::NotCommitted { right: still, why, details, error } => {
                     right = *still;
                     (why, details, error)
                 }
@@ -259,7 +259,7 @@ impl Engine {
         }
     }
 
-    /// Returns the right to run: a claim, or claim-free permission. Or the recorded outcome.
+    /// Returns the right to run: a claim, or optimistic permission. Or the recorded outcome.
     async fn right(
         self: &Arc<Self>,
         key: &StoredKey,
@@ -272,8 +272,8 @@ impl Engine {
                 Begun::Claimed(claim) => Ok(Right::Claim(claim)),
                 Begun::Replay(replay) => Err(replay),
             }),
-            Mode::ClaimFree { looks_first } => {
-                Ok(match self.open(key, fingerprint, invocation, looks_first).await? {
+            Mode::Optimistic { reads_first } => {
+                Ok(match self.open(key, fingerprint, invocation, reads_first).await? {
                     Opened::Open(open) => Ok(Right::Open(open)),
                     Opened::Replay(replay) => Err(replay),
                 })
@@ -365,7 +365,7 @@ impl Engine {
             Ok(settled) => settled,
             Err(Turned { right, why, details, store_error }) => {
                 let error = not_made(key, why, store_error);
-                return Finished::NotMade { right: Box::new(right), why, details, error };
+                return Finished::NotCommitted { right: Box::new(right), why, details, error };
             }
         };
         Finished::Answered(match settled.end {
@@ -487,10 +487,10 @@ impl Right {
         }
     }
 
-    /// Reports a claim-free run. For a claim, making it has already reported the run.
+    /// Reports an optimistic run. For a claim, making it has already reported the run.
     fn tell_ran<T>(&self, ended: &Ended<T>) {
         if let (Self::Open(open), Ended::Returned(_) | Ended::Panicked(_)) = (self, ended) {
-            observe::ran_claim_free(open.key());
+            observe::ran_optimistically(open.key());
         }
     }
 

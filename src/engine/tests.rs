@@ -5,12 +5,12 @@
 
 mod bank;
 mod cache;
-mod claim_free;
 mod fencing;
 mod lease;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod operator;
+mod optimistic;
 mod outages;
 mod results;
 mod support;
@@ -22,11 +22,13 @@ use std::{future::pending, sync::atomic::Ordering, time::Duration};
 use support::{Bench, Script, TestError};
 
 use crate::{
-    ErrorKind, Execution, Key, OnHandlerError, OnStoreFailure, RunError, Timestamp, current,
+    ErrorKind, Key, RunError, current,
     fingerprint::Fingerprint,
     invocation::Invocation,
     outcome::{Outcome, Place, StoredResponse},
     record::{Owner, Record, State, Status},
+    settings::{Execution, OnHandlerError, OnStoreFailure},
+    time::Timestamp,
 };
 
 fn kind<T: std::fmt::Debug, E: std::fmt::Debug>(result: Result<T, RunError<E>>) -> ErrorKind {
@@ -217,10 +219,11 @@ async fn a_known_deadline_bounds_lease_and_handler() {
 
 #[tokio::test(start_paused = true)]
 async fn an_operation_inside_itself_is_refused_at_once() {
-    let bench =
-        Bench::with(|builder| builder.on_in_progress(crate::OnInProgress::Wait(Duration::from_secs(60))));
+    let bench = Bench::with(|builder| {
+        builder.on_in_progress(crate::settings::OnInProgress::Wait(Duration::from_secs(60)))
+    });
     for free in [false, true] {
-        let bench = if free { bench.claim_free(true) } else { bench.clone() };
+        let bench = if free { bench.optimistic(true) } else { bench.clone() };
         let (inner, start) = (bench.clone(), bench.now());
         let outer = bench.with_handler("k", 1, async {
             let other = inner.run("another", 1).await.unwrap();

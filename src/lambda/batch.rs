@@ -32,7 +32,7 @@
 //! | its handler returned `Ok` | recorded and acknowledged |
 //! | an earlier delivery completed it | acknowledged; the handler doesn't run |
 //! | its handler failed or panicked | its key is released, and it's redelivered (at most once: failed permanently) |
-//! | it [failed permanently](Failure::for_good) | recorded; redelivered or acknowledged, by [`OnFinalFailure`] |
+//! | it [failed permanently](Failure::permanent) | recorded; redelivered or acknowledged, by [`OnPermanentFailure`] |
 //! | another delivery is processing it | redelivered: an acknowledgement would delete the only copy |
 //! | it has no key, or can't be read | redelivered; no handler runs |
 //! | the store is down, or no time is left | redelivered; no handler runs |
@@ -64,17 +64,17 @@
 //! When a process dies, its records are in progress at each redelivery until their leases expire.
 //!
 //! - **A stream's** claim has a short lease of 15 seconds (or three times
-//!   [`lease_grace`](crate::Settings::lease_grace), if that's longer), extended every 5 seconds while its
+//!   [`lease_grace`](crate::settings::Settings::lease_grace), if that's longer), extended every 5 seconds while its
 //!   handler runs. After a crash the record is free within the lease and the
-//!   [`skew_margin`](crate::Settings::skew_margin), 17 seconds. Until then each redelivery spends one of
-//!   `MaximumRetryAttempts`. With [`OnInProgress::Wait`](crate::OnInProgress::Wait) of 20 seconds none does, on
+//!   [`skew_margin`](crate::settings::Settings::skew_margin), 17 seconds. Until then each redelivery spends one of
+//!   `MaximumRetryAttempts`. With [`OnInProgress::Wait`](crate::settings::OnInProgress::Wait) of 20 seconds none does, on
 //!   a function with a timeout of 40 seconds or more, since a wait takes at most half of the time left.
 //!   Extensions cost 0.2 requests per second for each record, and none for a handler that ends within 5
 //!   seconds.
 //! - A short lease is safe here: Lambda doesn't deliver a shard's batch again while an invocation with it
 //!   lives. A handler that blocks its thread stops the extension of every record of its batch, and one that
 //!   awaits after its lease has expired is cut off. Use `spawn_blocking` for more than 8 seconds of such work,
-//!   or set [`lease_extension`](crate::Settings::lease_extension) to a longer lease: one longer than the
+//!   or set [`lease_extension`](crate::settings::Settings::lease_extension) to a longer lease: one longer than the
 //!   function's timeout is never extended.
 //! - When such a handler has steps that use [`run`](crate::Operation::run), their leases are short too. At most
 //!   once there are no takeovers, so leases last until the deadline.
@@ -103,7 +103,7 @@ mod visibility;
 
 pub use answer::BatchAnswer;
 pub use dynamodb::DynamoDbRecord;
-pub use failure::{Failure, OnFinalFailure};
+pub use failure::{Failure, OnPermanentFailure};
 use handler::{Handle, KeyOf};
 pub use kinesis::KinesisRecord;
 pub use record::Record;
@@ -231,7 +231,7 @@ pub struct Batch<R> {
 struct Choices {
     concurrency: NonZeroUsize,
     missing_key: MissingKey,
-    on_final_failure: OnFinalFailure,
+    on_permanent_failure: OnPermanentFailure,
     in_order: bool,
     fails_if_all_fail: bool,
     reserve: Duration,
@@ -246,7 +246,7 @@ impl<R> Batch<R> {
         let choices = Choices {
             concurrency: CONCURRENCY,
             missing_key: MissingKey::default(),
-            on_final_failure: OnFinalFailure::default(),
+            on_permanent_failure: OnPermanentFailure::default(),
             in_order: false,
             fails_if_all_fail: false,
             reserve: RESERVE,
@@ -308,15 +308,15 @@ impl<R> Batch<R> {
     }
 
     /// Sets what happens to a record whose handler failed permanently. Default: it's redelivered.
-    pub fn on_final_failure(mut self, policy: OnFinalFailure) -> Self {
-        self.choices.on_final_failure = policy;
+    pub fn on_permanent_failure(mut self, policy: OnPermanentFailure) -> Self {
+        self.choices.on_permanent_failure = policy;
         self
     }
 
     /// Fails the invocation with [`ErrorKind::AllFailed`](crate::ErrorKind::AllFailed) when every record's
     /// handler failed, so that Lambda's `Errors` counts it and Lambda polls the source less. Default: false;
     /// the response names the records, and Lambda counts a success.
-    /// [`Metric::AllFailed`](crate::Metric::AllFailed) counts it either way.
+    /// [`Metric::AllFailed`](crate::metrics::Metric::AllFailed) counts it either way.
     ///
     /// The same records are redelivered either way. An invocation never fails because of records that another
     /// delivery is processing, that can't be read, or that the store refused.

@@ -41,7 +41,7 @@ use crate::{
     error::{Error, ErrorKind, RecordedFailure, RunError, place},
     fingerprint::{Fingerprint, FingerprintBuilder},
     future::BoxFuture,
-    invocation::{Surroundings, within},
+    invocation::{OperationContext, within},
     key::{Key, StoredKey},
     key_fields::KeyFields,
     lambda::{take_ready, tenant},
@@ -308,7 +308,7 @@ where
         let key = key.and_then(|key| self.allowed(key)).inspect_err(observe::refused_unasked)?;
         let Some(key) = key else {
             observe::unprotected("missing key");
-            let surroundings = Surroundings::unprotected(invocation);
+            let surroundings = OperationContext::unprotected(invocation);
             let call = within(surroundings, async { inner.call(LambdaEvent::new(payload, context)).await });
             let response = call.await.map_err(RunError::Handler)?;
             return Ok(encoded(&response)?);

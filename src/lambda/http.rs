@@ -73,7 +73,7 @@
 //!
 //! # Large responses, and streams
 //!
-//! A response over [`Settings::max_response`](crate::Settings::max_response) is passed on whole, and recorded
+//! A response over [`Settings::max_response`](crate::settings::Settings::max_response) is passed on whole, and recorded
 //! as done but not retained: its duplicates get 409, `not-retained`, and never a part of it. A response that
 //! the front end can't deliver is recorded the same way, and its first caller gets 409, `not-retained`, too: a
 //! load balancer accepts 1 MB from a function, and everything else 6,291,556 bytes, which is Lambda's own
@@ -153,7 +153,7 @@ use crate::{
     engine::{Idempotency, Protected, Target, Verdict},
     error::{Error, ErrorKind, RecordedFailure},
     future::BoxFuture,
-    invocation::{Invocation, Surroundings, within},
+    invocation::{Invocation, OperationContext, within},
     key::{Key, Scope, StoredKey},
     lambda::{take_ready, tenant},
     observe,
@@ -286,7 +286,7 @@ impl HttpLayer {
         let key = match self.key_of(&parts) {
             Ok(Some(key)) => key,
             Ok(None) => {
-                let surroundings = Surroundings::unprotected(invocation);
+                let surroundings = OperationContext::unprotected(invocation);
                 let request = Request::from_parts(parts, body);
                 let response = async { Ok(self.unmarked(M::pass(inner.call(request).await?).await)) };
                 return within(surroundings, response).await;

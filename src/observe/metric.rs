@@ -8,7 +8,7 @@ use std::time::Duration;
 /// No metric has labels: the recorder can add the function's name, and a key would be a secret.
 ///
 /// ```
-/// use lambda_idempotency::Metric;
+/// use lambda_idempotency::metrics::Metric;
 ///
 /// assert_eq!(Metric::Fenced.name(), "idempotency_fenced");
 /// assert!(Metric::ALL.contains(&Metric::ClaimLatency));
@@ -16,7 +16,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Metric {
-    /// Counter: a key was claimed, so its handler runs; or a handler ran claim-free and wasn't cut off.
+    /// Counter: a key was claimed, so its handler runs; or a handler ran optimistically and wasn't cut off.
     Executed,
     /// Counter: a delivery took a stale claim over. It counts as [`Executed`](Self::Executed) too.
     Takeover,

@@ -9,7 +9,7 @@ use crate::{
         refusal_for, settle,
     },
     record::{Generation, Lock, Record},
-    store::{Seen, StoreErrorKind, Write, Written},
+    store::{Revision, StoreErrorKind, Write, WriteOutcome},
     time::Timestamp,
 };
 
@@ -75,14 +75,14 @@ fn send(plan: &Plan, now: Timestamp, claiming: Claiming) -> Next {
 
 pub(super) fn claiming(plan: &Plan, now: Timestamp, it: Claiming, event: Event) -> Next {
     match event {
-        Event::Answered(Written::Applied) => match it.write.lock() {
+        Event::Answered(WriteOutcome::Applied) => match it.write.lock() {
             Some(lock) => {
                 let held = held(lock, false);
                 hold(plan, now, it.goal, held)
             }
             None => (Phase::Over, Action::Nothing),
         },
-        Event::Answered(Written::Refused(record)) => {
+        Event::Answered(WriteOutcome::Refused(record)) => {
             let it = Claiming { losses: it.losses + 1, ..it };
             lost(plan, now, it, record, Refusal::InProgress(None))
         }
@@ -174,7 +174,7 @@ fn lost(plan: &Plan, now: Timestamp, it: Claiming, record: Option<Record>, when_
             let next = record.generation.next(now);
             let (attempt, interrupted) = judge::history(plan.fingerprint, &record);
             let lock = plan.lock(now, next, attempt, interrupted, &it.goal);
-            let seen = Seen::of(&record);
+            let seen = Revision::of(&record);
             let write = match judgement {
                 Judgement::TakeOver => Write::TakeOver { seen, lock },
                 _ => Write::Reclaim { seen, lock },
@@ -212,9 +212,9 @@ fn give_back(plan: &Plan, held: Held, why: Refusal) -> Next {
 
 pub(super) fn giving_back(plan: &Plan, held: &Held, why: Refusal, event: &Event) -> Next {
     let refusal = match event {
-        Event::Answered(Written::Applied) => why,
+        Event::Answered(WriteOutcome::Applied) => why,
         // Another claim has replaced it, or keeps it from being applied.
-        Event::Answered(Written::Refused(Some(record)))
+        Event::Answered(WriteOutcome::Refused(Some(record)))
             if record.owner != held.owner && record.generation >= held.generation =>
         {
             why

@@ -1,4 +1,4 @@
-//! Settles in one transaction with the handler's own writes, under a claim (T8) or claim-free. Also concludes
+//! Settles in one transaction with the handler's own writes, under a claim (T8) or optimistically. Also concludes
 //! without either.
 //!
 //! The same request is sent again until it's known that it was applied, or definitely wasn't: every value in
@@ -11,7 +11,7 @@ use crate::{
         settle::{self, over},
     },
     record::{Record, State, Status},
-    store::{Settlement, StoreErrorKind, Write, Written},
+    store::{Settlement, StoreErrorKind, Write, WriteOutcome},
     time::Timestamp,
 };
 
@@ -33,7 +33,7 @@ pub(super) struct Commit {
 pub(super) enum Basis {
     /// A claim that's held.
     Claim(Held),
-    /// Claim-free: only the record that was read.
+    /// Optimistic: only the record that was read.
     Open(open::Basis),
 }
 
@@ -83,8 +83,8 @@ fn submit(commit: Commit) -> Next {
 
 pub(super) fn committing(plan: &Plan, now: Timestamp, commit: Commit, event: Event) -> Next {
     match event {
-        Event::Answered(Written::Applied) => over(End::Recorded),
-        Event::Answered(Written::Refused(record)) => examine(plan, now, commit, record, true),
+        Event::Answered(WriteOutcome::Applied) => over(End::Recorded),
+        Event::Answered(WriteOutcome::Refused(record)) => examine(plan, now, commit, record, true),
         Event::Declined => declined(commit, Decline::Condition),
         // Another transaction has one of its items, or an earlier attempt of it is still on its way. That
         // this attempt wrote nothing doesn't mean that an earlier one didn't.

@@ -3,7 +3,7 @@
 use crate::{
     protocol::{Action, Event, Fault, Held, Next, Phase, Plan},
     record::Status,
-    store::{StoreErrorKind, Write, Written},
+    store::{StoreErrorKind, Write, WriteOutcome},
     time::Timestamp,
 };
 
@@ -29,8 +29,8 @@ pub(super) fn send(plan: &Plan, held: Held, submissions: u32, until: Timestamp, 
 pub(super) fn extending(held: Held, submissions: u32, until: Timestamp, event: Event) -> Next {
     let stays = |held, action| (Phase::Held { held, submissions }, action);
     match event {
-        Event::Answered(Written::Applied) => extended(held, submissions, until),
-        Event::Answered(Written::Refused(Some(record)))
+        Event::Answered(WriteOutcome::Applied) => extended(held, submissions, until),
+        Event::Answered(WriteOutcome::Refused(Some(record)))
             if record.status() == Status::Started
                 && record.owner == held.owner
                 && record.generation == held.generation =>
@@ -40,7 +40,7 @@ pub(super) fn extending(held: Held, submissions: u32, until: Timestamp, event: E
         }
         // Another claim took over, or the record is gone. The handler must stop, since the successor may do
         // the same work. Its outcome so far is settled as usual, which finds the successor.
-        Event::Answered(Written::Refused(_)) => stays(held, Action::Lost),
+        Event::Answered(WriteOutcome::Refused(_)) => stays(held, Action::Lost),
         // Applied or not, the lease is at least as long as before.
         Event::Failed(Fault { kind: StoreErrorKind::Corrupt, .. }) => stays(held, Action::Lost),
         Event::Failed(_) => stays(held, Action::NotExtended),

@@ -1,4 +1,4 @@
-//! Claim-free runs: the handler runs first, and its outcome is put together with its writes, if there's no
+//! Optimistic runs: the handler runs first, and its outcome is put together with its writes, if there's no
 //! live record.
 //!
 //! Nothing is locked, so nothing can go stale. One of several concurrent runs puts its record; the others
@@ -14,7 +14,7 @@ use crate::{
         settle::{self, over},
     },
     record::{Generation, Record, State},
-    store::{Seen, Settlement, Write},
+    store::{Revision, Settlement, Write},
     time::Timestamp,
 };
 
@@ -32,7 +32,7 @@ pub(super) struct Basis {
 impl Basis {
     /// Whether the record is still the version that was read.
     pub(super) fn is_as_seen(&self, record: Option<&Record>) -> bool {
-        self.seen.as_ref().map(Seen::of) == record.map(Seen::of)
+        self.seen.as_ref().map(Revision::of) == record.map(Revision::of)
     }
 }
 
@@ -80,7 +80,7 @@ pub(super) fn conclude(plan: &Plan, now: Timestamp, basis: Basis, task: Task) ->
         request_id: plan.request_id.clone(),
         state,
     };
-    let write = Write::Conclude { seen: basis.seen.as_ref().map(Seen::of), record };
+    let write = Write::Conclude { seen: basis.seen.as_ref().map(Revision::of), record };
     let submission = basis.submissions;
     commit::begin(commit::Basis::Open(basis), task, write, submission)
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::{
     protocol::{Intent, MIN_LOCK_RETENTION, Rules, judge::Judgement, judge::judge, settle},
     record::{Owner, Record, Status},
-    store::{Seen, Settlement, Write},
+    store::{Revision, Settlement, Write},
     time::Timestamp,
 };
 
@@ -40,10 +40,11 @@ pub enum NextDelivery {
 ///
 /// ```
 /// use std::time::Duration;
-/// use lambda_idempotency::{
-///     Execution, Fingerprint, Generation, Owner, Record, State, Timestamp,
-///     protocol::{NextDelivery, Rules, outlook},
-/// };
+/// use lambda_idempotency::settings::Execution;
+/// use lambda_idempotency::Fingerprint;
+/// use lambda_idempotency::store::{Generation, Owner, Record, State};
+/// use lambda_idempotency::time::Timestamp;
+/// use lambda_idempotency::protocol::{NextDelivery, Rules, outlook};
 ///
 /// let (skew_margin, retention) = (Duration::from_secs(2), Duration::from_secs(24 * 60 * 60));
 /// let rules = Rules { skew_margin, retention, execution: Execution::AtMostOnce };
@@ -107,7 +108,7 @@ pub fn resolve(record: &Record, owner: Owner, intent: Intent, retention: Duratio
         }
     };
     Write::Resolve {
-        seen: Seen::of(record),
+        seen: Revision::of(record),
         owner,
         generation: record.generation.next(now),
         settlement: settle::outcome(retention, now, &intent).unwrap_or_else(release),
@@ -190,7 +191,7 @@ mod tests {
                     ),
                 ] {
                     let write = resolve(&record, owner, intent, retention, now);
-                    let (seen, generation) = (Seen::of(&record), Generation::new(generation));
+                    let (seen, generation) = (Revision::of(&record), Generation::new(generation));
                     assert_eq!(write, Write::Resolve { seen, owner, generation, settlement });
                     let after = write.apply_to(Some(&record)).unwrap();
                     assert_eq!((after.owner, after.generation), (owner, generation));

@@ -9,7 +9,7 @@ use crate::{
         refusal_for,
     },
     record::{Owner, Record, State, Status},
-    store::{Settlement, StoreErrorKind, Write, Written},
+    store::{Settlement, StoreErrorKind, Write, WriteOutcome},
     time::Timestamp,
 };
 
@@ -54,8 +54,8 @@ pub(super) fn release(plan: &Plan, held: &Held, interrupted: bool) -> Settlement
 
 pub(super) fn settling(plan: &Plan, now: Timestamp, held: Held, task: Task, event: Event) -> Next {
     match event {
-        Event::Answered(Written::Applied) => over(End::Recorded),
-        Event::Answered(Written::Refused(record)) => examine(plan, now, held, task, record),
+        Event::Answered(WriteOutcome::Applied) => over(End::Recorded),
+        Event::Answered(WriteOutcome::Refused(record)) => examine(plan, now, held, task, record),
         Event::Failed(Fault { kind: StoreErrorKind::Corrupt, .. }) => over(End::Unrecorded(Refusal::Corrupt)),
         Event::Failed(Fault { maybe_applied: true, .. }) => {
             (Phase::LookingForSettlement { held, task }, Action::Read)

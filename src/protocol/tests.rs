@@ -9,7 +9,7 @@ use super::*;
 use crate::{
     outcome::StoredResponse,
     record::{State as RecordState, Status},
-    store::{Seen, Settlement},
+    store::{Revision, Settlement},
 };
 
 const NOW: Timestamp = Timestamp::from_millis(1_795_000_000_000);
@@ -87,7 +87,7 @@ impl Run {
     fn holding() -> (Self, Held) {
         let mut run = Self::new();
         run.feed(Event::Begin);
-        match run.feed(Event::Answered(Written::Applied)) {
+        match run.feed(Event::Answered(WriteOutcome::Applied)) {
             Action::Claimed(held) => (run, held),
             action => panic!("not claimed: {action:?}"),
         }
@@ -102,7 +102,7 @@ impl Run {
 }
 
 fn refused(record: Option<Record>) -> Event {
-    Event::Answered(Written::Refused(record))
+    Event::Answered(WriteOutcome::Refused(record))
 }
 
 fn fault(kind: StoreErrorKind, maybe_applied: bool) -> Event {
@@ -181,7 +181,9 @@ fn a_first_claim_writes_exactly_this() {
     let day = Duration::from_secs(86_400);
     let expires_at = NOW.saturating_add(LEASE).saturating_add(day).rounded_up_to_second();
     assert_eq!(lock.expires_at, Some(expires_at));
-    let Action::Claimed(held) = run.feed(Event::Answered(Written::Applied)) else { panic!("not claimed") };
+    let Action::Claimed(held) = run.feed(Event::Answered(WriteOutcome::Applied)) else {
+        panic!("not claimed")
+    };
     assert!(!held.is_takeover && !held.is_recovered);
     assert_eq!(run.state.held(), Some(&held));
 }
@@ -257,9 +259,11 @@ fn a_takeover_is_a_compare_and_set_on_what_was_seen() {
     let stale = started(-5000);
     let (mut run, action) = Run::meets(Execution::AtLeastOnce, stale.clone());
     let Action::Apply(Write::TakeOver { seen, lock }) = action else { panic!("no T3") };
-    assert_eq!(seen, Seen::of(&stale));
+    assert_eq!(seen, Revision::of(&stale));
     assert_eq!((lock.attempt, lock.generation.get()), (4, NOW.as_millis()));
-    let Action::Claimed(held) = run.feed(Event::Answered(Written::Applied)) else { panic!("not claimed") };
+    let Action::Claimed(held) = run.feed(Event::Answered(WriteOutcome::Applied)) else {
+        panic!("not claimed")
+    };
     assert!(held.is_takeover);
     assert_eq!(held.attempt, 4);
 }
@@ -340,7 +344,7 @@ fn an_own_claim_with_no_time_left_is_given_back() {
     assert!(matches!(settlement, Settlement::Release { interrupted: false, .. }), "{settlement:?}");
     let until = claimable_at(NOW.saturating_add(Duration::from_millis(2000)));
     for (answer, refusal) in [
-        (Event::Answered(Written::Applied), Refusal::NoTimeLeft),
+        (Event::Answered(WriteOutcome::Applied), Refusal::NoTimeLeft),
         (
             refused(Some(Record { generation: Generation::new(40), ..started(-9000) })),
             Refusal::Abandoned(until),
@@ -358,7 +362,7 @@ fn a_claim_answered_too_late_is_given_back() {
     let mut run = Run::new();
     run.feed(Event::Begin);
     run.now = NOW.saturating_add(LEASE).saturating_sub(RESERVE);
-    let action = run.feed(Event::Answered(Written::Applied));
+    let action = run.feed(Event::Answered(WriteOutcome::Applied));
     assert!(
         matches!(action, Action::Apply(Write::Settle { settlement: Settlement::Release { .. }, .. })),
         "{action:?}"
@@ -460,7 +464,7 @@ fn settling_writes_exactly_this() {
             panic!("nothing sent")
         };
         assert_eq!((owner, generation, settlement), (ME, held.generation, expected));
-        assert_eq!(run.feed(Event::Answered(Written::Applied)), Action::Settled(End::Recorded));
+        assert_eq!(run.feed(Event::Answered(WriteOutcome::Applied)), Action::Settled(End::Recorded));
     }
 }
 
@@ -560,14 +564,14 @@ fn fenced_and_the_key_is_free_again_so_the_outcome_is_recorded_anew() {
         let lock = write.lock().unwrap();
         assert!(lock.lease_until >= run.now.saturating_add(RECORDING_LEASE), "{kind}");
         let Action::Apply(Write::Settle { generation, settlement, .. }) =
-            run.feed(Event::Answered(Written::Applied))
+            run.feed(Event::Answered(WriteOutcome::Applied))
         else {
             panic!("{kind}: not settled at once")
         };
         assert_eq!(generation, lock.generation);
         assert!(generation > first.generation, "{kind}");
         assert!(matches!(settlement, Settlement::Complete(Outcome::Retained(_), _)));
-        assert_eq!(run.feed(Event::Answered(Written::Applied)), Action::Settled(End::Recorded));
+        assert_eq!(run.feed(Event::Answered(WriteOutcome::Applied)), Action::Settled(End::Recorded));
     }
 }
 
@@ -584,7 +588,8 @@ fn a_release_that_was_fenced_gives_nothing_back() {
 #[test]
 fn an_event_that_does_not_belong_to_the_state_changes_nothing() {
     let (run, _) = Run::holding();
-    for event in [Event::Begin, Event::Resumed, Event::Found(None), Event::Answered(Written::Applied), LOST()]
+    for event in
+        [Event::Begin, Event::Resumed, Event::Found(None), Event::Answered(WriteOutcome::Applied), LOST()]
     {
         let mut same = run.clone();
         assert_eq!(same.feed(event), Action::Nothing);

@@ -26,7 +26,7 @@
 //! | `response_sha256` | S | COMPLETED, FAILED, unless omitted | SHA-256 before encoding: 64 lower-case hex digits |
 //! | `response` | B | COMPLETED, FAILED, if in the record | the response, encoded |
 //!
-//! All times count from the Unix epoch. If the response is in siblings, `response_encoding` continues with `/`
+//! All times count from the Unix epoch. If the response is in chunks, `response_encoding` continues with `/`
 //! and their number. `omitted` means that the response wasn't kept.
 //!
 //! An item is corrupt, never absent, if it lacks one of its attributes, has one of another state, or has
@@ -40,13 +40,13 @@
 //!
 //! # A sibling
 //!
-//! A response over the inline limit is stored in siblings of at most 389,120 bytes each, which live a day
+//! A response over the inline limit is stored in chunks of at most 389,120 bytes each, which live a day
 //! longer than the record:
 //!
 //! | attribute | type | content |
 //! |---|---|---|
-//! | `id` | S | without a sort key `<the record's id>#part#<owner>#<index>`, index from 0; with one, the record's `id` |
-//! | the sort key, if the table has one | S | `part#<owner>#<index>` |
+//! | `id` | S | without a sort key `<the record's id>#chunk#<owner>#<index>`, index from 0; with one, the record's `id` |
+//! | the sort key, if the table has one | S | `chunk#<owner>#<index>` |
 //! | `expires_at` | N | the record's, plus 86,400 |
 //! | `response` | B | the bytes |
 //!
@@ -76,10 +76,10 @@
 mod attempts;
 mod attributes;
 mod builder;
+mod chunks;
 mod codec;
 mod expressions;
 mod fault;
-mod parts;
 mod scan;
 mod table;
 mod transaction;
@@ -121,7 +121,7 @@ use crate::{
     future::BoxFuture,
     key::StoredKey,
     record::{Lock, Record},
-    store::{ResponseParts, Seen, Store, StoreError, StoreErrorKind, Transactions, Write, Written},
+    store::{ResponseChunks, Revision, Store, StoreError, StoreErrorKind, Transactions, Write, WriteOutcome},
 };
 
 /// The sort key's value in every record, in a table that has a sort key.
@@ -270,7 +270,7 @@ impl DynamoDbStore {
         Ok(())
     }
 
-    async fn apply_now(&self, key: &StoredKey, write: &Write) -> Result<Written, StoreError> {
+    async fn apply_now(&self, key: &StoredKey, write: &Write) -> Result<WriteOutcome, StoreError> {
         self.check_sort_key(key).await?;
         let plans = &self.inner.plans;
         match write {
@@ -279,13 +279,13 @@ impl DynamoDbStore {
                 self.shown(key, written).await
             }
             Write::Reclaim { seen, lock } => match plans.reclaim.of(seen) {
-                None => Ok(Written::Refused(self.get(key).await?)),
+                None => Ok(WriteOutcome::Refused(self.get(key).await?)),
                 Some(plan) => {
                     self.put(key, self.lock_item(key, lock), plan, Some(values::reclaim(seen))).await
                 }
             },
             Write::TakeOver { seen, lock } => match seen.lease_until {
-                None => Ok(Written::Refused(self.get(key).await?)),
+                None => Ok(WriteOutcome::Refused(self.get(key).await?)),
                 Some(lease_until) => {
                     let values = values::take_over(seen, lease_until, lock);
                     self.update(key, plans.take_over(lock), values).await
@@ -302,14 +302,14 @@ impl DynamoDbStore {
             }
             Write::Conclude { seen, record } => {
                 let Some((plan, values)) = self.conclusion(seen.as_ref()) else {
-                    return Ok(Written::Refused(self.get(key).await?));
+                    return Ok(WriteOutcome::Refused(self.get(key).await?));
                 };
                 let written = self.put(key, self.record_item(key, record), plan, values).await?;
                 if seen.is_none() { self.shown(key, written).await } else { Ok(written) }
             }
             Write::Resolve { seen, owner, generation, settlement } => {
                 let Some(plans) = plans.resolve.of(seen) else {
-                    return Ok(Written::Refused(self.get(key).await?));
+                    return Ok(WriteOutcome::Refused(self.get(key).await?));
                 };
                 let (plan, values) = values::settle(plans, settlement);
                 self.update(key, plan, values::of_operator(values, seen, *owner, *generation)).await
@@ -330,7 +330,7 @@ impl DynamoDbStore {
     }
 
     /// The condition for putting a record without a claim; `None` if no record can be at this version.
-    fn conclusion(&self, seen: Option<&Seen>) -> Option<(&Plan, Option<Values>)> {
+    fn conclusion(&self, seen: Option<&Revision>) -> Option<(&Plan, Option<Values>)> {
         let plans = &self.inner.plans;
         let Some(seen) = seen else { return Some((&plans.absent, None)) };
         Some((plans.conclude.of(seen)?, Some(values::as_seen(seen))))
@@ -339,11 +339,11 @@ impl DynamoDbStore {
     /// Adds the record that's there to a refusal without one, for a write that requires that none exists. A
     /// record exists, or the condition would have held. An endpoint that doesn't return it is an old emulator;
     /// never treat the record as absent. The record may come from an earlier attempt of the SDK.
-    async fn shown(&self, key: &StoredKey, written: Written) -> Result<Written, StoreError> {
+    async fn shown(&self, key: &StoredKey, written: WriteOutcome) -> Result<WriteOutcome, StoreError> {
         match written {
-            Written::Refused(None) => {
+            WriteOutcome::Refused(None) => {
                 let found = self.get(key).await.map_err(|error| error.maybe_applied(true));
-                Ok(Written::Refused(found?))
+                Ok(WriteOutcome::Refused(found?))
             }
             written => Ok(written),
         }
@@ -356,7 +356,7 @@ impl DynamoDbStore {
         item: Item,
         plan: &Plan,
         values: Option<Values>,
-    ) -> Result<Written, StoreError> {
+    ) -> Result<WriteOutcome, StoreError> {
         let request = self
             .inner
             .client
@@ -369,7 +369,7 @@ impl DynamoDbStore {
             .return_values_on_condition_check_failure(AllOld);
         let (answer, findings) = observed(request.send()).await;
         match answer {
-            Ok(_) => Ok(Written::Applied),
+            Ok(_) => Ok(WriteOutcome::Applied),
             Err(SdkError::ServiceError(error)) if error.err().is_conditional_check_failed_exception() => self
                 .refused(
                     key,
@@ -383,7 +383,7 @@ impl DynamoDbStore {
     }
 
     /// T3 to T7, and an operator's write: updates the item.
-    async fn update(&self, key: &StoredKey, plan: &Plan, values: Values) -> Result<Written, StoreError> {
+    async fn update(&self, key: &StoredKey, plan: &Plan, values: Values) -> Result<WriteOutcome, StoreError> {
         let request = self
             .inner
             .client
@@ -397,7 +397,7 @@ impl DynamoDbStore {
             .return_values_on_condition_check_failure(AllOld);
         let (answer, findings) = observed(request.send()).await;
         match answer {
-            Ok(_) => Ok(Written::Applied),
+            Ok(_) => Ok(WriteOutcome::Applied),
             Err(SdkError::ServiceError(error)) if error.err().is_conditional_check_failed_exception() => self
                 .refused(
                     key,
@@ -412,9 +412,9 @@ impl DynamoDbStore {
 
     /// A failed condition is definite, whatever happened to earlier attempts: the returned item shows whether
     /// one of them was applied.
-    fn refused(&self, key: &StoredKey, item: Option<Item>) -> Result<Written, StoreError> {
+    fn refused(&self, key: &StoredKey, item: Option<Item>) -> Result<WriteOutcome, StoreError> {
         let record = item.filter(|item| !item.is_empty()).map(|item| self.decode(key, item)).transpose()?;
-        Ok(Written::Refused(record))
+        Ok(WriteOutcome::Refused(record))
     }
 
     async fn get(&self, key: &StoredKey) -> Result<Option<Record>, StoreError> {
@@ -443,7 +443,7 @@ impl Store for DynamoDbStore {
         &'a self,
         key: &'a StoredKey,
         write: &'a Write,
-    ) -> BoxFuture<'a, Result<Written, StoreError>> {
+    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
         Box::pin(self.apply_now(key, write))
     }
 
@@ -451,7 +451,7 @@ impl Store for DynamoDbStore {
         Box::pin(self.get(key))
     }
 
-    fn parts(&self) -> Option<&dyn ResponseParts> {
+    fn chunks(&self) -> Option<&dyn ResponseChunks> {
         Some(self)
     }
 

@@ -9,7 +9,7 @@ use crate::{
     future::BoxFuture,
     key::StoredKey,
     record::Record,
-    store::{Store, StoreError, Write, Written},
+    store::{Store, StoreError, Write, WriteOutcome},
 };
 
 /// Stores records in this process's memory. They disappear with the process, and no other process sees them.
@@ -52,15 +52,15 @@ impl MemoryStore {
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn apply_now(&self, key: &StoredKey, write: &Write) -> Written {
+    fn apply_now(&self, key: &StoredKey, write: &Write) -> WriteOutcome {
         let mut records = self.records();
         let current = records.get(key);
         match write.apply_to(current) {
             Some(record) => {
                 records.insert(key.clone(), record);
-                Written::Applied
+                WriteOutcome::Applied
             }
-            None => Written::Refused(current.cloned()),
+            None => WriteOutcome::Refused(current.cloned()),
         }
     }
 }
@@ -70,7 +70,7 @@ impl Store for MemoryStore {
         &'a self,
         key: &'a StoredKey,
         write: &'a Write,
-    ) -> BoxFuture<'a, Result<Written, StoreError>> {
+    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
         Box::pin(async move { Ok(self.apply_now(key, write)) })
     }
 

@@ -166,7 +166,7 @@ use crate::{
     future::BoxFuture,
     key::StoredKey,
     record::Record,
-    store::{Store, StoreError, StoreErrorKind, Write, Written},
+    store::{Store, StoreError, StoreErrorKind, Write, WriteOutcome},
 };
 
 /// How often a write is sent if it wasn't applied, and the record that it returned doesn't explain why.
@@ -250,7 +250,7 @@ impl PostgresStore {
         self.inner.table.plain()
     }
 
-    async fn apply_now(&self, key: &StoredKey, write: &Write) -> Result<Written, StoreError> {
+    async fn apply_now(&self, key: &StoredKey, write: &Write) -> Result<WriteOutcome, StoreError> {
         let inner = &*self.inner;
         let draft = Draft::of(write).map_err(|fault| inner.error(fault))?;
         let (statement, values) = (inner.statements.of(write), draft.values(key, None, write));
@@ -352,15 +352,20 @@ impl Inner {
     }
 
     /// The result of `write` by its statement's answer; `None` means to send it again.
-    fn written(&self, key: &StoredKey, write: &Write, rows: &[Row]) -> Result<Option<Written>, StoreError> {
+    fn written(
+        &self,
+        key: &StoredKey,
+        write: &Write,
+        rows: &[Row],
+    ) -> Result<Option<WriteOutcome>, StoreError> {
         let row = self.only(rows)?;
         if row.try_get(MADE).map_err(|_| self.odd_answer())? {
-            return Ok(Some(Written::Applied));
+            return Ok(Some(WriteOutcome::Applied));
         }
         let record = self.record_in(key, row)?;
         // If the snapshot's record doesn't make the write fail, another one was written since.
         let stands_in_the_way = write.apply_to(record.as_ref()).is_none();
-        Ok(stands_in_the_way.then_some(Written::Refused(record)))
+        Ok(stands_in_the_way.then_some(WriteOutcome::Refused(record)))
     }
 
     fn record_in(&self, key: &StoredKey, row: &Row) -> Result<Option<Record>, StoreError> {
@@ -418,7 +423,7 @@ impl Store for PostgresStore {
         &'a self,
         key: &'a StoredKey,
         write: &'a Write,
-    ) -> BoxFuture<'a, Result<Written, StoreError>> {
+    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
         Box::pin(self.apply_now(key, write))
     }
 

@@ -128,7 +128,7 @@ use crate::{
     future::BoxFuture,
     key::StoredKey,
     record::Record,
-    store::{Store, StoreError, StoreErrorKind, Write, Written},
+    store::{Store, StoreError, StoreErrorKind, Write, WriteOutcome},
 };
 
 /// Stores records in Redis or Valkey; see the [module's documentation](self) for what a fail-over can lose, and
@@ -196,14 +196,14 @@ impl RedisStore {
         format!("{}{key}", self.inner.key_prefix)
     }
 
-    async fn apply_now(&self, key: &StoredKey, write: &Write) -> Result<Written, StoreError> {
+    async fn apply_now(&self, key: &StoredKey, write: &Write) -> Result<WriteOutcome, StoreError> {
         let transition = Transition::of(write);
         if transition.is_too_large() {
             return Err(Fault::new(Class::TooLarge, self.inner.nodes.seed()).into_error(false));
         }
         match self.call(&self.redis_key(key), Request::Transition(&transition)).await? {
-            Value::Int(1) => Ok(Written::Applied),
-            answer => self.record(key, answer, true).map(Written::Refused),
+            Value::Int(1) => Ok(WriteOutcome::Applied),
+            answer => self.record(key, answer, true).map(WriteOutcome::Refused),
         }
     }
 
@@ -253,7 +253,7 @@ impl Store for RedisStore {
         &'a self,
         key: &'a StoredKey,
         write: &'a Write,
-    ) -> BoxFuture<'a, Result<Written, StoreError>> {
+    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
         Box::pin(self.apply_now(key, write))
     }
 

@@ -17,8 +17,11 @@ use lambda_http::{
     lambda_runtime::tower::{ServiceBuilder, service_fn, util::BoxCloneService},
 };
 use lambda_idempotency::{
-    BoxFuture, Builder, Clock, Execution, SystemClock, Timestamp,
+    Builder,
     lambda::http::{HttpLayer, KeyFormat, KeySyntax},
+    settings::Execution,
+    store::BoxFuture,
+    time::{Clock, SystemClock, Timestamp},
 };
 use tokio::{io::AsyncReadExt, net::TcpStream};
 

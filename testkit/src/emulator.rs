@@ -4,7 +4,7 @@ use aws_sdk_dynamodb::{
     Client,
     config::{BehaviorVersion, Credentials, Region},
 };
-use lambda_idempotency::Owner;
+use lambda_idempotency::store::Owner;
 use tokio::{net::TcpListener, task::JoinHandle};
 
 /// The variable that names a running DynamoDB as `http://host:port`: DynamoDB Local, or `idempotency-rehearse dynamodb`.

@@ -12,9 +12,12 @@ use std::{
 
 use bytes::Bytes;
 use lambda_idempotency::{
-    BoxFuture, Clock as _, Encoding, Generation, Outcome, Owner, Place, Record, State, Status, StoredKey,
-    StoredResponse, SystemClock, Timestamp,
-    store::{ResponseParts, Seen, Settlement, Store, StoreError, StoreErrorKind, Write, Written},
+    StoredKey,
+    store::{
+        BoxFuture, Encoding, Generation, Outcome, Owner, Place, Record, ResponseChunks, Revision, Settlement,
+        State, Status, Store, StoreError, StoreErrorKind, StoredResponse, Write, WriteOutcome,
+    },
+    time::{Clock as _, SystemClock, Timestamp},
 };
 
 /// A memory store with one fault.
@@ -63,7 +66,7 @@ impl Faulty {
         (id, owner, index)
     }
 
-    async fn apply_now(&self, key: &StoredKey, write: &Write) -> Result<Written, StoreError> {
+    async fn apply_now(&self, key: &StoredKey, write: &Write) -> Result<WriteOutcome, StoreError> {
         let id = self.id(key);
         let (current, older) = {
             let inside = self.inside();
@@ -82,19 +85,19 @@ impl Faulty {
             }
             inside.records.entry(id).or_default().push(record.clone());
             if !holds || self.is(Fault::AppliedIsRefused) {
-                return Ok(Written::Refused(current));
+                return Ok(WriteOutcome::Refused(current));
             }
-            return Ok(Written::Applied);
+            return Ok(WriteOutcome::Applied);
         }
         if let (true, Some(current), Some(lock)) = (self.is(Fault::RefusedTouches), &current, write.lock()) {
             let touched = Record { request_id: lock.request_id.clone(), ..current.clone() };
             self.inside().records.entry(id).or_default().push(touched);
         }
         match self.fault {
-            Fault::RefusedShowsOld => Ok(Written::Refused(older.or(current))),
-            Fault::RefusedShowsNothing => Ok(Written::Refused(None)),
+            Fault::RefusedShowsOld => Ok(WriteOutcome::Refused(older.or(current))),
+            Fault::RefusedShowsNothing => Ok(WriteOutcome::Refused(None)),
             Fault::RefusedIsError => Err(StoreError::new(StoreErrorKind::Rejected, "the condition failed")),
-            _ => Ok(Written::Refused(current)),
+            _ => Ok(WriteOutcome::Refused(current)),
         }
     }
 
@@ -132,13 +135,13 @@ impl Faulty {
                     && self.all_same(Condition::TakeOver, &required, &seen, record)
             }
             Write::Settle { owner, generation, settlement } => {
-                let mut seen = Seen { owner: *owner, generation: *generation, ..Seen::of(record) };
+                let mut seen = Revision { owner: *owner, generation: *generation, ..Revision::of(record) };
                 match settlement {
                     Settlement::Complete(outcome, _) | Settlement::Fail(outcome, _) => match outcome {
                         Outcome::Omitted if self.is(Fault::OmittedIsUnfenced) => {
                             seen.generation = record.generation;
                         }
-                        Outcome::Retained(StoredResponse { place: Place::Parts(_), .. })
+                        Outcome::Retained(StoredResponse { place: Place::Chunks(_), .. })
                             if self.is(Fault::PartsAreUnfenced) =>
                         {
                             seen.owner = record.owner;
@@ -154,7 +157,7 @@ impl Faulty {
             }
             Write::Extend { owner, generation, lease_until, expires_at } => {
                 let (owner, generation, expires_at) = (*owner, *generation, *expires_at);
-                let seen = Seen { owner, generation, expires_at, ..Seen::of(record) };
+                let seen = Revision { owner, generation, expires_at, ..Revision::of(record) };
                 let late = record.lease_until().is_some_and(|lease| lease < now);
                 tested(Condition::Extend(Field::Status), record.status() == Status::Started)
                     && self.all_same(Condition::Extend, &[Field::Owner, Field::Generation], &seen, record)
@@ -219,10 +222,10 @@ impl Faulty {
         &self,
         condition: fn(Field) -> Condition,
         required: &[Field],
-        seen: &Seen,
+        seen: &Revision,
         record: &Record,
     ) -> bool {
-        let there = Seen::of(record);
+        let there = Revision::of(record);
         let every = [
             (Field::Status, seen.status == there.status, true),
             (Field::Owner, seen.owner == there.owner, true),
@@ -478,7 +481,7 @@ impl Faulty {
                 encoding: Encoding::Identity,
                 length: 0,
                 sha256: [0; 32],
-                place: Place::Parts(count),
+                place: Place::Chunks(count),
             });
             let record = Record {
                 owner,
@@ -524,7 +527,7 @@ impl Store for Faulty {
         &'a self,
         key: &'a StoredKey,
         write: &'a Write,
-    ) -> BoxFuture<'a, Result<Written, StoreError>> {
+    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
         Box::pin(self.apply_now(key, write))
     }
 
@@ -532,17 +535,17 @@ impl Store for Faulty {
         Box::pin(async move { Ok(self.read_now(key)) })
     }
 
-    fn parts(&self) -> Option<&dyn ResponseParts> {
+    fn chunks(&self) -> Option<&dyn ResponseChunks> {
         Some(self)
     }
 }
 
-impl ResponseParts for Faulty {
+impl ResponseChunks for Faulty {
     fn inline_limit(&self) -> usize {
         32 * 1024
     }
 
-    fn write_parts<'a>(
+    fn write_chunks<'a>(
         &'a self,
         key: &'a StoredKey,
         owner: Owner,
@@ -552,7 +555,7 @@ impl ResponseParts for Faulty {
         Box::pin(async move { self.write_parts_now(key, owner, bytes) })
     }
 
-    fn read_parts<'a>(
+    fn read_chunks<'a>(
         &'a self,
         key: &'a StoredKey,
         owner: Owner,

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use lambda_idempotency::Owner;
+use lambda_idempotency::store::Owner;
 
 use super::postgres::{PASSWORD, Server, command, free_port, other_user};
 

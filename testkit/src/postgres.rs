@@ -16,9 +16,9 @@ use std::{
     time::Duration,
 };
 
-use lambda_idempotency::{
+use lambda_idempotency::store::{
     Owner,
-    store::postgres::{
+    postgres::{
         PostgresStore, PostgresStoreBuilder,
         tokio_postgres::{self, Client},
     },
@@ -171,7 +171,7 @@ impl Server {
         panic!("PostgreSQL did not start: {}", fs::read_to_string(folder.join("log")).unwrap_or_default());
     }
 
-    /// Begins to stop the server, which ends its sessions. Committed data stays.
+    /// Begins to stop the server, which ends its sessions. CommitOutcome data stays.
     pub fn stop(&mut self) {
         self.tell("stop");
     }

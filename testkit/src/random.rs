@@ -1,7 +1,7 @@
 //! A small random number generator. It's the project's own, so that a seed means the same on every machine and
 //! in every version. All parts of the verification suite draw their seeds' numbers from it.
 
-use lambda_idempotency::Owner;
+use lambda_idempotency::store::Owner;
 
 /// Returns a seed that no other run has. The caller prints it with a failure.
 pub fn fresh_seed() -> u64 {

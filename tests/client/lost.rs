@@ -7,8 +7,8 @@ use std::{
 };
 
 use lambda_idempotency::{
-    Clock, SystemClock,
     client::{self, IdempotentRequests},
+    time::{Clock, SystemClock},
 };
 use reqwest_middleware::ClientBuilder;
 use tokio::net::TcpSocket;

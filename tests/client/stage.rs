@@ -7,7 +7,11 @@ use std::{
     time::Duration,
 };
 
-use lambda_idempotency::{BoxFuture, Clock, Timestamp, client::IdempotentRequests};
+use lambda_idempotency::{
+    client::IdempotentRequests,
+    store::BoxFuture,
+    time::{Clock, Timestamp},
+};
 use reqwest_middleware::{ClientBuilder, ClientWithMiddleware, RequestBuilder};
 
 use super::http_server::{Received, Reply, Server};

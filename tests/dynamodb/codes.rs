@@ -3,11 +3,11 @@
 
 use bytes::Bytes;
 use lambda_idempotency::{
-    Encoding, Outcome, Place, Record, State, Store, StoredResponse,
+    Store,
     store::{
-        ResponseParts, Seen, Settlement,
+        Encoding, Outcome, Place, Record, ResponseChunks, Revision, Settlement, State,
         StoreErrorKind::{self, Conflict, Rejected, Unavailable, Unstorable},
-        Write, Written,
+        StoredResponse, Write, WriteOutcome,
         dynamodb::DynamoDbStore,
     },
 };
@@ -81,7 +81,7 @@ async fn each_code_has_its_kind() {
         let is_definite = status < 500;
         let writes = [
             Write::Claim(lasting_lock()),
-            Write::TakeOver { seen: Seen::of(&started()), lock: next_lock() },
+            Write::TakeOver { seen: Revision::of(&started()), lock: next_lock() },
             settle(Settlement::Complete(Outcome::Omitted, SETTLED_UNTIL)),
             settle(release(true)),
             Write::Conclude { seen: None, record: completed() },
@@ -92,11 +92,11 @@ async fn each_code_has_its_kind() {
             assert_eq!((error.kind(), error.is_maybe_applied()), (kind, !is_definite), "{what}");
         }
         let bytes = Bytes::from(vec![1; 1_000_000]);
-        let error = store.write_parts(&key(), owner(1), &bytes, SETTLED_UNTIL).await.unwrap_err();
+        let error = store.write_chunks(&key(), owner(1), &bytes, SETTLED_UNTIL).await.unwrap_err();
         assert_eq!(error.kind(), kind, "{code}, a part: {error}");
         for error in [
             store.read(&key()).await.unwrap_err(),
-            store.read_parts(&key(), owner(1), 1, 10).await.unwrap_err(),
+            store.read_chunks(&key(), owner(1), 1, 10).await.unwrap_err(),
         ] {
             assert_eq!((error.kind(), error.is_maybe_applied()), (kind, false), "{code}, a read: {error}");
         }
@@ -128,7 +128,7 @@ async fn an_oversized_record_is_unstorable_and_fits_without_its_response() {
     let table = Table::new().await;
     let complete = |outcome| settle(Settlement::Complete(outcome, SETTLED_UNTIL));
     let conclude = |outcome| Write::Conclude {
-        seen: Some(Seen::of(&started())),
+        seen: Some(Revision::of(&started())),
         record: Record { state: State::Completed(outcome), ..lock().into() },
     };
     for write in [complete as fn(Outcome) -> Write, conclude] {
@@ -137,7 +137,7 @@ async fn an_oversized_record_is_unstorable_and_fits_without_its_response() {
         assert_eq!((error.kind(), error.is_maybe_applied()), (Unstorable, false), "{error}");
         assert_eq!(table.store.read(&key()).await.unwrap(), Some(started()));
         let omitted = table.store.apply(&key(), &write(Outcome::Omitted)).await.unwrap();
-        assert_eq!(omitted, Written::Applied);
+        assert_eq!(omitted, WriteOutcome::Applied);
     }
     // Other attributes count toward the item's size too.
     let mut heavy = item(&key(), &started());
@@ -145,5 +145,5 @@ async fn an_oversized_record_is_unstorable_and_fits_without_its_response() {
     table.put(heavy).await;
     let error = table.store.apply(&key(), &complete(large(30_000))).await.unwrap_err();
     assert_eq!(error.kind(), Unstorable, "{error}");
-    assert_eq!(table.store.apply(&key(), &complete(Outcome::Omitted)).await.unwrap(), Written::Applied);
+    assert_eq!(table.store.apply(&key(), &complete(Outcome::Omitted)).await.unwrap(), WriteOutcome::Applied);
 }

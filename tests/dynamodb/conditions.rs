@@ -4,8 +4,9 @@
 use std::time::Duration;
 
 use lambda_idempotency::{
-    Fingerprint, Generation, Lock, Outcome, Record, State, Store, Timestamp,
-    store::{Seen, StoreErrorKind, Write, Written},
+    Fingerprint, Store,
+    store::{Generation, Lock, Outcome, Record, Revision, State, StoreErrorKind, Write, WriteOutcome},
+    time::Timestamp,
 };
 
 use super::{
@@ -63,11 +64,15 @@ async fn has_exactly(table: &Table, name: &str, write: &Write, base: &Record, co
         let after = table.record_item(&key).await.unwrap();
         if conjuncts.contains(&field) {
             tried.push(field);
-            assert_eq!(written, Written::Refused(Some(record)), "{name}: another {field} is not refused");
+            assert_eq!(
+                written,
+                WriteOutcome::Refused(Some(record)),
+                "{name}: another {field} is not refused"
+            );
             assert_eq!(after, before, "{name}: another {field} was refused, and written all the same");
         } else {
             let expected = write.apply_to(Some(&record)).unwrap();
-            assert_eq!(written, Written::Applied, "{name}: {field} is no matter of its condition");
+            assert_eq!(written, WriteOutcome::Applied, "{name}: {field} is no matter of its condition");
             assert_eq!(after, item(&key, &expected), "{name}, with another {field}");
             assert_eq!(table.store.read(&key).await.unwrap(), Some(expected));
         }
@@ -81,7 +86,7 @@ async fn refuses(table: &Table, name: &str, write: &Write, record: &Record) {
     let before = item(&key(), record);
     table.put(before.clone()).await;
     let written = table.store.apply(&key(), write).await.unwrap();
-    assert_eq!(written, Written::Refused(Some(record.clone())), "{name} on {:?}", record.status());
+    assert_eq!(written, WriteOutcome::Refused(Some(record.clone())), "{name} on {:?}", record.status());
     assert_eq!(table.record_item(&key()).await, Some(before), "{name} on {:?}", record.status());
 }
 
@@ -98,7 +103,7 @@ async fn status_alone_refuses(table: &Table, name: &str, write: &Write, before: 
 async fn refuses_the_absent(name: &str, write: &Write) {
     let table = Table::new().await;
     let written = table.store.apply(&key(), write).await.unwrap();
-    assert_eq!(written, Written::Refused(None), "{name}");
+    assert_eq!(written, WriteOutcome::Refused(None), "{name}");
     assert_eq!(table.items().await, [], "{name}");
 }
 
@@ -125,7 +130,7 @@ fn settled_records() -> Vec<Record> {
 async fn t1_claims_what_is_absent_and_nothing_else() {
     let table = Table::new().await;
     let claim = Write::Claim(lock());
-    assert_eq!(table.store.apply(&key(), &claim).await.unwrap(), Written::Applied);
+    assert_eq!(table.store.apply(&key(), &claim).await.unwrap(), WriteOutcome::Applied);
     assert_eq!(table.items().await, [item(&key(), &started())]);
     assert_eq!(table.store.read(&key()).await.unwrap(), Some(started()));
     for record in every_state() {
@@ -137,7 +142,7 @@ async fn t1_claims_what_is_absent_and_nothing_else() {
 async fn t2_on_a_settled_record() {
     let table = Table::new().await;
     for base in [completed(), with_state(State::Failed(in_parts())), with_state(State::Released)] {
-        let reclaim = Write::Reclaim { seen: Seen::of(&base), lock: next_lock() };
+        let reclaim = Write::Reclaim { seen: Revision::of(&base), lock: next_lock() };
         has_exactly(&table, "T2 settled", &reclaim, &base, &["owner", "generation", "expires_at"]).await;
         for other in every_state().into_iter().filter(|other| other.status() != base.status()) {
             refuses(&table, "T2 settled, status", &reclaim, &other).await;
@@ -150,7 +155,7 @@ async fn t2_on_a_settled_record() {
 async fn t2_on_a_started_record() {
     let table = Table::new().await;
     for base in started_records() {
-        let reclaim = Write::Reclaim { seen: Seen::of(&base), lock: next_lock() };
+        let reclaim = Write::Reclaim { seen: Revision::of(&base), lock: next_lock() };
         let conjuncts = ["owner", "generation", "expires_at", "lease_until"];
         has_exactly(&table, "T2 STARTED", &reclaim, &base, &conjuncts).await;
         for other in settled_records() {
@@ -172,8 +177,8 @@ async fn t2_leaves_nothing_of_the_old_record() {
     before.insert("added_by_hand".into(), s("x"));
     table.put(before).await;
     let lock = Lock { request_id: None, ..next_lock() };
-    let reclaim = Write::Reclaim { seen: Seen::of(&completed()), lock: lock.clone() };
-    assert_eq!(table.store.apply(&key(), &reclaim).await.unwrap(), Written::Applied);
+    let reclaim = Write::Reclaim { seen: Revision::of(&completed()), lock: lock.clone() };
+    assert_eq!(table.store.apply(&key(), &reclaim).await.unwrap(), WriteOutcome::Applied);
     assert_eq!(table.record_item(&key()).await, Some(item(&key(), &lock.into())));
 }
 
@@ -183,7 +188,7 @@ async fn t3() {
     for base in started_records() {
         for lock in every_form(&next_lock()) {
             let name = format!("T3 by {lock:?}");
-            let take_over = Write::TakeOver { seen: Seen::of(&base), lock };
+            let take_over = Write::TakeOver { seen: Revision::of(&base), lock };
             let conjuncts = ["owner", "generation", "lock_acquired_at", "lease_until"];
             has_exactly(&table, &name, &take_over, &base, &conjuncts).await;
             for other in settled_records() {
@@ -225,7 +230,7 @@ async fn conclusions() {
     let table = Table::new().await;
     let version = ["owner", "generation", "lock_acquired_at", "expires_at", "lease_until"];
     for base in started_records() {
-        let write = Write::Conclude { seen: Some(Seen::of(&base)), record: completed() };
+        let write = Write::Conclude { seen: Some(Revision::of(&base)), record: completed() };
         has_exactly(&table, "conclusion, STARTED", &write, &base, &version).await;
         for other in settled_records() {
             refuses(&table, "conclusion, STARTED", &write, &other).await;
@@ -234,7 +239,7 @@ async fn conclusions() {
     }
     for base in settled_records() {
         // A conclusion can replace a settled record with one that never expires.
-        let write = Write::Conclude { seen: Some(Seen::of(&base)), record: lasting_lock().into() };
+        let write = Write::Conclude { seen: Some(Revision::of(&base)), record: lasting_lock().into() };
         has_exactly(&table, "conclusion, settled", &write, &base, &version[..4]).await;
         refuses_the_absent("conclusion, settled", &write).await;
     }
@@ -301,16 +306,16 @@ async fn the_clock_is_no_matter_of_a_settlement() {
     let old = Lock { lease_until: ms(1000), expires_at: Some(ms(2000)), lock_acquired_at: ms(1), ..lock() };
     table.put(item(&key(), &old.into())).await;
     let written = table.store.apply(&key(), &settle(release(false))).await.unwrap();
-    assert_eq!(written, Written::Applied);
+    assert_eq!(written, WriteOutcome::Applied);
 }
 
 #[tokio::test]
 async fn a_version_that_no_record_can_have_is_refused() {
     let table = Table::new().await;
     table.put(item(&key(), &started())).await;
-    let seen = Seen { lease_until: None, ..Seen::of(&started()) };
+    let seen = Revision { lease_until: None, ..Revision::of(&started()) };
     for write in [Write::Reclaim { seen, lock: next_lock() }, Write::TakeOver { seen, lock: next_lock() }] {
-        assert_eq!(table.store.apply(&key(), &write).await.unwrap(), Written::Refused(Some(started())));
+        assert_eq!(table.store.apply(&key(), &write).await.unwrap(), WriteOutcome::Refused(Some(started())));
     }
     let resolve = |seen| Write::Resolve {
         seen,
@@ -319,18 +324,18 @@ async fn a_version_that_no_record_can_have_is_refused() {
         settlement: release(false),
     };
     let written = table.store.apply(&key(), &resolve(seen)).await.unwrap();
-    assert_eq!(written, Written::Refused(Some(started())));
+    assert_eq!(written, WriteOutcome::Refused(Some(started())));
     let table = Table::new().await;
     table.put(item(&key(), &completed())).await;
-    let seen = Seen { lease_until: Some(ms(1)), ..Seen::of(&completed()) };
+    let seen = Revision { lease_until: Some(ms(1)), ..Revision::of(&completed()) };
     let written = table.store.apply(&key(), &resolve(seen)).await.unwrap();
-    assert_eq!(written, Written::Refused(Some(completed())));
-    let endless = Seen { expires_at: None, ..Seen::of(&completed()) };
+    assert_eq!(written, WriteOutcome::Refused(Some(completed())));
+    let endless = Revision { expires_at: None, ..Revision::of(&completed()) };
     for seen in [seen, endless] {
         let conclusion = Write::Conclude { seen: Some(seen), record: completed() };
         for write in [Write::Reclaim { seen, lock: next_lock() }, resolve(seen), conclusion] {
             let written = table.store.apply(&key(), &write).await.unwrap();
-            assert_eq!(written, Written::Refused(Some(completed())));
+            assert_eq!(written, WriteOutcome::Refused(Some(completed())));
         }
     }
 }
@@ -347,12 +352,12 @@ async fn one_of_many_claims_wins() {
         });
     }
     let answers = claims.join_all().await;
-    let winners: Vec<_> = answers.iter().filter(|(_, written)| *written == Written::Applied).collect();
+    let winners: Vec<_> = answers.iter().filter(|(_, written)| *written == WriteOutcome::Applied).collect();
     assert_eq!(winners.len(), 1);
     let winner = Record { owner: owner(winners[0].0), ..started() };
     for (byte, written) in &answers {
         if *byte != winners[0].0 {
-            assert_eq!(*written, Written::Refused(Some(winner.clone())));
+            assert_eq!(*written, WriteOutcome::Refused(Some(winner.clone())));
         }
     }
 }

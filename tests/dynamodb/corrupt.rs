@@ -3,8 +3,8 @@
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use lambda_idempotency::{
-    Outcome, Record, State, Store,
-    store::{StoreErrorKind, Write},
+    Store,
+    store::{Outcome, Record, State, StoreErrorKind, Write},
 };
 
 use super::{
@@ -252,5 +252,5 @@ async fn any_digits_that_fit_are_read() {
     assert_eq!(record.generation.get(), u64::MAX);
     assert_eq!(record.attempt, u32::MAX);
     assert_eq!(record.lease_until().unwrap().as_millis(), u64::MAX);
-    assert_eq!(record.expires_at, Some(lambda_idempotency::Timestamp::default()));
+    assert_eq!(record.expires_at, Some(lambda_idempotency::time::Timestamp::default()));
 }

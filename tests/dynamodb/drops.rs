@@ -6,9 +6,9 @@ use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
 use aws_sdk_dynamodb::types::{AttributeValue, Update};
 use bytes::Bytes;
 use lambda_idempotency::{
-    BoxFuture, Store,
+    Store,
     store::{
-        ResponseParts, Settlement, Write, Written,
+        BoxFuture, ResponseChunks, Settlement, Write, WriteOutcome,
         dynamodb::{DynamoDbStore, Transaction},
     },
 };
@@ -61,8 +61,8 @@ async fn call(store: &DynamoDbStore, name: &str) {
         "commit" => {
             drop(store.transactions().unwrap().commit(&key(), &complete(), &effect(), "token").await);
         }
-        "write parts" => drop(store.write_parts(&key(), owner(1), &response(), SETTLED_UNTIL).await),
-        "read parts" => drop(store.read_parts(&key(), owner(1), 2, LENGTH.into()).await),
+        "write parts" => drop(store.write_chunks(&key(), owner(1), &response(), SETTLED_UNTIL).await),
+        "read parts" => drop(store.read_chunks(&key(), owner(1), 2, LENGTH.into()).await),
         _ => panic!("no call is named {name}"),
     }
 }
@@ -113,7 +113,7 @@ async fn prepared(name: &str, sort_key: Option<&str>) -> Table {
             table.put(before).await;
         }
         "read parts" => {
-            let parts = table.store.write_parts(&key(), owner(1), &response(), SETTLED_UNTIL).await;
+            let parts = table.store.write_chunks(&key(), owner(1), &response(), SETTLED_UNTIL).await;
             assert_eq!(parts.unwrap(), 2);
         }
         _ => {}
@@ -128,14 +128,17 @@ async fn still_serves(table: &Table, name: &str) {
     match name {
         "claim" => {
             let written = store.apply(&key(), &Write::Claim(lock())).await.unwrap();
-            assert!([Written::Applied, Written::Refused(Some(started()))].contains(&written), "{written:?}");
+            assert!(
+                [WriteOutcome::Applied, WriteOutcome::Refused(Some(started()))].contains(&written),
+                "{written:?}"
+            );
             assert_eq!(store.read(&key()).await.unwrap(), Some(started()));
         }
         "read" => assert_eq!(store.read(&key()).await.unwrap(), None),
         "settle" => {
             let written = store.apply(&key(), &complete()).await.unwrap();
-            let made = Written::Refused(completed.clone());
-            assert!([Written::Applied, made].contains(&written), "{written:?}");
+            let made = WriteOutcome::Refused(completed.clone());
+            assert!([WriteOutcome::Applied, made].contains(&written), "{written:?}");
             assert_eq!(store.read(&key()).await.unwrap(), completed);
         }
         "commit" => {
@@ -146,12 +149,12 @@ async fn still_serves(table: &Table, name: &str) {
             assert_eq!(table.item("effect").await.unwrap()["n"], AttributeValue::N("1".into()));
         }
         "read parts" => {
-            let back = store.read_parts(&key(), owner(1), 2, LENGTH.into()).await.unwrap();
+            let back = store.read_chunks(&key(), owner(1), 2, LENGTH.into()).await.unwrap();
             assert!(back == response(), "{} bytes, not the same", back.len());
         }
         _ => {
-            let count = store.write_parts(&key(), owner(1), &response(), SETTLED_UNTIL).await.unwrap();
-            let back = store.read_parts(&key(), owner(1), count, LENGTH.into()).await.unwrap();
+            let count = store.write_chunks(&key(), owner(1), &response(), SETTLED_UNTIL).await.unwrap();
+            let back = store.read_chunks(&key(), owner(1), count, LENGTH.into()).await.unwrap();
             assert!(back == response(), "{} bytes, not the same", back.len());
         }
     }

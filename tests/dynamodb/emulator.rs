@@ -16,8 +16,11 @@ use aws_sdk_dynamodb::{
     types::AttributeValue,
 };
 use lambda_idempotency::{
-    Owner, StoredKey,
-    store::dynamodb::{DynamoDbStore, DynamoDbStoreBuilder},
+    StoredKey,
+    store::{
+        Owner,
+        dynamodb::{DynamoDbStore, DynamoDbStoreBuilder},
+    },
 };
 use testkit::emulator::ENDPOINT;
 use tokio::{io::AsyncWriteExt as _, net::TcpListener};

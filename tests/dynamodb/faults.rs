@@ -11,8 +11,11 @@ use aws_sdk_dynamodb::{
     config::{BehaviorVersion, Config, Region, retry::RetryConfig},
 };
 use lambda_idempotency::{
-    Record, Store,
-    store::{ResponseParts, Seen, StoreError, StoreErrorKind, Write, Written, dynamodb::DynamoDbStore},
+    Store,
+    store::{
+        Record, ResponseChunks, Revision, StoreError, StoreErrorKind, Write, WriteOutcome,
+        dynamodb::DynamoDbStore,
+    },
 };
 
 use super::{
@@ -34,7 +37,7 @@ async fn on(wire: &Wire) -> DynamoDbStore {
         .unwrap()
 }
 
-async fn claim(script: &[Reply]) -> (Result<Written, StoreError>, usize) {
+async fn claim(script: &[Reply]) -> (Result<WriteOutcome, StoreError>, usize) {
     let wire = Wire::scripted(None, script).await;
     let written = on(&wire).await.apply(&key(), &Write::Claim(lock())).await;
     (written, wire.requests().len())
@@ -181,7 +184,7 @@ async fn a_request_that_was_lost_on_its_way_is_made_again() {
     let table = Table::new().await;
     let wire = Wire::scripted(Some(table.address), &[Reply::Close, Reply::Forward]).await;
     let store = on(&wire).await;
-    assert_eq!(store.apply(&key(), &Write::Claim(lock())).await.unwrap(), Written::Applied);
+    assert_eq!(store.apply(&key(), &Write::Claim(lock())).await.unwrap(), WriteOutcome::Applied);
     assert_eq!(wire.requests(), ["PutItem", "PutItem"]);
 }
 
@@ -227,26 +230,26 @@ async fn a_lost_answer_is_seen_by_the_owner_in_the_record() {
         let table = Table::new().await;
         let wire = Wire::scripted(Some(table.address), &[lost.clone(), Reply::Forward]).await;
         let written = on(&wire).await.apply(&key(), &Write::Claim(lock())).await.unwrap();
-        assert_eq!(written, Written::Refused(Some(started())));
+        assert_eq!(written, WriteOutcome::Refused(Some(started())));
 
         let wire = Wire::scripted(Some(table.address), &[lost.clone(), Reply::Forward]).await;
-        let take_over = Write::TakeOver { seen: Seen::of(&started()), lock: next_lock() };
+        let take_over = Write::TakeOver { seen: Revision::of(&started()), lock: next_lock() };
         let written = on(&wire).await.apply(&key(), &take_over).await.unwrap();
-        assert_eq!(written, Written::Refused(take_over.apply_to(Some(&started()))));
+        assert_eq!(written, WriteOutcome::Refused(take_over.apply_to(Some(&started()))));
 
         for (name, settlement) in settlements() {
             table.put(item(&key(), &started())).await;
             let wire = Wire::scripted(Some(table.address), &[lost.clone(), Reply::Forward]).await;
             let write = settle(settlement);
             let written = on(&wire).await.apply(&key(), &write).await.unwrap();
-            assert_eq!(written, Written::Refused(write.apply_to(Some(&started()))), "{name}");
+            assert_eq!(written, WriteOutcome::Refused(write.apply_to(Some(&started()))), "{name}");
         }
 
         table.put(item(&key(), &completed())).await;
         let wire = Wire::scripted(Some(table.address), &[lost, Reply::Forward]).await;
-        let reclaim = Write::Reclaim { seen: Seen::of(&completed()), lock: next_lock() };
+        let reclaim = Write::Reclaim { seen: Revision::of(&completed()), lock: next_lock() };
         let written = on(&wire).await.apply(&key(), &reclaim).await.unwrap();
-        assert_eq!(written, Written::Refused(Some(Record::from(next_lock()))));
+        assert_eq!(written, WriteOutcome::Refused(Some(Record::from(next_lock()))));
     }
 }
 
@@ -268,7 +271,7 @@ async fn a_failed_condition_is_certain_whatever_came_before() {
     table.put(item(&key(), &completed())).await;
     let wire = Wire::scripted(Some(table.address), &[Reply::internal(), Reply::Forward]).await;
     let written = on(&wire).await.apply(&key(), &Write::Claim(lock())).await.unwrap();
-    assert_eq!(written, Written::Refused(Some(completed())));
+    assert_eq!(written, WriteOutcome::Refused(Some(completed())));
 }
 
 #[tokio::test]
@@ -282,7 +285,7 @@ async fn an_endpoint_that_does_not_send_the_old_item_is_asked_for_it() {
     })
     .await;
     let written = on(&wire).await.apply(&key(), &Write::Claim(lock())).await.unwrap();
-    assert_eq!(written, Written::Refused(Some(completed())));
+    assert_eq!(written, WriteOutcome::Refused(Some(completed())));
     assert_eq!(wire.requests(), ["PutItem", "GetItem"]);
 }
 
@@ -303,7 +306,7 @@ async fn every_transition_is_one_request() {
     let table = Table::new().await;
     let wire = Wire::scripted(Some(table.address), &[Reply::Forward]).await;
     let store = on(&wire).await;
-    let take_over = Write::TakeOver { seen: Seen::of(&started()), lock: next_lock() };
+    let take_over = Write::TakeOver { seen: Revision::of(&started()), lock: next_lock() };
     let late = settle(release(false));
     let complete = Write::Settle {
         owner: next_lock().owner,
@@ -317,23 +320,23 @@ async fn every_transition_is_one_request() {
         let written = store.apply(&key(), write).await.unwrap();
         match expected {
             Some(after) => {
-                assert_eq!(written, Written::Applied);
+                assert_eq!(written, WriteOutcome::Applied);
                 record = Some(after);
             }
-            None => assert_eq!(written, Written::Refused(record.clone())),
+            None => assert_eq!(written, WriteOutcome::Refused(record.clone())),
         }
     }
     // In order: a claim, a duplicate, a takeover, the late settlement of the claim that was taken over, the
     // completion, and a duplicate.
     assert_eq!(wire.requests(), ["PutItem", "PutItem", "UpdateItem", "UpdateItem", "UpdateItem", "PutItem"]);
-    let reclaim = Write::Reclaim { seen: Seen::of(&record.unwrap()), lock: lock() };
-    assert_eq!(store.apply(&key(), &reclaim).await.unwrap(), Written::Applied);
+    let reclaim = Write::Reclaim { seen: Revision::of(&record.unwrap()), lock: lock() };
+    assert_eq!(store.apply(&key(), &reclaim).await.unwrap(), WriteOutcome::Applied);
     assert_eq!(wire.requests().len(), 7);
     // An operator's write is one update. Sending it again is one update that is refused.
     let release = resolve(&started(), release(true));
-    assert_eq!(store.apply(&key(), &release).await.unwrap(), Written::Applied);
+    assert_eq!(store.apply(&key(), &release).await.unwrap(), WriteOutcome::Applied);
     let released = release.apply_to(Some(&started()));
-    assert_eq!(store.apply(&key(), &release).await.unwrap(), Written::Refused(released));
+    assert_eq!(store.apply(&key(), &release).await.unwrap(), WriteOutcome::Refused(released));
     assert_eq!(wire.requests()[7..], ["UpdateItem", "UpdateItem"]);
 }
 
@@ -343,16 +346,16 @@ async fn every_write_has_a_condition_and_every_read_is_consistent() {
     let store = on(&wire).await;
     let mut writes = vec![
         Write::Claim(lock()),
-        Write::Reclaim { seen: Seen::of(&completed()), lock: lock() },
-        Write::Reclaim { seen: Seen::of(&started()), lock: lock() },
-        Write::TakeOver { seen: Seen::of(&started()), lock: lock() },
+        Write::Reclaim { seen: Revision::of(&completed()), lock: lock() },
+        Write::Reclaim { seen: Revision::of(&started()), lock: lock() },
+        Write::TakeOver { seen: Revision::of(&started()), lock: lock() },
     ];
     for base in [started(), completed()] {
         writes.extend(settlements().into_iter().map(|(_, settlement)| resolve(&base, settlement)));
     }
     writes.extend(settlements().into_iter().map(|(_, settlement)| settle(settlement)));
     for write in &writes {
-        assert_eq!(store.apply(&key(), write).await.unwrap(), Written::Applied);
+        assert_eq!(store.apply(&key(), write).await.unwrap(), WriteOutcome::Applied);
     }
     for body in wire.bodies() {
         assert!(body.contains(r#""ConditionExpression":"#), "{body}");
@@ -362,7 +365,7 @@ async fn every_write_has_a_condition_and_every_read_is_consistent() {
     let wire = Wire::scripted(None, &[Reply::Answer(200, "{}".into())]).await;
     let store = on(&wire).await;
     assert_eq!(store.read(&key()).await.unwrap(), None);
-    assert_eq!(store.read_parts(&key(), owner(1), 1, 10).await.unwrap_err().kind(), StoreErrorKind::Corrupt);
+    assert_eq!(store.read_chunks(&key(), owner(1), 1, 10).await.unwrap_err().kind(), StoreErrorKind::Corrupt);
     assert_eq!(wire.requests(), ["GetItem", "GetItem"]);
     for body in wire.bodies() {
         assert!(body.contains(r#""ConsistentRead":true"#), "{body}");
@@ -374,10 +377,10 @@ async fn parts_that_cannot_be_written_or_read_are_an_error() {
     let wire = Wire::scripted(None, &[Reply::error(400, "AccessDeniedException", "no")]).await;
     let store = on(&wire).await;
     let bytes = bytes::Bytes::from(vec![1; 1_000_000]);
-    let error = store.write_parts(&key(), owner(1), &bytes, SETTLED_UNTIL).await.unwrap_err();
+    let error = store.write_chunks(&key(), owner(1), &bytes, SETTLED_UNTIL).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Rejected);
     assert!(wire.requests().len() <= 4, "it ends with the first that fails");
-    let error = store.read_parts(&key(), owner(1), 3, 1_000_000).await.unwrap_err();
+    let error = store.read_chunks(&key(), owner(1), 3, 1_000_000).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Rejected);
     assert!(!error.is_maybe_applied());
 }
@@ -395,7 +398,7 @@ async fn no_more_than_four_parts_are_under_way() {
         tokio::time::sleep(Duration::from_millis(500)).await;
     };
     tokio::select! {
-        _ = store.write_parts(&key, owner(1), &bytes, SETTLED_UNTIL) => panic!("nobody answered"),
+        _ = store.write_chunks(&key, owner(1), &bytes, SETTLED_UNTIL) => panic!("nobody answered"),
         () = four_arrive => assert_eq!(wire.requests().len(), 4),
     }
 }

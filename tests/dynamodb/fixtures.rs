@@ -6,9 +6,12 @@ use std::sync::Arc;
 use aws_sdk_dynamodb::{primitives::Blob, types::AttributeValue};
 use bytes::Bytes;
 use lambda_idempotency::{
-    Encoding, Fingerprint, Generation, Lock, Outcome, Owner, Place, Record, State, StoredKey, StoredResponse,
-    Timestamp,
-    store::{Seen, Settlement, Write},
+    Fingerprint, StoredKey,
+    store::{
+        Encoding, Generation, Lock, Outcome, Owner, Place, Record, Revision, Settlement, State,
+        StoredResponse, Write,
+    },
+    time::Timestamp,
 };
 
 use super::emulator::Item;
@@ -92,7 +95,7 @@ pub(crate) fn in_parts() -> Outcome {
         encoding: Encoding::Deflate,
         length: 6_000_000,
         sha256: [0x5b; 32],
-        place: Place::Parts(16),
+        place: Place::Chunks(16),
     })
 }
 
@@ -132,7 +135,7 @@ pub(crate) fn settle(settlement: Settlement) -> Write {
 /// An operator's write that names the version of `record`.
 pub(crate) fn resolve(record: &Record, settlement: Settlement) -> Write {
     let (owner, generation) = (owner(0xcc), Generation::new(1_795_000_080_004));
-    Write::Resolve { seen: Seen::of(record), owner, generation, settlement }
+    Write::Resolve { seen: Revision::of(record), owner, generation, settlement }
 }
 
 pub(crate) fn s(text: impl Into<String>) -> AttributeValue {
@@ -198,7 +201,7 @@ fn put_outcome(item: &mut Item, outcome: &Outcome) {
             item.insert("response_encoding".into(), s(how));
             item.insert("response".into(), b(kept));
         }
-        Place::Parts(count) => {
+        Place::Chunks(count) => {
             item.insert("response_encoding".into(), s(format!("{how}/{count}")));
         }
     }

@@ -1,9 +1,9 @@
 //! Pins the items byte for byte. Never edit a golden file: users' tables hold records like it.
 
 use lambda_idempotency::{
-    Lock, Outcome, Store, StoredKey,
+    Store, StoredKey,
     store::{
-        ResponseParts, Seen, Settlement, Write, Written,
+        Lock, Outcome, ResponseChunks, Revision, Settlement, Write, WriteOutcome,
         dynamodb::{AttributeNames, DynamoDbStoreBuilder},
     },
 };
@@ -24,7 +24,7 @@ async fn after(
     let table = Table::with(configure).await;
     let mut record = None;
     for write in writes {
-        assert_eq!(table.store.apply(&key(), write).await.unwrap(), Written::Applied);
+        assert_eq!(table.store.apply(&key(), write).await.unwrap(), WriteOutcome::Applied);
         record = write.apply_to(record.as_ref());
         assert_eq!(table.store.read(&key()).await.unwrap(), record, "what is stored comes back equal");
     }
@@ -80,14 +80,14 @@ async fn started_without_expiry() {
     };
     let before = Lock { lease_until: ms(1), expires_at: Some(ms(1000)), ..lasting_lock() };
     assert_eq!(after(|b| b, &[Write::Claim(before), extend]).await, golden);
-    let seen = Seen::of(&next_lock().into());
+    let seen = Revision::of(&next_lock().into());
     let take_over = Write::TakeOver { seen, lock: lasting_lock() };
     assert_eq!(after(|b| b, &[Write::Claim(next_lock()), take_over]).await, golden);
 }
 
 #[tokio::test]
 async fn taken_over() {
-    let seen = Seen::of(&started());
+    let seen = Revision::of(&started());
     let writes = [Write::Claim(lock()), Write::TakeOver { seen, lock: next_lock() }];
     assert_eq!(after(|b| b, &writes).await, include_str!("golden/taken_over.txt"));
 }
@@ -131,7 +131,7 @@ async fn released() {
 async fn released_and_claimed_anew() {
     let mut writes = claimed_and(release(false)).to_vec();
     let released = writes[1].apply_to(Some(&started())).unwrap();
-    writes.push(Write::Reclaim { seen: Seen::of(&released), lock: next_lock() });
+    writes.push(Write::Reclaim { seen: Revision::of(&released), lock: next_lock() });
     // The item looks as after a takeover: nothing of the earlier record remains.
     assert_eq!(after(|b| b, &writes).await, include_str!("golden/taken_over.txt"));
 }
@@ -156,7 +156,7 @@ async fn resolved_by_an_operator() {
 
 #[tokio::test]
 async fn with_a_sort_key_and_other_names() {
-    let seen = Seen::of(&started());
+    let seen = Revision::of(&started());
     let writes = [
         Write::Claim(lock()),
         Write::TakeOver { seen, lock: next_lock() },
@@ -182,7 +182,7 @@ async fn siblings() {
         .await;
         let count = table
             .store
-            .write_parts(&key(), lock().owner, &bytes::Bytes::from_static(b"\x00part\xff"), SETTLED_UNTIL)
+            .write_chunks(&key(), lock().owner, &bytes::Bytes::from_static(b"\x00part\xff"), SETTLED_UNTIL)
             .await
             .unwrap();
         assert_eq!(count, 1);
@@ -202,7 +202,7 @@ async fn two_keys_are_two_records() {
         for id in ["a/b#1", "a/b#2"] {
             let written =
                 table.store.apply(&StoredKey::from_stored(id), &Write::Claim(lock())).await.unwrap();
-            assert_eq!(written, Written::Applied);
+            assert_eq!(written, WriteOutcome::Applied);
         }
         assert_eq!(table.items().await.len(), 2);
     }

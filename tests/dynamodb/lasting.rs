@@ -3,8 +3,8 @@
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use lambda_idempotency::{
-    Lock, Outcome, Record, State, Store,
-    store::{Seen, Settlement, Write, Written},
+    Store,
+    store::{Lock, Outcome, Record, Revision, Settlement, State, Write, WriteOutcome},
 };
 
 use super::{
@@ -21,7 +21,7 @@ async fn expiries(writes: &[Write]) -> Vec<Option<AttributeValue>> {
     let mut record: Option<Record> = None;
     let mut expiries = Vec::new();
     for write in writes {
-        assert_eq!(table.store.apply(&key(), write).await.unwrap(), Written::Applied, "{write:?}");
+        assert_eq!(table.store.apply(&key(), write).await.unwrap(), WriteOutcome::Applied, "{write:?}");
         record = write.apply_to(record.as_ref());
         assert_eq!(table.store.read(&key()).await.unwrap(), record, "{write:?}");
         let mut found = table.record_item(&key()).await.unwrap();
@@ -42,7 +42,7 @@ fn unsettled() -> (Vec<Write>, Record) {
     let first_until = first.lease_until.as_millis();
     let mut writes =
         vec![Write::Claim(first.clone()), extend(&first, first_until + 1), extend(&first, first_until + 2)];
-    let seen = Seen::of(&after(&writes));
+    let seen = Revision::of(&after(&writes));
     writes.push(Write::TakeOver { seen, lock: next.clone() });
     writes.push(extend(&next, next.lease_until.as_millis() + 1));
     let record = after(&writes);
@@ -85,7 +85,7 @@ async fn whatever_settles_a_claim_gives_it_one() {
         writes.pop();
         let lock = lock();
         let concluded = Record { state: State::Failed(Outcome::Omitted), ..lock.into() };
-        writes.push(Write::Conclude { seen: Some(Seen::of(&record)), record: concluded });
+        writes.push(Write::Conclude { seen: Some(Revision::of(&record)), record: concluded });
         assert_eq!(expiries(&writes).await.pop().unwrap(), Some(n(2_095_086_461)), "conclusion");
     }
 }
@@ -101,12 +101,12 @@ async fn a_later_claim_decides_for_itself() {
         expires_at: Some(ms(2_095_086_540_000)),
     };
     let mut writes = vec![Write::Claim(first.clone())];
-    writes.push(Write::TakeOver { seen: Seen::of(&first.into()), lock: next.clone() });
+    writes.push(Write::TakeOver { seen: Revision::of(&first.into()), lock: next.clone() });
     writes.push(extension);
-    let seen = Seen::of(&after(&writes));
+    let seen = Revision::of(&after(&writes));
     writes.push(Write::TakeOver { seen, lock: lasting_lock() });
-    writes.push(Write::Reclaim { seen: Seen::of(&lasting_lock().into()), lock: next });
-    writes.push(Write::Reclaim { seen: Seen::of(&next_lock().into()), lock: lasting_lock() });
+    writes.push(Write::Reclaim { seen: Revision::of(&lasting_lock().into()), lock: next });
+    writes.push(Write::Reclaim { seen: Revision::of(&next_lock().into()), lock: lasting_lock() });
     writes.push(settle(release(false)));
     let second = |seconds: u64| Some(n(seconds));
     assert_eq!(

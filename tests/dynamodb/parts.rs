@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use lambda_idempotency::{
     Store, StoredKey,
-    store::{ResponseParts, StoreErrorKind},
+    store::{ResponseChunks, StoreErrorKind},
 };
 
 use super::{
@@ -53,11 +53,11 @@ async fn so_do_they_beside_a_sort_key() {
 
 async fn round_trip(table: &Table, length: usize, parts: u32) {
     let (response, length) = (noise(length), length as u64);
-    let count = table.store.write_parts(&key(), owner(1), &response, SETTLED_UNTIL).await.unwrap();
+    let count = table.store.write_chunks(&key(), owner(1), &response, SETTLED_UNTIL).await.unwrap();
     assert_eq!(count, parts);
-    let back = table.store.read_parts(&key(), owner(1), count, length).await.unwrap();
+    let back = table.store.read_chunks(&key(), owner(1), count, length).await.unwrap();
     assert!(back == response, "{} bytes, not the same", back.len());
-    let error = table.store.read_parts(&key(), owner(1), count, length - 1).await.unwrap_err();
+    let error = table.store.read_chunks(&key(), owner(1), count, length - 1).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Corrupt);
     assert_eq!(table.store.read(&key()).await.unwrap(), None, "no part is taken for the record");
 }
@@ -88,7 +88,7 @@ async fn a_partition_gets_two_parts_at_once() {
             tokio::time::sleep(Duration::from_secs(1)).await;
         };
         tokio::select! {
-            _ = store.write_parts(&key, owner(1), &response, SETTLED_UNTIL) => panic!("no put is answered"),
+            _ = store.write_chunks(&key, owner(1), &response, SETTLED_UNTIL) => panic!("no put is answered"),
             () = all_are_under_way => {}
         }
         assert_eq!(puts(), at_once, "sort key: {sort_key:?}");
@@ -101,9 +101,9 @@ async fn the_edges_of_a_part() {
     let part = 389_120;
     for (length, parts) in [(0, 1), (1, 1), (part - 1, 1), (part, 1), (part + 1, 2), (2 * part, 2)] {
         let response = noise(length);
-        let count = table.store.write_parts(&key(), owner(1), &response, SETTLED_UNTIL).await.unwrap();
+        let count = table.store.write_chunks(&key(), owner(1), &response, SETTLED_UNTIL).await.unwrap();
         assert_eq!(count, parts, "{length} bytes");
-        let back = table.store.read_parts(&key(), owner(1), count, length as u64).await.unwrap();
+        let back = table.store.read_chunks(&key(), owner(1), count, length as u64).await.unwrap();
         assert!(back == response, "{length} bytes");
     }
 }
@@ -113,24 +113,24 @@ async fn attempts_do_not_touch_each_others_parts() {
     let table = patient_table(None).await;
     let (first, second) = (noise(1000), Bytes::from_static(b"second"));
     for _ in 0..2 {
-        table.store.write_parts(&key(), owner(1), &first, SETTLED_UNTIL).await.unwrap();
+        table.store.write_chunks(&key(), owner(1), &first, SETTLED_UNTIL).await.unwrap();
     }
-    table.store.write_parts(&key(), owner(2), &second, SETTLED_UNTIL).await.unwrap();
+    table.store.write_chunks(&key(), owner(2), &second, SETTLED_UNTIL).await.unwrap();
     table
         .store
-        .write_parts(&StoredKey::from_stored("other"), owner(1), &second, SETTLED_UNTIL)
+        .write_chunks(&StoredKey::from_stored("other"), owner(1), &second, SETTLED_UNTIL)
         .await
         .unwrap();
-    assert_eq!(table.store.read_parts(&key(), owner(1), 1, 1000).await.unwrap(), first);
-    assert_eq!(table.store.read_parts(&key(), owner(2), 1, 1000).await.unwrap(), second);
+    assert_eq!(table.store.read_chunks(&key(), owner(1), 1, 1000).await.unwrap(), first);
+    assert_eq!(table.store.read_chunks(&key(), owner(2), 1, 1000).await.unwrap(), second);
     assert_eq!(table.items().await.len(), 3);
 }
 
 #[tokio::test]
 async fn a_part_that_is_missing_or_no_part_is_corrupt() {
     let table = patient_table(None).await;
-    table.store.write_parts(&key(), owner(1), &noise(400_000), SETTLED_UNTIL).await.unwrap();
-    let error = table.store.read_parts(&key(), owner(1), 3, 1_000_000).await.unwrap_err();
+    table.store.write_chunks(&key(), owner(1), &noise(400_000), SETTLED_UNTIL).await.unwrap();
+    let error = table.store.read_chunks(&key(), owner(1), 3, 1_000_000).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Corrupt);
     assert_eq!(
         error.to_string(),
@@ -142,7 +142,7 @@ async fn a_part_that_is_missing_or_no_part_is_corrupt() {
         [("id".to_owned(), s(&id)), ("expires_at".to_owned(), n(1))].into(),
     ] {
         table.put(part).await;
-        let error = table.store.read_parts(&key(), owner(1), 2, 1_000_000).await.unwrap_err();
+        let error = table.store.read_chunks(&key(), owner(1), 2, 1_000_000).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Corrupt);
         assert!(error.to_string().ends_with("part 1 of its response has no `response` of type B"), "{error}");
     }
@@ -151,7 +151,7 @@ async fn a_part_that_is_missing_or_no_part_is_corrupt() {
 #[tokio::test]
 async fn the_store_says_what_goes_inline() {
     let table = Table::new().await;
-    assert_eq!(table.store.parts().unwrap().inline_limit(), 32 * 1024);
+    assert_eq!(table.store.chunks().unwrap().inline_limit(), 32 * 1024);
     let table = Table::with(|builder| builder.inline_limit(350 * 1024)).await;
-    assert_eq!(table.store.parts().unwrap().inline_limit(), 350 * 1024);
+    assert_eq!(table.store.chunks().unwrap().inline_limit(), 350 * 1024);
 }

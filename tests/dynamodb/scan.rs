@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use lambda_idempotency::{
-    Record, Store, StoredKey,
+    Store, StoredKey,
     store::{
-        ResponseParts, StoreErrorKind, Write, Written,
+        Record, ResponseChunks, StoreErrorKind, Write, WriteOutcome,
         dynamodb::{DynamoDbStore, DynamoDbStoreBuilder},
     },
 };
@@ -43,9 +43,9 @@ async fn with_records(
     let table = Table::with(configure).await;
     for nth in 0..count {
         let key = StoredKey::from_stored(format!("f/run#{nth}"));
-        assert_eq!(table.store.apply(&key, &Write::Claim(lock())).await.unwrap(), Written::Applied);
+        assert_eq!(table.store.apply(&key, &Write::Claim(lock())).await.unwrap(), WriteOutcome::Applied);
         let bytes = bytes::Bytes::from(vec![7; 300_000]);
-        assert_eq!(table.store.write_parts(&key, owner(1), &bytes, SETTLED_UNTIL).await.unwrap(), 1);
+        assert_eq!(table.store.write_chunks(&key, owner(1), &bytes, SETTLED_UNTIL).await.unwrap(), 1);
     }
     table
 }

@@ -42,16 +42,16 @@ async fn other_table(keys: &[(&str, ScalarAttributeType)]) -> SocketAddr {
 
 /// Returns the error of each of the store's operations.
 async fn errors(store: &DynamoDbStore) -> Vec<StoreError> {
-    let parts = store.parts().unwrap();
+    let parts = store.chunks().unwrap();
     vec![
         store.apply(&key(), &Write::Claim(lock())).await.unwrap_err(),
         store.apply(&key(), &settle(release(false))).await.unwrap_err(),
         store.read(&key()).await.unwrap_err(),
         parts
-            .write_parts(&key(), owner(1), &bytes::Bytes::from_static(b"x"), SETTLED_UNTIL)
+            .write_chunks(&key(), owner(1), &bytes::Bytes::from_static(b"x"), SETTLED_UNTIL)
             .await
             .unwrap_err(),
-        parts.read_parts(&key(), owner(1), 1, 10).await.unwrap_err(),
+        parts.read_chunks(&key(), owner(1), 1, 10).await.unwrap_err(),
     ]
 }
 

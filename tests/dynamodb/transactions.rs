@@ -13,9 +13,10 @@ use aws_sdk_dynamodb::types::{
     AttributeValue, ConditionCheck, Delete, Put, ReturnValuesOnConditionCheckFailure::AllOld, Update,
 };
 use lambda_idempotency::{
-    Encoding, Idempotency, Key, Outcome, Place, Record, RunError, State, Store, StoredResponse, staging,
+    Idempotency, Key, RunError, Store, staging,
     store::{
-        Committed, Seen, Settlement, StoreError, StoreErrorKind, Write, Written,
+        CommitOutcome, Encoding, Outcome, Place, Record, Revision, Settlement, State, StoreError,
+        StoreErrorKind, StoredResponse, Write, WriteOutcome,
         dynamodb::{Declined, DynamoDbStore, Transaction},
     },
 };
@@ -59,7 +60,7 @@ fn complete() -> Write {
 }
 
 fn conclude(seen: Option<&Record>) -> Write {
-    Write::Conclude { seen: seen.map(Seen::of), record: completed() }
+    Write::Conclude { seen: seen.map(Revision::of), record: completed() }
 }
 
 /// Builds a store on the wire with short attempts.
@@ -68,20 +69,24 @@ async fn on(wire: &Wire) -> DynamoDbStore {
     store.operation_timeout(Duration::from_millis(2500)).build().await.unwrap()
 }
 
-async fn commit(store: &DynamoDbStore, write: &Write, writes: &Transaction) -> Result<Committed, StoreError> {
+async fn commit(
+    store: &DynamoDbStore,
+    write: &Write,
+    writes: &Transaction,
+) -> Result<CommitOutcome, StoreError> {
     store.transactions().unwrap().commit(&key(), write, writes, TOKEN).await
 }
 
-fn written(committed: Result<Committed, StoreError>) -> Written {
+fn written(committed: Result<CommitOutcome, StoreError>) -> WriteOutcome {
     match committed.unwrap() {
-        Committed::Answered(written) => written,
-        Committed::Declined(_) => panic!("declined"),
+        CommitOutcome::Answered(written) => written,
+        CommitOutcome::Declined(_) => panic!("declined"),
     }
 }
 
 /// Returns the places of the failed conditions, and whether each came with the item that it met.
-fn declined(committed: Result<Committed, StoreError>) -> Vec<(usize, bool)> {
-    let Committed::Declined(details) = committed.unwrap() else { panic!("answered") };
+fn declined(committed: Result<CommitOutcome, StoreError>) -> Vec<(usize, bool)> {
+    let CommitOutcome::Declined(details) = committed.unwrap() else { panic!("answered") };
     let details: &dyn std::any::Any = &*details;
     let conditions = details.downcast_ref::<Declined>().unwrap().conditions();
     conditions.iter().map(|failed| (failed.place(), failed.item().is_some())).collect()
@@ -120,7 +125,7 @@ fn json(body: &str) -> serde_json::Value {
 /// Returns the request, with its names and values.
 async fn sent(write: &Write) -> String {
     let wire = Wire::scripted(None, &[Reply::Answer(200, "{}".into())]).await;
-    assert_eq!(written(commit(&on(&wire).await, write, &one()).await), Written::Applied);
+    assert_eq!(written(commit(&on(&wire).await, write, &one()).await), WriteOutcome::Applied);
     let [body] = wire.bodies().try_into().unwrap();
     serde_json::to_string_pretty(&json(&body)).unwrap() + "\n"
 }
@@ -151,7 +156,7 @@ async fn a_repetition_is_the_same_request() {
     let many = Transaction::new().put(put("1")).update(count("2")).check(exists("3"));
     for write in [complete(), conclude(None)] {
         for _ in 0..8 {
-            assert_eq!(written(commit(&store, &write, &many).await), Written::Applied);
+            assert_eq!(written(commit(&store, &write, &many).await), WriteOutcome::Applied);
         }
     }
     let bodies: Vec<_> = wire.bodies().iter().map(|body| json(body)).collect();
@@ -161,7 +166,7 @@ async fn a_repetition_is_the_same_request() {
     }
     // The SDK's own retry sends identical bytes.
     let wire = Wire::scripted(None, &[Reply::internal(), Reply::Answer(200, "{}".into())]).await;
-    assert_eq!(written(commit(&on(&wire).await, &complete(), &many).await), Written::Applied);
+    assert_eq!(written(commit(&on(&wire).await, &complete(), &many).await), WriteOutcome::Applied);
     let bodies = wire.bodies();
     assert_eq!((bodies.len(), &bodies[0]), (2, &bodies[1]));
 }
@@ -171,7 +176,7 @@ async fn the_same_token_twice_is_one_transaction_to_the_emulator() {
     let table = Table::new().await;
     table.put(item(&key(), &started())).await;
     for _ in 0..3 {
-        assert_eq!(written(commit(&table.store, &complete(), &one()).await), Written::Applied);
+        assert_eq!(written(commit(&table.store, &complete(), &one()).await), WriteOutcome::Applied);
     }
     assert_eq!(
         (table.effects().await, table.store.read(&key()).await.unwrap()),
@@ -182,7 +187,7 @@ async fn the_same_token_twice_is_one_transaction_to_the_emulator() {
     assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Rejected, true), "{error}");
     // Another token meets the completed record.
     let other = table.store.transactions().unwrap().commit(&key(), &complete(), &one(), "another").await;
-    assert_eq!(written(other), Written::Refused(Some(completed_as_sent())));
+    assert_eq!(written(other), WriteOutcome::Refused(Some(completed_as_sent())));
     assert_eq!(table.effects().await, 1);
 }
 
@@ -205,7 +210,10 @@ async fn all_of_it_is_made_or_nothing_and_what_stood_in_the_way_is_told() {
     // The record's own condition takes precedence over every other failure.
     let taken_over = Record { owner: owner(0xbb), ..started() };
     table.put(item(&key(), &taken_over)).await;
-    assert_eq!(written(commit(&table.store, &complete(), &writes).await), Written::Refused(Some(taken_over)));
+    assert_eq!(
+        written(commit(&table.store, &complete(), &writes).await),
+        WriteOutcome::Refused(Some(taken_over))
+    );
     assert_eq!(table.effects().await, 0);
 }
 
@@ -219,16 +227,19 @@ async fn a_conclusion_is_put_on_nothing_or_on_what_was_seen() {
         .await;
         // The effect has no sort key, so it doesn't fit that table. There the record alone shows what was written.
         let writes = if sort_key.is_some() { Transaction::new() } else { one() };
-        assert_eq!(written(commit(&table.store, &conclude(None), &writes).await), Written::Applied);
+        assert_eq!(written(commit(&table.store, &conclude(None), &writes).await), WriteOutcome::Applied);
         assert_eq!(table.store.read(&key()).await.unwrap(), Some(completed()));
         let transactions = table.store.transactions().unwrap();
         let again = transactions.commit(&key(), &conclude(None), &writes, "another").await;
-        assert_eq!(written(again), Written::Refused(Some(completed())));
+        assert_eq!(written(again), WriteOutcome::Refused(Some(completed())));
         let next = Record { owner: owner(0xbb), ..completed() };
-        let replace = Write::Conclude { seen: Some(Seen::of(&completed())), record: next.clone() };
-        assert_eq!(written(transactions.commit(&key(), &replace, &writes, "third").await), Written::Applied);
+        let replace = Write::Conclude { seen: Some(Revision::of(&completed())), record: next.clone() };
+        assert_eq!(
+            written(transactions.commit(&key(), &replace, &writes, "third").await),
+            WriteOutcome::Applied
+        );
         let late = transactions.commit(&key(), &replace, &writes, "fourth").await;
-        assert_eq!(written(late), Written::Refused(Some(next)));
+        assert_eq!(written(late), WriteOutcome::Refused(Some(next)));
     }
 }
 
@@ -292,7 +303,7 @@ async fn each_reason_in_each_place_has_its_meaning() {
         let committed = commit(&on(&wire).await, &complete(), &three).await;
         match expected {
             Declined(conditions) => assert_eq!(declined(committed), conditions, "{reasons:?}"),
-            Refused => assert_eq!(written(committed), Written::Refused(None), "{reasons:?}"),
+            Refused => assert_eq!(written(committed), WriteOutcome::Refused(None), "{reasons:?}"),
             Error(kind) => {
                 let error = committed.unwrap_err();
                 assert_eq!((error.kind(), error.is_maybe_applied()), (kind, false), "{reasons:?}: {error}");
@@ -358,14 +369,14 @@ async fn a_doubt_that_the_sdk_hides_is_resolved_by_the_token_and_without_one_by_
         let table = Table::new().await;
         table.put(item(&key(), &started())).await;
         let wire = Wire::scripted(Some(table.address), &[lost.clone(), Reply::Forward]).await;
-        assert_eq!(written(commit(&on(&wire).await, &complete(), &one()).await), Written::Applied);
+        assert_eq!(written(commit(&on(&wire).await, &complete(), &one()).await), WriteOutcome::Applied);
         assert_eq!((wire.requests().len(), table.effects().await), (2, 1));
     }
     let table = Table::new().await;
     table.put(item(&key(), &completed_as_sent())).await;
     assert_eq!(
         written(commit(&table.store, &complete(), &one()).await),
-        Written::Refused(Some(completed_as_sent()))
+        WriteOutcome::Refused(Some(completed_as_sent()))
     );
 }
 
@@ -400,7 +411,7 @@ async fn what_is_over_the_limits_is_refused_before_anything_is_sent() {
 
     let table = Table::new().await;
     table.put(item(&key(), &started())).await;
-    assert_eq!(written(commit(&table.store, &complete(), &many(99)).await), Written::Applied);
+    assert_eq!(written(commit(&table.store, &complete(), &many(99)).await), WriteOutcome::Applied);
     assert_eq!(table.items().await.len(), 100);
 }
 
@@ -418,7 +429,7 @@ async fn nearly_four_megabytes_go_with_the_record() {
     };
     let writes = (0..10).fold(Transaction::new(), |all, id| all.put(large(id)));
     table.store.transactions().unwrap().check(&key(), &writes).unwrap();
-    assert_eq!(written(commit(&table.store, &complete(), &writes).await), Written::Applied);
+    assert_eq!(written(commit(&table.store, &complete(), &writes).await), WriteOutcome::Applied);
     assert_eq!(table.store.read(&key()).await.unwrap(), Some(completed_as_sent()));
     // The response takes the transaction over the limit, so the store sends nothing.
     let response = Outcome::Retained(StoredResponse {
@@ -464,7 +475,7 @@ async fn an_oversized_record_is_unstorable_in_a_transaction() {
     assert_eq!((table.effects().await, table.store.read(&key()).await.unwrap()), (0, Some(started())));
     let transactions = table.store.transactions().unwrap();
     let omitted = transactions.commit(&key(), &complete(Outcome::Omitted), &one(), "another").await;
-    assert_eq!((written(omitted), table.effects().await), (Written::Applied, 1));
+    assert_eq!((written(omitted), table.effects().await), (WriteOutcome::Applied, 1));
     // The service's own error, as the record's cancellation reason.
     let reason =
         r#"{"Code":"ValidationError","Message":"Item size to update has exceeded the maximum allowed size"}"#;
@@ -496,11 +507,11 @@ async fn run(
 
 #[tokio::test]
 async fn a_large_response_is_split_and_its_record_goes_along_with_the_writes() {
-    for is_claim_free in [false, true] {
+    for is_optimistic in [false, true] {
         let table = Table::with(|builder| builder.inline_limit(1024)).await;
         let idempotency = Idempotency::builder(table.store.clone()).function("tests").build().unwrap();
         let idempotency =
-            if is_claim_free { idempotency.claim_free_looking_first().unwrap() } else { idempotency };
+            if is_optimistic { idempotency.optimistic_reading_first().unwrap() } else { idempotency };
         let answer = run(&idempotency, 900_000).await.unwrap();
         assert_eq!(run(&idempotency, 900_000).await.unwrap(), answer, "replayed byte for byte");
         assert_eq!(table.effects().await, 1);
@@ -514,7 +525,7 @@ async fn a_large_response_is_split_and_its_record_goes_along_with_the_writes() {
 async fn wherever_the_wire_fails_there_is_one_effect() {
     let faults =
         [Reply::Close, Reply::ForwardThenClose, Reply::internal(), Reply::throttled(), Reply::Garbage];
-    for is_claim_free in [false, true] {
+    for is_optimistic in [false, true] {
         for fault in &faults {
             for (from, faulty) in (0..4).flat_map(|from| [(from, 1), (from, 4)]) {
                 let table = Table::new().await;
@@ -530,8 +541,8 @@ async fn wherever_the_wire_fails_there_is_one_effect() {
                 let idempotency =
                     builder.lease_fallback(Duration::from_millis(300)).lease_grace(Duration::from_millis(50));
                 let idempotency = idempotency.skew_margin(Duration::from_millis(50)).build().unwrap();
-                let idempotency = if is_claim_free { idempotency.claim_free().unwrap() } else { idempotency };
-                let what = format!("{fault:?} from {from} for {faulty}, {is_claim_free}");
+                let idempotency = if is_optimistic { idempotency.optimistic().unwrap() } else { idempotency };
+                let what = format!("{fault:?} from {from} for {faulty}, {is_optimistic}");
                 if run(&idempotency, 3).await.is_ok() {
                     assert_eq!(table.effects().await, 1, "{what}");
                 } else {
@@ -555,7 +566,8 @@ async fn nothing_of_a_transaction_is_shown() {
     let table = Table::new().await;
     table.put(item(&key(), &started())).await;
     table.put([("id".to_owned(), s(secret))].into()).await;
-    let Committed::Declined(details) = commit(&table.store, &complete(), &transaction).await.unwrap() else {
+    let CommitOutcome::Declined(details) = commit(&table.store, &complete(), &transaction).await.unwrap()
+    else {
         panic!("answered")
     };
     let details: &dyn std::any::Any = &*details;

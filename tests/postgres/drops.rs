@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use lambda_idempotency::{
-    Outcome, Record, Store as _, StoredKey, StoredResponse,
+    Store as _, StoredKey,
     store::{
-        Settlement, StoreErrorKind, Write, Written,
+        Outcome, Record, Settlement, StoreErrorKind, StoredResponse, Write, WriteOutcome,
         postgres::{PostgresStore, PostgresStoreBuilder, tokio_postgres::Client},
     },
 };
@@ -112,10 +112,10 @@ async fn calls_dropped_behind_a_lock_free_their_connection() {
     // The dropped statements may have been applied by now.
     assert!(matches!(
         store.apply(&locked, &settle).await.unwrap(),
-        Written::Applied | Written::Refused(Some(_))
+        WriteOutcome::Applied | WriteOutcome::Refused(Some(_))
     ));
     let record = store.read(&locked).await.unwrap();
-    assert_eq!(record.map(|record| record.status()), Some(lambda_idempotency::Status::Completed));
+    assert_eq!(record.map(|record| record.status()), Some(lambda_idempotency::store::Status::Completed));
 }
 
 /// Dropping a call that awaits an answer closes its connection. The next call opens a new one, and doesn't

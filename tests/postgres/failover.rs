@@ -9,8 +9,11 @@ use std::{
 };
 
 use lambda_idempotency::{
-    Lock, Outcome, Record, State, Status, Store as _, StoredKey, StoredResponse,
-    store::{StoreErrorKind, Write, Written, postgres::PostgresStore},
+    Store as _, StoredKey,
+    store::{
+        Lock, Outcome, Record, State, Status, StoreErrorKind, StoredResponse, Write, WriteOutcome,
+        postgres::PostgresStore,
+    },
 };
 
 use super::fixtures::{Server, completion, fresh_table, key, lock, make, server};
@@ -57,7 +60,7 @@ async fn settle(store: &PostgresStore, key: &StoredKey, lock: &Lock) {
     let completion = completion(lock);
     for _ in 0..600 {
         match store.apply(key, &completion).await {
-            Ok(settled) => return assert_eq!(settled, Written::Applied),
+            Ok(settled) => return assert_eq!(settled, WriteOutcome::Applied),
             Err(error) => assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error:?}"),
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -173,7 +176,7 @@ async fn a_full_disk_refuses_writes_until_freed() {
         let mut refused = None;
         for nth in 0..20_000 {
             match store.apply(&key(&format!("{nth} {}", matches!(write, Write::Claim(_)))), &write).await {
-                Ok(written) => assert_eq!(written, Written::Applied),
+                Ok(written) => assert_eq!(written, WriteOutcome::Applied),
                 Err(error) => {
                     refused = Some(error);
                     break;
@@ -186,7 +189,7 @@ async fn a_full_disk_refuses_writes_until_freed() {
     }
     assert_eq!(found(&store, "kept").await.unwrap().status(), Status::Completed);
     let replayed = store.apply(&key("kept"), &Write::Claim(super::fixtures::lock())).await.unwrap();
-    assert!(matches!(replayed, Written::Refused(Some(record)) if record.owner == lock.owner));
+    assert!(matches!(replayed, WriteOutcome::Refused(Some(record)) if record.owner == lock.owner));
 
     // Moves the table to a larger disk.
     operator.batch_execute(&format!("ALTER TABLE {table} SET TABLESPACE pg_default")).await.unwrap();

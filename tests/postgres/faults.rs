@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use lambda_idempotency::{
     Store as _,
     store::{
-        StoreError, StoreErrorKind, Write, Written,
+        StoreError, StoreErrorKind, Write, WriteOutcome,
         postgres::{PostgresStore, PostgresStoreBuilder, TableProblem, tokio_postgres::Client},
     },
 };
@@ -87,7 +87,7 @@ async fn a_statement_whose_answer_is_lost_is_ambiguous_and_was_made() {
         assert_eq!(store.read(&key).await.unwrap(), Some(lock.clone().into()));
         // The same claim is refused, and the refusal shows the owner's record.
         let again = store.apply(&key, &Write::Claim(lock.clone())).await.unwrap();
-        assert_eq!(again, Written::Refused(Some(lock.into())));
+        assert_eq!(again, WriteOutcome::Refused(Some(lock.into())));
     }
 }
 
@@ -118,7 +118,7 @@ async fn a_connection_that_died_in_its_sleep_is_replaced_and_the_write_is_made()
         let before = wire.connections();
         wire.fail_next(fault);
         let written = store.apply(&key(&format!("{fault:?}")), &Write::Claim(lock())).await.unwrap();
-        assert_eq!(written, Written::Applied);
+        assert_eq!(written, WriteOutcome::Applied);
         assert!(wire.has_failed());
         assert_eq!(wire.connections(), before + 1, "{fault:?}");
     }
@@ -179,7 +179,7 @@ async fn a_record_that_another_transaction_has_is_a_conflict_and_nothing_was_mad
     assert!(began.elapsed() < STATEMENT, "{:?}", began.elapsed());
     // A duplicate reads past the lock on the row.
     let refused = store.apply(&key, &Write::Claim(super::fixtures::lock())).await.unwrap();
-    assert_eq!(refused, Written::Refused(Some(lock.clone().into())));
+    assert_eq!(refused, WriteOutcome::Refused(Some(lock.clone().into())));
     operator.batch_execute("ROLLBACK").await.unwrap();
     make(&store, &key, &completion(&lock)).await;
 }
@@ -308,7 +308,7 @@ async fn a_store_without_a_free_connection_says_so_and_has_sent_nothing() {
     let error = store.apply(&key, &Write::Claim(super::fixtures::lock())).await.unwrap_err();
     assert_error(&error, StoreErrorKind::Unavailable, false, "was free in time");
     operator.batch_execute("ROLLBACK").await.unwrap();
-    assert_eq!(settle.await.unwrap().unwrap(), Written::Applied);
+    assert_eq!(settle.await.unwrap().unwrap(), WriteOutcome::Applied);
 }
 
 #[tokio::test]

@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use lambda_idempotency::{
-    Clock as _, Fingerprint, Generation, Key, Lock, Outcome, Owner, Record, Scope, State, Store as _,
-    StoredKey, StoredResponse, SystemClock, Timestamp,
-    store::{Settlement, Write, Written, postgres::PostgresStore},
+    Fingerprint, Key, Scope, Store as _, StoredKey,
+    store::{
+        Generation, Lock, Outcome, Owner, Record, Settlement, State, StoredResponse, Write, WriteOutcome,
+        postgres::PostgresStore,
+    },
+    time::{Clock as _, SystemClock, Timestamp},
 };
 
 pub(super) use testkit::postgres::{Server, fresh_table};
@@ -54,7 +57,7 @@ pub(super) fn outcome(response: &'static [u8]) -> Outcome {
 
 /// Applies `write`, which must succeed.
 pub(super) async fn make(store: &PostgresStore, key: &StoredKey, write: &Write) {
-    assert_eq!(store.apply(key, write).await.unwrap(), Written::Applied);
+    assert_eq!(store.apply(key, write).await.unwrap(), WriteOutcome::Applied);
 }
 
 /// Completes `lock`'s claim.

@@ -10,7 +10,7 @@ use std::{
 
 use futures_util::future::join_all;
 use lambda_idempotency::{
-    BegunIn, CompletionIn, ErrorKind, Fingerprint, Idempotency, Key, RunError, Store as _, StoredKey,
+    Begun, ErrorKind, Fingerprint, Idempotency, Key, RunError, Settled, Store as _, StoredKey,
     store::postgres::{
         Looked, PostgresStore,
         tokio_postgres::{Client, Error, NoTls, Transaction},
@@ -137,11 +137,11 @@ async fn a_duplicate_meanwhile_is_in_progress_at_once() {
     let fingerprint = Fingerprint::of("12").unwrap();
     let key = Key::new("a").unwrap();
     let begun = shop.operation().begin_in(shop.store.in_transaction(&transaction), &key, fingerprint).await;
-    let BegunIn::Open(operation) = begun.unwrap() else { panic!("it has an outcome") };
+    let Begun::Claimed(operation) = begun.unwrap() else { panic!("it has an outcome") };
     shop.insert(&transaction).await.unwrap();
     let is_at_once = Instant::now();
     assert_eq!(kind(shop.place(&mut other, "a", "12").await), ErrorKind::InProgress);
-    assert!(matches!(operation.complete("\"by hand\"").await.unwrap(), CompletionIn::Recorded));
+    assert!(matches!(operation.complete("\"by hand\"").await.unwrap(), Settled::Recorded));
     assert_eq!(kind(shop.place(&mut other, "a", "12").await), ErrorKind::InProgress);
     assert!(is_at_once.elapsed() < Duration::from_secs(1), "{:?}", is_at_once.elapsed());
     transaction.commit().await.unwrap();
@@ -267,7 +267,7 @@ async fn deliveries_with_a_claim_and_without_share_their_keys() {
     assert_eq!(impatient.place(&mut client, "a", "12").await.unwrap(), "placed a");
     let lambda_idempotency::Begun::Claimed(claim) = begun else { panic!("it was claimed") };
     let late = claim.complete("late").await.unwrap();
-    assert!(matches!(late, lambda_idempotency::Completion::Superseded(_)), "{late:?}");
+    assert!(matches!(late, lambda_idempotency::Settled::Superseded(_)), "{late:?}");
     assert_eq!(shop.placed().await, 1);
 }
 

@@ -7,14 +7,15 @@ use std::{
 };
 
 use lambda_idempotency::{
-    Clock as _, Store as _, SystemClock, Timestamp,
+    Store as _,
     store::{
-        StoreErrorKind, Write, Written,
+        StoreErrorKind, Write, WriteOutcome,
         postgres::{
             PostgresStore,
             tokio_postgres::{self, SimpleQueryMessage},
         },
     },
+    time::{Clock as _, SystemClock, Timestamp},
 };
 
 use super::fixtures::{Server, fresh_table, key, lock, make, server};
@@ -133,7 +134,7 @@ async fn missing_limits_are_refused_with_the_cure() {
         let key = key(&format!("{configuration} {user} {parameters}"));
         let written = store.apply(&key, &Write::Claim(lock())).await;
         if is_fit {
-            assert_eq!(written.unwrap(), Written::Applied);
+            assert_eq!(written.unwrap(), WriteOutcome::Applied);
             continue;
         }
         let error = written.unwrap_err();

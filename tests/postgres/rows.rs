@@ -3,8 +3,11 @@
 use std::time::Duration;
 
 use lambda_idempotency::{
-    Encoding, Generation, Lock, Outcome, Owner, Place, Record, State, Store as _, StoredResponse,
-    store::{Seen, Settlement, StoreErrorKind, Write, Written, memory::MemoryStore},
+    Store as _,
+    store::{
+        Encoding, Generation, Lock, Outcome, Owner, Place, Record, Revision, Settlement, State,
+        StoreErrorKind, StoredResponse, Write, WriteOutcome, memory::MemoryStore,
+    },
 };
 
 use super::fixtures::{completion, finished, key, later, lock, make, outcome, server};
@@ -40,7 +43,7 @@ async fn random_writes_are_answered_as_in_memory() {
         let found = store.apply(key, &write).await.unwrap();
         assert_eq!(found, expected, "seed {seed}, step {step}: {write:?}");
         assert_eq!(store.read(key).await.unwrap(), memory.get(key), "seed {seed}, step {step}: {write:?}");
-        made[usize::from(found == Written::Applied)] += 1;
+        made[usize::from(found == WriteOutcome::Applied)] += 1;
     }
     assert!(made.iter().all(|count| *count > 300), "seed {seed}: refused and made: {made:?}");
 }
@@ -89,15 +92,15 @@ fn finished_or(random: &mut Random, lock: Lock) -> Record {
 }
 
 /// Returns the version of `current`. In about half of the cases, one of its fields is another.
-fn almost(random: &mut Random, current: &Record, other: &Lock) -> Seen {
-    let mut seen = Seen::of(current);
+fn almost(random: &mut Random, current: &Record, other: &Lock) -> Revision {
+    let mut seen = Revision::of(current);
     match random.below(13) {
         0 => seen.owner = other.owner,
         1 => seen.generation = other.generation,
         2 => seen.lock_acquired_at = later(1000),
         3 => seen.expires_at = other.expires_at,
         4 => seen.lease_until = Some(other.lease_until),
-        5 => seen.status = lambda_idempotency::Status::Released,
+        5 => seen.status = lambda_idempotency::store::Status::Released,
         6 => seen.expires_at = None,
         _ => {}
     }
@@ -206,13 +209,13 @@ async fn replacing_a_row_clears_reserved_columns() {
     let completed = store.read(&key).await.unwrap().unwrap();
     assert_eq!(trace().await.as_deref(), Some("trace"));
     let next = super::fixtures::lock();
-    make(&store, &key, &Write::Reclaim { seen: Seen::of(&completed), lock: next.clone() }).await;
+    make(&store, &key, &Write::Reclaim { seen: Revision::of(&completed), lock: next.clone() }).await;
     assert_eq!(trace().await, None);
     operator
         .batch_execute(&format!("UPDATE {table} SET trace_id = 'trace', response_codec = 'c'"))
         .await
         .unwrap();
-    let write = Write::Conclude { seen: Some(Seen::of(&next.into())), record: finished() };
+    let write = Write::Conclude { seen: Some(Revision::of(&next.into())), record: finished() };
     make(&store, &key, &write).await;
     assert_eq!(trace().await, None);
     assert!(store.read(&key).await.unwrap().is_some(), "`response_codec` stayed");
@@ -313,5 +316,5 @@ async fn a_large_response_comes_back() {
     let settle = Write::Settle { owner: lock.owner, generation: lock.generation, settlement };
     make(&store, &key, &settle).await;
     let record = store.read(&key).await.unwrap().unwrap();
-    assert_eq!(record.state, lambda_idempotency::State::Completed(outcome));
+    assert_eq!(record.state, lambda_idempotency::store::State::Completed(outcome));
 }

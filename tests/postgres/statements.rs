@@ -3,7 +3,7 @@
 use lambda_idempotency::{
     Store as _,
     store::{
-        Write, Written,
+        Write, WriteOutcome,
         postgres::{PostgresStore, PostgresStoreBuilder},
     },
 };
@@ -27,7 +27,7 @@ async fn counted(server: &Server, configure: fn(PostgresStoreBuilder) -> Postgre
     };
     let duplicate = async |name: &str| {
         let written = store.apply(&key(name), &Write::Claim(lock())).await.unwrap();
-        assert!(matches!(written, Written::Refused(Some(_))));
+        assert!(matches!(written, WriteOutcome::Refused(Some(_))));
     };
     // The server counts the statements it executes. The wire counts the round trips.
     let statements = async || {
@@ -70,7 +70,7 @@ async fn a_duplicate_writes_nothing() {
     let before: String = operator.query_one(&version, &[]).await.unwrap().get(0);
     for _ in 0..10 {
         let written = store.apply(&key, &Write::Claim(super::fixtures::lock())).await.unwrap();
-        assert!(matches!(written, Written::Refused(Some(_))));
+        assert!(matches!(written, WriteOutcome::Refused(Some(_))));
     }
     assert_eq!(operator.query_one(&version, &[]).await.unwrap().get::<_, String>(0), before);
     let dead = format!("SELECT count(*) FROM heap_page_items(get_raw_page('{}', 0))", store.table());
@@ -90,12 +90,12 @@ async fn the_session_keeps_its_own_lock_timeout() {
     let lock = lock();
     let written =
         store.in_transaction(&transaction).apply(&key("timeout"), &Write::Claim(lock.clone())).await;
-    assert_eq!(written.unwrap(), Written::Applied);
+    assert_eq!(written.unwrap(), WriteOutcome::Applied);
     let shown = async |client: &lambda_idempotency::store::postgres::tokio_postgres::Transaction<'_>| {
         client.query_one("SHOW lock_timeout", &[]).await.unwrap().get::<_, String>(0)
     };
     assert_eq!(shown(&transaction).await, "7s");
     let written = store.in_transaction(&transaction).apply(&key("timeout"), &Write::Claim(lock)).await;
-    assert!(matches!(written.unwrap(), Written::Refused(Some(_))));
+    assert!(matches!(written.unwrap(), WriteOutcome::Refused(Some(_))));
     assert_eq!(shown(&transaction).await, "7s");
 }

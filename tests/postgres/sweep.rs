@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use lambda_idempotency::{
-    Lock, Record, Store as _, Timestamp,
-    store::{Write, postgres::PostgresStore},
+    Store as _,
+    store::{Lock, Record, Write, postgres::PostgresStore},
+    time::Timestamp,
 };
 
 use super::fixtures::{completion, finished, key, lock, make, now, server};
@@ -87,15 +88,15 @@ async fn a_record_whose_expiry_is_moved_meanwhile_stays() {
     for round in 0..50 {
         let key = key(&format!("moved {round}"));
         let record = Record { expires_at: Some(now.saturating_sub(5 * HOUR)), ..finished() };
-        let seen = lambda_idempotency::store::Seen::of(&record);
+        let seen = lambda_idempotency::store::Revision::of(&record);
         make(&store, &key, &Write::Conclude { seen: None, record }).await;
         let lock = lock();
         let reclaim = Write::Reclaim { seen, lock: lock.clone() };
         let (swept, written) = tokio::join!(store.sweep(now, 10), store.apply(&key, &reclaim));
         let stands = store.read(&key).await.unwrap();
         match (swept.unwrap(), written.unwrap()) {
-            (0, lambda_idempotency::store::Written::Applied) => assert_eq!(stands, Some(lock.into())),
-            (1, lambda_idempotency::store::Written::Refused(None)) => assert_eq!(stands, None),
+            (0, lambda_idempotency::store::WriteOutcome::Applied) => assert_eq!(stands, Some(lock.into())),
+            (1, lambda_idempotency::store::WriteOutcome::Refused(None)) => assert_eq!(stands, None),
             other => panic!("{other:?}, and there is {stands:?}"),
         }
     }

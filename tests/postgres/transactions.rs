@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use lambda_idempotency::{
     Store as _,
-    store::{Seen, StoreErrorKind, Write, Written, postgres::Looked},
+    store::{Revision, StoreErrorKind, Write, WriteOutcome, postgres::Looked},
 };
 
 use super::fixtures::{completion, finished, key, lock, make, server};
@@ -24,7 +24,7 @@ async fn record_and_work_are_committed_together_or_not_at_all() {
         let records = store.in_transaction(&transaction);
         assert_eq!(records.lock_and_read(&key).await.unwrap(), Looked::Free(None));
         transaction.batch_execute(&format!("INSERT INTO {orders} VALUES (1)")).await.unwrap();
-        assert_eq!(records.apply(&key, &conclude).await.unwrap(), Written::Applied);
+        assert_eq!(records.apply(&key, &conclude).await.unwrap(), WriteOutcome::Applied);
         assert_eq!(store.read(&key).await.unwrap(), None, "nobody sees it before the commit");
         if commits {
             transaction.commit().await.unwrap();
@@ -40,9 +40,9 @@ async fn record_and_work_are_committed_together_or_not_at_all() {
     assert_eq!(records.lock_and_read(&key).await.unwrap(), Looked::Free(Some(record.clone())));
     // An expired record is replaced if it's still the version that was seen.
     let next = finished();
-    let replace = Write::Conclude { seen: Some(Seen::of(&record)), record: next.clone() };
-    assert_eq!(records.apply(&key, &replace).await.unwrap(), Written::Applied);
-    assert_eq!(records.apply(&key, &replace).await.unwrap(), Written::Refused(Some(next)));
+    let replace = Write::Conclude { seen: Some(Revision::of(&record)), record: next.clone() };
+    assert_eq!(records.apply(&key, &replace).await.unwrap(), WriteOutcome::Applied);
+    assert_eq!(records.apply(&key, &replace).await.unwrap(), WriteOutcome::Refused(Some(next)));
 }
 
 /// A duplicate neither waits for the running transaction nor sees its changes. The key is free once that
@@ -60,11 +60,11 @@ async fn a_key_is_busy_until_its_transaction_ends() {
             Looked::Busy => panic!("{end}: the key is still busy"),
         };
         let record = finished();
-        let seen = before.as_ref().map(Seen::of);
+        let seen = before.as_ref().map(Revision::of);
         let conclude = Write::Conclude { seen, record: record.clone() };
         assert_eq!(
             store.in_transaction(&transaction).apply(&key, &conclude).await.unwrap(),
-            Written::Applied
+            WriteOutcome::Applied
         );
 
         let began = Instant::now();
@@ -77,7 +77,7 @@ async fn a_key_is_busy_until_its_transaction_ends() {
         let claim = store.apply(&key, &Write::Claim(lock())).await;
         match before {
             None => assert_eq!(claim.unwrap_err().kind(), StoreErrorKind::Conflict),
-            Some(before) => assert_eq!(claim.unwrap(), Written::Refused(Some(before))),
+            Some(before) => assert_eq!(claim.unwrap(), WriteOutcome::Refused(Some(before))),
         }
 
         match end {
@@ -110,7 +110,7 @@ async fn two_that_do_not_lock_are_told_apart_by_the_row() {
     let (key, record) = (key("unlocked"), finished());
     let conclude = Write::Conclude { seen: None, record: record.clone() };
     let first = one.transaction().await.unwrap();
-    assert_eq!(store.in_transaction(&first).apply(&key, &conclude).await.unwrap(), Written::Applied);
+    assert_eq!(store.in_transaction(&first).apply(&key, &conclude).await.unwrap(), WriteOutcome::Applied);
     let second = other.transaction().await.unwrap();
     let late = Write::Conclude { seen: None, record: finished() };
     let (records, commit) = (store.in_transaction(&second), async {
@@ -118,7 +118,7 @@ async fn two_that_do_not_lock_are_told_apart_by_the_row() {
         first.commit().await.unwrap();
     });
     let (written, ()) = tokio::join!(records.apply(&key, &late), commit);
-    assert_eq!(written.unwrap(), Written::Refused(Some(record)));
+    assert_eq!(written.unwrap(), WriteOutcome::Refused(Some(record)));
 }
 
 #[tokio::test]
@@ -166,7 +166,7 @@ async fn many_transactions_at_once_have_one_effect() {
                 let conclude = Write::Conclude { seen: None, record: finished() };
                 let written = records.apply(&key, &conclude).await.unwrap();
                 // A third of them roll back just before the commit.
-                if written == Written::Applied && (worker + round) % 3 != 0 {
+                if written == WriteOutcome::Applied && (worker + round) % 3 != 0 {
                     transaction.commit().await.unwrap();
                 } else {
                     transaction.rollback().await.unwrap();

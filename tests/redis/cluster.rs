@@ -2,7 +2,7 @@
 
 use lambda_idempotency::{
     Store, StoredKey, conformance,
-    store::{StoreErrorKind, Written},
+    store::{StoreErrorKind, WriteOutcome},
 };
 
 use super::fixtures::{chain, claim, claimed, complete, completed, fresh_key, hasty, patient, started};
@@ -87,8 +87,8 @@ async fn two_nodes_conform_and_each_request_goes_to_its_node() {
     for (node, first_half) in [(&nodes[0], true), (&nodes[1], false)] {
         let (before, key) = (node.calls("evalsha"), key_in(node, first_half));
         claimed(&store, &key).await;
-        assert_eq!(store.apply(&key, &complete()).await.unwrap(), Written::Applied);
-        assert_eq!(claim(&store, &key).await.unwrap(), Written::Refused(Some(completed())));
+        assert_eq!(store.apply(&key, &complete()).await.unwrap(), WriteOutcome::Applied);
+        assert_eq!(claim(&store, &key).await.unwrap(), WriteOutcome::Refused(Some(completed())));
         assert_eq!(node.calls("evalsha"), before + 3, "no redirection");
     }
     // A scan lists the records of both nodes.
@@ -118,13 +118,13 @@ async fn a_slot_that_moves_is_followed() {
     assert_eq!(other.run(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &id(&one)]), "OK");
     assert_eq!(one.run(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &id(&other)]), "OK");
     // The key is still on the old node.
-    assert_eq!(claim(&store, &key).await.unwrap(), Written::Refused(Some(started())));
+    assert_eq!(claim(&store, &key).await.unwrap(), WriteOutcome::Refused(Some(started())));
     let (host, port) = (other.address().ip().to_string(), other.address().port().to_string());
     let redis_key = format!("idempotency:{key}");
     assert_eq!(one.run(&["MIGRATE", &host, &port, &redis_key, "0", "5000"]), "OK");
     // The key is on the new node, the slot on the old one: ASK.
-    assert_eq!(claim(&store, &key).await.unwrap(), Written::Refused(Some(started())));
-    assert_eq!(store.apply(&key, &complete()).await.unwrap(), Written::Applied);
+    assert_eq!(claim(&store, &key).await.unwrap(), WriteOutcome::Refused(Some(started())));
+    assert_eq!(store.apply(&key, &complete()).await.unwrap(), WriteOutcome::Applied);
     assert_eq!(store.read(&key).await.unwrap(), Some(completed()));
     assert!(other.calls("asking") >= 3);
     // Key and slot are on the new node: one MOVED.
@@ -133,7 +133,7 @@ async fn a_slot_that_moves_is_followed() {
     }
     let moved = one.calls("evalsha");
     for _ in 0..3 {
-        assert_eq!(claim(&store, &key).await.unwrap(), Written::Refused(Some(completed())));
+        assert_eq!(claim(&store, &key).await.unwrap(), WriteOutcome::Refused(Some(completed())));
     }
     assert!(one.calls("evalsha") <= moved + 1, "the new node is remembered");
 }
@@ -153,7 +153,7 @@ async fn a_node_that_is_gone_is_certain_and_the_others_serve() {
     drop(other);
     let error = store.apply(&there, &complete()).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{}", chain(&error));
-    assert_eq!(store.apply(&here, &complete()).await.unwrap(), Written::Applied);
+    assert_eq!(store.apply(&here, &complete()).await.unwrap(), WriteOutcome::Applied);
     let error = claim(&store, &there).await.unwrap_err();
     assert!(!error.is_maybe_applied(), "{}", chain(&error));
 }

@@ -6,8 +6,8 @@ use std::{
 };
 
 use lambda_idempotency::{
-    Outcome, Store, StoredResponse,
-    store::{Settlement, StoreErrorKind, Write, Written, redis::RedisStore},
+    Store,
+    store::{Outcome, Settlement, StoreErrorKind, StoredResponse, Write, WriteOutcome, redis::RedisStore},
 };
 
 use super::{
@@ -37,7 +37,7 @@ async fn dropped_calls_leave_the_connection_usable() {
             Outcome::Retained(StoredResponse::new(noise.into())),
             ms(EXPIRES_AT),
         ));
-        assert_eq!(store.apply(&key, &write).await.unwrap(), Written::Applied);
+        assert_eq!(store.apply(&key, &write).await.unwrap(), WriteOutcome::Applied);
         large.push((key, write.apply_to(Some(&started())).unwrap()));
     }
     let mut dropped = 0;

@@ -8,7 +8,7 @@ use std::{
 
 use lambda_idempotency::{
     Store, StoredKey,
-    store::{StoreErrorKind, Written},
+    store::{StoreErrorKind, WriteOutcome},
 };
 use tokio::net::{TcpListener, TcpStream};
 
@@ -83,22 +83,30 @@ async fn a_promoted_replica_can_lose_acknowledged_writes() {
     let store = hasty(&name.url());
     let [kept, half, lost] = [fresh_key(), fresh_key(), fresh_key()];
     claimed(&store, &kept).await;
-    assert_eq!(store.apply(&kept, &complete()).await.unwrap(), Written::Applied);
+    assert_eq!(store.apply(&kept, &complete()).await.unwrap(), WriteOutcome::Applied);
     claimed(&store, &half).await;
     until("it has both", || has(&replica, &kept, "COMPLETED") && has(&replica, &half, "STARTED")).await;
 
     // Nothing listens on port 9: the replica gets no more data, while the primary continues.
     link.lead_to(([127, 0, 0, 1], 9).into());
-    assert_eq!(store.apply(&half, &complete()).await.unwrap(), Written::Applied);
+    assert_eq!(store.apply(&half, &complete()).await.unwrap(), WriteOutcome::Applied);
     claimed(&store, &lost).await;
     primary.crash();
     until("the primary is gone", || std::net::TcpStream::connect(primary.address()).is_err()).await;
     assert_eq!(replica.run(&["REPLICAOF", "NO", "ONE"]), "OK");
     name.lead_to(replica.address());
 
-    assert_eq!(claim(&store, &kept).await.unwrap(), Written::Refused(Some(completed())), "replicated: kept");
+    assert_eq!(
+        claim(&store, &kept).await.unwrap(),
+        WriteOutcome::Refused(Some(completed())),
+        "replicated: kept"
+    );
     assert_eq!(store.read(&half).await.unwrap(), Some(started()), "a lost completion leaves the claim");
-    assert_eq!(claim(&store, &lost).await.unwrap(), Written::Applied, "a lost claim lets the next one run");
+    assert_eq!(
+        claim(&store, &lost).await.unwrap(),
+        WriteOutcome::Applied,
+        "a lost claim lets the next one run"
+    );
 }
 
 /// The store doesn't ask Sentinel, so a name has to point to the primary. Until it points to the new primary,
@@ -131,8 +139,8 @@ async fn a_replica_promoted_by_sentinel_serves() {
     }
     until("it is the primary", || replica.run(&["ROLE"]).starts_with("master")).await;
     name.lead_to(replica.address());
-    assert_eq!(store.apply(&key, &complete()).await.unwrap(), Written::Applied);
-    assert_eq!(claim(&store, &key).await.unwrap(), Written::Refused(Some(completed())));
+    assert_eq!(store.apply(&key, &complete()).await.unwrap(), WriteOutcome::Applied);
+    assert_eq!(claim(&store, &key).await.unwrap(), WriteOutcome::Refused(Some(completed())));
     claimed(&store, &fresh_key()).await;
 }
 
@@ -145,7 +153,7 @@ async fn a_killed_server_keeps_what_it_wrote() {
         let Some(mut server) = RedisServer::start(settings) else { return };
         let (store, key) = (hasty(&server.url()), fresh_key());
         claimed(&store, &key).await;
-        assert_eq!(store.apply(&key, &complete()).await.unwrap(), Written::Applied);
+        assert_eq!(store.apply(&key, &complete()).await.unwrap(), WriteOutcome::Applied);
         server.crash();
         until("it is gone", || std::net::TcpStream::connect(server.address()).is_err()).await;
         server.start_again();

@@ -8,7 +8,7 @@ use std::{
 
 use lambda_idempotency::{
     Idempotency, Key, Store,
-    store::{StoreErrorKind, Write, Written, redis::RedisStore},
+    store::{StoreErrorKind, Write, WriteOutcome, redis::RedisStore},
 };
 
 use super::{
@@ -98,7 +98,7 @@ async fn a_command_that_was_lost_on_its_way_is_sent_again() {
     for lost in [Reply::Close, Reply::Reset, Reply::Hang] {
         let wire = Wire::scripted(Some(server.address()), &[lost, Reply::Forward]).await;
         let key = fresh_key();
-        assert_eq!(claim(&hasty(&wire.url()), &key).await.unwrap(), Written::Applied, "{lost:?}");
+        assert_eq!(claim(&hasty(&wire.url()), &key).await.unwrap(), WriteOutcome::Applied, "{lost:?}");
         assert_eq!(patient(&server.url()).read(&key).await.unwrap(), Some(started()));
     }
 }
@@ -113,7 +113,7 @@ async fn a_lost_answer_is_seen_by_the_owner_in_the_record() {
         let wire = Wire::scripted(Some(server.address()), &[lost, Reply::Forward]).await;
         let key = fresh_key();
         let written = claim(&hasty(&wire.url()), &key).await.unwrap();
-        assert_eq!(written, Written::Refused(Some(started())));
+        assert_eq!(written, WriteOutcome::Refused(Some(started())));
         for write in writes_on_started() {
             let key = fresh_key();
             claimed(&direct, &key).await;
@@ -122,7 +122,7 @@ async fn a_lost_answer_is_seen_by_the_owner_in_the_record() {
             let after = write.apply_to(Some(&started()));
             // The condition of an operator's write or a release fails the second time. So does that of every
             // other write.
-            assert_eq!(written, Written::Refused(after), "{write:?}");
+            assert_eq!(written, WriteOutcome::Refused(after), "{write:?}");
         }
     }
 }
@@ -162,7 +162,7 @@ async fn a_completion_whose_answer_is_lost_is_resolved_by_the_engine() {
             .unwrap()
             .operation("pay")
             .unwrap();
-        let key = Key::new(lambda_idempotency::Owner::random().unwrap().to_string()).unwrap();
+        let key = Key::new(lambda_idempotency::store::Owner::random().unwrap().to_string()).unwrap();
         for _ in 0..2 {
             let done: String = engine
                 .run(key.clone(), &1, async || Ok::<_, std::io::Error>("done".to_owned()))
@@ -185,7 +185,7 @@ async fn a_first_run_is_two_requests_and_a_duplicate_one() {
         .unwrap()
         .operation("pay")
         .unwrap();
-    let key = Key::new(lambda_idempotency::Owner::random().unwrap().to_string()).unwrap();
+    let key = Key::new(lambda_idempotency::store::Owner::random().unwrap().to_string()).unwrap();
     let run = || engine.run(key.clone(), &"12.50", async || Ok::<_, std::io::Error>("x".repeat(100_000)));
     let first: String = run().await.unwrap();
     assert_eq!(wire.commands(), ["EVALSHA"; 2]);
@@ -205,9 +205,9 @@ async fn every_transition_is_one_request() {
     for write in writes_on_started() {
         let key = fresh_key();
         claimed(&direct, &key).await;
-        assert_eq!(store.apply(&key, &write).await.unwrap(), Written::Applied);
+        assert_eq!(store.apply(&key, &write).await.unwrap(), WriteOutcome::Applied);
         assert_eq!(store.apply(&key, &Write::Claim(lock())).await.unwrap(), {
-            Written::Refused(write.apply_to(Some(&started())))
+            WriteOutcome::Refused(write.apply_to(Some(&started())))
         });
         made += 2;
         assert_eq!(wire.commands().len(), made, "{write:?}");
@@ -220,12 +220,12 @@ async fn scripts_that_were_forgotten_are_sent_again() {
     let Some(server) = RedisServer::start(&[]) else { return };
     let wire = Wire::scripted(Some(server.address()), &[Reply::Forward]).await;
     let (store, key) = (patient(&wire.url()), fresh_key());
-    assert_eq!(claim(&store, &key).await.unwrap(), Written::Applied);
+    assert_eq!(claim(&store, &key).await.unwrap(), WriteOutcome::Applied);
     assert_eq!(wire.commands(), ["EVALSHA", "EVAL"]);
     assert_eq!(server.run(&["SCRIPT", "FLUSH"]), "OK");
-    assert_eq!(store.apply(&key, &complete()).await.unwrap(), Written::Applied);
+    assert_eq!(store.apply(&key, &complete()).await.unwrap(), WriteOutcome::Applied);
     assert_eq!(wire.commands(), ["EVALSHA", "EVAL", "EVALSHA", "EVAL"]);
-    assert_eq!(claim(&store, &key).await.unwrap(), Written::Refused(Some(completed())));
+    assert_eq!(claim(&store, &key).await.unwrap(), WriteOutcome::Refused(Some(completed())));
     assert_eq!(wire.commands().len(), 5);
 }
 
@@ -242,10 +242,10 @@ async fn a_connection_that_dies_between_requests_costs_no_failure() {
     ] {
         for settlement in settlements() {
             let key = fresh_key();
-            assert_eq!(claim(&store, &key).await.unwrap(), Written::Applied);
+            assert_eq!(claim(&store, &key).await.unwrap(), WriteOutcome::Applied);
             kill();
             let written = store.apply(&key, &settle(settlement)).await;
-            assert_eq!(written.unwrap(), Written::Applied);
+            assert_eq!(written.unwrap(), WriteOutcome::Applied);
         }
     }
 }
@@ -273,9 +273,9 @@ async fn a_connection_that_falls_silent_costs_one_time_out_and_no_failure() {
     claimed(&patient(&server.url()), &fresh_key()).await;
     let (store, key) = (hasty(&wire.url()), fresh_key());
     claimed(&store, &key).await;
-    assert_eq!(claim(&store, &key).await.unwrap(), Written::Refused(Some(started())));
+    assert_eq!(claim(&store, &key).await.unwrap(), WriteOutcome::Refused(Some(started())));
     let began = Instant::now();
-    assert_eq!(store.apply(&key, &complete()).await.unwrap(), Written::Applied);
+    assert_eq!(store.apply(&key, &complete()).await.unwrap(), WriteOutcome::Applied);
     assert!(began.elapsed() < Duration::from_millis(1500), "{:?}", began.elapsed());
 }
 
@@ -292,7 +292,7 @@ async fn one_connection_serves_all_and_a_dropped_request_harms_none() {
             if n % 3 == 0 {
                 let _ = tokio::time::timeout(Duration::from_micros(n), claim(&store, &key)).await;
             } else {
-                assert_eq!(claim(&store, &key).await.unwrap(), Written::Applied);
+                assert_eq!(claim(&store, &key).await.unwrap(), WriteOutcome::Applied);
                 assert_eq!(store.read(&key).await.unwrap(), Some(started()));
             }
         });
@@ -321,6 +321,6 @@ fn a_store_outlives_its_runtime() {
     for _ in 0..3 {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let written = runtime.block_on(claim(&store, &fresh_key())).unwrap();
-        assert_eq!(written, Written::Applied);
+        assert_eq!(written, WriteOutcome::Applied);
     }
 }

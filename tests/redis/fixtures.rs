@@ -4,9 +4,12 @@ use std::{error::Error, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use lambda_idempotency::{
-    Encoding, Fingerprint, Generation, Key, Lock, Outcome, Owner, Place, Record, Scope, State, Store,
-    StoredKey, StoredResponse, Timestamp,
-    store::{Seen, Settlement, StoreError, Write, Written, redis::RedisStore},
+    Fingerprint, Key, Scope, Store, StoredKey,
+    store::{
+        Encoding, Generation, Lock, Outcome, Owner, Place, Record, Revision, Settlement, State, StoreError,
+        StoredResponse, Write, WriteOutcome, redis::RedisStore,
+    },
+    time::Timestamp,
 };
 
 /// A key that no other test uses.
@@ -103,7 +106,7 @@ pub(crate) fn extend(lease_until: u64) -> Write {
 
 /// One write of each kind that applies to [`started`].
 pub(crate) fn writes_on_started() -> Vec<Write> {
-    let seen = Seen::of(&started());
+    let seen = Revision::of(&started());
     let mut writes = vec![
         Write::Reclaim { seen, lock: next_lock() },
         Write::TakeOver { seen, lock: next_lock() },
@@ -132,13 +135,13 @@ pub(crate) fn patient(url: &str) -> RedisStore {
     RedisStore::builder(url).attempt_timeout(attempt).operation_timeout(operation).build().unwrap()
 }
 
-pub(crate) async fn claim(store: &RedisStore, key: &StoredKey) -> Result<Written, StoreError> {
+pub(crate) async fn claim(store: &RedisStore, key: &StoredKey) -> Result<WriteOutcome, StoreError> {
     store.apply(key, &Write::Claim(lock())).await
 }
 
 /// Makes a claim, which must succeed.
 pub(crate) async fn claimed(store: &RedisStore, key: &StoredKey) {
-    assert_eq!(claim(store, key).await.unwrap(), Written::Applied);
+    assert_eq!(claim(store, key).await.unwrap(), WriteOutcome::Applied);
 }
 
 /// Returns an error's text, `Debug` form and sources.

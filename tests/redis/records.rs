@@ -4,8 +4,11 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use lambda_idempotency::{
-    Lock, Outcome, Record, State, Store, StoredKey, StoredResponse,
-    store::{Seen, Settlement, StoreErrorKind, Write, Written, redis::RedisStore},
+    Store, StoredKey,
+    store::{
+        Lock, Outcome, Record, Revision, Settlement, State, StoreErrorKind, StoredResponse, Write,
+        WriteOutcome, redis::RedisStore,
+    },
 };
 
 use super::fixtures::{
@@ -47,7 +50,7 @@ async fn the_hash_is_pinned() {
 
     let response = StoredResponse::new(Bytes::from_static(b"done"));
     let settlement = Settlement::Complete(Outcome::Retained(response), ms(EXPIRES_AT + 1000));
-    assert_eq!(store.apply(&key, &settle(settlement)).await.unwrap(), Written::Applied);
+    assert_eq!(store.apply(&key, &settle(settlement)).await.unwrap(), WriteOutcome::Applied);
     let mut of_completed: Vec<_> = of_lock.into_iter().filter(|(name, _)| *name != "lease_until").collect();
     of_completed.retain(|(name, _)| !matches!(*name, "status" | "expires_at"));
     of_completed.extend([
@@ -76,7 +79,7 @@ async fn redis_removes_a_record_a_day_after_it_has_expired() {
         let (store, key) = (patient(&server.url()), fresh_key());
         let removal = || server.run(&["PEXPIRETIME", &format!("idempotency:{key}")]);
         let lock = Lock { expires_at: Some(ms(expires_at)), ..lock() };
-        assert_eq!(store.apply(&key, &Write::Claim(lock.clone())).await.unwrap(), Written::Applied);
+        assert_eq!(store.apply(&key, &Write::Claim(lock.clone())).await.unwrap(), WriteOutcome::Applied);
         assert_eq!(removal(), removed_at);
         assert_eq!(store.read(&key).await.unwrap(), Some(Record::from(lock)));
     }
@@ -85,10 +88,10 @@ async fn redis_removes_a_record_a_day_after_it_has_expired() {
     for write in writes_on_started() {
         for lock in [lock(), lasting()] {
             let (store, key) = (patient(&server.url()), fresh_key());
-            assert_eq!(store.apply(&key, &Write::Claim(lock.clone())).await.unwrap(), Written::Applied);
+            assert_eq!(store.apply(&key, &Write::Claim(lock.clone())).await.unwrap(), WriteOutcome::Applied);
             let record = Record::from(lock);
             let Some(after) = write.apply_to(Some(&record)) else { continue };
-            assert_eq!(store.apply(&key, &write).await.unwrap(), Written::Applied);
+            assert_eq!(store.apply(&key, &write).await.unwrap(), WriteOutcome::Applied);
             let removed_at = after.expires_at.map(|at| (at.as_millis() + day).to_string());
             let removal = server.run(&["PEXPIRETIME", &format!("idempotency:{key}")]);
             assert_eq!(removal, removed_at.unwrap_or_else(|| NEVER.to_owned()), "{write:?}");
@@ -106,18 +109,18 @@ async fn redis_keeps_at_most_once_claims_until_settled() {
     let (store, key) = (patient(&server.url()), fresh_key());
     let removal = || server.run(&["PEXPIRETIME", &format!("idempotency:{key}")]);
     let has = |field: &str| server.run(&["HEXISTS", &format!("idempotency:{key}"), field]) == "1";
-    assert_eq!(store.apply(&key, &Write::Claim(lasting())).await.unwrap(), Written::Applied);
+    assert_eq!(store.apply(&key, &Write::Claim(lasting())).await.unwrap(), WriteOutcome::Applied);
     assert_eq!((removal().as_str(), has("expires_at")), (NEVER, false));
     // One extension adds an expiry, and one removes it.
     let Lock { owner, generation, .. } = lock();
     for (lease, expires_at) in [(1_795_000_090_000, Some(ms(EXPIRES_AT))), (1_795_000_091_000, None)] {
         let write = Write::Extend { owner, generation, lease_until: ms(lease), expires_at };
-        assert_eq!(store.apply(&key, &write).await.unwrap(), Written::Applied);
+        assert_eq!(store.apply(&key, &write).await.unwrap(), WriteOutcome::Applied);
         assert_eq!(removal() == NEVER, expires_at.is_none());
         assert_eq!(has("expires_at"), expires_at.is_some());
         assert_eq!(store.read(&key).await.unwrap().unwrap().expires_at, expires_at);
     }
-    assert_eq!(store.apply(&key, &complete()).await.unwrap(), Written::Applied);
+    assert_eq!(store.apply(&key, &complete()).await.unwrap(), WriteOutcome::Applied);
     assert_eq!(removal(), (EXPIRES_AT + 1000 + 86_400_000).to_string());
     assert_eq!(store.read(&key).await.unwrap(), Some(completed()));
 }
@@ -130,12 +133,12 @@ async fn replacing_a_hash_removes_reserved_fields() {
     let redis_key = format!("idempotency:{key}");
     claimed(&store, &key).await;
     server.run(&["HSET", &redis_key, "trace_id", "trace"]);
-    assert_eq!(store.apply(&key, &complete()).await.unwrap(), Written::Applied);
+    assert_eq!(store.apply(&key, &complete()).await.unwrap(), WriteOutcome::Applied);
     assert_eq!(store.read(&key).await.unwrap(), Some(completed()));
     assert_eq!(server.run(&["HGET", &redis_key, "trace_id"]), "trace");
     server.run(&["HSET", &redis_key, "response_codec", "c", "response_key_id", "k"]);
-    let reclaim = Write::Reclaim { seen: Seen::of(&completed()), lock: next_lock() };
-    assert_eq!(store.apply(&key, &reclaim).await.unwrap(), Written::Applied);
+    let reclaim = Write::Reclaim { seen: Revision::of(&completed()), lock: next_lock() };
+    assert_eq!(store.apply(&key, &reclaim).await.unwrap(), WriteOutcome::Applied);
     assert_eq!(server.run(&["HMGET", &redis_key, "trace_id", "response_codec", "response_key_id"]), {
         "(nil)\n(nil)\n(nil)"
     });
@@ -169,20 +172,20 @@ async fn leases_are_compared_as_numbers_of_twenty_digits() {
         for after in edges {
             server.run(&["DEL", &format!("idempotency:{key}")]);
             let lock = Lock { lease_until: ms(before), ..lock() };
-            assert_eq!(store.apply(&key, &Write::Claim(lock.clone())).await.unwrap(), Written::Applied);
+            assert_eq!(store.apply(&key, &Write::Claim(lock.clone())).await.unwrap(), WriteOutcome::Applied);
             let record = Record::from(lock);
             let write = extend(after);
             match write.apply_to(Some(&record)) {
                 Some(extended) => {
                     assert_eq!(
                         store.apply(&key, &write).await.unwrap(),
-                        Written::Applied,
+                        WriteOutcome::Applied,
                         "{before} {after}"
                     );
                     assert_eq!(store.read(&key).await.unwrap(), Some(extended));
                 }
                 None => {
-                    let refused = Written::Refused(Some(record));
+                    let refused = WriteOutcome::Refused(Some(record));
                     assert_eq!(store.apply(&key, &write).await.unwrap(), refused, "{before} {after}");
                 }
             }
@@ -210,7 +213,7 @@ async fn every_write_on_every_record_is_answered_as_the_contract_says() {
     writes.push(Write::Claim(next_lock()));
     writes.push(Write::Conclude { seen: None, record: Record { request_id: None, ..completed() } });
     for record in records.iter().flatten() {
-        for seen in changed(Seen::of(record)) {
+        for seen in changed(Revision::of(record)) {
             writes.push(Write::Reclaim { seen, lock: Lock { request_id: None, ..next_lock() } });
             writes.push(Write::TakeOver { seen, lock: next_lock() });
             writes.push(Write::Conclude { seen: Some(seen), record: completed() });
@@ -225,16 +228,20 @@ async fn every_write_on_every_record_is_answered_as_the_contract_says() {
             server.run(&["DEL", &format!("idempotency:{key}")]);
             if let Some(record) = record {
                 let put = Write::Conclude { seen: None, record: record.clone() };
-                assert_eq!(store.apply(&key, &put).await.unwrap(), Written::Applied);
+                assert_eq!(store.apply(&key, &put).await.unwrap(), WriteOutcome::Applied);
             }
             let written = store.apply(&key, write).await.unwrap();
             let after = store.read(&key).await.unwrap();
             match write.apply_to(record.as_ref()) {
                 Some(expected) => {
-                    assert_eq!((written, after), (Written::Applied, Some(expected)), "{write:?}")
+                    assert_eq!((written, after), (WriteOutcome::Applied, Some(expected)), "{write:?}")
                 }
                 None => {
-                    assert_eq!((written, &after), (Written::Refused(record.clone()), record), "{write:?}")
+                    assert_eq!(
+                        (written, &after),
+                        (WriteOutcome::Refused(record.clone()), record),
+                        "{write:?}"
+                    )
                 }
             }
         }
@@ -242,19 +249,20 @@ async fn every_write_on_every_record_is_answered_as_the_contract_says() {
 }
 
 /// Returns `seen`, and copies with one field changed each.
-fn changed(seen: Seen) -> Vec<Seen> {
-    let other = Seen::of(&Record { expires_at: Some(ms(1)), lock_acquired_at: ms(2), ..next_lock().into() });
+fn changed(seen: Revision) -> Vec<Revision> {
+    let other =
+        Revision::of(&Record { expires_at: Some(ms(1)), lock_acquired_at: ms(2), ..next_lock().into() });
     let mut all = vec![
         seen,
-        Seen { status: lambda_idempotency::Status::Failed, ..seen },
-        Seen { owner: super::fixtures::owner(0x77), ..seen },
-        Seen { generation: lambda_idempotency::Generation::new(5), ..seen },
-        Seen { lock_acquired_at: other.lock_acquired_at, ..seen },
-        Seen { expires_at: other.expires_at, ..seen },
-        Seen { lease_until: Some(ms(3)), ..seen },
+        Revision { status: lambda_idempotency::store::Status::Failed, ..seen },
+        Revision { owner: super::fixtures::owner(0x77), ..seen },
+        Revision { generation: lambda_idempotency::store::Generation::new(5), ..seen },
+        Revision { lock_acquired_at: other.lock_acquired_at, ..seen },
+        Revision { expires_at: other.expires_at, ..seen },
+        Revision { lease_until: Some(ms(3)), ..seen },
     ];
-    all.push(Seen { lease_until: None, ..seen });
-    all.push(Seen { expires_at: None, ..seen });
+    all.push(Revision { lease_until: None, ..seen });
+    all.push(Revision { expires_at: None, ..seen });
     all
 }
 
@@ -292,7 +300,7 @@ async fn hashes_that_are_no_record_are_corrupt_by_field() {
     for (field, becomes, why) in cases {
         let key = fresh_key();
         claimed(&store, &key).await;
-        assert_eq!(store.apply(&key, &complete()).await.unwrap(), Written::Applied);
+        assert_eq!(store.apply(&key, &complete()).await.unwrap(), WriteOutcome::Applied);
         let redis_key = format!("idempotency:{key}");
         match becomes {
             Some(value) => server.run(&["HSET", &redis_key, field, value]),
@@ -320,7 +328,7 @@ async fn hashes_that_are_no_record_are_corrupt_by_field() {
 async fn large_responses_stay_in_the_record() {
     let Some(server) = shared() else { return };
     let store = patient(&server.url());
-    assert!(store.parts().is_none() && store.transactions().is_none());
+    assert!(store.chunks().is_none() && store.transactions().is_none());
     for length in [6 * 1024 * 1024, 20 * 1024 * 1024] {
         let mut noise = vec![0u8; length];
         let mut state = 1u64;
@@ -332,10 +340,10 @@ async fn large_responses_stay_in_the_record() {
         let key = fresh_key();
         claimed(&store, &key).await;
         let write = settle(Settlement::Complete(outcome, ms(EXPIRES_AT)));
-        assert_eq!(store.apply(&key, &write).await.unwrap(), Written::Applied);
+        assert_eq!(store.apply(&key, &write).await.unwrap(), WriteOutcome::Applied);
         let found = claim(&store, &key).await.unwrap();
         assert!(
-            found == Written::Refused(write.apply_to(Some(&started()))),
+            found == WriteOutcome::Refused(write.apply_to(Some(&started()))),
             "{length} bytes came back otherwise"
         );
     }

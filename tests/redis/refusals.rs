@@ -1,8 +1,8 @@
 //! Commands that a server rejects. Each error has the right kind, says what to do, and is definite.
 
 use lambda_idempotency::{
-    Encoding, Outcome, Place, Store, StoredResponse,
-    store::{Settlement, StoreErrorKind, Write, Written},
+    Store,
+    store::{Encoding, Outcome, Place, Settlement, StoreErrorKind, StoredResponse, Write, WriteOutcome},
 };
 
 use super::fixtures::{
@@ -33,14 +33,14 @@ async fn where_memory_is_full_no_claim_is_made_and_every_claim_is_settled() {
     assert_eq!(server.run(&["CONFIG", "SET", "maxmemory", "1"]), "OK");
     refused(&server, StoreErrorKind::Unavailable, "no memory left").await;
     for (key, write) in open {
-        assert_eq!(store.apply(&key, &write).await.unwrap(), Written::Applied, "{write:?}");
+        assert_eq!(store.apply(&key, &write).await.unwrap(), WriteOutcome::Applied, "{write:?}");
         assert_eq!(store.read(&key).await.unwrap(), write.apply_to(Some(&started())), "{write:?}");
     }
     // The server doesn't store the script either, so it rejects the script's source with the same error.
     server.run(&["SCRIPT", "FLUSH"]);
     refused(&server, StoreErrorKind::Unavailable, "no memory left").await;
     server.run(&["CONFIG", "SET", "maxmemory", "0"]);
-    assert_eq!(claim(&store, &fresh_key()).await.unwrap(), Written::Applied);
+    assert_eq!(claim(&store, &fresh_key()).await.unwrap(), WriteOutcome::Applied);
 }
 
 #[tokio::test]
@@ -60,7 +60,7 @@ async fn a_replica_takes_no_writes_and_changes_nothing() {
     server.run(&["CONFIG", "SET", "replica-serve-stale-data", "no"]);
     refused(&server, StoreErrorKind::Unavailable, "has lost its primary").await;
     server.run(&["REPLICAOF", "NO", "ONE"]);
-    assert_eq!(store.apply(&key, &complete()).await.unwrap(), Written::Applied);
+    assert_eq!(store.apply(&key, &complete()).await.unwrap(), WriteOutcome::Applied);
 }
 
 #[tokio::test]
@@ -75,7 +75,7 @@ async fn too_few_replicas_change_nothing() {
         assert!(!error.is_maybe_applied(), "{error}");
     }
     // The server answers commands that need no write.
-    assert_eq!(claim(&store, &key).await.unwrap(), Written::Refused(Some(started())));
+    assert_eq!(claim(&store, &key).await.unwrap(), WriteOutcome::Refused(Some(started())));
     assert_eq!(store.read(&key).await.unwrap(), Some(started()));
 }
 
@@ -163,7 +163,7 @@ async fn a_server_that_wants_a_password_says_so_and_shows_none() {
     }
     for user in [":correct@", "default:correct@"] {
         let store = patient(&format!("redis://{user}{}/2", server.address()));
-        assert_eq!(claim(&store, &fresh_key()).await.unwrap(), Written::Applied);
+        assert_eq!(claim(&store, &fresh_key()).await.unwrap(), WriteOutcome::Applied);
     }
     // The reverse: a password for a server without one.
     let Some(server) = shared() else { return };
@@ -190,8 +190,8 @@ async fn the_documented_permissions_are_enough_and_each_is_needed() {
     let store = user("enough", "");
     for write in writes_on_started() {
         let key = fresh_key();
-        assert_eq!(claim(&store, &key).await.unwrap(), Written::Applied);
-        assert_eq!(store.apply(&key, &write).await.unwrap(), Written::Applied, "{write:?}");
+        assert_eq!(claim(&store, &key).await.unwrap(), WriteOutcome::Applied);
+        assert_eq!(store.apply(&key, &write).await.unwrap(), WriteOutcome::Applied, "{write:?}");
         assert_eq!(store.read(&key).await.unwrap(), write.apply_to(Some(&started())));
     }
     for without in needed {
@@ -239,7 +239,7 @@ async fn oversized_responses_are_unstorable() {
         assert!(!error.is_maybe_applied(), "{length}: {}", chain(&error));
         assert_eq!(store.read(&key).await.unwrap(), Some(started()));
     }
-    assert_eq!(store.apply(&key, &settled(vec![0; 1 << 20])).await.unwrap(), Written::Applied);
+    assert_eq!(store.apply(&key, &settled(vec![0; 1 << 20])).await.unwrap(), WriteOutcome::Applied);
 }
 
 #[tokio::test]
@@ -257,8 +257,8 @@ async fn what_is_no_hash_is_corrupt_and_left_alone() {
     assert_eq!(store.read(&key).await.unwrap_err().kind(), StoreErrorKind::Corrupt);
     assert_eq!(server.run(&["GET", &redis_key]), "secret");
     server.run(&["DEL", &redis_key]);
-    assert_eq!(claim(&store, &key).await.unwrap(), Written::Applied);
-    assert_eq!(store.apply(&key, &complete()).await.unwrap(), Written::Applied);
+    assert_eq!(claim(&store, &key).await.unwrap(), WriteOutcome::Applied);
+    assert_eq!(store.apply(&key, &complete()).await.unwrap(), WriteOutcome::Applied);
     assert_eq!(store.read(&key).await.unwrap(), Some(completed()));
 }
 

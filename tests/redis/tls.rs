@@ -8,7 +8,7 @@ use std::{
 
 use lambda_idempotency::{
     Store,
-    store::{StoreErrorKind, Written, redis::RedisStore},
+    store::{StoreErrorKind, WriteOutcome, redis::RedisStore},
 };
 
 use super::fixtures::{chain, claim, complete, completed, fresh_key, hasty, started};
@@ -63,15 +63,15 @@ async fn a_server_is_trusted_by_its_authority_and_by_its_name() {
         let url = format!("rediss://{host}:{port}");
         let store = RedisStore::builder(&url).root_certificates(authority.clone()).build().unwrap();
         let key = fresh_key();
-        assert_eq!(claim(&store, &key).await.unwrap(), Written::Applied);
+        assert_eq!(claim(&store, &key).await.unwrap(), WriteOutcome::Applied);
         assert_eq!(store.read(&key).await.unwrap(), Some(started()));
-        assert_eq!(store.apply(&key, &complete()).await.unwrap(), Written::Applied);
-        assert_eq!(claim(&store, &key).await.unwrap(), Written::Refused(Some(completed())));
+        assert_eq!(store.apply(&key, &complete()).await.unwrap(), WriteOutcome::Applied);
+        assert_eq!(claim(&store, &key).await.unwrap(), WriteOutcome::Refused(Some(completed())));
     }
     // The URL names the file, as the environment and the command line do.
     let file = server.folder().join("ca.pem");
     let store = RedisStore::new(format!("rediss://127.0.0.1:{port}?sslrootcert={}", file.display())).unwrap();
-    assert_eq!(claim(&store, &fresh_key()).await.unwrap(), Written::Applied);
+    assert_eq!(claim(&store, &fresh_key()).await.unwrap(), WriteOutcome::Applied);
     let error = RedisStore::new(format!("rediss://127.0.0.1:{port}?sslrootcert=/no/such.pem")).unwrap_err();
     assert!(error.to_string().contains("\"/no/such.pem\" cannot be read"), "{error}");
     // One store doesn't know the authority. The other connects by a name that isn't in the certificate.

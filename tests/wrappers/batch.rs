@@ -16,9 +16,11 @@ use std::{
 };
 
 use lambda_idempotency::{
-    Builder, Clock, Execution, Idempotency, Key, MissingKey, OnInProgress, OnStoreFailure,
-    lambda::batch::{Batch, Failure, OnFinalFailure, SqsMessage},
+    Builder, Idempotency, Key,
+    lambda::batch::{Batch, Failure, OnPermanentFailure, SqsMessage},
+    settings::{Execution, MissingKey, OnInProgress, OnStoreFailure},
     store::memory::MemoryStore,
+    time::Clock,
 };
 use lambda_runtime::{Context, LambdaEvent, tower::Service as _};
 use serde_json::{json, value::RawValue};
@@ -220,10 +222,12 @@ async fn ten_records_run_at_a_time() {
 #[tokio::test]
 async fn a_failure_for_good_is_recorded_and_comes_back_or_is_acknowledged() {
     let batch = sqs([Message::new("m1", "final 1"), Message::new("m2", "a")]);
-    for (policy, returned) in [(OnFinalFailure::Return, vec!["m1"]), (OnFinalFailure::Acknowledge, vec![])] {
+    for (policy, returned) in
+        [(OnPermanentFailure::Return, vec!["m1"]), (OnPermanentFailure::Acknowledge, vec![])]
+    {
         let bench = Bench::new();
         for _ in 0..3 {
-            let worker = bench.worker(by_order).on_final_failure(policy);
+            let worker = bench.worker(by_order).on_permanent_failure(policy);
             assert_eq!(deliver(&worker, &batch).await, returned, "{policy:?}");
         }
         assert_eq!(bench.ran(), ["a", "final 1"]);
@@ -289,7 +293,7 @@ async fn an_empty_batch_has_an_empty_answer_and_another_source_is_an_error() {
     assert_eq!(bench.ran(), [""; 0]);
 }
 
-/// `OnFinalFailure::Acknowledge` only acknowledges a permanent failure whose record is stored. Otherwise the
+/// `OnPermanentFailure::Acknowledge` only acknowledges a permanent failure whose record is stored. Otherwise the
 /// message is redelivered.
 #[tokio::test]
 async fn a_failure_that_is_not_recorded_comes_back_whatever_the_policy() {
@@ -297,23 +301,25 @@ async fn a_failure_that_is_not_recorded_comes_back_whatever_the_policy() {
     for execution in [Execution::AtLeastOnce, Execution::AtMostOnce] {
         let bench = Bench::with(|builder| builder.execution(execution));
         bench.settles_in_vain();
-        let worker = bench.worker(by_order).on_final_failure(OnFinalFailure::Acknowledge);
+        let worker = bench.worker(by_order).on_permanent_failure(OnPermanentFailure::Acknowledge);
         assert_eq!(deliver(&worker, &batch).await, ["m1", "m3"], "{execution:?}: a success is not repeated");
     }
     // An unprotected run is never recorded.
     let bench = Bench::with(|builder| builder.on_store_failure(OnStoreFailure::RunUnprotected));
     bench.store.is_down.store(true, Ordering::SeqCst);
-    let worker = bench.worker(by_order).on_final_failure(OnFinalFailure::Acknowledge);
+    let worker = bench.worker(by_order).on_permanent_failure(OnPermanentFailure::Acknowledge);
     assert_eq!(deliver(&worker, &batch).await, ["m1", "m3"]);
 }
 
 #[tokio::test]
 async fn a_failure_whose_words_are_not_retained_is_a_failure_still() {
     let batch = sqs([Message::new("m1", "final 1"), Message::new("m2", "a")]);
-    for (policy, returned) in [(OnFinalFailure::Return, vec!["m1"]), (OnFinalFailure::Acknowledge, vec![])] {
+    for (policy, returned) in
+        [(OnPermanentFailure::Return, vec!["m1"]), (OnPermanentFailure::Acknowledge, vec![])]
+    {
         let bench = Bench::with(|builder| builder.max_response(0));
         for _ in 0..2 {
-            let worker = bench.worker(by_order).on_final_failure(policy);
+            let worker = bench.worker(by_order).on_permanent_failure(policy);
             assert_eq!(deliver(&worker, &batch).await, returned, "{policy:?}");
         }
     }

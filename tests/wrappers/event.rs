@@ -4,8 +4,9 @@ use std::sync::{
 };
 
 use lambda_idempotency::{
-    Error, ErrorKind, Execution, Idempotency, Key, KeyFields, MissingKey, RunError, current,
+    Error, ErrorKind, Idempotency, Key, KeyFields, RunError, current,
     lambda::{event::IntoKey, keys},
+    settings::{Execution, MissingKey},
 };
 use lambda_runtime::{Context, Diagnostic, LambdaEvent, tower::ServiceExt};
 use serde::{Deserialize, Serialize};

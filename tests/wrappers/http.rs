@@ -19,8 +19,9 @@ use std::{
 
 use lambda_http::{Body, IntoResponse, Request, Response, http::StatusCode, tower::ServiceExt};
 use lambda_idempotency::{
-    BoxFuture, ClaimHandle, Execution, Idempotency, Record, Store, StoredKey, current,
-    store::{StoreError, StoreErrorKind, Write, Written},
+    ClaimHandle, Idempotency, Store, StoredKey, current,
+    settings::Execution,
+    store::{BoxFuture, Record, StoreError, StoreErrorKind, Write, WriteOutcome},
 };
 use serde_json::{Value, json};
 use tower::{Layer, Service, service_fn};
@@ -404,7 +405,11 @@ async fn it_works_under_every_run() -> Result<(), lambda_http::Error> {
 struct Down;
 
 impl Store for Down {
-    fn apply<'a>(&'a self, _: &'a StoredKey, _: &'a Write) -> BoxFuture<'a, Result<Written, StoreError>> {
+    fn apply<'a>(
+        &'a self,
+        _: &'a StoredKey,
+        _: &'a Write,
+    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
         Box::pin(async { Err(StoreError::new(StoreErrorKind::Unavailable, "down")) })
     }
 

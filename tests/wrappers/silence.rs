@@ -7,10 +7,10 @@ use std::{collections::BTreeSet, env};
 
 use bytes::Bytes;
 use lambda_idempotency::{
-    Begun, Fingerprint, Idempotency, Key, OnHandlerError, Owner, Resolution, RunError, Scope, StoredKey,
-    current,
+    Begun, Fingerprint, Idempotency, Key, Resolution, RunError, Scope, StoredKey, current,
     lambda::http::{Caller, scope_caller},
-    store::memory::MemoryStore,
+    settings::OnHandlerError,
+    store::{Owner, memory::MemoryStore},
 };
 use tower::Layer;
 

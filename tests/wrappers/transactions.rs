@@ -45,8 +45,8 @@ struct Shop {
 /// With a claim, without one, and without one after a look at the record.
 const MODES: [fn(&Idempotency) -> Idempotency; 3] = [
     Clone::clone,
-    |engine| engine.claim_free().unwrap(),
-    |engine| engine.claim_free_looking_first().unwrap(),
+    |engine| engine.optimistic().unwrap(),
+    |engine| engine.optimistic_reading_first().unwrap(),
 ];
 
 impl Shop {

@@ -3,8 +3,11 @@
 use std::time::Duration;
 
 use lambda_idempotency::{
-    Execution, Fingerprint, Outcome, Owner, StoredResponse, Timestamp,
+    Fingerprint,
     protocol::{Limits, Plan, Rules},
+    settings::Execution,
+    store::{Outcome, Owner, StoredResponse},
+    time::Timestamp,
 };
 
 use crate::model::Verdict;

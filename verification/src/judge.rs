@@ -5,9 +5,10 @@ mod rivals;
 mod transaction;
 
 use lambda_idempotency::{
-    Execution, Outcome, Record, State as RecordState, Timestamp,
     protocol::{Action, Decline, End, Event, Fault, Held, Plan, Refusal},
-    store::{Settlement, StoreErrorKind, Write, Written},
+    settings::Execution,
+    store::{Outcome, Record, Settlement, State as RecordState, StoreErrorKind, Write, WriteOutcome},
+    time::Timestamp,
 };
 
 use crate::{
@@ -73,7 +74,7 @@ impl Step<'_> {
     /// The record that the event shows.
     fn shown(&self) -> Option<&Record> {
         match self.event {
-            Event::Answered(Written::Refused(record)) | Event::Found(record) => record.as_ref(),
+            Event::Answered(WriteOutcome::Refused(record)) | Event::Found(record) => record.as_ref(),
             _ => None,
         }
     }
@@ -100,7 +101,7 @@ impl Step<'_> {
         self.own(&mut flaws);
         self.token(&mut flaws);
         self.patience(&mut flaws);
-        if let (true, Event::Answered(Written::Refused(record))) = (self.was_extension(), self.event) {
+        if let (true, Event::Answered(WriteOutcome::Refused(record))) = (self.was_extension(), self.event) {
             let is_mine = record.as_ref().is_some_and(|record| self.is_under_claim(record));
             flaws.unless(is_mine || *self.action == Action::Lost, Invariant::OwnerExtends);
         }
@@ -272,10 +273,10 @@ impl Step<'_> {
     fn is_granted(&self, held: &Held) -> bool {
         let granted = match (self.event, self.write()) {
             (
-                Event::Answered(Written::Applied),
+                Event::Answered(WriteOutcome::Applied),
                 Some(Write::Extend { owner, generation, lease_until, .. }),
             ) => Some((*owner, *generation, *lease_until)),
-            (Event::Answered(Written::Applied), Some(write)) => {
+            (Event::Answered(WriteOutcome::Applied), Some(write)) => {
                 write.lock().map(|lock| (lock.owner, lock.generation, lock.lease_until))
             }
             _ => self.shown().and_then(|record| {

@@ -14,9 +14,9 @@ mod transacting;
 mod unclaimed;
 
 use lambda_idempotency::{
-    Owner, Record, Timestamp,
     protocol::{self, Action, End, Event, Held, Input, Intent, Plan, State},
-    store::{Seen, Write, Written},
+    store::{Owner, Record, Revision, Write, WriteOutcome},
+    time::Timestamp,
 };
 
 use crate::{
@@ -157,7 +157,8 @@ impl Protocol for Mutant {
         let plan = state.machine.plan().clone();
         let moment = Moment { now, plan: &plan, before: &state, event: &event };
         let (heard, swapped) = self.told(&moment);
-        let (machine, action) = protocol::step(state.machine.clone(), Input { now, event: heard });
+        let mut machine = state.machine.clone();
+        let action = protocol::step(&mut machine, Input { now, event: heard });
         let (machine, action) = (self.does)(&moment, (machine, put_back(action, swapped)));
         let intent = match &event {
             Event::Settle(intent) => Some(intent.clone()),
@@ -203,7 +204,9 @@ impl Mutant {
             })
         };
         let event = match (self.hears)(moment, moment.event.clone()) {
-            Event::Answered(Written::Refused(record)) => Event::Answered(Written::Refused(shown(record))),
+            Event::Answered(WriteOutcome::Refused(record)) => {
+                Event::Answered(WriteOutcome::Refused(shown(record)))
+            }
             Event::Found(record) => Event::Found(shown(record)),
             event => event,
         };
@@ -214,7 +217,7 @@ impl Mutant {
 /// Undoes a swap in the machine's action: the mutant misjudges the record, it doesn't forge it.
 fn put_back(action: Action, swapped: Swapped) -> Action {
     let Some((shown, real)) = swapped else { return action };
-    let seen = |seen: Seen| if seen == Seen::of(&shown) { Seen::of(&real) } else { seen };
+    let seen = |seen: Revision| if seen == Revision::of(&shown) { Revision::of(&real) } else { seen };
     let replayed = |record: Record| if record == shown { real.clone() } else { record };
     match action {
         Action::Apply(Write::Reclaim { seen: s, lock }) => {

@@ -8,9 +8,9 @@ mod transaction;
 use std::{collections::HashMap, rc::Rc, time::Duration};
 
 use lambda_idempotency::{
-    Outcome, Record, State as RecordState, Timestamp,
     protocol::{self, Held, Intent, Plan},
-    store::{Seen, Settlement, StoreErrorKind, Write},
+    store::{Outcome, Record, Revision, Settlement, State as RecordState, StoreErrorKind, Write},
+    time::Timestamp,
 };
 
 use crate::{
@@ -403,7 +403,7 @@ impl<'a, P: Protocol> Net<'a, P> {
     /// Whether this write is a conclusion that creates this version of the record.
     fn makes(&self, write: u32, record: u32) -> bool {
         matches!((self.write(write), self.record(record)),
-            (Some(Write::Conclude { record: made, .. }), Some(record)) if Seen::of(made) == Seen::of(record))
+            (Some(Write::Conclude { record: made, .. }), Some(record)) if Revision::of(made) == Revision::of(record))
     }
 
     /// An operator decides on the current record. The write is then in flight like one that its sender gave up

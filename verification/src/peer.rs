@@ -4,16 +4,16 @@
 //! - Claim: `PutItem` if `attribute_not_exists(id) OR expiry < now OR (status = INPROGRESS AND
 //!   in_progress_expiry < now)`, by the caller's clock. `expiry` is the time of the claim plus the retention,
 //!   `in_progress_expiry` the invocation's deadline.
-//! - Completion: `UpdateItem` without a condition. Failure: `DeleteItem` without a condition.
+//! - Settled: `UpdateItem` without a condition. Failure: `DeleteItem` without a condition.
 //! - It has no owner and no generation. The model writes an owner into the record so that the checker knows
 //!   whose claim it was; no condition and no decision reads it.
 //! - A store error is an error to the caller, whether or not the write was applied. If the record that refused
 //!   a claim has expired when it's examined, the claim is retried, three times in all.
 
 use lambda_idempotency::{
-    Generation, Lock, Record, State as RecordState, Status, Timestamp,
     protocol::{Action, End, Event, Held, Input, Intent, Plan, Refusal},
-    store::{Settlement, Write, Written},
+    store::{Generation, Lock, Record, Settlement, State as RecordState, Status, Write, WriteOutcome},
+    time::Timestamp,
 };
 
 use crate::{
@@ -84,7 +84,7 @@ impl Protocol for Powertools {
         let Input { now, event } = input;
         match (state, event) {
             (State::Claiming(plan, 0), Event::Begin) => claim(plan, 0, now),
-            (State::Claiming(plan, _), Event::Answered(Written::Applied)) => {
+            (State::Claiming(plan, _), Event::Answered(WriteOutcome::Applied)) => {
                 let held = Held {
                     owner: plan.owner,
                     generation: Generation::new(0),
@@ -95,12 +95,14 @@ impl Protocol for Powertools {
                 };
                 (State::Running(plan), Action::Claimed(held))
             }
-            (State::Claiming(plan, tries), Event::Answered(Written::Refused(Some(record)))) => {
+            (State::Claiming(plan, tries), Event::Answered(WriteOutcome::Refused(Some(record)))) => {
                 refused(plan, tries, now, record)
             }
             (State::Claiming(..), _) => over(Action::Refused(Refusal::Unavailable)),
             (State::Running(plan), Event::Settle(intent)) => settle(plan, intent, now),
-            (State::Running(_), Event::Answered(Written::Applied)) => over(Action::Settled(End::Recorded)),
+            (State::Running(_), Event::Answered(WriteOutcome::Applied)) => {
+                over(Action::Settled(End::Recorded))
+            }
             (State::Running(_), _) => over(Action::Settled(End::Unrecorded(Refusal::Unavailable))),
             (State::Over, _) => over(Action::Nothing),
         }

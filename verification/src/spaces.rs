@@ -1,6 +1,6 @@
 //! The explored spaces: the bounded slice that every test run explores, and the long form.
 
-use lambda_idempotency::Execution;
+use lambda_idempotency::settings::Execution;
 
 use crate::{
     configuration::{Configuration, DAY, Flow, Host, TICK, millis, ticks},

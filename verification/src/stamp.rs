@@ -8,7 +8,7 @@ use std::{
 
 use sha2::{Digest as _, Sha256};
 
-/// The source of the rules: single files, and folders with everything below them. Of `src/policy.rs`, the
+/// The source of the rules: single files, and folders with everything below them. Of `src/settings.rs`, the
 /// machine uses only the names of the two ways to execute.
 const RULES: [&str; 5] =
     ["src/protocol", "src/protocol.rs", "src/record.rs", "src/store.rs", "verification/src"];

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use lambda_idempotency::{
-    Generation, Record, State as RecordState, Timestamp,
-    store::{Settlement, Write},
+    store::{Generation, Record, Settlement, State as RecordState, Write},
+    time::Timestamp,
 };
 
 use crate::{
@@ -176,7 +176,7 @@ fn sent<P: Protocol>(net: &Net<'_, P>, write: u32) -> String {
 }
 
 fn shown(write: &Write) -> String {
-    let claim = |lock: &lambda_idempotency::Lock| {
+    let claim = |lock: &lambda_idempotency::store::Lock| {
         format!(
             "lease until {}, generation {}",
             show_time(lock.lease_until),

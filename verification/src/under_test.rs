@@ -4,9 +4,9 @@
 use std::{fmt::Debug, hash::Hash};
 
 use lambda_idempotency::{
-    Generation, Owner, Record, State as RecordState, Timestamp,
     protocol::{self, Action, Held, Input, Plan, State},
-    store::{Settlement, Write},
+    store::{Generation, Owner, Record, Settlement, State as RecordState, Write},
+    time::Timestamp,
 };
 
 use crate::{configuration, invariants::Invariant};
@@ -128,8 +128,9 @@ impl Protocol for Shipping {
         State::new(plan.clone())
     }
 
-    fn step(&self, state: State, input: Input) -> (State, Action) {
-        protocol::step(state, input)
+    fn step(&self, mut state: State, input: Input) -> (State, Action) {
+        let action = protocol::step(&mut state, input);
+        (state, action)
     }
 
     fn held(&self, state: &State) -> Option<Held> {

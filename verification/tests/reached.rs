@@ -19,8 +19,8 @@ enum By {
 
 use By::{Simulated, Test};
 
-const ENGINE: &str = "src/engine/tests.rs";
-const FENCING: &str = "src/engine/tests/fencing.rs";
+const ENGINE: &str = "src/idempotency/tests.rs";
+const FENCING: &str = "src/idempotency/tests/fencing.rs";
 const BATCHES: &str = "tests/wrappers/batch.rs";
 const STREAMS: &str = "tests/wrappers/batch/streams.rs";
 
@@ -84,8 +84,8 @@ const WAYS_IN: &[(&str, By)] = &[
         Simulated(&[Item::ClaimCompleted, Item::ClaimFailed, Item::ClaimReleased, Item::ClaimReplayed]),
     ),
     ("resolve", Simulated(&[Item::OperatorReleases, Item::OperatorMeetsHandler])),
-    ("claim_free", Simulated(&[Item::Mixed, Item::Conclusion])),
-    ("claim_free_looking_first", Simulated(&[Item::Mixed])),
+    ("optimistic", Simulated(&[Item::Mixed, Item::Conclusion])),
+    ("optimistic_reading_first", Simulated(&[Item::Mixed])),
     (
         "run_in",
         Test("verification/real/tests/real/crash.rs", "a_process_may_die_or_stand_still_at_every_point"),
@@ -159,7 +159,7 @@ fn names<'t>(text: &'t str, from: &str, to: &str, begin: &'t str) -> impl Iterat
 
 #[test]
 fn each_setting_is_reached_by_a_part() {
-    let policy = source("src/policy.rs");
+    let policy = source("src/settings.rs");
     assert_listed("the setting", SETTINGS, names(&policy, "pub struct Settings {", "\n}\n", "pub "));
 }
 
@@ -189,12 +189,12 @@ fn each_way_in_is_reached() {
     ];
     let mut found = BTreeSet::new();
     for file in [
-        "src/engine.rs",
-        "src/engine/operation.rs",
-        "src/engine/operator.rs",
-        "src/engine/cache.rs",
-        "src/environment.rs",
-        "src/in_transaction.rs",
+        "src/idempotency.rs",
+        "src/idempotency/operation.rs",
+        "src/idempotency/operator.rs",
+        "src/run/cache.rs",
+        "src/store/named.rs",
+        "src/run/postgres.rs",
         "src/lambda.rs",
         "src/lambda/batch.rs",
         "src/lambda/event.rs",

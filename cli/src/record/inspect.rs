@@ -3,7 +3,11 @@
 use std::{process::ExitCode, sync::Arc};
 
 use clap::Args;
-use lambda_idempotency::{Clock as _, Record, Status, Store, StoredKey, SystemClock};
+use lambda_idempotency::{
+    Store, StoredKey,
+    store::{Record, Status},
+    time::{Clock as _, SystemClock},
+};
 use serde_json::json;
 
 use super::{

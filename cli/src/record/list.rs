@@ -4,11 +4,14 @@ use std::{collections::HashSet, process::ExitCode, time::Duration};
 
 use clap::{Args, ValueEnum};
 use lambda_idempotency::{
-    Clock as _, Record, Status, StoredKey, SystemClock, Timestamp,
+    StoredKey,
     store::{
-        StoreError, dynamodb, dynamodb::DynamoDbStore, postgres, postgres::PostgresStore, redis,
-        redis::RedisStore,
+        Record, Status, StoreError,
+        dynamodb::{self, DynamoDbStore},
+        postgres::{self, PostgresStore},
+        redis::{self, RedisStore},
     },
+    time::{Clock as _, SystemClock, Timestamp},
 };
 use serde_json::json;
 

@@ -4,8 +4,10 @@ use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use clap::Args;
 use lambda_idempotency::{
-    Clock as _, Outcome, Owner, Record, Resolution, Resolved, Status, Store, StoredKey, SystemClock,
+    Resolution, Resolved, Store, StoredKey,
     protocol::{self, Intent},
+    store::{Outcome, Owner, Record, Status},
+    time::{Clock as _, SystemClock},
 };
 use serde_json::json;
 

@@ -4,8 +4,11 @@ use std::time::Duration;
 
 use clap::Args;
 use lambda_idempotency::{
-    Encoding, Execution, Outcome, Place, Record, Settings, State, Status, StoredKey, Timestamp,
+    StoredKey,
     protocol::{self, NextDelivery, Outlook, Rules},
+    settings::{Execution, Settings},
+    store::{Encoding, Outcome, Place, Record, State, Status},
+    time::Timestamp,
 };
 use serde_json::{Value, json};
 
@@ -156,7 +159,7 @@ impl View<'_> {
         };
         let place = match &response.place {
             Place::Inline(kept) => format!("{} bytes in the record", kept.len()),
-            Place::Parts(count) => format!("in {count} parts beside the record"),
+            Place::Chunks(count) => format!("in {count} parts beside the record"),
         };
         let how = match response.encoding {
             Encoding::Identity => "as it is",
@@ -249,7 +252,7 @@ impl View<'_> {
             // A listing doesn't read responses.
             Place::Inline(kept) if kept.is_empty() && response.length > 0 => (None, None),
             Place::Inline(kept) => (Some(kept.len()), None),
-            Place::Parts(count) => (None, Some(count)),
+            Place::Chunks(count) => (None, Some(count)),
         };
         let encoding = match response.encoding {
             Encoding::Identity => "identity",

@@ -7,9 +7,12 @@ use aws_sdk_dynamodb::{
     config::{BehaviorVersion, Credentials, Region},
 };
 use lambda_idempotency::{
-    Clock as _, Fingerprint, Generation, Idempotency, Key, Lock, Outcome, Owner, Record, Store as _,
-    StoredKey, StoredResponse, SystemClock, Timestamp,
-    store::{Settlement, Write, Written, dynamodb::DynamoDbStore},
+    Fingerprint, Idempotency, Key, Store as _, StoredKey,
+    store::{
+        Generation, Lock, Outcome, Owner, Record, Settlement, StoredResponse, Write, WriteOutcome,
+        dynamodb::DynamoDbStore,
+    },
+    time::{Clock as _, SystemClock, Timestamp},
 };
 use serde_json::Value;
 use testkit::emulator::Emulator;
@@ -140,7 +143,7 @@ impl Bench {
         let scope = self.function().scope("run").unwrap();
         let scope = lambda_idempotency::Scope::new(scope.function(), operation).unwrap();
         let key = StoredKey::new(&scope, &Key::new(KEY).unwrap());
-        assert_eq!(self.store.apply(&key, &Write::Claim(lock.clone())).await.unwrap(), Written::Applied);
+        assert_eq!(self.store.apply(&key, &Write::Claim(lock.clone())).await.unwrap(), WriteOutcome::Applied);
         (key, lock.into())
     }
 
@@ -148,7 +151,7 @@ impl Bench {
     pub(crate) async fn settled(&self, operation: &str, settlement: Settlement) -> (StoredKey, Record) {
         let (key, record) = self.claim(operation, 60).await;
         let write = Write::Settle { owner: record.owner, generation: record.generation, settlement };
-        assert_eq!(self.store.apply(&key, &write).await.unwrap(), Written::Applied);
+        assert_eq!(self.store.apply(&key, &write).await.unwrap(), WriteOutcome::Applied);
         let settled = write.apply_to(Some(&record)).unwrap();
         (key, settled)
     }

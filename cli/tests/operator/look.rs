@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use lambda_idempotency::{
-    Clock as _, Lock, Outcome, StoredKey, SystemClock,
-    store::{Settlement, dynamodb::DynamoDbStore},
+    StoredKey,
+    store::{Lock, Outcome, Settlement, dynamodb::DynamoDbStore},
+    time::{Clock as _, SystemClock},
 };
 use serde_json::json;
 

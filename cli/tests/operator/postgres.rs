@@ -1,9 +1,9 @@
 //! The same commands on PostgreSQL.
 
 use lambda_idempotency::{
-    Clock as _, Fingerprint, Generation, Key, Lock, Owner, Scope, Status, Store as _, StoredKey, SystemClock,
-    Timestamp,
-    store::{Write, Written, postgres::PostgresStore},
+    Fingerprint, Key, Scope, Store as _, StoredKey,
+    store::{Generation, Lock, Owner, Status, Write, WriteOutcome, postgres::PostgresStore},
+    time::{Clock as _, SystemClock, Timestamp},
 };
 use serde_json::json;
 
@@ -50,7 +50,7 @@ async fn every_command_works_on_its_table() {
         request_id: None,
     };
     let key = StoredKey::new(&Scope::new("payments", "run:charge").unwrap(), &Key::new(KEY).unwrap());
-    assert_eq!(store.apply(&key, &Write::Claim(lock)).await.unwrap(), Written::Applied);
+    assert_eq!(store.apply(&key, &Write::Claim(lock)).await.unwrap(), WriteOutcome::Applied);
 
     let listed = run(&["list", "--unresolved", "--json"]).await.json();
     assert_eq!((&listed["records"][0]["id"], &listed["has_more"]), (&json!(key.as_str()), &json!(false)));
@@ -60,7 +60,7 @@ async fn every_command_works_on_its_table() {
     let shown = run(&["inspect", key.as_str()]).await;
     assert!(shown.code == 0 && shown.out.contains("STARTED, stale"), "{shown:?}");
     let made = run(&["release", key.as_str(), "--confirm"]).await;
-    assert!(made.code == 0 && made.out.contains("Written."), "{made:?}");
+    assert!(made.code == 0 && made.out.contains("WriteOutcome."), "{made:?}");
     assert_eq!(store.read(&key).await.unwrap().unwrap().status(), Status::Released);
     let file = std::env::temp_dir().join(format!("{table}.json"));
     std::fs::write(&file, RESPONSE).unwrap();

@@ -1,9 +1,9 @@
 //! The same commands on Redis.
 
 use lambda_idempotency::{
-    Clock as _, Fingerprint, Generation, Idempotency, Key, Lock, Owner, Record, Status, Store as _,
-    StoredKey, SystemClock, Timestamp,
-    store::{Settlement, Write, Written, redis::RedisStore},
+    Fingerprint, Idempotency, Key, Store as _, StoredKey,
+    store::{Generation, Lock, Owner, Record, Settlement, Status, Write, WriteOutcome, redis::RedisStore},
+    time::{Clock as _, SystemClock, Timestamp},
 };
 use serde_json::json;
 
@@ -47,14 +47,14 @@ impl Bench {
         };
         let scope = lambda_idempotency::Scope::new("payments", operation).unwrap();
         let key = StoredKey::new(&scope, &Key::new(KEY).unwrap());
-        assert_eq!(self.store.apply(&key, &Write::Claim(lock.clone())).await.unwrap(), Written::Applied);
+        assert_eq!(self.store.apply(&key, &Write::Claim(lock.clone())).await.unwrap(), WriteOutcome::Applied);
         (key, lock.into())
     }
 
     async fn settled(&self, operation: &str, settlement: Settlement) -> StoredKey {
         let (key, Record { owner, generation, .. }) = self.claim(operation, 60).await;
         let write = Write::Settle { owner, generation, settlement };
-        assert_eq!(self.store.apply(&key, &write).await.unwrap(), Written::Applied);
+        assert_eq!(self.store.apply(&key, &write).await.unwrap(), WriteOutcome::Applied);
         key
     }
 
@@ -131,7 +131,7 @@ async fn a_key_is_given_back_and_an_operation_completed() {
     has(&dry.out, &["DRY RUN: nothing was written", "--if-version STARTED-"]);
     assert_eq!(bench.status(&key).await, Status::Started);
     let made = bench.run(&["release", key.as_str(), "--confirm"]).await;
-    assert!(made.code == 0 && made.out.contains("Written."), "{made:?}");
+    assert!(made.code == 0 && made.out.contains("WriteOutcome."), "{made:?}");
     assert_eq!(bench.status(&key).await, Status::Released);
     let again = bench.run(&["release", key.as_str(), "--confirm"]).await;
     assert!(again.code == 0 && again.out.contains("nothing to do"), "{again:?}");

@@ -3,9 +3,10 @@
 use std::{fs, path::PathBuf, time::Duration};
 
 use lambda_idempotency::{
-    Execution, Idempotency, Key, Outcome, Place, Record, State, Status, Store as _, StoredKey,
+    Idempotency, Key, Store as _, StoredKey,
     lambda::http::replayed,
-    store::{Write, Written},
+    settings::Execution,
+    store::{Outcome, Place, Record, State, Status, Write, WriteOutcome},
 };
 
 use super::bench::{Answer, Bench, KEY, RESPONSE, completed};
@@ -60,7 +61,7 @@ async fn a_claim_with_an_extended_lease_can_be_released() {
         lease_until: seen.lease_until().unwrap().saturating_add(Duration::from_secs(20)),
         expires_at: seen.expires_at,
     };
-    assert_eq!(bench.store.apply(&key, &extend).await.unwrap(), Written::Applied);
+    assert_eq!(bench.store.apply(&key, &extend).await.unwrap(), WriteOutcome::Applied);
     let release = ["release", key.as_str(), "--if-version", &version, "--confirm"];
     assert_eq!(bench.run(&release).await.code, 0);
     assert_eq!(bench.record(&key).await.status(), Status::Released);
@@ -92,7 +93,7 @@ async fn a_release_is_shown_and_then_made() {
     assert_eq!(bench.record(&key).await, before);
 
     let made = bench.confirm(&dry).await;
-    assert!(made.code == 0 && made.out.contains("Written."), "{made:?}");
+    assert!(made.code == 0 && made.out.contains("WriteOutcome."), "{made:?}");
     let after = bench.record(&key).await;
     assert_eq!((after.status(), after.expires_at), (Status::Released, before.expires_at));
     assert_ne!(after.owner, before.owner);
@@ -184,7 +185,7 @@ async fn a_large_response_is_split_under_the_new_owner() {
     let made = bench.run(&["complete", key.as_str(), "--response", file.path(), "--confirm"]).await;
     assert_eq!(made.code, 0, "{made:?}");
     let State::Completed(Outcome::Retained(response)) = bench.record(&key).await.state else { panic!() };
-    assert!(matches!(response.place, Place::Parts(2..)), "{response:?}");
+    assert!(matches!(response.place, Place::Chunks(2..)), "{response:?}");
     assert_eq!(bench.replayed(&key).await, json);
     assert!(made.out.contains("parts beside the record"), "{made:?}");
 }

@@ -1,9 +1,9 @@
 //! `idempotency sweep`.
 
 use lambda_idempotency::{
-    Clock as _, Fingerprint, Generation, Key, Lock, Owner, Scope, Store as _, StoredKey, SystemClock,
-    Timestamp,
-    store::{Write, Written, postgres::PostgresStore},
+    Fingerprint, Key, Scope, Store as _, StoredKey,
+    store::{Generation, Lock, Owner, Write, WriteOutcome, postgres::PostgresStore},
+    time::{Clock as _, SystemClock, Timestamp},
 };
 use serde_json::json;
 
@@ -24,7 +24,7 @@ async fn claim(store: &PostgresStore, name: &str, expired_for_s: Option<u64>) ->
         request_id: None,
     };
     let key = StoredKey::new(&Scope::new("payments", "run:charge").unwrap(), &Key::new(name).unwrap());
-    assert_eq!(store.apply(&key, &Write::Claim(lock)).await.unwrap(), Written::Applied);
+    assert_eq!(store.apply(&key, &Write::Claim(lock)).await.unwrap(), WriteOutcome::Applied);
     key
 }
 

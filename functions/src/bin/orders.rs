@@ -45,7 +45,7 @@ async fn ship(message: SqsMessage) -> Result<Parcel, Failure> {
     let order: Order = message.json()?;
     if order.quantity == 0 {
         // A retry can't fix it. The message goes to the dead-letter queue without further attempts.
-        return Err(Failure::for_good("Orders.Nothing", "quantity is 0: there is nothing to ship"));
+        return Err(Failure::permanent("Orders.Nothing", "quantity is 0: there is nothing to ship"));
     }
     let claim = current().ok_or("an order is shipped under its claim only")?;
     let parcel = claim.derive_key("parcel");

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use lambda_idempotency::{Key, Scope, StoredKey, Timestamp};
+use lambda_idempotency::{Key, Scope, StoredKey, time::Timestamp};
 use lambda_idempotency_rehearsal::{clock, database::Database};
 use serde_json::{Value, json};
 use tokio::{

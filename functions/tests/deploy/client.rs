@@ -10,8 +10,9 @@ use std::{
 };
 
 use lambda_idempotency::{
-    BoxFuture, Clock, SystemClock, Timestamp,
     client::{self, IdempotentRequests, OperationKey},
+    store::BoxFuture,
+    time::{Clock, SystemClock, Timestamp},
 };
 use lambda_idempotency_rehearsal::{answer::Answer, database::Database, event::Event};
 use reqwest_middleware::{ClientBuilder, ClientWithMiddleware};

@@ -4,7 +4,7 @@
 use std::{collections::BTreeSet, fs, sync::LazyLock};
 
 use example_functions::{DIMENSION, NAMESPACE};
-use lambda_idempotency::Metric;
+use lambda_idempotency::metrics::Metric;
 use serde_json::{Value, json};
 
 use super::stage::{functions, project};

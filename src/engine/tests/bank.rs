@@ -10,7 +10,9 @@ use super::support::{Script, ScriptedStore, after, silent_if};
 use crate::{
     StoredKey,
     future::BoxFuture,
-    store::{Committed, OwnWrites, StoreError, StoreErrorKind, Transactions, Write, Writes, Written},
+    store::{
+        CommitOutcome, OwnWrites, StoreError, StoreErrorKind, Transactions, Write, WriteOutcome, Writes,
+    },
 };
 
 /// A deposit to one account, and the balance that it requires.
@@ -99,25 +101,25 @@ impl Bank {
 
 impl ScriptedStore {
     /// Applies the late transaction.
-    pub(super) fn make_late(&self) -> Committed {
+    pub(super) fn make_late(&self) -> CommitOutcome {
         let order = self.bank.books().late.take().unwrap();
         self.make(&order)
     }
 
     /// There's no await in here, so it's one atomic step.
-    fn make(&self, order: &Order) -> Committed {
+    fn make(&self, order: &Order) -> CommitOutcome {
         let mut books = self.bank.books();
         if !books.knows_no_tokens && books.made.contains(&order.token) {
-            return Committed::Answered(Written::Applied);
+            return CommitOutcome::Answered(WriteOutcome::Applied);
         }
         let there = self.inner.get(&order.key);
         let Some(record) = order.write.apply_to(there.as_ref()) else {
-            return Committed::Answered(Written::Refused(there));
+            return CommitOutcome::Answered(WriteOutcome::Refused(there));
         };
         for deposit in &order.deposits.0 {
             let has = books.balances.get(deposit.account).copied().unwrap_or_default();
             if has < deposit.at_least {
-                return Committed::Declined(Box::new(Short { account: deposit.account, has }));
+                return CommitOutcome::Declined(Box::new(Short { account: deposit.account, has }));
             }
         }
         for deposit in &order.deposits.0 {
@@ -125,7 +127,7 @@ impl ScriptedStore {
         }
         books.made.push(order.token.clone());
         self.inner.set(&order.key, Some(record));
-        Committed::Answered(Written::Applied)
+        CommitOutcome::Answered(WriteOutcome::Applied)
     }
 }
 
@@ -146,7 +148,7 @@ impl Transactions for ScriptedStore {
         write: &'a Write,
         writes: &'a OwnWrites,
         token: &'a str,
-    ) -> BoxFuture<'a, Result<Committed, StoreError>> {
+    ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>> {
         let writes: &dyn Any = writes;
         let deposits = writes.downcast_ref::<Deposits>().unwrap().clone();
         let order = Order { key: key.clone(), write: write.clone(), deposits, token: token.to_owned() };
@@ -162,7 +164,7 @@ impl Transactions for ScriptedStore {
             silent_if(script, Script::Silent).await;
             if script == Script::Late {
                 self.bank.books().late = Some(order);
-                return after(Script::LoseAnswer, Committed::Answered(Written::Applied));
+                return after(Script::LoseAnswer, CommitOutcome::Answered(WriteOutcome::Applied));
             }
             let committed = self.make(&order);
             silent_if(script, Script::SilentAfter).await;

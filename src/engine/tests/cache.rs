@@ -6,9 +6,10 @@ use bytes::Bytes;
 
 use super::{support::ScriptedStore, *};
 use crate::{
-    Begun, Builder, Completion, Error, Idempotency, OnInProgress, Replay, Resolution, StoredKey,
+    Begun, Builder, Error, Idempotency, Replay, Resolution, Settled, StoredKey,
     future::BoxFuture,
-    store::{Store, StoreError, Write, Written},
+    settings::OnInProgress,
+    store::{Store, StoreError, Write, WriteOutcome},
 };
 
 /// The smallest cache: an eighth is 8 KiB.
@@ -142,7 +143,7 @@ async fn callers_share_the_bytes_and_none_can_change_them() {
     let bench = cached();
     let whole = Bytes::from(vec![b'a'; 100_000]);
     let claim = bench.claim("k").await;
-    assert!(matches!(claim.complete(whole.slice(..100)).await.unwrap(), Completion::Recorded));
+    assert!(matches!(claim.complete(whole.slice(..100)).await.unwrap(), Settled::Recorded));
     bench.store.take_calls();
 
     let (one, other) = (bench.replay("k").await, bench.replay("k").await);
@@ -187,7 +188,7 @@ async fn what_would_fill_more_than_an_eighth_is_not_kept() {
         [("small", 7000, &[][..]), ("large", 8192, &["claim"]), ("huge", 80_000, &["claim"])]
     {
         let claim = bench.claim(key).await;
-        assert!(matches!(claim.complete(vec![b'a'; bytes]).await.unwrap(), Completion::Recorded));
+        assert!(matches!(claim.complete(vec![b'a'; bytes]).await.unwrap(), Settled::Recorded));
         bench.store.take_calls();
         for _ in 0..2 {
             assert_eq!(bench.replay(key).await.response().len(), bytes);
@@ -203,7 +204,7 @@ async fn a_response_in_parts_is_kept_whole() {
     bench.ran("k").await;
     assert!(matches!(
         bench.record("k").state,
-        State::Completed(Outcome::Retained(StoredResponse { place: Place::Parts(1), .. }))
+        State::Completed(Outcome::Retained(StoredResponse { place: Place::Chunks(1), .. }))
     ));
     assert_eq!(bench.calls("k").await, NOTHING);
 }
@@ -316,7 +317,7 @@ impl Store for Meddling {
         &'a self,
         key: &'a StoredKey,
         write: &'a Write,
-    ) -> BoxFuture<'a, Result<Written, StoreError>> {
+    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
         Box::pin(async move {
             while matches!(write, Write::Resolve { .. }) && *self.holds_back.lock().unwrap() {
                 tokio::time::sleep(Duration::from_millis(10)).await;
@@ -444,8 +445,8 @@ async fn a_fenced_run_keeps_nothing_of_its_own() {
     let fenced = bench.claim("k").await;
     tokio::time::sleep(Duration::from_secs(63)).await;
     let claim = successor.claim("k").await;
-    let Completion::Recorded = claim.complete("the successor's").await.unwrap() else { panic!("fenced") };
-    let Completion::Superseded(replay) = fenced.complete("the late one's").await.unwrap() else {
+    let Settled::Recorded = claim.complete("the successor's").await.unwrap() else { panic!("fenced") };
+    let Settled::Superseded(replay) = fenced.complete("the late one's").await.unwrap() else {
         panic!("recorded")
     };
     assert_eq!(replay.response()[..], *b"the successor's");
@@ -454,7 +455,7 @@ async fn a_fenced_run_keeps_nothing_of_its_own() {
     let late = bench.claim("m").await;
     let seen = bench.record("m");
     let _ = successor.idempotency.resolve(&bench.stored_key("m"), &seen, Resolution::Release).await.unwrap();
-    let Completion::Recorded = late.complete("late").await.unwrap() else { panic!("superseded") };
+    let Settled::Recorded = late.complete("late").await.unwrap() else { panic!("superseded") };
     assert_eq!(bench.replay("m").await.response()[..], *b"late");
     assert_eq!(bench.replay("m").await.generation(), bench.record("m").generation);
 }

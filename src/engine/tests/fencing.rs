@@ -31,7 +31,7 @@ async fn fenced_and_the_successors_response_cannot_be_read_it_is_not_said_that_n
                 let mut record = taken_over.record("k");
                 record.owner = Owner::from_bytes([9; 16]);
                 let response =
-                    StoredResponse { place: Place::Parts(1), ..StoredResponse::new("elsewhere".into()) };
+                    StoredResponse { place: Place::Chunks(1), ..StoredResponse::new("elsewhere".into()) };
                 record.state = State::Completed(Outcome::Retained(response));
                 taken_over.store.put("k", record);
                 taken_over.store.script([Script::Pass, script]);
@@ -79,7 +79,7 @@ async fn fenced_and_gone_the_outcome_is_recorded_anew() {
 
 #[tokio::test(start_paused = true)]
 async fn the_low_level_settles_by_value() {
-    use crate::{Begun, Completion};
+    use crate::{Begun, Settled};
     let bench = Bench::new();
     let key = Key::new("k").unwrap();
     let fingerprint = Fingerprint::of(&1).unwrap();
@@ -91,7 +91,7 @@ async fn the_low_level_settles_by_value() {
     let Begun::Claimed(claim) = bench.operation().begin(&key, fingerprint).await.unwrap() else {
         panic!("replay")
     };
-    assert!(matches!(claim.complete("done").await.unwrap(), Completion::Recorded));
+    assert!(matches!(claim.complete("done").await.unwrap(), Settled::Recorded));
     let Begun::Replay(replay) = bench.operation().begin(&key, fingerprint).await.unwrap() else {
         panic!("claimed")
     };
@@ -102,7 +102,7 @@ async fn the_low_level_settles_by_value() {
     let Begun::Claimed(claim) = bench.operation().begin(&other, fingerprint).await.unwrap() else {
         panic!("replay")
     };
-    assert!(matches!(claim.fail("never").await.unwrap(), Completion::Recorded));
+    assert!(matches!(claim.fail("never").await.unwrap(), Settled::Recorded));
     let Begun::Replay(replay) = bench.operation().begin(&other, fingerprint).await.unwrap() else {
         panic!("claimed")
     };

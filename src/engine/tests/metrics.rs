@@ -16,7 +16,11 @@ use super::{
     bank::Deposits,
     support::{Bench, Script},
 };
-use crate::{Execution, Metric, OnStoreFailure, Resolution, describe_metrics};
+use crate::{
+    Resolution,
+    metrics::{Metric, describe_metrics},
+    settings::{Execution, OnStoreFailure},
+};
 
 #[derive(Debug, Default)]
 struct Recorded {
@@ -164,7 +168,7 @@ async fn what_becomes_of_a_transaction_is_counted() {
 
 #[tokio::test(start_paused = true)]
 async fn what_runs_without_a_claim_is_counted() {
-    let bench = Bench::with(|builder| builder.settle_within(Duration::ZERO)).claim_free(false);
+    let bench = Bench::with(|builder| builder.settle_within(Duration::ZERO)).optimistic(false);
     counts(deposit(&bench, "k", 0), &[("executed", 1), ("recorded", 1)], 1).await;
     // The handler ran, without effect.
     counts(deposit(&bench, "k", 0), &[("executed", 1), ("replayed", 1)], 1).await;
@@ -176,10 +180,10 @@ async fn what_runs_without_a_claim_is_counted() {
     bench.store.script([Script::LoseRequest, Script::LoseRequest, Script::Down]);
     counts(deposit(&bench, "m", 0), &[("executed", 1), ("unresolved", 1)], 1).await;
     counts(bench.pend("n", 1), &[("cut_off", 1)], 0).await;
-    let looking = bench.claim_free(true);
+    let looking = bench.optimistic(true);
     counts(looking.run("k", 1), &[("replayed", 1)], 1).await;
     counts(looking.run("k", 2), &[("mismatch", 1)], 1).await;
-    let cached = Bench::with(|builder| builder.local_cache(1 << 20)).claim_free(false);
+    let cached = Bench::with(|builder| builder.local_cache(1 << 20)).optimistic(false);
     counts(cached.run("k", 1), &[("executed", 1), ("recorded", 1)], 1).await;
     counts(cached.run("k", 2), &[("local_cache_hit", 1), ("mismatch", 1)], 1).await;
 }

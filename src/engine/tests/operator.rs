@@ -210,5 +210,5 @@ async fn an_operators_response_that_cannot_be_kept_is_an_error_and_not_omitted()
     assert_eq!(bench.record("k"), before);
     let record = bench.made("k", complete("\"1234\"")).await;
     let State::Completed(Outcome::Retained(response)) = record.state else { panic!("{record:?}") };
-    assert_eq!(response.place, Place::Parts(1));
+    assert_eq!(response.place, Place::Chunks(1));
 }

@@ -1,7 +1,7 @@
 //! Store outages: outcomes are recorded after them, and every answer leaves in time.
 
 use super::{bank::Deposits, support::elsewhere, *};
-use crate::{OnInProgress, staging};
+use crate::{settings::OnInProgress, staging};
 
 const DEFINITE: [Script; 3] = [Script::Down, Script::Reject, Script::Conflict];
 const AMBIGUOUS: [Script; 4] = [Script::LoseRequest, Script::LoseAnswer, Script::Silent, Script::SilentAfter];
@@ -56,7 +56,7 @@ async fn transactions_are_committed_through_outages() {
     for script in all() {
         for is_claimed in [true, false] {
             let bench = Bench::new();
-            let free = if is_claimed { bench.clone() } else { bench.claim_free(false) };
+            let free = if is_claimed { bench.clone() } else { bench.optimistic(false) };
             let inside = free.in_invocation(bench.now().saturating_add(seconds(30.0)));
             let store = bench.store.clone();
             let handler = async move {

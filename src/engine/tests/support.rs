@@ -19,13 +19,14 @@ use serde::Serialize;
 use super::bank::Bank;
 
 use crate::{
-    Builder, Idempotency, Invocation, Key, Operation, Owner, Record, RunError, StoredKey, Timestamp,
+    Builder, Idempotency, Invocation, Key, Operation, RunError, StoredKey,
     future::BoxFuture,
-    invocation::{Surroundings, within},
+    invocation::{OperationContext, within},
     store::{
-        ResponseParts, Store, StoreError, StoreErrorKind, Transactions, Write, Written, memory::MemoryStore,
+        Owner, Record, ResponseChunks, Store, StoreError, StoreErrorKind, Transactions, Write, WriteOutcome,
+        memory::MemoryStore,
     },
-    time::Clock,
+    time::{Clock, Timestamp},
 };
 
 #[derive(Debug)]
@@ -179,7 +180,7 @@ impl Store for ScriptedStore {
         &'a self,
         key: &'a StoredKey,
         write: &'a Write,
-    ) -> BoxFuture<'a, Result<Written, StoreError>> {
+    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
         let call = match write {
             Write::Claim(_) => "claim",
             Write::Reclaim { .. } => "reclaim",
@@ -207,7 +208,7 @@ impl Store for ScriptedStore {
         })
     }
 
-    fn parts(&self) -> Option<&dyn ResponseParts> {
+    fn chunks(&self) -> Option<&dyn ResponseChunks> {
         Some(self)
     }
 
@@ -217,12 +218,12 @@ impl Store for ScriptedStore {
 }
 
 /// Accepts chunks, and drops them.
-impl ResponseParts for ScriptedStore {
+impl ResponseChunks for ScriptedStore {
     fn inline_limit(&self) -> usize {
         self.inline_limit.load(Ordering::SeqCst).wrapping_sub(1)
     }
 
-    fn write_parts<'a>(
+    fn write_chunks<'a>(
         &'a self,
         _: &'a StoredKey,
         _: Owner,
@@ -236,7 +237,7 @@ impl ResponseParts for ScriptedStore {
         })
     }
 
-    fn read_parts<'a>(
+    fn read_chunks<'a>(
         &'a self,
         _: &'a StoredKey,
         _: Owner,
@@ -281,7 +282,8 @@ impl Clock for TestClock {
 
 /// Runs `future` as if in another process, outside the handler's context.
 pub(super) fn elsewhere<F: Future>(future: F) -> impl Future<Output = F::Output> {
-    let surroundings = Surroundings { running: None, ..Surroundings::unprotected(Invocation::unknown()) };
+    let surroundings =
+        OperationContext { running: None, ..OperationContext::unprotected(Invocation::unknown()) };
     within(surroundings, future)
 }
 
@@ -330,11 +332,11 @@ impl Bench {
         Self::over(self.store.clone(), self.clock.clone(), Arc::clone(&self.runs), configure)
     }
 
-    /// The same bench, claim-free.
-    pub(super) fn claim_free(&self, looks_first: bool) -> Self {
-        let idempotency = match looks_first {
-            false => self.idempotency.claim_free(),
-            true => self.idempotency.claim_free_looking_first(),
+    /// The same bench, optimistic.
+    pub(super) fn optimistic(&self, reads_first: bool) -> Self {
+        let idempotency = match reads_first {
+            false => self.idempotency.optimistic(),
+            true => self.idempotency.optimistic_reading_first(),
         };
         Self { idempotency: idempotency.unwrap(), ..self.clone() }
     }

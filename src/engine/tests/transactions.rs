@@ -7,7 +7,7 @@ use super::{
     *,
 };
 use crate::{
-    Begun, Claim, Commitment, Completion, Error, Idempotency, Staging,
+    Begun, Claim, Error, Idempotency, Settled, Staging,
     engine::{Mode, Target, Verdict},
     staging,
     store::memory::MemoryStore,
@@ -95,7 +95,7 @@ async fn whatever_the_store_does_there_is_one_effect_and_the_answer_is_right() {
         let (mode, knows_tokens, retries, case) = (case % 3, case / 3 % 2 == 0, case / 6 % 2 == 0, case / 12);
         let script = [case / 64, case / 8 % 8, case % 8].map(|nth| faults[nth]);
         let bench = if retries { Bench::new() } else { hurried() };
-        let bench = if mode == 0 { bench } else { bench.claim_free(mode == 2) };
+        let bench = if mode == 0 { bench } else { bench.optimistic(mode == 2) };
         if !knows_tokens {
             bench.store.bank.forget_tokens();
         }
@@ -186,7 +186,10 @@ async fn a_transaction_that_comes_after_a_takeover_is_not_made() {
     tokio::time::sleep(Duration::from_secs(70)).await;
     assert_eq!(bench.pay("k").await.unwrap(), "paid");
     let committed = bench.store.make_late();
-    assert!(matches!(committed, crate::store::Committed::Answered(crate::store::Written::Refused(Some(_)))));
+    assert!(matches!(
+        committed,
+        crate::store::CommitOutcome::Answered(crate::store::WriteOutcome::Refused(Some(_)))
+    ));
     assert_eq!(bench.till(), 1);
 }
 
@@ -342,7 +345,7 @@ async fn without_a_claim_what_was_declined_in_doubt_is_not_told_to_be_not_made()
     // Nothing fences the first attempt, which is still on its way when the second is declined.
     for closure in [true, false] {
         for is_late in [true, false] {
-            let bench = Bench::new().claim_free(false);
+            let bench = Bench::new().optimistic(false);
             bench.store.script([if is_late { Script::Late } else { Script::Pass }]);
             let result = bench
                 .with_handler("k", 1, async {
@@ -371,7 +374,7 @@ async fn without_a_claim_what_was_declined_in_doubt_is_not_told_to_be_not_made()
 #[tokio::test(start_paused = true)]
 async fn without_a_claim_a_second_word_that_is_cut_off_is_not_told_that_nothing_happened() {
     for (is_late, told) in [(true, ErrorKind::InProgress), (false, ErrorKind::Unavailable)] {
-        let bench = Bench::new().claim_free(false);
+        let bench = Bench::new().optimistic(false);
         bench.store.script([if is_late { Script::Late } else { Script::Pass }]);
         let operation = Target {
             key: bench.stored_key("k"),
@@ -382,7 +385,7 @@ async fn without_a_claim_a_second_word_that_is_cut_off_is_not_told_that_nothing_
                 "request",
             ),
             cut_off: None,
-            mode: Mode::ClaimFree { looks_first: false },
+            mode: Mode::Optimistic { reads_first: false },
         };
         let handler = async || {
             stage(short()).on_declined(|_: &Short| -> Paid { Ok(SOLD_OUT.to_owned()) });
@@ -551,12 +554,12 @@ async fn gone_the_key_is_claimed_again_and_the_writes_are_made() {
 async fn the_low_level_holds_its_claim_until_something_is_made() {
     let bench = Bench::new();
     let commitment = bench.hold("k").await.commit("paid", short()).await.unwrap();
-    let Commitment::NotMade(not_made) = commitment else { panic!("{commitment:?}") };
+    let Settled::NotCommitted(not_made) = commitment else { panic!("{commitment:?}") };
     assert_eq!(not_made.error().kind(), ErrorKind::Declined);
     assert_eq!(not_made.details(), Some(&Short { account: "till", has: 0 }));
     assert_eq!(not_made.details::<String>(), None);
     let commitment = not_made.into_claim().commit("paid", Deposits::of("till", 1)).await.unwrap();
-    assert!(matches!(commitment, Commitment::Recorded), "{commitment:?}");
+    assert!(matches!(commitment, Settled::Recorded), "{commitment:?}");
     assert_eq!(bench.till(), 1);
 
     let bench = bench.beside(|builder| builder.settle_within(Duration::ZERO));
@@ -568,7 +571,7 @@ async fn the_low_level_holds_its_claim_until_something_is_made() {
         let claim = bench.hold("m").await;
         bench.store.script([script]);
         let commitment = claim.commit("paid", Deposits::of("till", 1)).await.unwrap();
-        let Commitment::NotMade(not_made) = commitment else { panic!("{commitment:?}") };
+        let Settled::NotCommitted(not_made) = commitment else { panic!("{commitment:?}") };
         assert_eq!(not_made.error().kind(), expected);
         not_made.into_claim().release().await.unwrap();
     }
@@ -582,10 +585,10 @@ async fn the_low_level_holds_its_claim_until_something_is_made() {
     assert_eq!(bench.till(), 1);
 
     let commitment = bench.hold("n").await.commit("paid", Text("no deposit")).await.unwrap();
-    let Commitment::NotMade(not_made) = commitment else { panic!("{commitment:?}") };
+    let Settled::NotCommitted(not_made) = commitment else { panic!("{commitment:?}") };
     assert_eq!(not_made.error().kind(), ErrorKind::Invalid);
     let completion = not_made.into_claim().complete("done").await.unwrap();
-    assert!(matches!(completion, Completion::Recorded), "{completion:?}");
+    assert!(matches!(completion, Settled::Recorded), "{completion:?}");
 }
 
 /// Writes of a type that no store accepts.

@@ -6,7 +6,7 @@ use super::{
     kind,
     support::{Bench, Script},
 };
-use crate::{ErrorKind, OnInProgress};
+use crate::{ErrorKind, settings::OnInProgress};
 
 fn waiting(budget: Duration) -> Bench {
     Bench::with(|builder| builder.on_in_progress(OnInProgress::Wait(budget)))

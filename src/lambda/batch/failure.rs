@@ -14,7 +14,7 @@ use crate::error::{Error, RecordedFailure};
 /// async fn charge(message: SqsMessage) -> Result<String, Failure> {
 ///     let cents: u64 = message.body().parse()?; // redelivered
 ///     if cents == 0 {
-///         return Err(Failure::for_good("NothingToCharge", "the amount is zero")); // never runs again
+///         return Err(Failure::permanent("NothingToCharge", "the amount is zero")); // never runs again
 ///     }
 ///     Ok(format!("charged {cents}"))
 /// }
@@ -25,14 +25,14 @@ pub(super) enum How {
     /// The error's type, and its text if it's one of this library's errors. Another error's text may quote the
     /// record.
     Again(&'static str, String),
-    ForGood(RecordedFailure),
+    Permanent(RecordedFailure),
 }
 
 impl Failure {
     /// A permanent failure, which is recorded: the handler doesn't run again for this operation.
-    /// [`OnFinalFailure`] decides whether the record is redelivered.
-    pub fn for_good(error_type: impl Into<String>, message: impl Into<String>) -> Self {
-        Self(How::ForGood(RecordedFailure::new(error_type, message)))
+    /// [`OnPermanentFailure`] decides whether the record is redelivered.
+    pub fn permanent(error_type: impl Into<String>, message: impl Into<String>) -> Self {
+        Self(How::Permanent(RecordedFailure::new(error_type, message)))
     }
 }
 
@@ -49,7 +49,7 @@ impl fmt::Debug for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             How::Again(error_type, _) => write!(f, "Failure({error_type})"),
-            How::ForGood(failure) => write!(f, "Failure({}, for good)", failure.error_type),
+            How::Permanent(failure) => write!(f, "Failure({}, for good)", failure.error_type),
         }
     }
 }
@@ -57,7 +57,7 @@ impl fmt::Debug for Failure {
 /// The outcome for a record whose handler failed permanently, in this delivery and later ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum OnFinalFailure {
+pub enum OnPermanentFailure {
     /// Redeliver it until the source gives up on it and moves it to the dead-letter queue, or to the stream's
     /// destination for failures.
     #[default]

@@ -61,7 +61,9 @@ fn judge<T: Serialize>(
             let verdict = serde_json::to_vec(&value).map(|json| Verdict::Complete(json.into()));
             (verdict.unwrap_or(Verdict::CompleteOmitted), Ok(()))
         }
-        (Err(Failure(How::ForGood(failure))), _) => (Verdict::failure(&failure), Err(Reason::FailedForGood)),
+        (Err(Failure(How::Permanent(failure))), _) => {
+            (Verdict::failure(&failure), Err(Reason::FailedForGood))
+        }
         (Err(Failure(how)), OnHandlerError::Release) => (Verdict::Release, Err(Reason::of(how))),
         (Err(Failure(How::Again(error_type, _))), OnHandlerError::Record) => {
             let failure = RecordedFailure::new(error_type, "the handler returned an error");

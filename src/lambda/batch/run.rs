@@ -12,7 +12,7 @@ use lambda_runtime::LambdaEvent;
 use serde_json::value::RawValue;
 
 use super::{
-    Batch, BatchAnswer, OnFinalFailure, Record,
+    Batch, BatchAnswer, OnPermanentFailure, Record,
     failure::How,
     lanes::{Lane, Planned, Work},
     record,
@@ -22,7 +22,7 @@ use crate::{
     engine::{Protected, Stopped, Target},
     error::{Error, ErrorKind},
     fingerprint::Fingerprint,
-    invocation::{Invocation, Surroundings, within},
+    invocation::{Invocation, OperationContext, within},
     key::StoredKey,
     observe,
     policy::Execution,
@@ -241,7 +241,7 @@ impl<R: Record> Delivery<'_, R> {
             Err(error) => return Fate::Returned(Reason::Refused(error.kind())),
         };
         observe::unprotected("missing key");
-        let surroundings = Surroundings::unprotected(self.invocation.clone());
+        let surroundings = OperationContext::unprotected(self.invocation.clone());
         let running = within(surroundings, self.batch.handler.unprotected(record));
         match self.batch.idempotency.engine().unclaimed(running).await {
             Ok(Ok(())) => Fate::Done,
@@ -251,9 +251,9 @@ impl<R: Record> Delivery<'_, R> {
     }
 
     fn failed_for_good(&self) -> Fate {
-        match self.batch.choices.on_final_failure {
-            OnFinalFailure::Acknowledge => Fate::Done,
-            OnFinalFailure::Return => Fate::Returned(Reason::FailedForGood),
+        match self.batch.choices.on_permanent_failure {
+            OnPermanentFailure::Acknowledge => Fate::Done,
+            OnPermanentFailure::Return => Fate::Returned(Reason::FailedForGood),
         }
     }
 
@@ -368,7 +368,7 @@ impl Reason {
     pub(super) fn of(how: How) -> Self {
         match how {
             How::Again(error_type, detail) => Self::Failed(error_type, detail),
-            How::ForGood(_) => Self::FailedForGood,
+            How::Permanent(_) => Self::FailedForGood,
         }
     }
 }

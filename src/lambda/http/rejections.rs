@@ -24,7 +24,7 @@ use crate::{future::BoxFuture, lambda::take_ready};
 ///
 /// ```
 /// use axum::{Router, extract::Request, http::StatusCode, middleware::{self, Next}, response::{IntoResponse, Response}, routing::post};
-/// use lambda_idempotency::{Execution, Idempotency, lambda::http::ReleaseRejections};
+/// use lambda_idempotency::{settings::Execution, Idempotency, lambda::http::ReleaseRejections};
 /// # fn may_pass(_: &Request) -> bool { true }
 /// # async fn create_payment() -> &'static str { "paid" }
 /// # let store = lambda_idempotency::store::memory::MemoryStore::new();

@@ -17,7 +17,7 @@ impl HttpLayer {
     /// [`http_body::Body`].
     ///
     /// The body is buffered first: bytes sent before the record exists could be sent again. The layer reads up
-    /// to [`Settings::max_response`](crate::Settings::max_response) bytes, records them, and then sends them.
+    /// to [`Settings::max_response`](crate::settings::Settings::max_response) bytes, records them, and then sends them.
     /// If the body is larger, the layer records that the operation is done, so that duplicates get
     /// `not-retained`, and then streams all of it. If the response isn't the operation's outcome, by its status
     /// or by [`Recording::Release`](super::Recording::Release), the layer streams it and releases the key. A

@@ -37,7 +37,7 @@ fn a_transaction_writes_the_completion_and_nothing_else() {
     let expires_at = NOW.saturating_add(RETENTION).rounded_up_to_second();
     let settlement = Settlement::Complete(outcome(), expires_at);
     assert_eq!(write, Write::Settle { owner: ME, generation: held.generation, settlement });
-    assert_eq!(run.feed(Event::Answered(Written::Applied)), Action::Settled(End::Recorded));
+    assert_eq!(run.feed(Event::Answered(WriteOutcome::Applied)), Action::Settled(End::Recorded));
 }
 
 #[test]
@@ -78,11 +78,11 @@ fn a_key_that_is_free_again_is_claimed_and_the_writes_go_along_again() {
         let Action::Apply(claim) = run.feed(refused(left.clone())) else { panic!("not claimed: {left:?}") };
         let generation = claim.lock().unwrap().generation;
         assert!(generation > first.generation);
-        let (write, submission) = sent(run.feed(Event::Answered(Written::Applied)));
+        let (write, submission) = sent(run.feed(Event::Answered(WriteOutcome::Applied)));
         assert_eq!((write.settled_as(), submission), (Some((ME, generation)), 0));
         assert_eq!(run.feed(CONFLICT()), Action::Pause(0));
         assert_eq!(sent(run.feed(Event::Resumed)), (write, 1));
-        assert_eq!(run.feed(Event::Answered(Written::Applied)), Action::Settled(End::Recorded));
+        assert_eq!(run.feed(Event::Answered(WriteOutcome::Applied)), Action::Settled(End::Recorded));
     }
 }
 
@@ -109,7 +109,7 @@ fn declined_the_claim_is_held_and_may_be_settled_otherwise() {
         let Action::Apply(write) = run.feed(Event::Settle(intent)) else { panic!("nothing sent") };
         let (before, _) = before_and_after(&mut run, &held, &write);
         assert_eq!(write.apply_to(Some(&before)).unwrap().state, state);
-        assert_eq!(run.feed(Event::Answered(Written::Applied)), Action::Settled(End::Recorded));
+        assert_eq!(run.feed(Event::Answered(WriteOutcome::Applied)), Action::Settled(End::Recorded));
     }
 }
 
@@ -180,7 +180,7 @@ fn a_transaction_covers_its_lease_with_its_expiry() {
         plan.rules.retention = retention;
         let mut run = Run { state: State::new(plan), now: NOW };
         run.feed(Event::Begin);
-        run.feed(Event::Answered(Written::Applied));
+        run.feed(Event::Answered(WriteOutcome::Applied));
         let (write, _) = sent(run.feed(Event::Settle(commit())));
         let expires_at = NOW.saturating_add(counts_for).rounded_up_to_second();
         let Write::Settle { settlement, .. } = write else { panic!("{write:?}") };
@@ -204,7 +204,7 @@ fn in_doubt_the_same_submission_is_sent_again_and_then_the_record_is_read() {
     let (before, after) = before_and_after(&mut run, &held, &first);
     run.now = run.now.saturating_add(Duration::from_secs(3));
     assert_eq!(sent(run.feed(LOST())), (first.clone(), 0));
-    assert_eq!(run.clone().feed(Event::Answered(Written::Applied)), Action::Settled(End::Recorded));
+    assert_eq!(run.clone().feed(Event::Answered(WriteOutcome::Applied)), Action::Settled(End::Recorded));
     assert_eq!(run.clone().feed(refused(Some(after.clone()))), Action::Settled(End::Recorded));
     assert_eq!(run.feed(LOST()), Action::Read);
     assert_eq!(run.clone().feed(Event::Found(Some(after.clone()))), Action::Settled(End::Recorded));
@@ -349,7 +349,7 @@ fn an_extension_moves_the_lease_and_the_expiry_and_nothing_else() {
     assert_eq!(run.feed(Event::Extend(until)), Action::Apply(extend));
     assert_eq!(run.state.held(), Some(&held), "not before it is answered");
     let extended = Held { lease_until: until, ..held };
-    assert_eq!(run.feed(Event::Answered(Written::Applied)), Action::Extended(extended.clone()));
+    assert_eq!(run.feed(Event::Answered(WriteOutcome::Applied)), Action::Extended(extended.clone()));
     assert_eq!(run.state.held(), Some(&extended));
 }
 
@@ -411,7 +411,7 @@ fn settling_does_not_wait_for_an_extension() {
             Action::Apply(Write::Settle { .. }) => assert!(!is_transaction),
             action => panic!("{action:?}"),
         }
-        assert_eq!(run.feed(Event::Answered(Written::Applied)), Action::Settled(End::Recorded));
+        assert_eq!(run.feed(Event::Answered(WriteOutcome::Applied)), Action::Settled(End::Recorded));
     }
 }
 
@@ -419,7 +419,7 @@ fn settling_does_not_wait_for_an_extension() {
 fn an_extension_does_not_make_a_number_usable_again() {
     let (mut run, ..) = committing();
     run.feed(Event::Declined);
-    for answer in [Event::Answered(Written::Applied), LOST()] {
+    for answer in [Event::Answered(WriteOutcome::Applied), LOST()] {
         run.now = run.now.saturating_add(LEASE);
         run.feed(Event::Extend(run.now.saturating_add(LEASE * 2)));
         run.feed(answer);

@@ -1,4 +1,4 @@
-//! Claim-free: reading, running, and putting the finished record.
+//! Optimistic: reading, running, and putting the finished record.
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn looked(execution: Execution, found: Option<Record>) -> (Run, Action) {
 }
 
 /// Returns the version that the write depends on, the record, and the submission.
-fn put(action: Action) -> (Option<Seen>, Record, Option<u32>) {
+fn put(action: Action) -> (Option<Revision>, Record, Option<u32>) {
     match action {
         Action::Commit { write: Write::Conclude { seen, record }, submission } => {
             (seen, record, Some(submission))
@@ -100,7 +100,7 @@ fn a_first_conclusion_puts_exactly_this() {
         state: RecordState::Completed(outcome()),
     };
     assert_eq!(record, expected);
-    assert_eq!(run.feed(Event::Answered(Written::Applied)), Action::Settled(End::Recorded));
+    assert_eq!(run.feed(Event::Answered(WriteOutcome::Applied)), Action::Settled(End::Recorded));
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn a_conclusion_replaces_the_very_version_that_was_seen() {
         let (mut run, action) = looked(Execution::AtLeastOnce, Some(seen.clone()));
         assert_eq!(action, Action::Open);
         let (on, record, submission) = put(run.feed(Event::Settle(commit())));
-        assert_eq!((on, submission), (Some(Seen::of(&seen)), Some(0)));
+        assert_eq!((on, submission), (Some(Revision::of(&seen)), Some(0)));
         assert_eq!((record.attempt, record.generation), (attempt, seen.generation.next(NOW)), "{seen:?}");
     }
 }
@@ -170,7 +170,7 @@ fn what_does_not_count_is_replaced_as_another_transaction_four_times_in_all() {
     for nth in 1..=3 {
         let there = Record { generation: Generation::new(NOW.as_millis() + u64::from(nth)), ..DEAD() };
         let (seen, record, submission) = put(run.feed(refused(Some(there.clone()))));
-        assert_eq!((seen, submission), (Some(Seen::of(&there)), Some(nth)));
+        assert_eq!((seen, submission), (Some(Revision::of(&there)), Some(nth)));
         assert_ne!(record, first);
     }
     let end = End::NotCommitted(Refusal::InProgress(None));
@@ -227,7 +227,7 @@ fn declined_it_is_open_as_before_and_the_next_has_another_number() {
     for nth in 2..4 {
         assert_eq!(run.feed(Event::Declined), Action::Declined(Decline::Condition));
         let (seen, _, submission) = put(run.feed(Event::Settle(commit())));
-        assert_eq!((seen, submission), (Some(Seen::of(&DEAD())), Some(nth)));
+        assert_eq!((seen, submission), (Some(Revision::of(&DEAD())), Some(nth)));
     }
     let down = fault(StoreErrorKind::Unavailable, false);
     let declined = Action::Declined(Decline::Store(StoreErrorKind::Unavailable));

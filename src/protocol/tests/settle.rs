@@ -37,7 +37,7 @@ fn a_settlement_survives_definite_errors() {
             assert_eq!(run.feed(fault(kind, false)), Action::Pause(nth));
             assert_eq!(run.feed(Event::Resumed), Action::Apply(first.clone()), "with its response");
         }
-        assert_eq!(run.clone().feed(Event::Answered(Written::Applied)), Action::Settled(End::Recorded));
+        assert_eq!(run.clone().feed(Event::Answered(WriteOutcome::Applied)), Action::Settled(End::Recorded));
         assert_eq!(run.feed(fault(kind, false)), Action::Settled(End::Unrecorded(refusal)));
     }
 }
@@ -71,7 +71,7 @@ fn a_settlement_is_given_up_when_its_time_ends() {
             let plan = Plan { limits, ..plan(Execution::AtLeastOnce) };
             let mut run = Run { state: State::new(plan), now: NOW };
             run.feed(Event::Begin);
-            run.feed(Event::Answered(Written::Applied));
+            run.feed(Event::Answered(WriteOutcome::Applied));
             run.feed(Event::Settle(complete()));
             run.now = now;
             run.feed(fault(StoreErrorKind::Unavailable, false))
@@ -126,7 +126,7 @@ fn a_settlement_call_ends_before_its_lease() {
     let at = |secs| NOW.saturating_add(Duration::from_secs(secs));
     let mut run = Run { state: State::new(plan(Execution::AtLeastOnce)), now: NOW };
     run.feed(Event::Begin);
-    assert!(matches!(run.feed(Event::Answered(Written::Applied)), Action::Claimed(_)));
+    assert!(matches!(run.feed(Event::Answered(WriteOutcome::Applied)), Action::Claimed(_)));
     assert_eq!((LEASE, SETTLE_WITHIN), (Duration::from_secs(30), Duration::from_secs(30)));
     // The last one begins after its lease's end, in case no other claim took over.
     for (now, until) in [(0, 15), (10, 20), (20, 25), (40, 55)] {
@@ -164,7 +164,7 @@ fn interruption_is_remembered_across_release_and_reclaim() {
         let (mut run, action) = Run::meets(Execution::AtLeastOnce, there.clone());
         let Action::Apply(write) = action else { panic!("not claimed: {there:?}") };
         assert_eq!(write.lock().unwrap().interrupted, is_takeover, "{there:?}");
-        let Action::Claimed(held) = run.feed(Event::Answered(Written::Applied)) else {
+        let Action::Claimed(held) = run.feed(Event::Answered(WriteOutcome::Applied)) else {
             panic!("not claimed")
         };
         assert_eq!(held.is_takeover, is_takeover, "{there:?}");
@@ -182,7 +182,7 @@ fn at_most_once_a_claim_never_expires_until_it_is_settled() {
     let mut run = Run::with(Execution::AtMostOnce);
     let Action::Apply(claim) = run.feed(Event::Begin) else { panic!("not claimed") };
     assert_eq!(claim.lock().unwrap().expires_at, None);
-    let Action::Claimed(_) = run.feed(Event::Answered(Written::Applied)) else { panic!("not claimed") };
+    let Action::Claimed(_) = run.feed(Event::Answered(WriteOutcome::Applied)) else { panic!("not claimed") };
     let extended = run.clone().feed(Event::Extend(NOW.saturating_add(LEASE * 2)));
     assert!(matches!(extended, Action::Apply(Write::Extend { expires_at: None, .. })), "{extended:?}");
     for intent in [complete(), Intent::Fail(outcome()), RELEASE] {
@@ -213,8 +213,11 @@ fn a_claim_to_record_an_outcome_is_retried() {
         assert_eq!(run.clone().gives_up(&event), (given_up, RETRIES));
         run.feed(fault(StoreErrorKind::Unavailable, false));
         assert!(matches!(run.feed(Event::Resumed), Action::Apply(Write::Claim(_))));
-        assert!(matches!(run.feed(Event::Answered(Written::Applied)), Action::Apply(Write::Settle { .. })));
-        assert_eq!(run.feed(Event::Answered(Written::Applied)), Action::Settled(End::Recorded));
+        assert!(matches!(
+            run.feed(Event::Answered(WriteOutcome::Applied)),
+            Action::Apply(Write::Settle { .. })
+        ));
+        assert_eq!(run.feed(Event::Answered(WriteOutcome::Applied)), Action::Settled(End::Recorded));
     }
 }
 
@@ -222,7 +225,7 @@ fn a_claim_to_record_an_outcome_is_retried() {
 fn unanswered_claim_is_released_once() {
     let until = claimable_at(NOW.saturating_add(LEASE));
     for (answer, refusal) in [
-        (Event::Answered(Written::Applied), Refusal::Unavailable),
+        (Event::Answered(WriteOutcome::Applied), Refusal::Unavailable),
         (refused(None), Refusal::Abandoned(until)),
         (refused(Some(completed())), Refusal::Abandoned(until)),
         (fault(StoreErrorKind::Unavailable, false), Refusal::Abandoned(until)),

@@ -1,4 +1,4 @@
-//! The rules of T7, T8 and claim-free runs, when an answer was ambiguous or time is short.
+//! The rules of T7, T8 and optimistic runs, when an answer was ambiguous or time is short.
 
 use super::*;
 
@@ -25,7 +25,7 @@ fn declined_in_doubt(mut run: Run) -> (Run, Write) {
     (run, write)
 }
 
-/// Returns a machine that has read, found nothing, and runs claim-free.
+/// Returns a machine that has read, found nothing, and runs optimistically.
 fn open() -> Run {
     let mut run = Run::new();
     assert_eq!(run.feed(Event::Look), Action::Read);
@@ -60,7 +60,7 @@ fn what_may_still_be_made_is_not_told_to_be_not_made_because_nothing_else_was_st
     // A stored settlement fences it.
     let mut fenced = run.clone();
     assert!(matches!(fenced.feed(Event::Settle(RELEASE)), Action::Apply(Write::Settle { .. })));
-    assert_eq!(fenced.feed(Event::Answered(Written::Applied)), Action::Settled(End::Recorded));
+    assert_eq!(fenced.feed(Event::Answered(WriteOutcome::Applied)), Action::Settled(End::Recorded));
 }
 
 #[test]

@@ -71,7 +71,7 @@ pub(super) fn encoding(response: &StoredResponse) -> AttributeValue {
     };
     match response.place {
         Place::Inline(_) => text(how),
-        Place::Parts(count) => text(format!("{how}/{count}")),
+        Place::Chunks(count) => text(format!("{how}/{count}")),
     }
 }
 
@@ -204,15 +204,16 @@ fn state(fields: &mut Fields<'_>) -> Result<State, Unreadable> {
 }
 
 fn outcome(fields: &mut Fields<'_>) -> Result<Outcome, Unreadable> {
-    let Kept::Somewhere(encoding, parts) = fields.parsed(Attribute::ResponseEncoding, parse_encoding)? else {
+    let Kept::Somewhere(encoding, chunks) = fields.parsed(Attribute::ResponseEncoding, parse_encoding)?
+    else {
         return Ok(Outcome::Omitted);
     };
     Ok(Outcome::Retained(StoredResponse {
         encoding,
         length: fields.number(Attribute::ResponseLength)?,
         sha256: fields.parsed(Attribute::ResponseSha256, parse_hex)?,
-        place: match parts {
-            Some(count) => Place::Parts(count),
+        place: match chunks {
+            Some(count) => Place::Chunks(count),
             None => Place::Inline(fields.binary(Attribute::Response)?),
         },
     }))
@@ -231,13 +232,13 @@ fn parse_encoding(text: &str) -> Option<Kept> {
     if text == OMITTED {
         return Some(Kept::Omitted);
     }
-    let (how, parts) = match text.split_once('/') {
+    let (how, chunks) = match text.split_once('/') {
         Some((how, count)) => (how, Some(parse_number(count)?)),
         None => (text, None),
     };
     match how {
-        "identity" => Some(Kept::Somewhere(Encoding::Identity, parts)),
-        "deflate" => Some(Kept::Somewhere(Encoding::Deflate, parts)),
+        "identity" => Some(Kept::Somewhere(Encoding::Identity, chunks)),
+        "deflate" => Some(Kept::Somewhere(Encoding::Deflate, chunks)),
         _ => None,
     }
 }
@@ -332,14 +333,14 @@ mod tests {
     #[test]
     fn encodings_read_back_as_they_are_written() {
         let response = |encoding, place| StoredResponse { encoding, length: 1, sha256: [0; 32], place };
-        for (written, stored, parts) in [
+        for (written, stored, chunks) in [
             ("identity", response(Encoding::Identity, Place::Inline(Bytes::new())), None),
             ("deflate", response(Encoding::Deflate, Place::Inline(Bytes::new())), None),
-            ("identity/1", response(Encoding::Identity, Place::Parts(1)), Some(1)),
-            ("deflate/16", response(Encoding::Deflate, Place::Parts(16)), Some(16)),
+            ("identity/1", response(Encoding::Identity, Place::Chunks(1)), Some(1)),
+            ("deflate/16", response(Encoding::Deflate, Place::Chunks(16)), Some(16)),
         ] {
             assert_eq!(encoding(&stored), text(written));
-            assert_eq!(parse_encoding(written), Some(Kept::Somewhere(stored.encoding, parts)));
+            assert_eq!(parse_encoding(written), Some(Kept::Somewhere(stored.encoding, chunks)));
         }
         assert_eq!(parse_encoding(OMITTED), Some(Kept::Omitted));
         for unknown in ["", "gzip", "identity/", "identity/-1", "identity/+1", "deflate/4294967296", "/1"] {

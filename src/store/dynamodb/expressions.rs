@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use super::attributes::{Attribute, AttributeNames};
 use crate::{
     record::{Lock, Status},
-    store::Seen,
+    store::Revision,
 };
 
 /// T1, and a conclusion if there's no record.
@@ -100,7 +100,7 @@ impl<T> BySeen<T> {
 
     /// `None` if no record can be at this version: a STARTED one has a lease, and a settled one has an expiry
     /// and no lease.
-    pub(super) fn of(&self, seen: &Seen) -> Option<&T> {
+    pub(super) fn of(&self, seen: &Revision) -> Option<&T> {
         match (seen.status, seen.lease_until, seen.expires_at) {
             (Status::Started, Some(_), Some(_)) => Some(&self.started),
             (Status::Started, Some(_), None) => Some(&self.lasting),
@@ -115,8 +115,8 @@ impl<T> BySeen<T> {
 pub(super) struct Settling<T> {
     /// The response, in the record.
     pub(super) inline: T,
-    /// The response, in siblings.
-    pub(super) parts: T,
+    /// The response, in chunks.
+    pub(super) chunks: T,
     /// An outcome without its response.
     pub(super) omitted: T,
     /// No outcome.
@@ -127,10 +127,10 @@ pub(super) struct Settling<T> {
 
 impl<T> Settling<T> {
     fn map<U>(self, f: impl Fn(T) -> U) -> Settling<U> {
-        let Self { inline, parts, omitted, release, release_interrupted } = self;
+        let Self { inline, chunks, omitted, release, release_interrupted } = self;
         Settling {
             inline: f(inline),
-            parts: f(parts),
+            chunks: f(chunks),
             omitted: f(omitted),
             release: f(release),
             release_interrupted: f(release_interrupted),
@@ -163,7 +163,7 @@ fn settling(always: &[Attribute], old: &[Attribute], condition: &str) -> Settlin
     };
     Settling {
         inline: transition(&[ResponseEncoding, ResponseLength, ResponseSha256, Response], &[]),
-        parts: transition(&[ResponseEncoding, ResponseLength, ResponseSha256], &[]),
+        chunks: transition(&[ResponseEncoding, ResponseLength, ResponseSha256], &[]),
         omitted: transition(&[ResponseEncoding], &[]),
         release: transition(&[], &[Interrupted]),
         release_interrupted: transition(&[Interrupted], &[]),
@@ -273,10 +273,10 @@ mod tests {
         all.push(("T7 extend, without expiry".to_owned(), extend_lasting()));
         all.extend(by_seen("conclude", true).map(put));
         let settlements = |[settle, release]: [&str; 2], transitions| {
-            let Settling { inline, parts, omitted, release: released, release_interrupted } = transitions;
+            let Settling { inline, chunks, omitted, release: released, release_interrupted } = transitions;
             [
                 (format!("{settle}, response in the record"), inline),
-                (format!("{settle}, response in siblings"), parts),
+                (format!("{settle}, response in chunks"), chunks),
                 (format!("{settle}, response omitted"), omitted),
                 (release.to_owned(), released),
                 (format!("{release}, interrupted"), release_interrupted),

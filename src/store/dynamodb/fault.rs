@@ -30,7 +30,7 @@ pub(super) struct Fault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
     /// The request couldn't be built: no Region, a wrong endpoint.
-    NotMade,
+    NotCommitted,
     /// The request didn't reach a connection, because there are no credentials.
     NoCredentials,
     /// The request didn't reach a connection for another reason, usually because the endpoint isn't a valid
@@ -111,7 +111,9 @@ impl Class {
             Self::Conflict => StoreErrorKind::Conflict,
             // All of these may be temporary: a table is created or restored, a role or a key's policy is fixed,
             // credentials are renewed, a clock is set.
-            Self::NotMade | Self::MissingTable | Self::Invalid | Self::Refused => StoreErrorKind::Rejected,
+            Self::NotCommitted | Self::MissingTable | Self::Invalid | Self::Refused => {
+                StoreErrorKind::Rejected
+            }
             Self::TooLarge | Self::WrongWrites => StoreErrorKind::Unstorable,
         }
     }
@@ -166,7 +168,7 @@ impl Fault {
         }
         // Without findings, only an error from before the first attempt is definite. A timeout never is,
         // because the SDK may drop an attempt midway.
-        let unseen = !findings.seen && class != Class::NotMade;
+        let unseen = !findings.seen && class != Class::NotCommitted;
         Self {
             class,
             cause,
@@ -189,7 +191,7 @@ impl Fault {
     fn message(&self, table: &str, region: Option<&str>) -> String {
         let place = self.place(region);
         match self.class {
-            Class::NotMade => format!("the request to table `{table}` could not be made"),
+            Class::NotCommitted => format!("the request to table `{table}` could not be made"),
             Class::NoCredentials => format!(
                 "the request to table `{table}` was not sent for want of AWS credentials; set AWS_PROFILE, or \
                  AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the function a role"
@@ -243,7 +245,7 @@ where
 {
     let plain = |text: &str| Cause { text: text.to_owned(), code: None, request_id: None };
     match error {
-        SdkError::ConstructionFailure(_) => (Class::NotMade, plain(&innermost(error))),
+        SdkError::ConstructionFailure(_) => (Class::NotCommitted, plain(&innermost(error))),
         SdkError::TimeoutError(_) => (Class::TimedOut, plain("the time-out of the attempt or the operation")),
         SdkError::DispatchFailure(failure) if failure.is_timeout() => {
             (Class::TimedOut, plain(&innermost(error)))

@@ -22,7 +22,8 @@ use crate::{
     outcome::{Outcome, Place, StoredResponse},
     record::State,
     store::{
-        Committed, OwnWrites, Settlement, StoreError, StoreErrorKind, Transactions, Write, Writes, Written,
+        CommitOutcome, OwnWrites, Settlement, StoreError, StoreErrorKind, Transactions, Write, WriteOutcome,
+        Writes,
     },
 };
 
@@ -204,12 +205,14 @@ impl DynamoDbStore {
         write: &Write,
         writes: &OwnWrites,
         token: &str,
-    ) -> Result<Committed, StoreError> {
+    ) -> Result<CommitOutcome, StoreError> {
         let own = self.checked(key, Some(write), writes)?;
         self.check_sort_key(key).await?;
         let Some(first) = self.record_item_of(key, write) else {
             return match write {
-                Write::Conclude { .. } => Ok(Committed::Answered(Written::Refused(self.get(key).await?))),
+                Write::Conclude { .. } => {
+                    Ok(CommitOutcome::Answered(WriteOutcome::Refused(self.get(key).await?)))
+                }
                 _ => Err(StoreError::new(
                     StoreErrorKind::Rejected,
                     format!("the write to `{key}` is none that goes into a transaction"),
@@ -227,13 +230,13 @@ impl DynamoDbStore {
             .client_request_token(token);
         let (answer, findings) = observed(request.send()).await;
         match answer {
-            Ok(_) => Ok(Committed::Answered(Written::Applied)),
+            Ok(_) => Ok(CommitOutcome::Answered(WriteOutcome::Applied)),
             Err(error) => {
                 let committed = self.cancelled(key, own, error, findings).await?;
                 // The write requires that no record exists, but one does.
                 match (committed, write) {
-                    (Committed::Answered(written), Write::Conclude { seen: None, .. }) => {
-                        self.shown(key, written).await.map(Committed::Answered)
+                    (CommitOutcome::Answered(written), Write::Conclude { seen: None, .. }) => {
+                        self.shown(key, written).await.map(CommitOutcome::Answered)
                     }
                     (committed, _) => Ok(committed),
                 }
@@ -293,7 +296,7 @@ impl Transactions for DynamoDbStore {
         write: &'a Write,
         writes: &'a OwnWrites,
         token: &'a str,
-    ) -> BoxFuture<'a, Result<Committed, StoreError>> {
+    ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>> {
         Box::pin(self.commit_now(key, write, writes, token))
     }
 }

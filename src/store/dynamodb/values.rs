@@ -11,7 +11,7 @@ use super::{
 use crate::{
     outcome::{Outcome, Place},
     record::{Generation, Lock, Owner, Status},
-    store::{Seen, Settlement},
+    store::{Revision, Settlement},
     time::Timestamp,
 };
 
@@ -20,7 +20,7 @@ pub(super) type Values = HashMap<String, AttributeValue>;
 
 /// Values for the expressions of T2: the version that was seen. Without an expiry or a lease, the expressions
 /// don't use a value for it.
-pub(super) fn reclaim(seen: &Seen) -> Values {
+pub(super) fn reclaim(seen: &Revision) -> Values {
     let mut values = Values::with_capacity(8);
     values.insert(":seen_status".to_owned(), codec::status(seen.status));
     values.insert(":seen_owner".to_owned(), codec::owner(seen.owner));
@@ -35,7 +35,7 @@ pub(super) fn reclaim(seen: &Seen) -> Values {
 }
 
 /// Values for the expressions of T3.
-pub(super) fn take_over(seen: &Seen, lease_until: Timestamp, lock: &Lock) -> Values {
+pub(super) fn take_over(seen: &Revision, lease_until: Timestamp, lock: &Lock) -> Values {
     let mut values = Values::with_capacity(16);
     values.insert(":started".to_owned(), codec::status(Status::Started));
     values.insert(":seen_owner".to_owned(), codec::owner(seen.owner));
@@ -90,7 +90,7 @@ pub(super) fn settle<'a>(plans: &'a Settling<Plan>, settlement: &Settlement) -> 
             values.insert(":response".to_owned(), codec::binary(kept));
             (&plans.inline, values)
         }
-        Place::Parts(_) => (&plans.parts, values),
+        Place::Chunks(_) => (&plans.chunks, values),
     }
 }
 
@@ -113,14 +113,19 @@ pub(super) fn extend(lease_until: Timestamp, expires_at: Option<Timestamp>) -> V
 }
 
 /// The whole version that was seen.
-pub(super) fn as_seen(seen: &Seen) -> Values {
+pub(super) fn as_seen(seen: &Revision) -> Values {
     let mut values = reclaim(seen);
     values.insert(":seen_lock_acquired_at".to_owned(), codec::millis(seen.lock_acquired_at));
     values
 }
 
 /// Adds the version that an operator saw, and the operator's owner and generation.
-pub(super) fn of_operator(mut values: Values, seen: &Seen, owner: Owner, generation: Generation) -> Values {
+pub(super) fn of_operator(
+    mut values: Values,
+    seen: &Revision,
+    owner: Owner,
+    generation: Generation,
+) -> Values {
     values.extend(as_seen(seen));
     values.insert(":owner".to_owned(), codec::owner(owner));
     values.insert(":generation".to_owned(), codec::generation(generation));

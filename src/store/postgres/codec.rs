@@ -237,7 +237,7 @@ fn encoding(outcome: &Outcome) -> String {
     match response.place {
         Place::Inline(_) => how.to_owned(),
         // This store doesn't split responses, and never creates such a record itself.
-        Place::Parts(count) => format!("{how}/{count}"),
+        Place::Chunks(count) => format!("{how}/{count}"),
     }
 }
 
@@ -334,7 +334,7 @@ fn outcome(fields: &Fields<'_>) -> Result<Outcome, Unreadable> {
         };
     };
     let place = match parts {
-        Some(count) if fields.is_null(Column::Response) => Place::Parts(count),
+        Some(count) if fields.is_null(Column::Response) => Place::Chunks(count),
         Some(_) => {
             return Err(Unreadable::new(Column::Response, "is in the record, and said to be elsewhere"));
         }
@@ -438,8 +438,8 @@ mod tests {
         for (written, outcome, parts) in [
             ("identity", kept(Encoding::Identity, Place::Inline(Bytes::new())), None),
             ("deflate", kept(Encoding::Deflate, Place::Inline(Bytes::new())), None),
-            ("identity/1", kept(Encoding::Identity, Place::Parts(1)), Some(1)),
-            ("deflate/16", kept(Encoding::Deflate, Place::Parts(16)), Some(16)),
+            ("identity/1", kept(Encoding::Identity, Place::Chunks(1)), Some(1)),
+            ("deflate/16", kept(Encoding::Deflate, Place::Chunks(16)), Some(16)),
         ] {
             assert_eq!(encoding(&outcome), written);
             let Outcome::Retained(response) = outcome else { panic!() };

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     key::StoredKey,
     record::Record,
-    store::{StoreError, Write, Written},
+    store::{StoreError, Write, WriteOutcome},
     time,
 };
 
@@ -136,7 +136,7 @@ impl PostgresTransaction<'_> {
     ///
     /// After a dropped future, the write may have been applied in the transaction, not applied, or may still be
     /// applied later.
-    pub async fn apply(&self, key: &StoredKey, write: &Write) -> Result<Written, StoreError> {
+    pub async fn apply(&self, key: &StoredKey, write: &Write) -> Result<WriteOutcome, StoreError> {
         let inner = self.inner;
         let draft = Draft::of(write).map_err(|fault| inner.error(fault))?;
         let statement = inner.in_transaction.of(write);

@@ -12,7 +12,7 @@ use crate::{
     key::StoredKey,
     outcome::{Outcome, Place, StoredResponse},
     record::{Record, State},
-    store::{Seen, Settlement, Write},
+    store::{Revision, Settlement, Write},
 };
 
 impl Statements {
@@ -136,7 +136,7 @@ fn kept(write: &Write) -> Option<&Bytes> {
 }
 
 /// The value of `column` in the version that was seen.
-fn as_seen(column: Column, seen: &Seen) -> Value<'_> {
+fn as_seen(column: Column, seen: &Revision) -> Value<'_> {
     match column {
         Column::Status => Value::Text(seen.status.as_str()),
         Column::Owner => codec::owner(&seen.owner),

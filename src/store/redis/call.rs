@@ -72,11 +72,11 @@ impl RedisStore {
                 Class::Elsewhere { .. } if !nodes.is_cluster() => {
                     return Err(Fault::new(Class::IsCluster, &node.address));
                 }
-                Class::Elsewhere { node, for_good } if redirections < MAX_REDIRECTIONS => {
-                    if *for_good {
+                Class::Elsewhere { node, permanent } if redirections < MAX_REDIRECTIONS => {
+                    if *permanent {
                         nodes.forget();
                     }
-                    redirected = Some((nodes.at(node), !for_good));
+                    redirected = Some((nodes.at(node), !permanent));
                     (attempts, redirections) = (0, redirections + 1);
                 }
                 // Another node may have taken over this one's slots.

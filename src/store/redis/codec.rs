@@ -135,7 +135,7 @@ fn encoding(response: &StoredResponse) -> Bytes {
     };
     match response.place {
         Place::Inline(_) => word(how),
-        Place::Parts(count) => text(format_args!("{how}/{count}")),
+        Place::Chunks(count) => text(format_args!("{how}/{count}")),
     }
 }
 
@@ -212,7 +212,7 @@ fn kept(fields: &mut Fields) -> Result<Outcome, Unreadable> {
         length: fields.number(RESPONSE_LENGTH)?,
         sha256: fields.digest(RESPONSE_SHA256)?,
         place: match parts {
-            Some(count) => Place::Parts(count),
+            Some(count) => Place::Chunks(count),
             None => Place::Inline(fields.take(RESPONSE)?),
         },
     }))

@@ -27,7 +27,7 @@ pub(super) enum Class {
     /// The script isn't loaded.
     NoScript,
     /// Another node of the cluster has the key, permanently or until the slot has moved.
-    Elsewhere { node: Address, for_good: bool },
+    Elsewhere { node: Address, permanent: bool },
     /// The server belongs to a cluster, but isn't configured as one.
     IsCluster,
     /// No node currently serves the key's slot.
@@ -318,7 +318,7 @@ fn of_sentence(text: &str) -> Class {
 /// `MOVED 3999 host:port`, and `ASK` likewise.
 fn elsewhere(code: &str, details: &str, asked: &Address) -> Class {
     let node = details.split_whitespace().nth(1).and_then(|node| Address::parse(node, Some(asked)));
-    node.map_or(Class::Unreadable, |node| Class::Elsewhere { node, for_good: code == "MOVED" })
+    node.map_or(Class::Unreadable, |node| Class::Elsewhere { node, permanent: code == "MOVED" })
 }
 
 #[cfg(test)]
@@ -395,9 +395,9 @@ mod tests {
     fn another_node_is_found_in_the_answer() {
         let class = answered("MOVED 3999 127.0.0.1:6381").class;
         let node = Address { host: "127.0.0.1".into(), port: 6381 };
-        assert_eq!(class, Class::Elsewhere { node, for_good: true });
+        assert_eq!(class, Class::Elsewhere { node, permanent: true });
         let node = Address { host: "h".into(), port: 6381 };
-        assert_eq!(answered("ASK 3999 :6381").class, Class::Elsewhere { node, for_good: false });
+        assert_eq!(answered("ASK 3999 :6381").class, Class::Elsewhere { node, permanent: false });
         assert_eq!(answered("MOVED 3999").class, Class::Unreadable);
     }
 }

@@ -8,7 +8,7 @@ use redis::{Cmd, Script, cmd};
 use super::codec::{self, Field, Values, millis, text, word};
 use crate::{
     record::{Generation, Owner, Status},
-    store::{Seen, Settlement, Write},
+    store::{Revision, Settlement, Write},
     time::Timestamp,
 };
 
@@ -133,7 +133,7 @@ impl Transition {
         }
     }
 
-    fn if_seen(self, seen: &Seen) -> Self {
+    fn if_seen(self, seen: &Revision) -> Self {
         self.if_status(seen.status)
             .if_held(seen.owner, seen.generation)
             .if_equal(codec::LOCK_ACQUIRED_AT, millis(seen.lock_acquired_at))

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, future::Future};
 
-use lambda_idempotency::{ErrorKind, Metric};
+use lambda_idempotency::{ErrorKind, metrics::Metric};
 use metrics::{Counter, Gauge, Histogram, Key as Name, KeyName, Metadata, Recorder, SharedString, Unit};
 
 use super::*;

@@ -6,8 +6,10 @@ use std::{
 };
 
 use lambda_idempotency::{
-    Begun, BoxFuture, Fingerprint, Status, Timestamp, current,
+    Begun, Fingerprint, current,
     lambda::batch::{BatchAnswer, KinesisRecord},
+    store::{BoxFuture, Status},
+    time::Timestamp,
 };
 
 use super::{

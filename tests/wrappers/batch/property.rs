@@ -8,7 +8,7 @@ use std::{
     sync::Mutex,
 };
 
-use lambda_idempotency::{BoxFuture, SystemClock};
+use lambda_idempotency::{store::BoxFuture, time::SystemClock};
 use serde_json::Value;
 use testkit::random::Random;
 
@@ -57,7 +57,7 @@ struct Known {
 struct Queue {
     seed: u64,
     is_fifo: bool,
-    policy: OnFinalFailure,
+    policy: OnPermanentFailure,
     sent: Vec<Sent>,
     random: Arc<Mutex<Random>>,
     known: Arc<Mutex<Known>>,
@@ -75,7 +75,7 @@ impl Queue {
             group: random.below(3),
         });
         let sent = sent.collect();
-        let policy = [OnFinalFailure::Return, OnFinalFailure::Acknowledge][random.index(2)];
+        let policy = [OnPermanentFailure::Return, OnPermanentFailure::Acknowledge][random.index(2)];
         let is_fifo = random.below(2) == 0;
         let clock = Paused::new();
         let bench = Bench::over(Arc::new(MemoryStore::new()), |builder| builder.clock(clock.clone()));
@@ -128,7 +128,7 @@ impl Queue {
         self.store.takes_claims_alone.store(is_in_vain, Ordering::SeqCst);
         let width = NonZeroUsize::new(1 + self.below(5) as usize).unwrap();
         let worker = self.idempotency.sqs(by_order, self.handler(is_end, !is_in_vain));
-        let worker = worker.concurrency(width).on_final_failure(self.policy);
+        let worker = worker.concurrency(width).on_permanent_failure(self.policy);
         let event = self.event(&batch);
         let one = || async {
             let answer = told(&worker, &event, deadline).await.unwrap();
@@ -148,7 +148,7 @@ impl Queue {
             let may_be = match known.settled.get(&key) {
                 Some(Ended { payload: handled, does: Does::Succeeds, .. }) => *handled == payload,
                 Some(Ended { payload: handled, is_recorded, .. }) => {
-                    *handled == payload && *is_recorded && self.policy == OnFinalFailure::Acknowledge
+                    *handled == payload && *is_recorded && self.policy == OnPermanentFailure::Acknowledge
                 }
                 None => false,
             };
@@ -188,7 +188,7 @@ impl Queue {
                 match does {
                     Does::Succeeds => Ok("done".to_owned()),
                     Does::Fails => Err("not now".into()),
-                    Does::FailsForGood => Err(Failure::for_good("Never", "never")),
+                    Does::FailsForGood => Err(Failure::permanent("Never", "never")),
                     Does::Panics => panic!("as it was told"),
                 }
             })
@@ -213,7 +213,7 @@ impl Queue {
             let Sent { key, payload, group } = self.sent[place];
             let never = known.settled.get(&key).is_some_and(|ended| {
                 ended.payload != payload
-                    || ended.does != Does::Succeeds && self.policy == OnFinalFailure::Return
+                    || ended.does != Does::Succeeds && self.policy == OnPermanentFailure::Return
             });
             if never {
                 blocked.insert(group);
@@ -226,11 +226,17 @@ impl Queue {
 }
 
 impl Known {
-    fn check_is_behind(&mut self, place: usize, earlier: usize, of_earlier: &Sent, policy: OnFinalFailure) {
+    fn check_is_behind(
+        &mut self,
+        place: usize,
+        earlier: usize,
+        of_earlier: &Sent,
+        policy: OnPermanentFailure,
+    ) {
         let is_done = match self.settled.get(&of_earlier.key) {
             Some(ended) => {
                 ended.payload == of_earlier.payload
-                    && (ended.does == Does::Succeeds || policy == OnFinalFailure::Acknowledge)
+                    && (ended.does == Does::Succeeds || policy == OnPermanentFailure::Acknowledge)
             }
             None => false,
         };

@@ -9,12 +9,13 @@ use std::{
 };
 
 use lambda_idempotency::{
-    BoxFuture, Builder, Clock, Error, Idempotency, Key, Record, Store, StoredKey, SystemClock, Timestamp,
+    Builder, Error, Idempotency, Key, Store, StoredKey,
     lambda::{
         batch::{self, Batch, BatchAnswer, Failure, SqsMessage},
         event::IntoKey,
     },
-    store::{StoreError, StoreErrorKind, Write, Written, memory::MemoryStore},
+    store::{BoxFuture, Record, StoreError, StoreErrorKind, Write, WriteOutcome, memory::MemoryStore},
+    time::{Clock, SystemClock, Timestamp},
 };
 use lambda_runtime::{Context, LambdaEvent, tower::ServiceExt};
 use serde_json::{Value, json, value::RawValue};
@@ -112,7 +113,7 @@ impl Store for Counting {
         &'a self,
         key: &'a StoredKey,
         write: &'a Write,
-    ) -> BoxFuture<'a, Result<Written, StoreError>> {
+    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
         Box::pin(async move {
             self.asked()?;
             // Lets other tasks run, as a network call does.
@@ -260,7 +261,7 @@ impl Orders {
             ("fail", _) => return Err(format!("{CANARY}: no luck with {order}").into()),
             ("panic", _) => panic!("as it was told"),
             ("final", _) => {
-                return Err(Failure::for_good("NoStock", format!("{CANARY}: none of it is left")));
+                return Err(Failure::permanent("NoStock", format!("{CANARY}: none of it is left")));
             }
             ("held", _) => {
                 self.held.notify_one();

@@ -3,9 +3,12 @@
 use std::{convert::Infallible, future::pending, time::Duration};
 
 use lambda_idempotency::{
-    Begun, BoxFuture, Builder, Claim, Execution, Fingerprint, Idempotency, Key, OnStoreFailure, Outcome,
-    Record, State, Store, StoredKey, StoredResponse,
-    store::{StoreError, StoreErrorKind, Write, Written, memory::MemoryStore},
+    Begun, Builder, Claim, Fingerprint, Idempotency, Key, Store, StoredKey,
+    settings::{Execution, OnStoreFailure},
+    store::{
+        BoxFuture, Outcome, Record, State, StoreError, StoreErrorKind, StoredResponse, Write, WriteOutcome,
+        memory::MemoryStore,
+    },
 };
 
 use super::secret;
@@ -115,7 +118,7 @@ impl Store for Forgetful {
         &'a self,
         key: &'a StoredKey,
         write: &'a Write,
-    ) -> BoxFuture<'a, Result<Written, StoreError>> {
+    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
         match write {
             Write::Settle { .. } => {
                 Box::pin(async { Err(StoreError::new(self.1, "it forgets").maybe_applied(true)) })

@@ -13,9 +13,10 @@ use aws_sdk_dynamodb::{
     types::AttributeValue::{self, B, Bool, L, N, S},
 };
 use lambda_idempotency::{
-    Encoding, ErrorKind, Fingerprint, Idempotency, Key, Outcome, Place, Record, RunError, Scope, State,
-    StoredKey,
-    store::{StoreErrorKind, dynamodb::DynamoDbStore, memory::MemoryStore},
+    ErrorKind, Fingerprint, Idempotency, Key, RunError, Scope, StoredKey,
+    store::{
+        Encoding, Outcome, Place, Record, State, StoreErrorKind, dynamodb::DynamoDbStore, memory::MemoryStore,
+    },
 };
 use sha2::{Digest as _, Sha256};
 
@@ -133,7 +134,7 @@ fn act(item: &Item, record: Record) {
         async { Ok::<_, std::io::Error>("new".to_owned()) }
     }));
     let is_same = record.fingerprint == Fingerprint::of(&PAYLOAD).expect("a number has a fingerprint");
-    let is_far = |time: lambda_idempotency::Timestamp| time.as_millis() > 9_000_000_000_000;
+    let is_far = |time: lambda_idempotency::time::Timestamp| time.as_millis() > 9_000_000_000_000;
     let is_live = record.expires_at.is_none_or(is_far);
     match (&record.state, result) {
         (State::Started { lease_until }, _) if is_far(*lease_until) => {

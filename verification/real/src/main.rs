@@ -37,7 +37,7 @@ usage: verification-real agreement [--long]
                 store: each is answered in time, and with the truth
 
 FORM is where the effect is, and the record: `ledger` (default), a file, outside of any transaction, the record in
-DynamoDB; `postgres` and `redis`, a file, the record there; `transaction`, in the completion's own transaction; `claim-free`, with the
+DynamoDB; `postgres` and `redis`, a file, the record there; `transaction`, in the completion's own transaction; `optimistic`, with the
 finished record and no claim; `postgres-transaction`, in one PostgreSQL transaction with the record. In those three there is one
 effect, whatever dies where.
 

@@ -16,7 +16,10 @@ mod trouble;
 
 use std::{sync::Arc, time::Duration};
 
-use lambda_idempotency::{Clock as _, Store, SystemClock, Timestamp};
+use lambda_idempotency::{
+    Store,
+    time::{Clock as _, SystemClock, Timestamp},
+};
 use lambda_idempotency_rehearsal::{
     clock,
     problem::{Context, Problem, Result},

@@ -6,7 +6,7 @@ use aws_sdk_dynamodb::{
     Client, Config,
     config::{BehaviorVersion, Builder, Credentials, Region},
 };
-use lambda_idempotency::{Owner, store::dynamodb::DynamoDbStore};
+use lambda_idempotency::store::{Owner, dynamodb::DynamoDbStore};
 use lambda_idempotency_rehearsal::{
     database::{ACCESS_KEY, Database, REGION},
     problem::{Context, Problem, Result},

@@ -4,12 +4,14 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use aws_sdk_dynamodb::{Client, config::retry::RetryPartition, types::AttributeValue};
 use lambda_idempotency::{
-    BoxFuture, Clock, Store, StoredKey, SystemClock, Timestamp,
+    Store, StoredKey,
     store::{
+        BoxFuture,
         dynamodb::{DynamoDbStore, DynamoDbStoreBuilder},
         postgres::{PostgresStore, PostgresStoreBuilder},
         redis::{RedisStore, RedisStoreBuilder},
     },
+    time::{Clock, SystemClock, Timestamp},
 };
 use lambda_idempotency_rehearsal::problem::{Context, Problem, Result};
 

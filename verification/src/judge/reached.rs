@@ -1,9 +1,8 @@
 //! The marks that one step reaches.
 
 use lambda_idempotency::{
-    Outcome, State as RecordState,
     protocol::{Action, Decline, End, Event, Refusal},
-    store::{Settlement, StoreErrorKind, Write, Written},
+    store::{Outcome, Settlement, State as RecordState, StoreErrorKind, Write, WriteOutcome},
 };
 
 use super::Step;
@@ -25,7 +24,7 @@ impl Step<'_> {
                     coverage.reach(Mark::TookOver);
                 }
                 match self.event {
-                    Event::Answered(Written::Refused(_)) => Some(Mark::OwnByRefusal),
+                    Event::Answered(WriteOutcome::Refused(_)) => Some(Mark::OwnByRefusal),
                     Event::Found(_) => Some(Mark::OwnByRead),
                     _ => None,
                 }
@@ -53,7 +52,7 @@ impl Step<'_> {
                 Some(RecordState::Completed(_) | RecordState::Failed(_)) => Mark::OpenExpired,
             }),
             Action::Extended(_) => Some(match self.event {
-                Event::Answered(Written::Refused(_)) => Mark::ExtendedBefore,
+                Event::Answered(WriteOutcome::Refused(_)) => Mark::ExtendedBefore,
                 _ => Mark::Extended,
             }),
             Action::NotExtended => Some(match self.event {

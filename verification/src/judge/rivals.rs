@@ -1,8 +1,8 @@
 //! Checks the step when another delivery's record is in the way of a handler that ran without a claim.
 
 use lambda_idempotency::{
-    State as RecordState,
     protocol::{Action, End, Refusal},
+    store::State as RecordState,
 };
 
 use super::Step;

@@ -1,9 +1,8 @@
 //! An ambiguous transaction is resent unchanged, and no two different ones share a token.
 
 use lambda_idempotency::{
-    Record, Status,
     protocol::{Action, Event, Fault},
-    store::{Seen, Write, Written},
+    store::{Record, Revision, Status, Write, WriteOutcome},
 };
 
 use super::Step;
@@ -42,7 +41,7 @@ impl Step<'_> {
     /// Whether the event proves that the earlier request can no longer be applied.
     fn cannot_be_made(&self, before: &Sent) -> bool {
         let shown = match self.event {
-            Event::Answered(Written::Refused(record)) | Event::Found(record) => record.as_ref(),
+            Event::Answered(WriteOutcome::Refused(record)) | Event::Found(record) => record.as_ref(),
             _ => return false,
         };
         match &before.write {
@@ -51,7 +50,7 @@ impl Step<'_> {
                     && record.owner == *owner
                     && record.generation == *generation
             }),
-            Write::Conclude { seen, .. } => *seen != shown.map(Seen::of),
+            Write::Conclude { seen, .. } => *seen != shown.map(Revision::of),
             _ => false,
         }
     }

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use lambda_idempotency::{
-    Execution, Generation, Owner, Record, State as RecordState, Status, Timestamp,
     protocol::{Action, Event, Fault, Held, Plan, Refusal, Rules},
-    store::{StoreErrorKind, Write, Written},
+    settings::Execution,
+    store::{Generation, Owner, Record, State as RecordState, Status, StoreErrorKind, Write, WriteOutcome},
+    time::Timestamp,
 };
 
 use crate::{
@@ -99,9 +100,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         does: |moment, (state, action)| match (moment.event, &action) {
             (Event::Begin, Action::Refused(Refusal::NoTimeLeft)) => {
                 let plan = Plan { lease_until: FAR, usable_until: FAR, ..moment.plan.clone() };
-                let state = lambda_idempotency::protocol::State::new(plan);
+                let mut state = lambda_idempotency::protocol::State::new(plan);
                 let begin = lambda_idempotency::protocol::Input { now: moment.now, event: Event::Begin };
-                lambda_idempotency::protocol::step(state, begin)
+                let action = lambda_idempotency::protocol::step(&mut state, begin);
+                (state, action)
             }
             _ => (state, action),
         },
@@ -111,14 +113,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "the handler starts though no time is left",
         caught_by: Invariant::StartInTime,
         does: |moment, (state, action)| match (moment.event, &action, &moment.before.sent) {
-            (Event::Answered(Written::Applied), Action::Apply(Write::Settle { .. }), Some((_, sent)))
-                if !moment.is_settling() =>
-            {
-                match granted(sent) {
-                    Some(held) => (state, Action::Claimed(held)),
-                    None => (state, action),
-                }
-            }
+            (
+                Event::Answered(WriteOutcome::Applied),
+                Action::Apply(Write::Settle { .. }),
+                Some((_, sent)),
+            ) if !moment.is_settling() => match granted(sent) {
+                Some(held) => (state, Action::Claimed(held)),
+                None => (state, action),
+            },
             _ => (state, action),
         },
         ..NONE
@@ -224,7 +226,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         caught_by: Invariant::GrantBeforeStart,
         does: |moment, (state, action)| match (moment.event, &action) {
             (
-                Event::Answered(Written::Refused(None)) | Event::Found(None),
+                Event::Answered(WriteOutcome::Refused(None)) | Event::Found(None),
                 Action::Apply(Write::Claim(_)),
             ) if !moment.is_settling() => {
                 let held = granted(&action);
@@ -239,7 +241,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         caught_by: Invariant::GrantBeforeStart,
         hears: |moment, event| match event {
             Event::Failed(_) if moment.is_doubtful() && !moment.is_settling() => {
-                Event::Answered(Written::Applied)
+                Event::Answered(WriteOutcome::Applied)
             }
             event => event,
         },
@@ -267,7 +269,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
             Event::Failed(Fault { kind: StoreErrorKind::Unavailable, maybe_applied: false })
                 if !moment.is_settling() =>
             {
-                Event::Answered(Written::Applied)
+                Event::Answered(WriteOutcome::Applied)
             }
             event => event,
         },
@@ -398,7 +400,7 @@ fn with_lease(record: Record, lease: impl Fn(Timestamp) -> Timestamp) -> Record 
     }
 }
 
-pub(super) fn with_lock(outcome: Outcome, change: impl Fn(&mut lambda_idempotency::Lock)) -> Outcome {
+pub(super) fn with_lock(outcome: Outcome, change: impl Fn(&mut lambda_idempotency::store::Lock)) -> Outcome {
     let (state, mut action) = outcome;
     if let Action::Apply(Write::Claim(lock) | Write::Reclaim { lock, .. } | Write::TakeOver { lock, .. }) =
         &mut action

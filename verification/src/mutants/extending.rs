@@ -1,9 +1,8 @@
 //! Mutants of how a lease is extended (T7).
 
 use lambda_idempotency::{
-    Record, State as RecordState, Status,
     protocol::{Action, Event, Held},
-    store::{Write, Written},
+    store::{Record, State as RecordState, Status, Write, WriteOutcome},
 };
 
 use crate::{
@@ -118,7 +117,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         caught_by: Invariant::GrantBeforeStart,
         space: extended,
         hears: |moment, event| match event {
-            Event::Failed(_) if is_extending(moment) => Event::Answered(Written::Applied),
+            Event::Failed(_) if is_extending(moment) => Event::Answered(WriteOutcome::Applied),
             event => event,
         },
         ..NONE
@@ -163,15 +162,15 @@ pub(super) const MUTANTS: &[Mutant] = &[
             (_, Action::Nothing, Some(held), Some(Action::Apply(Write::Extend { lease_until, .. }))) => {
                 let held = Held { lease_until: *lease_until, ..held.clone() };
                 match moment.event {
-                    Event::Answered(Written::Applied) => (state, Action::Extended(held)),
+                    Event::Answered(WriteOutcome::Applied) => (state, Action::Extended(held)),
                     // An earlier extension of the same claim extended it.
-                    Event::Answered(Written::Refused(Some(record)))
+                    Event::Answered(WriteOutcome::Refused(Some(record)))
                         if record.owner == held.owner && record.status() == Status::Started =>
                     {
                         let lease_until = record.lease_until().unwrap_or(held.lease_until);
                         (state, Action::Extended(Held { lease_until, ..held }))
                     }
-                    Event::Answered(Written::Refused(_)) => (state, Action::Lost),
+                    Event::Answered(WriteOutcome::Refused(_)) => (state, Action::Lost),
                     _ => (state, Action::NotExtended),
                 }
             }
@@ -184,7 +183,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         caught_by: Invariant::OwnRecognised,
         space: || Configuration { faults: 2, ..extended() },
         does: |moment, (state, action)| match (moment.event, action) {
-            (Event::Answered(Written::Refused(Some(_))), Action::Extended(_)) => (state, Action::Lost),
+            (Event::Answered(WriteOutcome::Refused(Some(_))), Action::Extended(_)) => (state, Action::Lost),
             (_, action) => (state, action),
         },
         ..NONE

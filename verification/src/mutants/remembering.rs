@@ -2,9 +2,8 @@
 //! and, under at-most-once, claims that were never settled.
 
 use lambda_idempotency::{
-    Record, State as RecordState, Status,
     protocol::{Action, Event, Held, Intent, Refusal},
-    store::{Settlement, Write, Written},
+    store::{Record, Settlement, State as RecordState, Status, Write, WriteOutcome},
 };
 
 use crate::{
@@ -200,7 +199,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
 /// Whether the last request was a claim rather than a settlement.
 fn is_claiming(moment: &Moment<'_>) -> bool {
     matches!(moment.sent(), Some(Action::Apply(write)) if write.lock().is_some())
-        && matches!(moment.event, Event::Failed(_) | Event::Answered(Written::Refused(_)))
+        && matches!(moment.event, Event::Failed(_) | Event::Answered(WriteOutcome::Refused(_)))
 }
 
 /// Changes the `interrupted` flag of a release.

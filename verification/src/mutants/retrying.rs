@@ -116,7 +116,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
                 &mut action
                 && *moment.event == Event::Resumed
             {
-                *outcome = lambda_idempotency::Outcome::Omitted;
+                *outcome = lambda_idempotency::store::Outcome::Omitted;
             }
             (state, action)
         },

@@ -1,9 +1,9 @@
 //! Mutants of how a claim is settled.
 
 use lambda_idempotency::{
-    Generation, Outcome as Answer, Timestamp,
     protocol::{Action, End, Event, Intent, Refusal},
-    store::{Settlement, Write, Written},
+    store::{Generation, Outcome as Answer, Settlement, Write, WriteOutcome},
+    time::Timestamp,
 };
 
 use crate::{
@@ -73,7 +73,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         caught_by: Invariant::RecordedIsStored,
         hears: |moment, event| match event {
             Event::Failed(_) if moment.is_doubtful() && moment.is_settling() => {
-                Event::Answered(Written::Applied)
+                Event::Answered(WriteOutcome::Applied)
             }
             event => event,
         },
@@ -84,7 +84,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         caught_by: Invariant::RecordedIsStored,
         hears: |moment, event| match event {
             Event::Failed(_) if !moment.is_doubtful() && moment.is_settling() => {
-                Event::Answered(Written::Applied)
+                Event::Answered(WriteOutcome::Applied)
             }
             event => event,
         },
@@ -149,9 +149,12 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "an own settlement is taken for another's",
         caught_by: Invariant::OwnRecognised,
         hears: |moment, event| match event {
-            Event::Answered(Written::Refused(Some(record))) if moment.is_settling() => {
+            Event::Answered(WriteOutcome::Refused(Some(record))) if moment.is_settling() => {
                 let generation = Generation::new(record.generation.get() + 1);
-                Event::Answered(Written::Refused(Some(lambda_idempotency::Record { generation, ..record })))
+                Event::Answered(WriteOutcome::Refused(Some(lambda_idempotency::store::Record {
+                    generation,
+                    ..record
+                })))
             }
             event => event,
         },
@@ -203,9 +206,9 @@ pub(super) fn with_settlement(outcome: Outcome, change: impl Fn(Settlement) -> S
 }
 
 /// The record that the event shows.
-pub(super) fn shown<'a>(moment: &Moment<'a>) -> Option<&'a lambda_idempotency::Record> {
+pub(super) fn shown<'a>(moment: &Moment<'a>) -> Option<&'a lambda_idempotency::store::Record> {
     match moment.event {
-        Event::Answered(Written::Refused(record)) | Event::Found(record) => record.as_ref(),
+        Event::Answered(WriteOutcome::Refused(record)) | Event::Found(record) => record.as_ref(),
         _ => None,
     }
 }

@@ -1,8 +1,8 @@
 //! Mutants of the store's conditions.
 
 use lambda_idempotency::{
-    Generation, Record, State as RecordState, Status, Timestamp,
-    store::{Seen, Settlement, Write},
+    store::{Generation, Record, Revision, Settlement, State as RecordState, Status, Write},
+    time::Timestamp,
 };
 
 use crate::{
@@ -22,7 +22,7 @@ macro_rules! without {
             applies: |write, current| match (write, current) {
                 (Write::$write { seen, lock }, Some(record)) => {
                     let actual: fn(&Record) -> _ = $actual;
-                    let seen = Seen { $field: actual(record), ..*seen };
+                    let seen = Revision { $field: actual(record), ..*seen };
                     shipping(&Write::$write { seen, lock: lock.clone() }, current)
                 }
                 _ => shipping(write, current),
@@ -41,7 +41,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         space: operated,
         applies: |write, current| match (write, current) {
             (Write::Resolve { owner, generation, settlement, .. }, Some(record)) => {
-                let (seen, settlement) = (Seen::of(record), settlement.clone());
+                let (seen, settlement) = (Revision::of(record), settlement.clone());
                 shipping(
                     &Write::Resolve { seen, owner: *owner, generation: *generation, settlement },
                     current,
@@ -59,7 +59,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
             (Write::Resolve { seen, owner, generation, settlement }, Some(record))
                 if seen.owner == record.owner && seen.generation == record.generation =>
             {
-                let (seen, settlement) = (Seen::of(record), settlement.clone());
+                let (seen, settlement) = (Revision::of(record), settlement.clone());
                 shipping(
                     &Write::Resolve { seen, owner: *owner, generation: *generation, settlement },
                     current,
@@ -302,7 +302,8 @@ pub(super) const IMPLIED: &[Mutant] = &[
         name: "takeover does not test the status",
         applies: |write, current| match (write, current) {
             (Write::TakeOver { seen, lock }, Some(record))
-                if Seen { status: seen.status, expires_at: seen.expires_at, ..Seen::of(record) } == *seen =>
+                if Revision { status: seen.status, expires_at: seen.expires_at, ..Revision::of(record) }
+                    == *seen =>
             {
                 Effect::Put(lock.clone().into())
             }

@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use lambda_idempotency::{
-    Status,
     protocol::{Action, End, Event, Refusal},
-    store::{Settlement, Write, Written},
+    store::{Settlement, Status, Write, WriteOutcome},
 };
 
 use crate::{
@@ -113,7 +112,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         caught_by: Invariant::RecordedIsStored,
         space: transactions,
         hears: |_, event| match event {
-            Event::Declined => Event::Answered(Written::Applied),
+            Event::Declined => Event::Answered(WriteOutcome::Applied),
             event => event,
         },
         ..NONE
@@ -124,7 +123,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         space: transactions,
         hears: |moment, event| match event {
             Event::Failed(_) if moment.is_doubtful() && is_committing(moment) => {
-                Event::Answered(Written::Applied)
+                Event::Answered(WriteOutcome::Applied)
             }
             event => event,
         },

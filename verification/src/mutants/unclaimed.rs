@@ -1,9 +1,9 @@
 //! Mutants of handlers that run without a claim.
 
 use lambda_idempotency::{
-    Record, Status, Timestamp,
     protocol::{Action, End, Event, Refusal},
-    store::{Seen, Write, Written},
+    store::{Record, Revision, Status, Write, WriteOutcome},
+    time::Timestamp,
 };
 
 use crate::{
@@ -33,10 +33,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         space: || Configuration { extensions: 1, flows: &[Flow::Claim, Flow::Look], ..unclaimed() },
         applies: |write, current| match (write, current) {
             (Write::Conclude { seen: Some(seen), record }, Some(before))
-                if (Seen {
+                if (Revision {
                     lease_until: seen.lease_until,
                     expires_at: seen.expires_at,
-                    ..Seen::of(before)
+                    ..Revision::of(before)
                 }) == *seen =>
             {
                 Effect::Put(record.clone())
@@ -128,7 +128,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
         caught_by: Invariant::RecordedIsStored,
         space: unclaimed,
         hears: |moment, event| match event {
-            Event::Answered(Written::Refused(_)) if moment.is_settling() => Event::Answered(Written::Applied),
+            Event::Answered(WriteOutcome::Refused(_)) if moment.is_settling() => {
+                Event::Answered(WriteOutcome::Applied)
+            }
             event => event,
         },
         ..NONE

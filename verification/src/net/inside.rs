@@ -1,6 +1,6 @@
 //! Checks which handlers run inside a lease, and until when.
 
-use lambda_idempotency::Timestamp;
+use lambda_idempotency::time::Timestamp;
 
 use super::Net;
 use crate::{

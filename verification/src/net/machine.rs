@@ -3,9 +3,10 @@
 use std::rc::Rc;
 
 use lambda_idempotency::{
-    Execution, Outcome, Place, Record, State as RecordState, Timestamp,
     protocol::{Action, End, Event, Fault, Input, Refusal},
-    store::{Write, Written},
+    settings::Execution,
+    store::{Outcome, Place, Record, State as RecordState, Write, WriteOutcome},
+    time::Timestamp,
 };
 
 use super::{Happening, Heard, Net, Next, Position, StepKey, Stepped, intent};
@@ -254,8 +255,8 @@ impl<P: Protocol> Net<'_, P> {
         let record = |number| self.records.get(number).map(|record| Record::clone(record));
         match key.heard {
             Heard::Begin => Event::Begin,
-            Heard::Applied => Event::Answered(Written::Applied),
-            Heard::Refused(number) => Event::Answered(Written::Refused(record(number))),
+            Heard::Applied => Event::Answered(WriteOutcome::Applied),
+            Heard::Refused(number) => Event::Answered(WriteOutcome::Refused(record(number))),
             Heard::Found(number) => Event::Found(record(number)),
             Heard::Failed(kind, maybe_applied) => Event::Failed(Fault { kind, maybe_applied }),
             Heard::Resumed => Event::Resumed,
@@ -312,7 +313,7 @@ fn author(outcome: &Outcome, record: &Record) -> u8 {
     match outcome {
         Outcome::Retained(response) => match &response.place {
             Place::Inline(bytes) => bytes.first().copied().unwrap_or(NOBODY),
-            Place::Parts(_) => NOBODY,
+            Place::Chunks(_) => NOBODY,
         },
         Outcome::Omitted => drawn_by(record.owner).0,
     }

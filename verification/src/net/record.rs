@@ -3,9 +3,13 @@
 use std::rc::Rc;
 
 use lambda_idempotency::{
-    Execution, Generation, Outcome, Owner, Record, State as RecordState, Status, Timestamp,
     protocol::{Action, Event, Input, Refusal},
-    store::{Seen, Settlement, Write, Written},
+    settings::Execution,
+    store::{
+        Generation, Outcome, Owner, Record, Revision, Settlement, State as RecordState, Status, Write,
+        WriteOutcome,
+    },
+    time::Timestamp,
 };
 
 use super::{Happening, Net, Stored};
@@ -140,10 +144,10 @@ impl<P: Protocol> Net<'_, P> {
         match write {
             Write::Claim(_) => it.flaws.unless(false, Invariant::ClaimSeesVersion),
             Write::Reclaim { seen, .. } | Write::TakeOver { seen, .. } | Write::Resolve { seen, .. } => {
-                it.flaws.unless(*seen == Seen::of(current), Invariant::ClaimSeesVersion);
+                it.flaws.unless(*seen == Revision::of(current), Invariant::ClaimSeesVersion);
             }
             Write::Conclude { seen, .. } => {
-                it.flaws.unless(*seen == Some(Seen::of(current)), Invariant::ClaimSeesVersion);
+                it.flaws.unless(*seen == Some(Revision::of(current)), Invariant::ClaimSeesVersion);
             }
             Write::Extend { .. } => {
                 it.flaws.unless(holds(it, write, current, sender), Invariant::OwnerExtends);
@@ -343,9 +347,9 @@ impl<P: Protocol> Net<'_, P> {
                 Action::Apply(write) => match self.protocol.apply(write, Some(&current)) {
                     Effect::Put(record) => {
                         current = record;
-                        Event::Answered(Written::Applied)
+                        Event::Answered(WriteOutcome::Applied)
                     }
-                    _ => Event::Answered(Written::Refused(Some(current.clone()))),
+                    _ => Event::Answered(WriteOutcome::Refused(Some(current.clone()))),
                 },
                 _ => return false,
             };

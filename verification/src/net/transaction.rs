@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use lambda_idempotency::Status;
+use lambda_idempotency::store::Status;
 
 use super::{Happening, Heard, Net, Stored, record::counts};
 use crate::{

@@ -12,8 +12,9 @@ use std::{
 };
 
 use lambda_idempotency::{
-    ClaimHandle, Generation, Outcome, Owner, Place, Record, State, StoredKey, Timestamp,
-    store::{Settlement, Write},
+    ClaimHandle, StoredKey,
+    store::{Generation, Outcome, Owner, Place, Record, Settlement, State, Write},
+    time::Timestamp,
 };
 
 use super::{
@@ -526,7 +527,7 @@ fn record_outcome(
     let response = match outcome {
         Outcome::Retained(response) => match &response.place {
             Place::Inline(bytes) => Some(bytes.to_vec()),
-            Place::Parts(_) => None,
+            Place::Chunks(_) => None,
         },
         Outcome::Omitted => None,
     };

@@ -1,8 +1,8 @@
 //! Deliveries that use the low-level `Claim`, and an operator.
 
 use lambda_idempotency::{
-    Begun, Completion, Fingerprint, Key, Operation, Replay, Resolution, Resolved, RunError, Status,
-    Store as _,
+    Begun, Fingerprint, Key, Operation, Replay, Resolution, Resolved, RunError, Settled, Store as _,
+    store::Status,
 };
 
 use super::{
@@ -45,8 +45,8 @@ impl Executor {
             let completion = claim.fail(FAILURE).await.map_err(RunError::Idempotency)?;
             self.audit().reached(Item::ClaimFailed);
             return match completion {
-                Completion::Recorded => Err(RunError::Handler(Refusal)),
-                Completion::Superseded(replay) => self.replayed(&replay),
+                Settled::Recorded => Err(RunError::Handler(Refusal)),
+                Settled::Superseded(replay) => self.replayed(&replay),
             };
         }
         self.audit().effect(world.now(), run);
@@ -56,8 +56,8 @@ impl Executor {
         let completion = claim.complete(format!("{value:?}")).await.map_err(RunError::Idempotency)?;
         self.audit().reached(Item::ClaimCompleted);
         match completion {
-            Completion::Recorded => Ok(value),
-            Completion::Superseded(replay) => self.replayed(&replay),
+            Settled::Recorded => Ok(value),
+            Settled::Superseded(replay) => self.replayed(&replay),
         }
     }
 

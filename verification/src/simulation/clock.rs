@@ -5,7 +5,10 @@ use std::{
     time::Duration,
 };
 
-use lambda_idempotency::{BoxFuture, Clock, Timestamp};
+use lambda_idempotency::{
+    store::BoxFuture,
+    time::{Clock, Timestamp},
+};
 
 use super::{config::Fault, scheduler::World, undone::Undone};
 

@@ -14,8 +14,11 @@ use std::{
 };
 
 use lambda_idempotency::{
-    Clock as _, ErrorKind, Execution, Idempotency, Invocation, Key, OnHandlerError, OnInProgress,
-    OnStoreFailure, Owner, RunError, Scope, Settings, Staging, StoredKey, current, staging,
+    ErrorKind, Idempotency, Invocation, Key, RunError, Scope, Staging, StoredKey, current,
+    settings::{Execution, OnHandlerError, OnInProgress, OnStoreFailure, Settings},
+    staging,
+    store::Owner,
+    time::Clock as _,
 };
 
 use super::{
@@ -263,8 +266,8 @@ impl Executor {
         };
         let idempotency = match way {
             0 => Ok(idempotency),
-            1 => idempotency.claim_free(),
-            _ => idempotency.claim_free_looking_first(),
+            1 => idempotency.optimistic(),
+            _ => idempotency.optimistic_reading_first(),
         };
         let idempotency =
             idempotency.unwrap_or_else(|error| panic!("the simulation's settings are valid: {error}"));

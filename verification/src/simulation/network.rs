@@ -6,8 +6,12 @@ use std::{
 };
 
 use lambda_idempotency::{
-    BoxFuture, Outcome, Owner, Place, Record, State, Store, StoredKey, StoredResponse, Timestamp,
-    store::{ResponseParts, Settlement, StoreError, StoreErrorKind, Transactions, Write, Written},
+    Store, StoredKey,
+    store::{
+        BoxFuture, Outcome, Owner, Place, Record, ResponseChunks, Settlement, State, StoreError,
+        StoreErrorKind, StoredResponse, Transactions, Write, WriteOutcome,
+    },
+    time::Timestamp,
 };
 
 use super::{
@@ -112,15 +116,15 @@ fn apply(
     key: &StoredKey,
     write: &Write,
     effects: Option<&Effects>,
-) -> Written {
+) -> WriteOutcome {
     let before = stored.records.get(key);
     match sabotaged(audit.sabotage(), write, before) {
         Some(after) => {
             audit.wrote(at, key, before, write, &after, effects);
             stored.records.insert(key.clone(), after);
-            Written::Applied
+            WriteOutcome::Applied
         }
-        None => Written::Refused(before.cloned()),
+        None => WriteOutcome::Refused(before.cloned()),
     }
 }
 
@@ -172,13 +176,13 @@ impl SimulatedStore {
         }
     }
 
-    async fn apply_now(&self, key: &StoredKey, write: &Write) -> Result<Written, StoreError> {
+    async fn apply_now(&self, key: &StoredKey, write: &Write) -> Result<WriteOutcome, StoreError> {
         let call = Call::begin(self);
         let answer = self.apply_once(key, write).await;
         call.end(answer)
     }
 
-    async fn apply_once(&self, key: &StoredKey, write: &Write) -> Result<Written, StoreError> {
+    async fn apply_once(&self, key: &StoredKey, write: &Write) -> Result<WriteOutcome, StoreError> {
         let world = &self.world;
         world.count(|figures| figures.calls += 1);
         if let Write::Settle { owner, settlement: Settlement::Release { .. }, .. } = write {
@@ -221,7 +225,7 @@ impl SimulatedStore {
         Ok(written)
     }
 
-    fn at_the_table(&self, key: &StoredKey, write: &Write) -> Written {
+    fn at_the_table(&self, key: &StoredKey, write: &Write) -> WriteOutcome {
         let mut stored = self.table.stored();
         self.settle_down(&mut stored, key);
         apply(&mut stored, &self.audit, self.world.now(), key, write, None)
@@ -266,7 +270,7 @@ impl Store for SimulatedStore {
         &'a self,
         key: &'a StoredKey,
         write: &'a Write,
-    ) -> BoxFuture<'a, Result<Written, StoreError>> {
+    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
         Box::pin(self.apply_now(key, write))
     }
 
@@ -278,7 +282,7 @@ impl Store for SimulatedStore {
         Some(self)
     }
 
-    fn parts(&self) -> Option<&dyn ResponseParts> {
+    fn chunks(&self) -> Option<&dyn ResponseChunks> {
         (!self.world.config.has(Fault::ItemLimit)).then_some(self)
     }
 }
@@ -301,12 +305,12 @@ fn response_bytes(write: &Write) -> usize {
     }
 }
 
-impl ResponseParts for SimulatedStore {
+impl ResponseChunks for SimulatedStore {
     fn inline_limit(&self) -> usize {
         INLINE_LIMIT
     }
 
-    fn write_parts<'a>(
+    fn write_chunks<'a>(
         &'a self,
         key: &'a StoredKey,
         owner: Owner,
@@ -323,7 +327,7 @@ impl ResponseParts for SimulatedStore {
         })
     }
 
-    fn read_parts<'a>(
+    fn read_chunks<'a>(
         &'a self,
         key: &'a StoredKey,
         owner: Owner,

@@ -6,7 +6,8 @@
 use std::fmt::{self, Write as _};
 
 use lambda_idempotency::{
-    ErrorKind, Execution, OnHandlerError, OnInProgress, OnStoreFailure, RunError,
+    ErrorKind, RunError,
+    settings::{Execution, OnHandlerError, OnInProgress, OnStoreFailure},
     store::{Settlement, Write},
 };
 
@@ -56,12 +57,12 @@ items! {
     "ways in" {
         Claims "`Operation::run`, schedules"
         Transactions "effects in the outcome's transaction, schedules"
-        Mixed "`claim_free` and `claim_free_looking_first` among them, schedules"
+        Mixed "`optimistic` and `optimistic_reading_first` among them, schedules"
         OneProcess "several deliveries at once in one process, schedules"
         ClaimCompleted "`Claim::complete`"
         ClaimFailed "`Claim::fail`"
         ClaimReleased "`Claim::release`"
-        ClaimReplayed "`Begun::Replay` or `Completion::Superseded`"
+        ClaimReplayed "`Begun::Replay` or `Settled::Superseded`"
         RunsUnprotected "a handler that runs without protection"
     }
     "an operator" {

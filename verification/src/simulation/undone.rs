@@ -1,8 +1,11 @@
 //! Removes the engine's precautions one by one: a campaign or the simulation must fail without each.
 
 use lambda_idempotency::{
-    BoxFuture, Record, Store, StoredKey,
-    store::{ResponseParts, Settlement, StoreError, StoreErrorKind, Transactions, Write, Written},
+    Store, StoredKey,
+    store::{
+        BoxFuture, Record, ResponseChunks, Settlement, StoreError, StoreErrorKind, Transactions, Write,
+        WriteOutcome,
+    },
 };
 
 use super::network::SimulatedStore;
@@ -107,10 +110,10 @@ impl Store for Undoing {
         &'a self,
         key: &'a StoredKey,
         write: &'a Write,
-    ) -> BoxFuture<'a, Result<Written, StoreError>> {
+    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
         let is_release = matches!(write, Write::Settle { settlement: Settlement::Release { .. }, .. });
         if is_release && self.undone == Undone::GivingBack {
-            return Box::pin(async { Ok(Written::Applied) });
+            return Box::pin(async { Ok(WriteOutcome::Applied) });
         }
         let write = self.write(write);
         Box::pin(async move { self.store.apply(key, &write).await.map_err(|error| self.error(error)) })
@@ -124,7 +127,7 @@ impl Store for Undoing {
         self.store.transactions()
     }
 
-    fn parts(&self) -> Option<&dyn ResponseParts> {
-        self.store.parts()
+    fn chunks(&self) -> Option<&dyn ResponseChunks> {
+        self.store.chunks()
     }
 }

@@ -8,7 +8,7 @@ use super::{Declined, FailedCondition, Transaction, limits};
 use crate::{
     key::StoredKey,
     store::{
-        Committed, StoreError, StoreErrorKind,
+        CommitOutcome, StoreError, StoreErrorKind,
         dynamodb::{
             DynamoDbStore,
             attempts::Findings,
@@ -31,7 +31,7 @@ impl DynamoDbStore {
         own: &Transaction,
         error: SdkError<TransactWriteItemsError>,
         findings: Findings,
-    ) -> Result<Committed, StoreError> {
+    ) -> Result<CommitOutcome, StoreError> {
         use TransactWriteItemsError::{
             IdempotentParameterMismatchException, TransactionCanceledException,
             TransactionInProgressException,
@@ -71,13 +71,13 @@ impl DynamoDbStore {
         own: &Transaction,
         mut reasons: Vec<CancellationReason>,
         maybe_applied: bool,
-    ) -> Result<Committed, StoreError> {
+    ) -> Result<CommitOutcome, StoreError> {
         if reasons.is_empty() {
             return Err(self.conflict("was cancelled without a reason").maybe_applied(maybe_applied));
         }
         let records = reasons.remove(0);
         if records.code() == Some(CONDITION) {
-            return self.refused(key, records.item).map(Committed::Answered);
+            return self.refused(key, records.item).map(CommitOutcome::Answered);
         }
         let codes = || std::iter::once(&records).chain(&reasons).filter_map(CancellationReason::code);
         if codes().any(|code| code == CONFLICT) {
@@ -113,7 +113,7 @@ impl DynamoDbStore {
             )
             .maybe_applied(true));
         }
-        Ok(Committed::Declined(Box::new(Declined { conditions })))
+        Ok(CommitOutcome::Declined(Box::new(Declined { conditions })))
     }
 
     /// The error for the first item that the service rejects. An invalid handler write fails permanently. The

@@ -17,8 +17,9 @@ use std::{
 
 use aws_sdk_dynamodb::Client;
 use lambda_idempotency::{
-    Idempotency, Key, NamedStore, Store, current, staging,
+    Idempotency, Key, Store, current, staging,
     store::{
+        NamedStore,
         dynamodb::{DynamoDbStore, Transaction},
         postgres::{PostgresStore, tokio_postgres},
     },
@@ -88,7 +89,7 @@ async fn main() -> Result<(), Error> {
             .service(service_fn(|event| in_transaction(world, &idempotency, &records, event))))
         .await;
     }
-    let idempotency = if world.form == Form::ClaimFree { idempotency.claim_free()? } else { idempotency };
+    let idempotency = if world.form == Form::Optimistic { idempotency.optimistic()? } else { idempotency };
     run(ServiceBuilder::new()
         .map_request(|event| entered(world, event))
         .map_result(|answer| answered(world, answer))
@@ -192,7 +193,7 @@ fn entered(world: &World, event: LambdaEvent<Box<RawValue>>) -> LambdaEvent<Box<
 async fn handle(world: &World, event: LambdaEvent<Job>) -> Result<String, Diagnostic> {
     let job = event.payload;
     let claim = current();
-    if claim.is_none() && world.form != Form::ClaimFree {
+    if claim.is_none() && world.form != Form::Optimistic {
         return Err(failure("Net.NoClaim", "the handler runs under no claim"));
     }
     if job.first_fails && claim.as_ref().is_some_and(|claim| claim.attempt() == 1) {

@@ -2,10 +2,13 @@
 
 use aws_sdk_dynamodb::Client;
 use lambda_idempotency::{
-    NamedStore, State, Store, StoredKey,
-    store::postgres::{
-        PostgresStore,
-        tokio_postgres::{self, NoTls},
+    Store, StoredKey,
+    store::{
+        NamedStore, State,
+        postgres::{
+            PostgresStore,
+            tokio_postgres::{self, NoTls},
+        },
     },
 };
 use lambda_idempotency_rehearsal::problem::{Context, Problem, Result};
@@ -42,7 +45,7 @@ impl Backend {
     /// If one doesn't start, or isn't installed.
     pub async fn all(form: Form) -> Result<Vec<Self>> {
         match form {
-            Form::Ledger | Form::Transaction | Form::ClaimFree => {
+            Form::Ledger | Form::Transaction | Form::Optimistic => {
                 let mut all = Vec::new();
                 for server in Server::all().await? {
                     all.push(Self::dynamodb(server).await?);
@@ -92,7 +95,7 @@ impl Backend {
     /// Returns the place where this form's effects are.
     pub(super) async fn effects(&self, form: Form, ledger: &Ledger) -> Result<Effects> {
         Ok(match (&self.kind, form) {
-            (Kind::DynamoDb { server, client, table }, Form::Transaction | Form::ClaimFree) => {
+            (Kind::DynamoDb { server, client, table }, Form::Transaction | Form::Optimistic) => {
                 let name = effects_of(table);
                 server.database().create_table(&name, "id").await?;
                 Effects::Table(EffectsTable { client: client.clone(), name })
@@ -156,11 +159,11 @@ fn effects_of(table: &str) -> String {
 }
 
 fn kept(state: &State) -> Option<Vec<u8>> {
-    use lambda_idempotency::{Outcome, Place};
+    use lambda_idempotency::store::{Outcome, Place};
     match state {
         State::Completed(Outcome::Retained(response)) => match &response.place {
             Place::Inline(kept) => response.decode(kept).ok().map(|response| response.to_vec()),
-            Place::Parts(_) => None,
+            Place::Chunks(_) => None,
         },
         _ => None,
     }

@@ -22,7 +22,7 @@ pub enum Form {
     /// In a table, in the completion's own transaction (T8).
     Transaction,
     /// In a table, in one transaction with the finished record, without a claim.
-    ClaimFree,
+    Optimistic,
     /// In a file, under a claim; the records are in PostgreSQL.
     Postgres,
     /// In a PostgreSQL transaction, with its record.
@@ -36,7 +36,7 @@ impl Form {
     pub const ALL: [Self; 6] = [
         Self::Ledger,
         Self::Transaction,
-        Self::ClaimFree,
+        Self::Optimistic,
         Self::Postgres,
         Self::PostgresTransaction,
         Self::Redis,
@@ -47,7 +47,7 @@ impl Form {
         match self {
             Self::Ledger => "ledger",
             Self::Transaction => "transaction",
-            Self::ClaimFree => "claim-free",
+            Self::Optimistic => "optimistic",
             Self::Postgres => "postgres",
             Self::PostgresTransaction => "postgres-transaction",
             Self::Redis => "redis",
@@ -63,13 +63,13 @@ impl Form {
     pub const fn promise(self) -> Promise {
         match self {
             Self::Ledger | Self::Postgres | Self::Redis => Promise::AtLeastOnce,
-            Self::Transaction | Self::ClaimFree | Self::PostgresTransaction => Promise::ExactlyOnce,
+            Self::Transaction | Self::Optimistic | Self::PostgresTransaction => Promise::ExactlyOnce,
         }
     }
 
     /// Whether its deliveries claim their keys.
     pub const fn claims(self) -> bool {
-        !matches!(self, Self::ClaimFree | Self::PostgresTransaction)
+        !matches!(self, Self::Optimistic | Self::PostgresTransaction)
     }
 }
 

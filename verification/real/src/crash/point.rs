@@ -13,10 +13,10 @@ use std::{
 };
 
 use lambda_idempotency::{
-    BoxFuture, Record, StoredKey,
+    StoredKey,
     store::{
-        Committed, OwnWrites, ResponseParts, Settlement, Store, StoreError, StoreErrorKind, Transactions,
-        Write, Written,
+        BoxFuture, CommitOutcome, OwnWrites, Record, ResponseChunks, Settlement, Store, StoreError,
+        StoreErrorKind, Transactions, Write, WriteOutcome,
     },
 };
 
@@ -145,7 +145,7 @@ impl Point {
     pub const fn of(form: Form) -> &'static [Self] {
         match form {
             Form::Ledger | Form::Transaction | Form::Postgres | Form::Redis => &Self::ALL,
-            Form::ClaimFree => &Self::CLAIM_FREE,
+            Form::Optimistic => &Self::CLAIM_FREE,
             Form::PostgresTransaction => &Self::IN_TRANSACTION,
         }
     }
@@ -217,12 +217,12 @@ impl<S: Store> Store for StandingStore<S> {
         &'a self,
         key: &'a StoredKey,
         write: &'a Write,
-    ) -> BoxFuture<'a, Result<Written, StoreError>> {
+    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
         Box::pin(async move {
             let call = Call::of(write);
             self.orders.reached(Point::Before(call));
             let written = self.inner.apply(key, write).await;
-            if matches!(written, Ok(Written::Applied)) {
+            if matches!(written, Ok(WriteOutcome::Applied)) {
                 self.orders.reached(Point::After(call));
             }
             written
@@ -233,8 +233,8 @@ impl<S: Store> Store for StandingStore<S> {
         self.inner.read(key)
     }
 
-    fn parts(&self) -> Option<&dyn ResponseParts> {
-        self.inner.parts()
+    fn chunks(&self) -> Option<&dyn ResponseChunks> {
+        self.inner.chunks()
     }
 
     fn transactions(&self) -> Option<&dyn Transactions> {
@@ -253,7 +253,7 @@ impl<S: Store> Transactions for StandingStore<S> {
         write: &'a Write,
         writes: &'a OwnWrites,
         token: &'a str,
-    ) -> BoxFuture<'a, Result<Committed, StoreError>> {
+    ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>> {
         Box::pin(async move {
             let Some(transactions) = self.inner.transactions() else {
                 return Err(StoreError::new(StoreErrorKind::Rejected, "no transactions"));
@@ -261,7 +261,7 @@ impl<S: Store> Transactions for StandingStore<S> {
             let call = Call::of(write);
             self.orders.reached(Point::Before(call));
             let committed = transactions.commit(key, write, writes, token).await;
-            if matches!(committed, Ok(Committed::Answered(Written::Applied))) {
+            if matches!(committed, Ok(CommitOutcome::Answered(WriteOutcome::Applied))) {
                 self.orders.reached(Point::After(call));
             }
             committed

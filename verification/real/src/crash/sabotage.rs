@@ -6,8 +6,12 @@ use std::{
 };
 
 use lambda_idempotency::{
-    BoxFuture, Fingerprint, Lock, Record, State, StoredKey, Timestamp,
-    store::{Committed, OwnWrites, ResponseParts, Seen, Store, StoreError, Transactions, Write, Written},
+    Fingerprint, StoredKey,
+    store::{
+        BoxFuture, CommitOutcome, Lock, OwnWrites, Record, ResponseChunks, Revision, State, Store,
+        StoreError, Transactions, Write, WriteOutcome,
+    },
+    time::Timestamp,
 };
 
 /// One way to break a function.
@@ -88,21 +92,21 @@ impl<S: Store> SabotagedStore<S> {
         sabotage: Sabotage,
         key: &StoredKey,
         write: &Write,
-    ) -> Result<Written, StoreError> {
+    ) -> Result<WriteOutcome, StoreError> {
         let is_settlement = matches!(write, Write::Settle { .. });
         if sabotage == Sabotage::Unsettled && is_settlement {
-            return Ok(Written::Applied);
+            return Ok(WriteOutcome::Applied);
         }
         let write = self.with_real_lease(key, write);
         match (self.inner.apply(key, &write).await?, sabotage) {
-            (Written::Refused(_), Sabotage::Unfenced) if is_settlement => Ok(Written::Applied),
-            (Written::Refused(Some(record)), Sabotage::Overwriting) if is_settlement => {
+            (WriteOutcome::Refused(_), Sabotage::Unfenced) if is_settlement => Ok(WriteOutcome::Applied),
+            (WriteOutcome::Refused(Some(record)), Sabotage::Overwriting) if is_settlement => {
                 let _ = self.inner.apply(key, &reopening(&record)).await?;
                 self.inner.apply(key, &over(&record, write)).await
             }
-            (Written::Refused(_), Sabotage::Unclaimed) if !is_settlement => Ok(Written::Applied),
-            (Written::Refused(Some(record)), Sabotage::Impatient) => {
-                Ok(Written::Refused(Some(self.without_lease(key, record))))
+            (WriteOutcome::Refused(_), Sabotage::Unclaimed) if !is_settlement => Ok(WriteOutcome::Applied),
+            (WriteOutcome::Refused(Some(record)), Sabotage::Impatient) => {
+                Ok(WriteOutcome::Refused(Some(self.without_lease(key, record))))
             }
             (written, _) => Ok(written),
         }
@@ -128,7 +132,7 @@ impl<S: Store> SabotagedStore<S> {
 
 /// Builds a write that removes an outcome from a record, so that it can be settled again.
 fn reopening(record: &Record) -> Write {
-    Write::Reclaim { seen: Seen::of(record), lock: record.lock_until(record.lock_acquired_at) }
+    Write::Reclaim { seen: Revision::of(record), lock: record.lock_until(record.lock_acquired_at) }
 }
 
 /// Gives the settlement the owner and the generation of the current claim.
@@ -147,7 +151,7 @@ impl<S: Store> Store for SabotagedStore<S> {
         &'a self,
         key: &'a StoredKey,
         write: &'a Write,
-    ) -> BoxFuture<'a, Result<Written, StoreError>> {
+    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
         match self.sabotage {
             Some(sabotage) => Box::pin(self.broken(sabotage, key, write)),
             None => self.inner.apply(key, write),
@@ -158,8 +162,8 @@ impl<S: Store> Store for SabotagedStore<S> {
         self.inner.read(key)
     }
 
-    fn parts(&self) -> Option<&dyn ResponseParts> {
-        self.inner.parts()
+    fn chunks(&self) -> Option<&dyn ResponseChunks> {
+        self.inner.chunks()
     }
 
     fn transactions(&self) -> Option<&dyn Transactions> {
@@ -177,10 +181,10 @@ impl<S: Store> SabotagedStore<S> {
         write: &Write,
         writes: &OwnWrites,
         token: &str,
-    ) -> Result<Committed, StoreError> {
+    ) -> Result<CommitOutcome, StoreError> {
         let Some(transactions) = self.inner.transactions().filter(|_| self.sabotage != Some(Sabotage::Torn))
         else {
-            return self.inner.apply(key, write).await.map(Committed::Answered);
+            return self.inner.apply(key, write).await.map(CommitOutcome::Answered);
         };
         if let Write::Settle { owner, generation, .. } = write {
             let lock = Lock {
@@ -215,7 +219,7 @@ impl<S: Store> Transactions for SabotagedStore<S> {
         write: &'a Write,
         writes: &'a OwnWrites,
         token: &'a str,
-    ) -> BoxFuture<'a, Result<Committed, StoreError>> {
+    ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>> {
         Box::pin(self.commit_broken(key, write, writes, token))
     }
 }

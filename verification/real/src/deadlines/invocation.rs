@@ -16,9 +16,9 @@ use lambda_http::{
     tower::{Layer as _, Service as _},
 };
 use lambda_idempotency::{
-    Clock as _, Fingerprint, Generation, Idempotency, Key, Lock, Owner, Status, Store, StoredKey,
-    SystemClock,
-    store::{Settlement, Write, Written},
+    Fingerprint, Idempotency, Key, Store, StoredKey,
+    store::{Generation, Lock, Owner, Settlement, Status, Write, WriteOutcome},
+    time::{Clock as _, SystemClock},
 };
 use lambda_idempotency_rehearsal::{
     clock,
@@ -287,8 +287,8 @@ async fn release(direct: &dyn Store, key: &StoredKey) -> Result<()> {
     let (owner, generation) = (lock.owner, lock.generation);
     for write in [Write::Claim(lock), Write::Settle { owner, generation, settlement }] {
         match direct.apply(key, &write).await.context("a record that was released")? {
-            Written::Applied => {}
-            Written::Refused(record) => {
+            WriteOutcome::Applied => {}
+            WriteOutcome::Refused(record) => {
                 return Err(Problem::new(format!("a record is in the way: {record:?}")));
             }
         }

@@ -7,7 +7,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lambda_idempotency::{Clock as _, Idempotency, Invocation, Key, RunError, Store, StoredKey, Timestamp};
+use lambda_idempotency::{
+    Idempotency, Invocation, Key, RunError, Store, StoredKey,
+    time::{Clock as _, Timestamp},
+};
 use lambda_idempotency_rehearsal::{
     clock,
     problem::{Context, Problem, Result},

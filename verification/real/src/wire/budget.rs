@@ -20,7 +20,7 @@ pub(super) const MAX_LOSSES: u32 = 4;
 const RECORDINGS: u32 = 2;
 /// How long the library tries to record an outcome here: much longer than three faults last.
 pub(super) const SETTLE_WITHIN: Duration = Duration::from_secs(10);
-/// The first backoff and how often it doubles, as in `src/engine/drive.rs`.
+/// The first backoff and how often it doubles, as in `src/run/driver.rs`.
 const FIRST_PAUSE: Duration = Duration::from_millis(25);
 const DOUBLINGS: u32 = 6;
 /// Time for everything but calls: encoding, scheduling, handlers. The observed lateness of a timer comes on top.
@@ -148,7 +148,7 @@ mod tests {
     fn the_library_has_the_limits_that_are_counted_with() {
         let acquire = include_str!("../../../../src/protocol/acquire.rs");
         assert!(acquire.contains(&format!("const MAX_LOSSES: u8 = {MAX_LOSSES};")));
-        let drive = include_str!("../../../../src/engine/drive.rs");
+        let drive = include_str!("../../../../src/run/driver.rs");
         let first_pause = FIRST_PAUSE.as_millis();
         assert!(
             drive.contains(&format!("const FIRST_PAUSE: Duration = Duration::from_millis({first_pause});"))

@@ -10,7 +10,10 @@ use std::{
     time::Instant,
 };
 
-use lambda_idempotency::{Owner, Status, StoredKey, store::Store};
+use lambda_idempotency::{
+    StoredKey,
+    store::{Owner, Status, Store},
+};
 use lambda_idempotency_rehearsal::clock;
 
 use super::{

@@ -15,7 +15,11 @@ use std::{
     time::Duration,
 };
 
-use lambda_idempotency::{ErrorKind, Record, State, Status, Timestamp, store::StoreErrorKind};
+use lambda_idempotency::{
+    ErrorKind,
+    store::{Record, State, Status, StoreErrorKind},
+    time::Timestamp,
+};
 
 use super::{
     case::Retries,

@@ -6,8 +6,10 @@ use std::{
 };
 
 use lambda_idempotency::{
-    Clock, ErrorKind, Execution, Fingerprint, Idempotency, Invocation, Key, OnHandlerError, Owner, RunError,
-    Store, StoredKey, SystemClock, current,
+    ErrorKind, Fingerprint, Idempotency, Invocation, Key, RunError, Store, StoredKey, current,
+    settings::{Execution, OnHandlerError},
+    store::Owner,
+    time::{Clock, SystemClock},
 };
 use lambda_idempotency_rehearsal::{
     clock,

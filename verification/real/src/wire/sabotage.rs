@@ -7,11 +7,12 @@ use std::{
 
 use bytes::Bytes;
 use lambda_idempotency::{
-    BoxFuture, Lock, Owner, Record, Status, StoredKey, Timestamp,
+    StoredKey,
     store::{
-        ResponseParts, Seen, Settlement, Store, StoreError, StoreErrorKind, Write, Written,
-        dynamodb::DynamoDbStore,
+        BoxFuture, Lock, Owner, Record, ResponseChunks, Revision, Settlement, Status, Store, StoreError,
+        StoreErrorKind, Write, WriteOutcome, dynamodb::DynamoDbStore,
     },
+    time::Timestamp,
 };
 
 use super::{case::Case, fault::Fault, proxy::lock};
@@ -75,17 +76,19 @@ struct Sabotaged {
 }
 
 impl Sabotaged {
-    async fn apply_now(&self, key: &StoredKey, write: &Write) -> Result<Written, StoreError> {
+    async fn apply_now(&self, key: &StoredKey, write: &Write) -> Result<WriteOutcome, StoreError> {
         if let Some(lock_written) = write.lock() {
             lock(&self.mine).push(lock_written.owner);
         }
         match (self.how, self.store.apply(key, write).await) {
             (Sabotage::TakesAmbiguousForDefinite, Err(error)) => Err(error.maybe_applied(false)),
-            (Sabotage::TakesAmbiguousForDone, Err(error)) if error.is_maybe_applied() => Ok(Written::Applied),
-            (Sabotage::NeverKnowsItsOwnClaim, Ok(Written::Refused(record))) => {
-                Ok(Written::Refused(self.estranged(record)))
+            (Sabotage::TakesAmbiguousForDone, Err(error)) if error.is_maybe_applied() => {
+                Ok(WriteOutcome::Applied)
             }
-            (Sabotage::CompletesWhateverIsThere, Ok(Written::Refused(Some(record)))) => {
+            (Sabotage::NeverKnowsItsOwnClaim, Ok(WriteOutcome::Refused(record))) => {
+                Ok(WriteOutcome::Refused(self.estranged(record)))
+            }
+            (Sabotage::CompletesWhateverIsThere, Ok(WriteOutcome::Refused(Some(record)))) => {
                 self.overwrite(key, write, record).await
             }
             (_, written) => written,
@@ -100,15 +103,20 @@ impl Sabotaged {
         })
     }
 
-    async fn overwrite(&self, key: &StoredKey, write: &Write, record: Record) -> Result<Written, StoreError> {
+    async fn overwrite(
+        &self,
+        key: &StoredKey,
+        write: &Write,
+        record: Record,
+    ) -> Result<WriteOutcome, StoreError> {
         let Write::Settle { owner, settlement: Settlement::Complete(..), .. } = write else {
-            return Ok(Written::Refused(Some(record)));
+            return Ok(WriteOutcome::Refused(Some(record)));
         };
         let lock =
             Lock { owner: *owner, ..record.lock_until(record.expires_at.unwrap_or(record.lock_acquired_at)) };
         let generation = lock.generation;
-        let _ = self.store.apply(key, &Write::Reclaim { seen: Seen::of(&record), lock }).await?;
-        let Write::Settle { settlement, .. } = write.clone() else { return Ok(Written::Applied) };
+        let _ = self.store.apply(key, &Write::Reclaim { seen: Revision::of(&record), lock }).await?;
+        let Write::Settle { settlement, .. } = write.clone() else { return Ok(WriteOutcome::Applied) };
         self.store.apply(key, &Write::Settle { owner: *owner, generation, settlement }).await
     }
 }
@@ -118,7 +126,7 @@ impl Store for Sabotaged {
         &'a self,
         key: &'a StoredKey,
         write: &'a Write,
-    ) -> BoxFuture<'a, Result<Written, StoreError>> {
+    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
         Box::pin(self.apply_now(key, write))
     }
 
@@ -132,17 +140,17 @@ impl Store for Sabotaged {
         })
     }
 
-    fn parts(&self) -> Option<&dyn ResponseParts> {
+    fn chunks(&self) -> Option<&dyn ResponseChunks> {
         Some(self)
     }
 }
 
-impl ResponseParts for Sabotaged {
+impl ResponseChunks for Sabotaged {
     fn inline_limit(&self) -> usize {
-        ResponseParts::inline_limit(&self.store)
+        ResponseChunks::inline_limit(&self.store)
     }
 
-    fn write_parts<'a>(
+    fn write_chunks<'a>(
         &'a self,
         key: &'a StoredKey,
         owner: Owner,
@@ -150,21 +158,21 @@ impl ResponseParts for Sabotaged {
         expires_at: Timestamp,
     ) -> BoxFuture<'a, Result<u32, StoreError>> {
         Box::pin(async move {
-            match self.store.write_parts(key, owner, bytes, expires_at).await {
+            match self.store.write_chunks(key, owner, bytes, expires_at).await {
                 Err(error) if error.kind() == StoreErrorKind::Unavailable && self.forgets() => Ok(1),
                 written => written,
             }
         })
     }
 
-    fn read_parts<'a>(
+    fn read_chunks<'a>(
         &'a self,
         key: &'a StoredKey,
         owner: Owner,
         count: u32,
         limit: u64,
     ) -> BoxFuture<'a, Result<Bytes, StoreError>> {
-        self.store.read_parts(key, owner, count, limit)
+        self.store.read_chunks(key, owner, count, limit)
     }
 }
 

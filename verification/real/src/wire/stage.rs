@@ -15,9 +15,12 @@ use aws_sdk_dynamodb::{
 };
 use bytes::Bytes;
 use lambda_idempotency::{
-    Clock, Fingerprint, Generation, Lock, Outcome, Owner, Place, Record, RecordedFailure, State, Status,
-    StoredKey, StoredResponse, SystemClock, Timestamp,
-    store::{Seen, Settlement, Store, Write, Written, dynamodb::DynamoDbStore},
+    Fingerprint, RecordedFailure, StoredKey,
+    store::{
+        Generation, Lock, Outcome, Owner, Place, Record, Revision, Settlement, State, Status, Store,
+        StoredResponse, Write, WriteOutcome, dynamodb::DynamoDbStore,
+    },
+    time::{Clock, SystemClock, Timestamp},
 };
 use lambda_idempotency_rehearsal::problem::{Context, Problem, Result};
 
@@ -255,13 +258,13 @@ impl Stage {
         owner: Owner,
         response: &StoredResponse,
     ) -> Result<Bytes, String> {
-        let kept = match (&response.place, self.direct.parts()) {
+        let kept = match (&response.place, self.direct.chunks()) {
             (Place::Inline(kept), _) => kept.clone(),
-            (Place::Parts(count), Some(parts)) => parts
-                .read_parts(key, owner, *count, response.length)
+            (Place::Chunks(count), Some(parts)) => parts
+                .read_chunks(key, owner, *count, response.length)
                 .await
                 .map_err(|error| error.to_string())?,
-            (Place::Parts(_), None) => return Err("the store keeps no parts".into()),
+            (Place::Chunks(_), None) => return Err("the store keeps no parts".into()),
         };
         response.decode(&kept).map_err(|damage| damage.to_string())
     }
@@ -332,7 +335,7 @@ impl Stage {
             interrupted: record.interrupted,
             request_id: Some("the rival's invocation".into()),
         };
-        let (seen, expires_at) = (Seen::of(&record), now.saturating_add(DAY).rounded_up_to_second());
+        let (seen, expires_at) = (Revision::of(&record), now.saturating_add(DAY).rounded_up_to_second());
         let claim = match record.status() {
             Status::Started => Write::TakeOver { seen, lock: lock.clone() },
             _ => Write::Reclaim { seen, lock: lock.clone() },
@@ -364,8 +367,8 @@ impl Stage {
 
     async fn make(&self, key: &StoredKey, write: &Write) -> Result<()> {
         match self.direct.apply(key, write).await.context("a write made directly")? {
-            Written::Applied => Ok(()),
-            Written::Refused(record) => {
+            WriteOutcome::Applied => Ok(()),
+            WriteOutcome::Refused(record) => {
                 Err(Problem::new(format!("{write:?}, made directly, was refused because of {record:?}")))
             }
         }
@@ -379,11 +382,11 @@ impl Stage {
         expires_at: Timestamp,
     ) -> Result<Outcome> {
         let stored = StoredResponse::new(json(text));
-        let (Place::Inline(kept), Some(parts)) = (&stored.place, self.direct.parts()) else {
+        let (Place::Inline(kept), Some(parts)) = (&stored.place, self.direct.chunks()) else {
             return Err(Problem::new("the store keeps no parts"));
         };
-        let count = parts.write_parts(key, owner, kept, expires_at).await.context("a sibling")?;
-        Ok(Outcome::Retained(stored.into_parts(count)))
+        let count = parts.write_chunks(key, owner, kept, expires_at).await.context("a sibling")?;
+        Ok(Outcome::Retained(stored.into_chunks(count)))
     }
 }
 

@@ -8,8 +8,12 @@ use std::{
 
 use bytes::Bytes;
 use lambda_idempotency::{
-    BoxFuture, Owner, Record, Status, StoredKey, Timestamp,
-    store::{ResponseParts, Settlement, Store, StoreError, StoreErrorKind, Write, Written},
+    StoredKey,
+    store::{
+        BoxFuture, Owner, Record, ResponseChunks, Settlement, Status, Store, StoreError, StoreErrorKind,
+        Write, WriteOutcome,
+    },
+    time::Timestamp,
 };
 use lambda_idempotency_rehearsal::clock;
 
@@ -146,14 +150,14 @@ impl Store for Watched {
         &'a self,
         key: &'a StoredKey,
         write: &'a Write,
-    ) -> BoxFuture<'a, Result<Written, StoreError>> {
+    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
         Box::pin(self.noted(
             Meaning::of_write(write),
             left_by(write),
             self.inner.apply(key, write),
             |written| match written {
-                Written::Applied => Told::Applied,
-                Written::Refused(record) => Told::Refused(record.as_ref().map(Brief::of)),
+                WriteOutcome::Applied => Told::Applied,
+                WriteOutcome::Refused(record) => Told::Refused(record.as_ref().map(Brief::of)),
             },
         ))
     }
@@ -163,17 +167,17 @@ impl Store for Watched {
         Box::pin(self.noted(Meaning::Look, None, self.inner.read(key), tell))
     }
 
-    fn parts(&self) -> Option<&dyn ResponseParts> {
-        self.inner.parts().is_some().then_some(self)
+    fn chunks(&self) -> Option<&dyn ResponseChunks> {
+        self.inner.chunks().is_some().then_some(self)
     }
 }
 
-impl ResponseParts for Watched {
+impl ResponseChunks for Watched {
     fn inline_limit(&self) -> usize {
-        self.inner.parts().map_or(usize::MAX, ResponseParts::inline_limit)
+        self.inner.chunks().map_or(usize::MAX, ResponseChunks::inline_limit)
     }
 
-    fn write_parts<'a>(
+    fn write_chunks<'a>(
         &'a self,
         key: &'a StoredKey,
         owner: Owner,
@@ -181,13 +185,13 @@ impl ResponseParts for Watched {
         expires_at: Timestamp,
     ) -> BoxFuture<'a, Result<u32, StoreError>> {
         Box::pin(async move {
-            let parts = self.inner.parts().ok_or_else(no_parts)?;
-            let call = parts.write_parts(key, owner, bytes, expires_at);
+            let parts = self.inner.chunks().ok_or_else(no_parts)?;
+            let call = parts.write_chunks(key, owner, bytes, expires_at);
             self.noted(Meaning::PartWritten, None, call, |_| Told::Applied).await
         })
     }
 
-    fn read_parts<'a>(
+    fn read_chunks<'a>(
         &'a self,
         key: &'a StoredKey,
         owner: Owner,
@@ -195,8 +199,8 @@ impl ResponseParts for Watched {
         limit: u64,
     ) -> BoxFuture<'a, Result<Bytes, StoreError>> {
         Box::pin(async move {
-            let parts = self.inner.parts().ok_or_else(no_parts)?;
-            let call = parts.read_parts(key, owner, count, limit);
+            let parts = self.inner.chunks().ok_or_else(no_parts)?;
+            let call = parts.read_chunks(key, owner, count, limit);
             self.noted(Meaning::PartRead, None, call, |_| Told::Parts).await
         })
     }

@@ -86,6 +86,6 @@ async fn a_transaction_that_is_none_is_caught() {
     tokio::join!(
         assert_caught_in(Form::Transaction, Sabotage::Torn, applied, "transaction, and happened 0 times"),
         assert_caught_in(Form::Transaction, Sabotage::Repeated, entered, "transaction, and happened 2 times"),
-        assert_caught_in(Form::ClaimFree, Sabotage::Torn, entered, "transaction, and happened 0 times"),
+        assert_caught_in(Form::Optimistic, Sabotage::Torn, entered, "transaction, and happened 0 times"),
     );
 }

@@ -1,6 +1,9 @@
 //! Checks the answers to deliveries: they must be true, and in time.
 
-use lambda_idempotency::{Error, ErrorKind, Outcome, RunError, State};
+use lambda_idempotency::{
+    Error, ErrorKind, RunError,
+    store::{Outcome, State},
+};
 
 use super::{Audit, Book, Ended, Recorded, Run, violate};
 use crate::simulation::{

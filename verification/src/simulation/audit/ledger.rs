@@ -3,7 +3,11 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use lambda_idempotency::{ErrorKind, Outcome, Place, Record, State, StoredKey, Timestamp};
+use lambda_idempotency::{
+    ErrorKind, StoredKey,
+    store::{Outcome, Place, Record, State},
+    time::Timestamp,
+};
 
 use super::{Audit, Book, violate};
 use crate::simulation::network::Effects;

@@ -1,8 +1,11 @@
 //! Transactions of the simulated store: a write of the protocol, and the effects of handlers' runs.
 
 use lambda_idempotency::{
-    BoxFuture, StoredKey,
-    store::{Committed, OwnWrites, StoreError, StoreErrorKind, Transactions, Write, Writes, Written},
+    StoredKey,
+    store::{
+        BoxFuture, CommitOutcome, OwnWrites, StoreError, StoreErrorKind, Transactions, Write, WriteOutcome,
+        Writes,
+    },
 };
 
 use super::{ITEM_LIMIT, Request, SimulatedStore, Stored, apply, response_bytes};
@@ -31,7 +34,7 @@ pub struct SoldOut;
 /// The result of a transaction at the table.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    Answered(Written),
+    Answered(WriteOutcome),
     Declined,
 }
 
@@ -52,7 +55,7 @@ pub(super) fn commit(
             audit.violate("a token names one request", format!("{key}: {token} at {at} is another"));
         }
         audit.repeated(at, key);
-        return Fate::Answered(Written::Applied);
+        return Fate::Answered(WriteOutcome::Applied);
     }
     let before = stored.records.get(key).cloned();
     if declines && write.apply_to(before.as_ref()).is_some() {
@@ -61,13 +64,13 @@ pub(super) fn commit(
     }
     let written = apply(stored, audit, at, key, write, Some(effects));
     match written {
-        Written::Applied => {
+        WriteOutcome::Applied => {
             stored.tokens.insert(token.to_owned(), (at, key.clone(), request));
         }
-        Written::Refused(_) if audit.sabotage() == Sabotage::EffectUnconditionally => {
+        WriteOutcome::Refused(_) if audit.sabotage() == Sabotage::EffectUnconditionally => {
             audit.committed(at, key, effects, before.as_ref());
         }
-        Written::Refused(_) => {}
+        WriteOutcome::Refused(_) => {}
     }
     Fate::Answered(written)
 }
@@ -79,7 +82,7 @@ impl SimulatedStore {
         write: &Write,
         effects: &Effects,
         token: &str,
-    ) -> Result<Committed, StoreError> {
+    ) -> Result<CommitOutcome, StoreError> {
         let world = &self.world;
         world.count(|figures| figures.calls += 1);
         self.travel().await;
@@ -117,8 +120,8 @@ impl SimulatedStore {
         }
         self.travel().await;
         Ok(match fate {
-            Fate::Answered(written) => Committed::Answered(written),
-            Fate::Declined => Committed::Declined(Box::new(SoldOut)),
+            Fate::Answered(written) => CommitOutcome::Answered(written),
+            Fate::Declined => CommitOutcome::Declined(Box::new(SoldOut)),
         })
     }
 
@@ -153,7 +156,7 @@ impl Transactions for SimulatedStore {
         write: &'a Write,
         writes: &'a OwnWrites,
         token: &'a str,
-    ) -> BoxFuture<'a, Result<Committed, StoreError>> {
+    ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>> {
         Box::pin(async move { self.commit_now(key, write, effects(writes)?, token).await })
     }
 }

@@ -1,6 +1,9 @@
 //! Checks that the answers to callers are true and match the table.
 
-use lambda_idempotency::{ErrorKind, Record, Status};
+use lambda_idempotency::{
+    ErrorKind,
+    store::{Record, Status},
+};
 
 use super::{Gap, Judge, Meaning, PRIOR, Promise, RIVAL, Said, Told, shown, status_of};
 use crate::wire::{

@@ -1,6 +1,6 @@
 //! Checks that a record stays in the table for as long as it counts.
 
-use lambda_idempotency::State;
+use lambda_idempotency::store::State;
 
 use super::{Judge, Snapshot, has_passed, shown};
 

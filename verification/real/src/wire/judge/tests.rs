@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use lambda_idempotency::{
-    Encoding, Fingerprint, Generation, Outcome, Owner, Place, StoredResponse, store::StoreErrorKind,
+    Fingerprint,
+    store::{Encoding, Generation, Outcome, Owner, Place, StoreErrorKind, StoredResponse},
 };
 
 use super::*;

@@ -1,4 +1,4 @@
-//! Large responses in parts next to the record, for stores that support parts.
+//! Large responses in chunks next to the record, for stores that support chunks.
 
 use bytes::Bytes;
 
@@ -11,134 +11,134 @@ use crate::{
     key::StoredKey,
     outcome::{Outcome, Place, StoredResponse},
     record::{Owner, Record, State},
-    store::{ResponseParts, Settlement, Store, StoreErrorKind, Write},
+    store::{ResponseChunks, Settlement, Store, StoreErrorKind, Write},
 };
 
 /// Lambda's limit for a synchronous response.
 const LARGEST: usize = 6 * 1024 * 1024;
 
 pub(super) async fn round_trip(store: &dyn Store) -> Verdict {
-    let Some(parts) = store.parts() else { return Ok(()) };
-    for length in [0, 1, parts.inline_limit() + 1, 1024 * 1024, LARGEST] {
+    let Some(chunks) = store.chunks() else { return Ok(()) };
+    for length in [0, 1, chunks.inline_limit() + 1, 1024 * 1024, LARGEST] {
         let (key, owner, bytes) = (fresh_key()?, owner()?, noise(length, length as u64));
-        let count = written(parts, &key, owner, &bytes).await?;
-        comes_back(parts, &key, owner, count, &bytes).await?;
+        let count = written(chunks, &key, owner, &bytes).await?;
+        comes_back(chunks, &key, owner, count, &bytes).await?;
     }
     Ok(())
 }
 
 pub(super) async fn owners_and_keys(store: &dyn Store) -> Verdict {
-    let Some(parts) = store.parts() else { return Ok(()) };
+    let Some(chunks) = store.chunks() else { return Ok(()) };
     let (keys, owners) = ([fresh_key()?, fresh_key()?], [owner()?, owner()?]);
     let mut kept = Vec::new();
     for (at, key) in keys.iter().enumerate() {
         for (by, owner) in owners.into_iter().enumerate() {
             let bytes = noise(500_000 + 100_000 * by, (10 * at + by) as u64);
-            let count = written(parts, key, owner, &bytes).await?;
+            let count = written(chunks, key, owner, &bytes).await?;
             kept.push((key, owner, count, bytes));
         }
     }
     for (key, owner, count, bytes) in &kept {
-        comes_back(parts, key, *owner, *count, bytes).await?;
+        comes_back(chunks, key, *owner, *count, bytes).await?;
     }
     // Writing the same bytes again changes nothing.
     if let Some((key, owner, count, bytes)) = kept.first() {
-        let again = written(parts, key, *owner, bytes).await?;
+        let again = written(chunks, key, *owner, bytes).await?;
         if again != *count {
-            return Err(format!("the same bytes went into {count} parts, and then into {again}"));
+            return Err(format!("the same bytes went into {count} chunks, and then into {again}"));
         }
     }
     for (key, owner, count, bytes) in &kept {
-        comes_back(parts, key, *owner, *count, bytes).await?;
+        comes_back(chunks, key, *owner, *count, bytes).await?;
     }
     Ok(())
 }
 
 pub(super) async fn missing(store: &dyn Store) -> Verdict {
-    let Some(parts) = store.parts() else { return Ok(()) };
+    let Some(chunks) = store.chunks() else { return Ok(()) };
     let (key, by, bytes) = (fresh_key()?, owner()?, noise(500_000, 3));
-    let count = written(parts, &key, by, &bytes).await?;
+    let count = written(chunks, &key, by, &bytes).await?;
     let limit = bytes.len() as u64 * 2;
-    corrupt(parts, &key, by, count + 1, limit, "one part more than there are").await?;
-    corrupt(parts, &key, by, count + 300, limit, "many parts more than there are").await?;
-    corrupt(parts, &key, owner()?, count, limit, "parts of another owner").await?;
-    corrupt(parts, &fresh_key()?, by, count, limit, "parts of another key").await
+    corrupt(chunks, &key, by, count + 1, limit, "one chunk more than there are").await?;
+    corrupt(chunks, &key, by, count + 300, limit, "many chunks more than there are").await?;
+    corrupt(chunks, &key, owner()?, count, limit, "chunks of another owner").await?;
+    corrupt(chunks, &fresh_key()?, by, count, limit, "chunks of another key").await
 }
 
 pub(super) async fn limit(store: &dyn Store) -> Verdict {
-    let Some(parts) = store.parts() else { return Ok(()) };
+    let Some(chunks) = store.chunks() else { return Ok(()) };
     let (key, by, bytes) = (fresh_key()?, owner()?, noise(700_000, 4));
-    let count = written(parts, &key, by, &bytes).await?;
-    comes_back(parts, &key, by, count, &bytes).await?;
+    let count = written(chunks, &key, by, &bytes).await?;
+    comes_back(chunks, &key, by, count, &bytes).await?;
     for limit in [bytes.len() as u64 - 1, 1, 0] {
-        corrupt(parts, &key, by, count, limit, &format!("700,000 bytes where {limit} may come")).await?;
+        corrupt(chunks, &key, by, count, limit, &format!("700,000 bytes where {limit} may come")).await?;
     }
     Ok(())
 }
 
-/// Parts aren't records, and writes on the record don't touch its parts.
+/// Parts aren't records, and writes on the record don't touch its chunks.
 pub(super) async fn beside_the_record(store: &dyn Store) -> Verdict {
-    let Some(parts) = store.parts() else { return Ok(()) };
+    let Some(chunks) = store.chunks() else { return Ok(()) };
     let (key, lock, bytes) = (fresh_key()?, first_lock()?, noise(500_000, 5));
     let started = Record::from(lock.clone());
-    let count = written(parts, &key, started.owner, &bytes).await?;
-    stands(store, &key, None, "of a key that has only parts").await?;
+    let count = written(chunks, &key, started.owner, &bytes).await?;
+    stands(store, &key, None, "of a key that has only chunks").await?;
     applied(store, &key, &Write::Claim(lock), &started).await?;
-    written(parts, &key, started.owner, &bytes).await?;
-    stands(store, &key, Some(&started), "after its parts were written").await?;
+    written(chunks, &key, started.owner, &bytes).await?;
+    stands(store, &key, Some(&started), "after its chunks were written").await?;
 
     let response = StoredResponse::new(bytes.clone());
     let kept = match &response.place {
         Place::Inline(kept) => kept.clone(),
-        Place::Parts(_) => bytes.clone(),
+        Place::Chunks(_) => bytes.clone(),
     };
-    let outcome = Outcome::Retained(response.into_parts(count));
+    let outcome = Outcome::Retained(response.into_chunks(count));
     let expires_at = tomorrow();
     let state = State::Completed(outcome.clone());
     let completed = Record { state, expires_at: Some(expires_at), ..started.clone() };
     let complete = settle(&started, Settlement::Complete(outcome, expires_at));
     applied(store, &key, &complete, &completed).await?;
-    comes_back(parts, &key, started.owner, count, &kept).await
+    comes_back(chunks, &key, started.owner, count, &kept).await
 }
 
-async fn written(parts: &dyn ResponseParts, key: &StoredKey, owner: Owner, bytes: &Bytes) -> Verdict<u32> {
-    parts
-        .write_parts(key, owner, bytes, tomorrow())
+async fn written(chunks: &dyn ResponseChunks, key: &StoredKey, owner: Owner, bytes: &Bytes) -> Verdict<u32> {
+    chunks
+        .write_chunks(key, owner, bytes, tomorrow())
         .await
-        .map_err(|error| format!("{} bytes could not be written in parts: {}", bytes.len(), chain(&error)))
+        .map_err(|error| format!("{} bytes could not be written in chunks: {}", bytes.len(), chain(&error)))
 }
 
-/// The parts return the bytes, and accept exactly their length as the limit.
+/// The chunks return the bytes, and accept exactly their length as the limit.
 async fn comes_back(
-    parts: &dyn ResponseParts,
+    chunks: &dyn ResponseChunks,
     key: &StoredKey,
     owner: Owner,
     count: u32,
     bytes: &Bytes,
 ) -> Verdict {
-    let found = parts.read_parts(key, owner, count, bytes.len() as u64).await.map_err(|error| {
-        format!("{} bytes in {count} parts could not be read: {}", bytes.len(), chain(&error))
+    let found = chunks.read_chunks(key, owner, count, bytes.len() as u64).await.map_err(|error| {
+        format!("{} bytes in {count} chunks could not be read: {}", bytes.len(), chain(&error))
     })?;
     if found == *bytes {
         return Ok(());
     }
     let at = found.iter().zip(bytes).take_while(|(found, expected)| found == expected).count();
     Err(format!(
-        "{} bytes in {count} parts came back as {} bytes that differ from byte {at} on",
+        "{} bytes in {count} chunks came back as {} bytes that differ from byte {at} on",
         bytes.len(),
         found.len()
     ))
 }
 
 async fn corrupt(
-    parts: &dyn ResponseParts,
+    chunks: &dyn ResponseChunks,
     key: &StoredKey,
     owner: Owner,
     count: u32,
     limit: u64,
     what: &str,
 ) -> Verdict {
-    match parts.read_parts(key, owner, count, limit).await {
+    match chunks.read_chunks(key, owner, count, limit).await {
         Err(error) if error.kind() == StoreErrorKind::Corrupt => Ok(()),
         Err(error) => Err(format!(
             "reading {what} had to fail as Corrupt; it failed as {:?}: {}",

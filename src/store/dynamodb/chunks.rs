@@ -1,4 +1,4 @@
-//! Splits a response that's too large for the record over sibling items.
+//! Splits a response that's too large for the record over items beside it.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::{
     future::BoxFuture,
     key::StoredKey,
     record::Owner,
-    store::{ResponseParts, StoreError},
+    store::{ResponseChunks, StoreError},
     time::Timestamp,
 };
 
@@ -33,15 +33,15 @@ const WRITES_PER_PARTITION: usize = 1_000 * 1024 / PART_BYTES;
 const OUTLIVES_RECORD_BY: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl DynamoDbStore {
-    fn part_key(&self, key: &StoredKey, owner: Owner, index: u32) -> Item {
+    fn chunk_key(&self, key: &StoredKey, owner: Owner, index: u32) -> Item {
         if self.inner.sort_key.is_some() {
-            self.item_key(key.as_str(), || format!("part#{owner}#{index}"))
+            self.item_key(key.as_str(), || format!("chunk#{owner}#{index}"))
         } else {
-            self.item_key(&format!("{key}#part#{owner}#{index}"), String::new)
+            self.item_key(&format!("{key}#chunk#{owner}#{index}"), String::new)
         }
     }
 
-    async fn put_part(&self, mut item: Item, kept: Bytes, expires_at: Timestamp) -> Result<(), StoreError> {
+    async fn put_chunk(&self, mut item: Item, kept: Bytes, expires_at: Timestamp) -> Result<(), StoreError> {
         let names = &self.inner.attributes;
         item.insert(names.of(Attribute::ExpiresAt).to_owned(), codec::seconds(expires_at));
         item.insert(names.of(Attribute::Response).to_owned(), codec::binary(&kept));
@@ -55,17 +55,17 @@ impl DynamoDbStore {
     }
 
     async fn get_part(&self, key: &StoredKey, owner: Owner, index: u32) -> Result<Bytes, StoreError> {
-        let item = self.get_item(self.part_key(key, owner, index)).await?;
+        let item = self.get_item(self.chunk_key(key, owner, index)).await?;
         let Some(item) = item else {
-            return Err(self.corrupt(key, &format!("part {index} of its response is missing")));
+            return Err(self.corrupt(key, &format!("chunk {index} of its response is missing")));
         };
         codec::decode_part(item, &self.inner.attributes).ok_or_else(|| {
             let attribute = self.inner.attributes.of(Attribute::Response);
-            self.corrupt(key, &format!("part {index} of its response has no `{attribute}` of type B"))
+            self.corrupt(key, &format!("chunk {index} of its response has no `{attribute}` of type B"))
         })
     }
 
-    async fn write_parts_now(
+    async fn write_chunks_now(
         &self,
         key: &StoredKey,
         owner: Owner,
@@ -76,62 +76,62 @@ impl DynamoDbStore {
         let expires_at = expires_at.saturating_add(OUTLIVES_RECORD_BY);
         // An empty response becomes one empty chunk, because a record that says "split" needs one to read.
         let count = u32::try_from(bytes.len().div_ceil(PART_BYTES).max(1)).unwrap_or(u32::MAX);
-        let part = |index: u32| {
+        let chunk = |index: u32| {
             let start = index as usize * PART_BYTES;
             bytes.slice(start..bytes.len().min(start + PART_BYTES))
         };
         // With a sort key, the siblings have the record's partition key, so they're in its partition.
         let concurrency = if self.inner.sort_key.is_some() { WRITES_PER_PARTITION } else { CONCURRENCY };
         stream::iter(0..count)
-            .map(|index| self.put_part(self.part_key(key, owner, index), part(index), expires_at))
+            .map(|index| self.put_chunk(self.chunk_key(key, owner, index), chunk(index), expires_at))
             .buffer_unordered(concurrency)
             .try_collect::<()>()
             .await?;
         Ok(count)
     }
 
-    async fn read_parts_now(
+    async fn read_chunks_now(
         &self,
         key: &StoredKey,
         owner: Owner,
         count: u32,
         limit: u64,
     ) -> Result<Bytes, StoreError> {
-        let mut parts =
+        let mut chunks =
             stream::iter(0..count).map(|index| self.get_part(key, owner, index)).buffered(CONCURRENCY);
         let mut kept = BytesMut::new();
-        while let Some(part) = parts.try_next().await? {
-            if (kept.len() + part.len()) as u64 > limit {
-                return Err(self.corrupt(key, &format!("the parts of its response have over {limit} bytes")));
+        while let Some(chunk) = chunks.try_next().await? {
+            if (kept.len() + chunk.len()) as u64 > limit {
+                return Err(self.corrupt(key, &format!("the chunks of its response have over {limit} bytes")));
             }
-            kept.extend_from_slice(&part);
+            kept.extend_from_slice(&chunk);
         }
         Ok(kept.freeze())
     }
 }
 
-impl ResponseParts for DynamoDbStore {
+impl ResponseChunks for DynamoDbStore {
     fn inline_limit(&self) -> usize {
         self.inner.inline_limit
     }
 
-    fn write_parts<'a>(
+    fn write_chunks<'a>(
         &'a self,
         key: &'a StoredKey,
         owner: Owner,
         bytes: &'a Bytes,
         expires_at: Timestamp,
     ) -> BoxFuture<'a, Result<u32, StoreError>> {
-        Box::pin(self.write_parts_now(key, owner, bytes, expires_at))
+        Box::pin(self.write_chunks_now(key, owner, bytes, expires_at))
     }
 
-    fn read_parts<'a>(
+    fn read_chunks<'a>(
         &'a self,
         key: &'a StoredKey,
         owner: Owner,
         count: u32,
         limit: u64,
     ) -> BoxFuture<'a, Result<Bytes, StoreError>> {
-        Box::pin(self.read_parts_now(key, owner, count, limit))
+        Box::pin(self.read_chunks_now(key, owner, count, limit))
     }
 }
