@@ -2,11 +2,11 @@
 //!
 //! Only `list` depends on the kind of store, since the contract has no way to list all records.
 
-pub mod inspect;
-pub mod key;
-pub mod list;
+pub(crate) mod inspect;
+pub(crate) mod key;
+pub(crate) mod list;
 mod response;
-pub mod settle;
+pub(crate) mod settle;
 mod view;
 
 use std::sync::Arc;

@@ -10,7 +10,7 @@ use lambda_idempotency::{
     },
 };
 
-use crate::cut::{TURNS, cut_after};
+use testkit::cut::{TURNS, cut_after};
 
 use super::{
     fixtures::{completion, fresh_table, key, later, lock, make, server},

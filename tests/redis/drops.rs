@@ -16,9 +16,9 @@ use super::{
     },
     wire::{Reply, Wire},
 };
-use crate::{
+use testkit::{
     cut::{TURNS, cut_after},
-    server::{RedisServer, shared},
+    redis::{RedisServer, shared},
 };
 
 /// After a drop, every call still gets its own answer, over the same connection.

@@ -1,20 +1,11 @@
-#[path = "http/caller_table.rs"]
 mod caller_table;
-#[path = "http/callers.rs"]
 mod callers;
-#[path = "http/cors.rs"]
 mod cors;
-#[path = "http/decided.rs"]
 mod decided;
-#[path = "http/draft.rs"]
 mod draft;
-#[path = "http/guard.rs"]
 mod guard;
-#[path = "http/large.rs"]
 mod large;
-#[path = "http/recorded.rs"]
 mod recorded;
-#[path = "http/streaming.rs"]
 mod streaming;
 
 use std::{
