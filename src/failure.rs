@@ -15,7 +15,7 @@ use crate::{
 ///
 /// - [`permanent`](Self::permanent): the operation failed, and its handler doesn't run again. The failure is recorded.
 /// - [`transient`](Self::transient): the next delivery runs the handler again, even with
-///   [`OnHandlerError::Record`]. At most once, it's recorded all the same.
+///   [`OnHandlerError::Record`]. At most once, it's recorded.
 /// - any other error, by `?`: [`Settings::on_handler_error`](crate::settings::Settings::on_handler_error) decides.
 ///
 /// ```
@@ -121,14 +121,14 @@ impl fmt::Debug for Failure {
     }
 }
 
-/// What becomes of a handler's errors.
+/// How a handler's errors are settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ErrorPolicy {
     pub(crate) on_error: OnHandlerError,
     pub(crate) execution: Execution,
 }
 
-/// What becomes of one error.
+/// How one error is settled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum OnError {
     /// The key is released.

@@ -298,6 +298,16 @@ fn root_has_few_names() {
 }
 
 #[test]
+fn one_loop_performs_the_machines_actions() {
+    let sources = read_under("src");
+    let calls_step = |(file, text): &&Source| {
+        !is_test(file) && !file.starts_with("protocol") && has(&shipped(text), &["step", "(", "state"])
+    };
+    let files: Vec<_> = sources.iter().filter(calls_step).map(|(file, _)| file.as_str()).collect();
+    assert_eq!(files, ["run/driver.rs"]);
+}
+
+#[test]
 fn results_are_not_nested() {
     for (file, text) in read_under("src") {
         let tokens = shipped(&text);
