@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_leaving_main_are_sentences() {
+    fn errors_returned_from_main_are_sentences() {
         let error = Error::new(ErrorKind::Unavailable, "the store didn't answer")
             .with_source(std::io::Error::other("connection refused"));
         assert_eq!(format!("{error:?}"), "the store didn't answer (Unavailable): connection refused");

@@ -82,7 +82,7 @@ impl StoredResponse {
         Self { encoding, length, sha256, place: Place::Inline(kept) }
     }
 
-    /// The same response, whose kept bytes were put into `count` chunks.
+    /// Returns the same response, noting that its kept bytes are in `count` chunks, which the caller has written.
     #[must_use]
     pub fn into_chunks(self, count: u32) -> Self {
         Self { place: Place::Chunks(count), ..self }

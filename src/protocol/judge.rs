@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn unsettled_copies_answer_nothing() {
+    fn cached_unsettled_records_answer_nothing() {
         for state in [State::Started { lease_until: Timestamp::from_millis(1000) }, State::Released] {
             for request in [&b"request"[..], b"another"] {
                 for now in [0, 500, 1000, 50_000] {

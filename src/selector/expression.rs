@@ -64,7 +64,7 @@ impl Expression {
             Unread::NotJson(error) => not_json(&error),
             Unread::TooMany => self.fails("the text is too large; use a JSON Pointer"),
         })?;
-        // The interpreter's error may quote its input.
+        // Leaves out the interpreter's error, which may quote its input.
         let found = jmespath::interpret(&document, &self.ast, &mut context)
             .map_err(|_| self.fails("one of its functions got an invalid or oversized argument"))?;
         if found.is_null() {

@@ -212,7 +212,7 @@ async fn version_1_errors_name_both_versions() {
 }
 
 #[tokio::test]
-async fn trace_and_false_interruption_are_accepted() {
+async fn trace_id_and_interrupted_false_are_accepted() {
     let table = Table::new().await;
     let mut more = item(&key(), &started());
     more.insert("trace_id".into(), s("1-5759e988-bd862e3fe1be46a994272793"));
@@ -231,7 +231,7 @@ async fn unknown_attributes_are_kept() {
 }
 
 #[tokio::test]
-async fn all_digits_in_range_are_read() {
+async fn smallest_and_largest_numbers_are_read() {
     let table = Table::new().await;
     let mut edge = item(&key(), &started());
     for (attribute, value) in [

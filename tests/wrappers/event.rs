@@ -311,7 +311,7 @@ async fn run_uses_the_invocations_deadline() {
     assert_eq!(answer, 7);
 }
 
-/// Checks the bounds of `lambda_runtime::run` and `run_concurrent`. No test calls this.
+/// Compiles only if the service satisfies the trait bounds of `lambda_runtime::run` and `run_concurrent`. No test calls this.
 #[expect(dead_code, reason = "it only has to compile")]
 async fn it_works_under_run_and_run_concurrent() -> Result<(), lambda_runtime::Error> {
     let idempotency = idempotency();

@@ -132,7 +132,7 @@ fn exploration(options: &Options<'_>) -> bool {
     let recorded = match options.record.map(|file| recorded(file, &all)).transpose() {
         Ok(recorded) => recorded,
         Err(error) => {
-            println!("couldn't read the rules: {error}");
+            println!("couldn't read the source files of the rules and the model checker: {error}");
             return false;
         }
     };
@@ -186,7 +186,7 @@ fn show_stamp() -> bool {
     match stamp::stamp(&stamp::root()) {
         Ok(stamp) => println!("{stamp}"),
         Err(error) => {
-            println!("couldn't read the rules: {error}");
+            println!("couldn't read the source files of the rules and the model checker: {error}");
             return false;
         }
     }

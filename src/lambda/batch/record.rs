@@ -114,7 +114,7 @@ pub(super) fn source_arn(record: &RawValue) -> String {
     arn[..end.unwrap_or(arn.len())].to_owned()
 }
 
-/// A source's name for an error, if it looks like one.
+/// How an error message shows `source`: in backquotes if it looks like a source's name.
 fn shown(source: Option<&str>) -> String {
     let is_name = |name: &&str| {
         name.len() <= 64 && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b":.-_".contains(&byte))

@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn takeovers_write_optional_lock_fields() {
+    fn takeovers_write_only_present_optional_fields() {
         let plans = Plans::new(&AttributeNames::default());
         let lock = |expires_at, interrupted, request_id: Option<&str>| Lock {
             owner: crate::record::Owner::from_bytes([1; 16]),

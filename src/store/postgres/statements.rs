@@ -28,7 +28,7 @@ pub(super) struct Statement {
 pub(super) struct Statements {
     /// T1, and a conclusion if there's no record: inserts a row.
     pub(super) insert: Statement,
-    /// T2: replaces the whole row, if it's as seen except for the lock time.
+    /// T2: replaces the whole row, if its version is the one seen; the lock time isn't compared.
     pub(super) reclaim: Statement,
     /// A conclusion: replaces the whole row, if its version is exactly the one seen.
     pub(super) conclude: Statement,

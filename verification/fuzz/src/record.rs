@@ -121,7 +121,7 @@ fn store() -> DynamoDbStore {
     DynamoDbStore::new(Client::from_conf(config), "fuzz").expect("valid settings")
 }
 
-/// Makes a delivery that meets the record. It may only do what the record allows.
+/// Makes a delivery whose key has this record, and checks that it does only what the record allows.
 fn act(item: &Item, record: Record) {
     let memory = MemoryStore::new();
     let key = stored_key();

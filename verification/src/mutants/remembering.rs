@@ -30,7 +30,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a release forgets that its own handler panicked",
+        name: "a release doesn't record that this executor's handler panicked",
         caught_by: Invariant::TakeoverTold,
         space: panics,
         does: |moment, outcome| match (moment.event, &moment.before.held()) {

@@ -174,7 +174,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a releasing executor mistakes its own transaction for another's",
+        name: "a releasing executor finds its own transaction applied, and mistakes it for another executor's",
         caught_by: Invariant::OwnRecognised,
         space: || Configuration { faults: 2, ..in_doubt() },
         does: |moment, (state, action)| match action {

@@ -207,7 +207,9 @@ impl Case {
     fn one_effect(&self, record: &Stored) -> Result<&Line, String> {
         let [effect] = self.lines.as_slice() else {
             let count = self.lines.len();
-            return Err(format!("its effect is in the outcome's transaction, but happened {count} times"));
+            return Err(format!(
+                "its effect should happen exactly once, since it's in the outcome's transaction, but happened {count} times"
+            ));
         };
         // Without a claim, the run doesn't know its generation.
         if effect.generation != 0 && effect.generation != record.generation {

@@ -59,7 +59,7 @@ impl Display for Gap {
             Self::RanAgain => "ran again after that",
             Self::Fenced => "ran, fenced by a successor that never finished, ran again after both",
             Self::NotReleased => "failed, key not released",
-            Self::Ghost => "left an unknown claim, nothing ran",
+            Self::Ghost => "left a claim that the library doesn't know of; nothing ran",
             Self::NotKept => "outcome stored without its response",
         })
     }

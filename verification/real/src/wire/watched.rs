@@ -42,7 +42,7 @@ pub(super) struct Call {
 pub(super) enum Told {
     /// The write was applied, or the chunks were written.
     Applied,
-    /// The condition failed. This is the record that it met.
+    /// The condition failed. This is the record that was there, if any.
     Refused(Option<Brief>),
     /// A read found this record.
     Found(Option<Brief>),
