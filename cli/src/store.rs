@@ -27,8 +27,8 @@ const OPERATION_TIMEOUT: Duration = Duration::from_secs(12);
 #[derive(Debug, Args)]
 #[command(next_help_heading = "The store")]
 pub(crate) struct StoreArguments {
-    /// The table's name or ARN. Default: the store in IDEMPOTENCY_TABLE or IDEMPOTENCY_STORE, as in the
-    /// function.
+    /// The table's name or ARN. Default: the store that the environment variable IDEMPOTENCY_TABLE or
+    /// IDEMPOTENCY_STORE names. The function reads the same variables.
     #[arg(long, value_name = "NAME")]
     table: Option<String>,
 

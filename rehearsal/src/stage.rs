@@ -154,7 +154,7 @@ impl<'w> Stage<'w> {
         Self::open_for(world, &world.function, world.is_payments, step).await
     }
 
-    /// Sets up the step, with payments made in this form.
+    /// Sets up the step. The example function makes its payments as `form` says.
     pub(crate) async fn open_in(world: &'w World, form: Form, step: &str) -> Result<Self> {
         Ok(Self { form, ..Self::open(world, step).await? })
     }

@@ -1,4 +1,4 @@
-//! Claims, runs and settles: the core of every wrapper.
+//! Claims the key, runs the handler and settles the claim: the core of every wrapper.
 
 use std::{
     any::Any,

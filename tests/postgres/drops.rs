@@ -90,7 +90,8 @@ async fn wait_for_locked(client: &Client, table: &str, count: i64) {
     panic!("the pool lost a connection slot");
 }
 
-/// After a call is dropped while it waits for another transaction, the next call doesn't wait for its statement.
+/// If a call is dropped while its statement waits for another transaction, the next call doesn't wait for the
+/// dropped call's statement.
 #[tokio::test]
 async fn calls_dropped_at_locks_free_connections() {
     let server = server!();

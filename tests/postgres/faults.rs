@@ -268,7 +268,7 @@ async fn server_errors_map_to_certain_kinds() {
 }
 
 #[tokio::test]
-async fn unreachable_or_full_servers_received_nothing() {
+async fn failed_or_excess_connections_send_nothing() {
     let server = server!();
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let store = PostgresStore::builder(server.url_at(nobody)).build().unwrap();

@@ -100,7 +100,7 @@ async fn replay_fills_the_cache() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn recorded_takeover_fills_the_cache() {
+async fn takeovers_outcome_fills_the_cache() {
     let bench = cached();
     bench.abandon("k", 1).await;
     tokio::time::sleep(Duration::from_secs(63)).await;

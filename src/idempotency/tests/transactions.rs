@@ -541,7 +541,7 @@ async fn fenced_transaction_returns_the_successors_outcome() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn missing_record_is_reclaimed_and_committed() {
+async fn key_without_record_is_claimed_again() {
     let bench = Bench::new();
     let sweeper = bench.clone();
     let result = bench.with_handler("k", 1, async {

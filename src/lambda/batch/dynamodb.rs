@@ -74,7 +74,7 @@ impl DynamoDbRecord {
         &self.change
     }
 
-    /// The whole record as Lambda delivered it, for example for a type of `aws_lambda_events`.
+    /// The whole record as Lambda delivered it, for example to read it into a type of `aws_lambda_events`.
     pub fn raw(&self) -> &RawValue {
         &self.raw
     }

@@ -69,7 +69,7 @@ fn successor_rejects_the_transaction() {
 }
 
 #[test]
-fn free_key_is_reclaimed_and_committed_again() {
+fn refused_commit_of_a_free_key_is_resent() {
     for left in
         [None, Some(record(RecordState::Released, 1000)), Some(record(RecordState::Completed(outcome()), -3))]
     {

@@ -20,10 +20,10 @@ use super::fault::Fault;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Timeouts {
-    /// Sets them as startup options, at no cost, for direct connections. Poolers reject or ignore these
+    /// Sets the limits as startup options, at no cost, for direct connections. Poolers reject or ignore these
     /// options. The default for a URL.
     Startup,
-    /// Sets them in a transaction around each statement (`BEGIN`, `SET LOCAL`, `COMMIT`), in the same round
+    /// Sets the limits in a transaction around each statement (`BEGIN`, `SET LOCAL`, `COMMIT`), in the same round
     /// trip, for any pooler in transaction mode. The default for your own pool.
     Transaction,
     /// Sets nothing, because you've set them for the role or the database

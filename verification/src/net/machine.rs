@@ -297,7 +297,7 @@ impl<P: Protocol> Net<'_, P> {
             if key.verdict != Verdict::None && settled && (claims || concludes) {
                 return None;
             }
-            // A response belongs to the request of its kind: a read's to a read, a write's to a write.
+            // The edge begins at the request that was answered: at the read for a read's response, else at the write.
             let from = match (key.stage, key.heard) {
                 (Stage::Answered, Heard::Found(_)) => Stage::Reading,
                 (Stage::Answered, _) => Stage::Applying,

@@ -36,7 +36,7 @@ pub enum Call {
     TakeOver,
     /// T4.
     Complete,
-    /// T5. The function under test records no failures, so it has no point there.
+    /// T5. No run pauses at this write, because the function under test records no failures.
     Fail,
     /// T6.
     Release,
