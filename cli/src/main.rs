@@ -65,13 +65,13 @@ enum Command {
     Inspect(inspect::Arguments),
     /// Release a key: the next delivery runs. A dry run, unless --confirm is given.
     ///
-    /// It writes only if the record is still the version that this run showed, or the one that --if-version
+    /// It writes only if the record is still the version that this run showed, or the one that --if-revision
     /// names. It sets a new owner and generation, which fences a claim that is still running.
     Release(settle::Release),
     /// Record an operation as done, with the response that duplicates get. A dry run, unless --confirm is
     /// given.
     ///
-    /// It writes only if the record is still the version that this run showed, or the one that --if-version
+    /// It writes only if the record is still the version that this run showed, or the one that --if-revision
     /// names. It sets a new owner and generation: a claim that is still running is fenced, and answers with
     /// this response.
     #[command(after_long_help = COMPLETE_EXAMPLES)]

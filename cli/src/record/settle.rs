@@ -66,7 +66,7 @@ struct WriteArguments {
 
     /// Write only if the record is still this version; `inspect` and the dry run show it.
     #[arg(long, value_name = "VERSION")]
-    if_version: Option<String>,
+    if_revision: Option<String>,
 
     #[command(flatten)]
     rules: RuleArguments,
@@ -128,7 +128,7 @@ impl Planned<'_> {
             return absent(&self.key, self.write.json);
         };
         let view = self.view(&record);
-        if self.write.if_version.as_ref().is_some_and(|version| *version != view.version()) {
+        if self.write.if_revision.as_ref().is_some_and(|version| *version != view.version()) {
             return self.lost(Some(&record));
         }
         if record.status() == Status::Released && self.resolution == Resolution::Release {
@@ -147,7 +147,7 @@ impl Planned<'_> {
         let version = view.version();
         let mut line = vec![self.command, self.key.as_str()];
         line.extend(self.options.iter().map(String::as_str));
-        line.extend(["--if-version", &version, "--confirm"]);
+        line.extend(["--if-revision", &version, "--confirm"]);
         let confirm = self.store.command_line(&line);
         if self.write.json {
             let document = json!({

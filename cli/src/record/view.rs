@@ -63,7 +63,7 @@ impl View<'_> {
         self.record.status() == Status::Started && !self.is_stale()
     }
 
-    /// The version of the record, for `--if-version`. Every change changes it, except an extension of a
+    /// The version of the record, for `--if-revision`. Every change changes it, except an extension of a
     /// claim's lease.
     pub(super) fn version(&self) -> String {
         let Record { generation, expires_at, .. } = self.record;

@@ -128,10 +128,10 @@ async fn release_and_complete_work_on_redis() {
     let Some(bench) = Bench::new() else { return };
     let (key, _) = bench.claim("run:charge", -60).await;
     let dry = bench.run(&["release", key.as_str()]).await;
-    has(&dry.out, &["DRY RUN: nothing was written", "--if-version STARTED-"]);
+    has(&dry.out, &["DRY RUN: nothing was written", "--if-revision STARTED-"]);
     assert_eq!(bench.status(&key).await, Status::Started);
     let made = bench.run(&["release", key.as_str(), "--confirm"]).await;
-    assert!(made.code == 0 && made.out.contains("WriteOutcome."), "{made:?}");
+    assert!(made.code == 0 && made.out.contains("Written."), "{made:?}");
     assert_eq!(bench.status(&key).await, Status::Released);
     let again = bench.run(&["release", key.as_str(), "--confirm"]).await;
     assert!(again.code == 0 && again.out.contains("nothing to do"), "{again:?}");
@@ -148,8 +148,8 @@ async fn release_and_complete_work_on_redis() {
     let function = Idempotency::builder(bench.store.clone()).function("payments").build().unwrap();
     let record = bench.store.read(&key).await.unwrap().unwrap();
     assert_eq!(function.outcome_of(&key, &record).await.unwrap().response(), RESPONSE.as_bytes());
-    let late = bench.run(&["release", key.as_str(), "--if-version", "STARTED-1-1", "--confirm"]).await;
-    assert!(late.code == 1 && late.err.contains("another version"), "{late:?}");
+    let late = bench.run(&["release", key.as_str(), "--if-revision", "STARTED-1-1", "--confirm"]).await;
+    assert!(late.code == 1 && late.err.contains("the record changed"), "{late:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -192,7 +192,7 @@ async fn errors_are_one_line() {
         bad(&format!("redis://{address}"), &["rejected the user name or password"]).await;
         bad("redis://:secret@127.0.0.1:1", &["127.0.0.1:1 couldn't be reached", "Connection refused"]).await;
         bad("redis://:secret@h:99999", &["isn't a valid URL", "port"]).await;
-        bad("mysql://:secret@h", &["the scheme \"mysql\""]).await;
+        bad("mysql://:secret@h", &["unknown scheme \"mysql\""]).await;
         bad("memory:", &["another process can't read"]).await;
     }
     let options = ["list", "--store", "redis://h", "--region", "eu-west-1"];

@@ -62,7 +62,7 @@ async fn extended_claim_can_be_released() {
         expires_at: seen.expires_at,
     };
     assert_eq!(bench.store.apply(&key, &extend).await.unwrap(), WriteOutcome::Applied);
-    let release = ["release", key.as_str(), "--if-version", &version, "--confirm"];
+    let release = ["release", key.as_str(), "--if-revision", &version, "--confirm"];
     assert_eq!(bench.run(&release).await.code, 0);
     assert_eq!(bench.record(&key).await.status(), Status::Released);
 }
@@ -85,7 +85,7 @@ async fn release_is_previewed_then_applied() {
         "RELEASED",
         "Its effect may have happened",
         "a claim that still runs is fenced",
-        "--if-version STARTED-",
+        "--if-revision STARTED-",
         "--confirm\n",
     ] {
         assert!(dry.out.contains(words), "{words:?} isn't in\n{}", dry.out);
@@ -93,7 +93,7 @@ async fn release_is_previewed_then_applied() {
     assert_eq!(bench.record(&key).await, before);
 
     let made = bench.confirm(&dry).await;
-    assert!(made.code == 0 && made.out.contains("WriteOutcome."), "{made:?}");
+    assert!(made.code == 0 && made.out.contains("Written."), "{made:?}");
     let after = bench.record(&key).await;
     assert_eq!((after.status(), after.expires_at), (Status::Released, before.expires_at));
     assert_ne!(after.owner, before.owner);
@@ -103,7 +103,7 @@ async fn release_is_previewed_then_applied() {
     // The same command once more: the version is gone.
     let again = bench.confirm(&dry).await;
     assert_eq!(again.code, 1);
-    assert!(again.err.contains("another version") && again.out.contains("COMPLETED"), "{again:?}");
+    assert!(again.err.contains("the record changed") && again.out.contains("COMPLETED"), "{again:?}");
     assert_eq!(bench.record(&key).await.status(), Status::Completed);
 }
 
@@ -121,7 +121,7 @@ async fn release_warns_according_to_the_state() {
     assert_eq!(bench.record(&done).await, record);
     let json = bench.run(&["release", done.as_str(), "--json"]).await.json();
     assert_eq!((&json["is_dry_run"], &json["is_written"]), (&true.into(), &false.into()));
-    assert!(json["means"][0].as_str().unwrap().contains("HAS HAPPENED"), "{json}");
+    assert!(json["means"][0].as_str().unwrap().contains("EFFECT HAPPENED"), "{json}");
     let json = bench.run(&["release", done.as_str(), "--json", "--confirm"]).await.json();
     assert_eq!((&json["is_written"], &json["record"]["status"]), (&true.into(), &"RELEASED".into()));
 
@@ -226,7 +226,7 @@ async fn unreplayable_responses_are_refused() {
     for (operation, options, words) in [
         ("event", &[][..], "isn't JSON"),
         ("event:x", &["--raw"], "isn't JSON"),
-        ("run", &[], "give --raw"),
+        ("run", &[], "add --raw"),
         ("run:x", &["--status", "201"], "only for HTTP operations"),
     ] {
         let (key, before) = bench.claim(operation, -60).await;
@@ -245,7 +245,7 @@ async fn concurrent_operators_have_one_winner() {
     let (key, before) = bench.claim("run:charge", -60).await;
     let version = bench.run(&["inspect", key.as_str(), "--json"]).await.json();
     let version = version["record"]["version"].as_str().unwrap().to_owned();
-    let release = ["release", key.as_str(), "--if-version", &version, "--confirm"];
+    let release = ["release", key.as_str(), "--if-revision", &version, "--confirm"];
     let (a, b, c, d) =
         tokio::join!(bench.run(&release), bench.run(&release), bench.run(&release), bench.run(&release));
     let codes = [a, b, c, d].map(|answer| answer.code);
