@@ -103,6 +103,18 @@ impl KeyFields {
         self.fields.iter()
     }
 
+    /// The first field that can't be looked up, or else the first that's absent or blank.
+    #[cfg(feature = "http")]
+    pub(crate) fn field_to_correct(&self, json: &[u8]) -> Option<&Selector> {
+        let found: Vec<_> = self.fields.iter().map(|field| (field, field.find(json))).collect();
+        let unreadable = found.iter().find(|(_, found)| found.is_err());
+        let is_there = |found: &Result<Option<Cow<'_, str>>, _>| {
+            found.as_ref().is_ok_and(|value| value.as_deref().is_some_and(names_something))
+        };
+        let absent = || found.iter().find(|(_, found)| !is_there(found));
+        unreadable.or_else(absent).map(|(field, _)| *field)
+    }
+
     /// Reads the key from `json`, if it has one.
     ///
     /// # Errors
