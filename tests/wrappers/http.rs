@@ -1,3 +1,5 @@
+#[path = "http/body_keys.rs"]
+mod body_keys;
 #[path = "http/caller_table.rs"]
 mod caller_table;
 #[path = "http/callers.rs"]
@@ -14,6 +16,8 @@ mod guard;
 mod large;
 #[path = "http/recorded.rs"]
 mod recorded;
+#[path = "http/replays.rs"]
+mod replays;
 #[path = "http/streaming.rs"]
 mod streaming;
 
