@@ -38,7 +38,7 @@ pub struct KeyFields {
     fields: Vec<Selector>,
     /// This many of the first fields must have a value.
     required: usize,
-    /// The fields that must match when the key is used again; `None` means the whole event.
+    /// The fields that must match when the key is used again; `None` means the event's payload.
     #[cfg(feature = "events")]
     compared: Option<Vec<Selector>>,
     /// The event's source, if the key's fields don't name it.
@@ -92,7 +92,7 @@ impl KeyFields {
         Self { source: Some(source), ..self }
     }
 
-    /// The fields that must match when the key is used again; `None` means the whole event.
+    /// The fields that must match when the key is used again; `None` means the event's payload.
     #[cfg(feature = "events")]
     pub(crate) fn compared(&self) -> Option<&[Selector]> {
         self.compared.as_deref()
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn only_the_compared_fields_are_compared() {
         let fields = KeyFields::known(&["/id"], &[]);
-        assert!(fields.compared().is_none(), "the whole event");
+        assert!(fields.compared().is_none(), "the payload");
         let fields = fields.comparing(&["/detail", "/source"]);
         let compared = fields.compared().unwrap().iter().map(Selector::as_str).collect::<Vec<_>>();
         assert_eq!(compared, ["/detail", "/source"]);

@@ -1,3 +1,6 @@
+#[path = "event/payloads.rs"]
+mod payloads;
+
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering},
