@@ -20,7 +20,7 @@
 //! ```
 //!
 //! The layer protects POST and PATCH; every other method passes through untouched. A request without a key
-//! passes through too, unless [`HttpLayer::required`] is set.
+//! passes through too, unless [`HttpLayer::required`] is set. [`HttpLayer::key`] takes the key from the body.
 //!
 //! | the layer's own response | status | `code` |
 //! |---|---|---|
@@ -46,7 +46,7 @@
 //! [the page](crate::guide::idempotency_specification), or on yours ([`HttpLayer::documentation`]), and a
 //! `Link` leads there. It has a boolean `retryable`. A retryable one carries `Retry-After`: the rest of the
 //! lease, at most 5 s. A replay is marked with `Idempotent-Replayed: true`, and leaves out headers that belong
-//! to one exchange, such as `Set-Cookie`, `Date` and `x-request-id`.
+//! to one exchange, such as `Set-Cookie`, `Date` and `x-request-id`. [`HttpLayer::on_replay`] adds headers to it.
 //! [`guide::idempotency_specification`](crate::guide::idempotency_specification) is the page to publish for an
 //! API's clients.
 //!
@@ -58,6 +58,42 @@
 //! [`Recording::Release`]: a layer inside this one may have responded after the handler's effect.
 //! [`ReleaseRejections`] wraps a layer, and marks the responses with which it rejects requests before it calls
 //! the handler.
+//!
+//! # Keys from the body
+//!
+//! Some clients send no header. [`HttpLayer::key`] takes the key from the request then: from
+//! [`KeyFields`](crate::KeyFields) of its JSON body, or from a closure over the request and the body.
+//!
+//! ```
+//! use std::time::Duration;
+//! use lambda_idempotency::KeyFields;
+//!
+//! # let store = lambda_idempotency::store::memory::MemoryStore::new();
+//! # let idempotency = lambda_idempotency::Idempotency::builder(store).function("shop").build()?;
+//! let layer = idempotency
+//!     .with_settings(|settings| settings.retention = Duration::from_secs(10 * 60))?
+//!     .http()
+//!     .operation("purchase")?
+//!     .key(KeyFields::new(["/user", "/product_id"])?.all_required());
+//! # Ok::<(), lambda_idempotency::Error>(())
+//! ```
+//!
+//! **A customer who buys the same again within the retention gets a replay, and no second product.** The layer can't
+//! tell a retry from a second purchase, unless a field does, such as a cart's id. Without one, keep the retention
+//! short: a little longer than clients retry.
+//!
+//! - A header, where sent, wins. A malformed header is refused, and the layer doesn't look into the body.
+//! - The same text in a header and in a field is two operations: headers' records are in the scope `http`, and the
+//!   others in `http-body`. So a client that begins to send headers never meets another's record.
+//! - A field that's absent, null or blank is a missing key: the request runs unprotected, or gets 400 if a key is
+//!   [`required`](HttpLayer::required). So does a request without a body, and a form or a file.
+//! - A body that claims to be JSON and isn't, and a field that can't be looked up, get 400 and `key-invalid`. The
+//!   problem's `field` names the field to correct.
+//! - The key belongs to its caller, as with headers. Anonymous callers share their keys, so put the customer into the
+//!   fields.
+//!
+//! The rest is as with headers: another method, path, query or body under the same key gets 422, and so on.
+//! [`HttpLayer::fingerprint_fields`] compares less. [`KeySyntax`] and [`KeyFormat`] are rules for headers.
 //!
 //! # Who gets a replay
 //!
