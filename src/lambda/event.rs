@@ -179,7 +179,7 @@ impl<T, F> EventLayer<T, F> {
     }
 
     /// Compares these fields of the event, each given as a [`Selector`], in place of [its
-    /// payload](self#whats-compared). Use it for events of your own that change in each delivery, for example by a
+    /// payload](self#whats-compared). Use it for your own events that change in each delivery, for example by a
     /// trace id or a timestamp. A missing field is compared as absent. If an event has none of them, or one can't
     /// be looked up, the whole event is compared. The empty pointer, `""`, is the whole event.
     ///

@@ -1,4 +1,4 @@
-//! What a layer adds to the replays of a handler of typed events.
+//! Adds fields to the replays of a handler of typed events.
 
 use std::{fmt, sync::Arc};
 
@@ -10,9 +10,11 @@ use crate::run::replay::Replay;
 /// A field to add.
 type Field = (&'static str, Value);
 
+type Add = dyn Fn(&Replay) -> Vec<Field> + Send + Sync;
+
 /// See [`EventLayer::on_replay`](super::EventLayer::on_replay).
 #[derive(Clone, Default)]
-pub(super) struct OnReplay(Option<Arc<dyn Fn(&Replay) -> Vec<Field> + Send + Sync>>);
+pub(super) struct OnReplay(Option<Arc<Add>>);
 
 impl OnReplay {
     pub(super) fn new<A>(add: impl Fn(&Replay) -> A + Send + Sync + 'static) -> Self

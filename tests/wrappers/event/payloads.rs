@@ -144,7 +144,7 @@ async fn tokens_and_cookies_name_unverified_senders() {
     }
     again["headers"]["cookie"] = "session=c4n4ry-session-b".into();
     assert_eq!(function.runs_after(&again).await, Err(ErrorKind::Mismatch));
-    // An issuer alone names nobody.
+    // An issuer alone names no sender.
     let (_, mut first, mut again) = front_ends().remove(0);
     for event in [&mut first, &mut again] {
         event["requestContext"]["authorizer"] = json!({"jwt": {"claims": {"iss": "https://c4n4ry-login"}}});
