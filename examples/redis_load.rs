@@ -1,4 +1,4 @@
-//! Measures first runs and duplicates at a steady rate through an engine on Redis.
+//! Measures first runs and duplicates at a steady rate through an `Idempotency` on Redis.
 //!
 //! ```text
 //! redis_load [RATE [SECONDS]]      default: 1000 operations a second, for 10 seconds
@@ -17,10 +17,6 @@
 #![allow(clippy::expect_used, reason = "an example panics on a failure")]
 #![expect(clippy::disallowed_methods, reason = "it measures")]
 
-#[path = "../tests/support/redis.rs"]
-#[allow(dead_code, unreachable_pub, reason = "it uses part of it")]
-mod server;
-
 use std::{
     env,
     io::Write as _,
@@ -32,6 +28,7 @@ use lambda_idempotency::{
     Idempotency, Key, Operation,
     store::{Owner, redis::RedisStore},
 };
+use testkit::redis::RedisServer;
 use tokio::task::JoinSet;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -49,7 +46,7 @@ fn main() -> Result<(), Failure> {
     let (url, _server) = match env::var("IDEMPOTENCY_STORE") {
         Ok(url) => (url, None),
         Err(_) => {
-            let server = server::RedisServer::start(&[]).ok_or("redis-server is missing")?;
+            let server = RedisServer::start(&[]).ok_or("redis-server is missing")?;
             (server.url(), Some(server))
         }
     };

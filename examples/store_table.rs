@@ -1,8 +1,8 @@
 //! Measures all stores in one run: a first run and a duplicate on each, on loopback.
 //!
-//! cargo run --profile net --example store_table --features postgres,redis
+//! cargo run --profile verification --example store_table --features postgres,redis
 //!
-//! cargo run --profile net --example store_table --features postgres,redis -- --against PROGRAM [ROUNDS]
+//! cargo run --profile verification --example store_table --features postgres,redis -- --against PROGRAM [ROUNDS]
 //!
 //! The second form compares with PROGRAM, which is this example built from an earlier commit. The two take
 //! turns, 5 rounds each by default, so that both meet the same noise. A cell has the medians of the rounds'
@@ -15,36 +15,6 @@
 //! store's sessions for one run, from `/proc/PID/schedstat`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a measurement may panic")]
-
-#[allow(
-    dead_code,
-    unreachable_pub,
-    missing_docs,
-    missing_debug_implementations,
-    reason = "shared with tests"
-)]
-#[path = "../tests/support/emulator.rs"]
-mod emulator;
-#[allow(
-    dead_code,
-    unreachable_pub,
-    missing_docs,
-    missing_debug_implementations,
-    reason = "shared with tests"
-)]
-#[allow(clippy::disallowed_methods, reason = "it waits for a server to start")]
-#[path = "../tests/support/postgres.rs"]
-mod postgres_server;
-#[allow(
-    dead_code,
-    unreachable_pub,
-    missing_docs,
-    missing_debug_implementations,
-    reason = "shared with tests"
-)]
-#[allow(clippy::disallowed_methods, reason = "it waits for a server to start")]
-#[path = "../tests/support/redis.rs"]
-mod redis_server;
 
 use std::{
     io::{self, Write as _},
@@ -70,6 +40,8 @@ use lambda_idempotency::{
     },
     time::{Clock as _, SystemClock},
 };
+
+use testkit::{emulator, postgres, redis};
 
 const RUNS: usize = 500;
 const DELAYED_RUNS: usize = 100;
@@ -290,14 +262,14 @@ async fn measure() {
     let dynamodb: Arc<dyn Store> = Arc::new(table);
     let mut rows = vec![row("memory", Arc::new(MemoryStore::new()), none, Form::Claimed).await];
     rows.push(row("DynamoDB (embedded)", Arc::clone(&dynamodb), none, Form::Claimed).await);
-    let server = postgres_server::Server::shared().expect("PostgreSQL");
+    let server = postgres::Server::shared().expect("PostgreSQL");
     let postgres = PostgresStore::builder(server.url()).build().unwrap();
     let _ = postgres.create_table().await.unwrap();
     for (name, parameters) in POSTGRES {
         rows.push(by_statements(server, name, parameters).await);
     }
     rows.push(in_postgres(server, postgres).await);
-    let redis = redis_server::shared().expect("Redis");
+    let redis = redis::shared().expect("Redis");
     let redis = RedisStore::builder(redis.url()).build().unwrap();
     rows.push(row("Redis", Arc::new(redis), none, Form::Claimed).await);
     for (name, form) in [
@@ -327,8 +299,8 @@ const POSTGRES: [(&str, &str); 3] = [
 ];
 
 /// Measures one of them, on its own table and its own single connection.
-async fn by_statements(server: &postgres_server::Server, name: &str, parameters: &str) -> Row {
-    let url = format!("{}?table={}{parameters}", server.url(), postgres_server::fresh_table());
+async fn by_statements(server: &postgres::Server, name: &str, parameters: &str) -> Row {
+    let url = format!("{}?table={}{parameters}", server.url(), postgres::fresh_table());
     let store = PostgresStore::builder(url).connections(1).build().unwrap();
     let _ = store.create_table().await.unwrap();
     let requests = Arc::new(AtomicU64::new(0));
@@ -366,7 +338,7 @@ async fn server_cpu(client: &tokio_postgres::Client) -> Duration {
 }
 
 /// Measures the record in the user's own transaction.
-async fn in_postgres(server: &postgres_server::Server, store: PostgresStore) -> Row {
+async fn in_postgres(server: &postgres::Server, store: PostgresStore) -> Row {
     let (mut client, connection) =
         tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);

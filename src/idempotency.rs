@@ -41,12 +41,12 @@ pub struct Idempotency {
 }
 
 impl Idempotency {
-    /// Starts building an engine over `store`.
+    /// Starts building an [`Idempotency`] over `store`.
     pub fn builder(store: impl Store) -> Builder {
         Builder::new(Arc::new(store))
     }
 
-    /// Creates an engine over the store that the environment names, with default settings.
+    /// Creates an [`Idempotency`] over the store that the environment names, with default settings.
     /// `IDEMPOTENCY_TABLE` is a DynamoDB table, or `IDEMPOTENCY_STORE` is a URL. The function's name is
     /// `AWS_LAMBDA_FUNCTION_NAME`.
     ///
@@ -97,7 +97,7 @@ impl Idempotency {
         Operation::new(self, name.as_ref())
     }
 
-    /// Returns the same engine, whose layers use this name.
+    /// Returns a clone whose layers use this name.
     pub(crate) fn named(&self, name: &str) -> Result<Self, Error> {
         // A colon separates the entry point from the operation's name.
         let checked = Scope::new(&self.function, name)?;
@@ -110,14 +110,14 @@ impl Idempotency {
         Ok(Self { operation: Some(name.into()), ..self.clone() })
     }
 
-    /// Returns the same engine for one invocation, whose deadline bounds its leases. The layers do this
+    /// Returns a clone for one invocation, whose deadline bounds its leases. The layers do this
     /// automatically.
     #[must_use]
     pub fn for_invocation(&self, invocation: Invocation) -> Self {
         Self { invocation: Some(invocation), ..self.clone() }
     }
 
-    /// Returns the same engine without claims: for handlers whose only effects are the writes that they
+    /// Returns a clone that runs without claims: for handlers whose only effects are the writes that they
     /// [stage](crate::staging()).
     ///
     /// Nothing is written before the handler runs. When it returns, the library puts its outcome and its
@@ -165,7 +165,7 @@ impl Idempotency {
         Ok(Self { mode, ..self.clone() })
     }
 
-    /// Empties the [local cache](crate::Builder::local_cache) of this engine and all its clones: the next
+    /// Empties the [local cache](crate::Builder::local_cache) of this value and all its clones: the next
     /// delivery of each key asks the store. Does nothing without a cache.
     ///
     /// Call it when the process was restored from a memory snapshot, if your platform has a hook for that,
@@ -254,7 +254,7 @@ impl Idempotency {
         self.driver().outcome_in(key, record, None).await
     }
 
-    /// Returns the same engine with other settings: for one layer, one worker or, by
+    /// Returns the same `Idempotency` with other settings: for one layer, one worker or, by
     /// [`Operation::with_settings`], one operation. The store, the clock and the local cache stay shared.
     ///
     /// Executors of one operation should agree on its settings. A setting that differs between two versions of a
@@ -276,8 +276,8 @@ impl Idempotency {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] as in [`Builder::build`]; at most once without a claim; or for a local cache in an
-    /// engine that was built without one.
+    /// [`ErrorKind::Invalid`] as in [`Builder::build`]; at most once without a claim; or for a local cache where
+    /// the builder set up none.
     pub fn with_settings(&self, change: impl FnOnce(&mut Settings)) -> Result<Self, Error> {
         let mut settings = Settings::clone(&self.driver.settings);
         change(&mut settings);
@@ -288,7 +288,7 @@ impl Idempotency {
         if settings.local_cache > 0 && self.driver.shared.cache.is_none() {
             return Err(Error::new(
                 ErrorKind::Invalid,
-                "local_cache is set, but the engine was built without a local cache; set it on the builder",
+                "local_cache is set, but the builder set up no local cache; set it on the builder",
             ));
         }
         let driver = Driver { settings: Arc::new(settings), ..self.driver.clone() };
@@ -299,7 +299,7 @@ impl Idempotency {
         self.mode
     }
 
-    /// The settings that the engine was built with.
+    /// The settings that it was built with.
     pub fn settings(&self) -> &Settings {
         &self.driver.settings
     }

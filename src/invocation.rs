@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_deadline_that_makes_no_sense_is_unknown() {
+    fn implausible_deadline_is_unknown() {
         let now = Timestamp::from_millis(1_795_000_000_000);
         let deadline = |millis| Invocation::entered(now, Timestamp::from_millis(millis), "id").deadline();
         assert_eq!(deadline(0), None);
@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(
             deadline(1_795_000_000_000 + 86_400_001),
             None,
-            "AWS's emulator: the time-out times a million"
+            "AWS's emulator: the timeout times a million"
         );
         for known in [1_577_836_800_000, 1_795_000_000_000, 1_795_000_000_001, 1_795_000_000_000 + 86_400_000]
         {

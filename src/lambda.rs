@@ -1,7 +1,7 @@
 //! The wrappers: tower layers in front of a handler of `lambda_runtime` or `lambda_http`.
 //!
-//! Each wrapper translates: an event into a key and a fingerprint, a response into bytes and back. The engine
-//! has the rules about claims.
+//! Each wrapper translates: an event into a key and a fingerprint, a response into bytes and back. The library's
+//! core has the rules about claims.
 //!
 //! # When a key is free again
 //!
@@ -59,7 +59,7 @@ use event::{EventKey, EventLayer, IntoKey};
 use http::HttpLayer;
 
 impl Idempotency {
-    /// The same engine for the invocation that `context` describes, which starts now. It's for handlers that
+    /// A clone for the invocation that `context` describes, which starts now. It's for handlers that
     /// use [`run`](crate::Operation::run) or [`begin`](crate::Operation::begin) without a layer around them.
     ///
     /// Call it at the handler's entry: it decides then whether the context's deadline is valid.

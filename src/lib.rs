@@ -56,7 +56,7 @@
 //! | `conformance` | no | the conformance suite for stores |
 //! | `live-aws` | no | this package's own tests on a real table |
 //!
-//! Without default features you get the core: the state machine, the engine and the memory store, without the
+//! Without default features you get the core: the state machine, its driver and the memory store, without the
 //! AWS SDK.
 //!
 //! # What can't be promised

@@ -167,7 +167,7 @@ pub(crate) fn returned(
     detail: &str,
     refused: Option<ErrorKind>,
 ) {
-    // The engine has counted its own refusals.
+    // The code that refused has counted it.
     if let Some(kind) = refused {
         count(refusal(kind, false));
     }
@@ -364,7 +364,7 @@ pub(crate) fn sent_again(attempt: u32, wait: std::time::Duration, cause: &str) {
     );
 }
 
-/// Logged once for each engine.
+/// Logged once for each [`Idempotency`](crate::Idempotency) and its clones.
 #[cfg(feature = "events")]
 pub(crate) fn unknown_deadline(settings: &Settings) {
     let lease_ms = lease_ms(settings);

@@ -2,8 +2,8 @@
 //!
 //! [`step`] takes a state and an input, changes the state, and returns the one action to perform. It does no
 //! I/O, reads no clock and draws no randomness: every input carries the time, and the plan carries the owner.
-//! The engine performs the actions and feeds the answers back. Tests can do the same in any order, on the
-//! code that ships.
+//! The driver (`run::driver`) performs the actions and feeds the answers back. Tests can do the same in any
+//! order, on the code that ships.
 //!
 //! ```text
 //! Begin ─▶ Apply(T1) ─ applied ───────────────▶ Claimed ── Settle ─▶ Apply(T4-6) ─ applied ─▶ Settled
@@ -66,7 +66,7 @@ enum Phase {
     /// The claim's answer was ambiguous; the record is being read.
     LookingForClaim(Claiming),
     /// This executor's own claim, which it can't use or which may have been applied, is being released.
-    GivingBack { held: Held, why: Refusal },
+    Releasing { held: Held, why: Refusal },
     /// The claim is held, and the handler may run.
     Held(Running),
     /// An extension of the lease to `until` was sent to the store; the handler runs.
@@ -136,8 +136,8 @@ pub fn step(state: &mut State, input: Input) -> Action {
         (Phase::Fresh, Event::Begin) => acquire::claim_absent(plan, now, Goal::Run, 0),
         (Phase::Claiming(claiming), event) => acquire::claiming(plan, now, claiming, event),
         (Phase::LookingForClaim(claiming), event) => acquire::looking_for_claim(plan, now, claiming, event),
-        (Phase::GivingBack { held, why }, event @ (Event::Answered(_) | Event::Failed(_))) => {
-            acquire::giving_back(plan, &held, why, &event)
+        (Phase::Releasing { held, why }, event @ (Event::Answered(_) | Event::Failed(_))) => {
+            acquire::releasing(plan, &held, why, &event)
         }
         // A missing answer to an extension makes no difference: only the lease's end depends on it.
         (Phase::Held(running) | Phase::Extending { running, .. }, Event::Settle(intent)) => {

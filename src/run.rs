@@ -1,5 +1,5 @@
-//! What happens around one operation: it's claimed, its handler runs, and its outcome is recorded or replayed. The
-//! rules are the protocol's; this performs its actions.
+//! Runs one operation: claims it, runs its handler, and records or replays its outcome. The protocol has the
+//! rules; this module performs its actions.
 //!
 //! Each module names only those above it in this list; `tests/architecture.rs` checks that.
 

@@ -23,9 +23,9 @@ pub enum Execution {
     /// `idempotency list --unresolved` counts them.
     ///
     /// Settings that would break this are refused: unprotected runs ([`OnStoreFailure::RunUnprotected`]) when
-    /// the engine is built, and [`optimistic`](crate::Idempotency::optimistic) and `begin_in` when you call
-    /// them. Settle a function's stale claims before you change it from [`AtLeastOnce`](Self::AtLeastOnce):
-    /// those claims have an expiry.
+    /// you build the [`Idempotency`](crate::Idempotency), and [`optimistic`](crate::Idempotency::optimistic)
+    /// and `begin_in` when you call them. Settle a function's stale claims before you change it from
+    /// [`AtLeastOnce`](Self::AtLeastOnce): those claims have an expiry.
     AtMostOnce,
 }
 
@@ -259,12 +259,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_defaults_are_valid() {
+    fn default_settings_are_valid() {
         Settings::default().validate().unwrap();
     }
 
     #[test]
-    fn a_zero_duration_is_refused_by_name() {
+    fn zero_duration_is_refused_by_name() {
         type Zero = fn(&mut Settings);
         let zeroed: [(&str, Zero); 4] = [
             ("retention", |s| s.retention = Duration::ZERO),
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_must_leave_time_to_run() {
+    fn lease_must_leave_time_to_run() {
         let mut settings = Settings::default();
         settings.lease_fallback = settings.lease_grace;
         assert!(settings.validate().is_err());

@@ -110,7 +110,7 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
 /// Optional store capability: stores a response that's too large for the record in items beside it.
 ///
-/// The engine writes the chunks before the completion that makes them visible, and reads them when a replay
+/// The library writes the chunks before the completion that makes them visible, and reads them when a replay
 /// needs them.
 pub trait ResponseChunks: Send + Sync {
     /// The size limit for a response inside the record, in bytes as stored.

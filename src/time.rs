@@ -47,7 +47,7 @@ impl Timestamp {
         self.0.div_ceil(1000)
     }
 
-    /// Rounds up to a whole second. The engine rounds a record's expiry before storing it, so that every
+    /// Rounds up to a whole second. The library rounds a record's expiry before storing it, so that every
     /// store returns exactly what it was given.
     #[must_use]
     pub const fn rounded_up_to_second(self) -> Self {
@@ -89,7 +89,7 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The engine's source of time, and its way to wait.
+/// The library's source of time, and its way to wait.
 ///
 /// Use [`SystemClock`]; tests bring their own.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {

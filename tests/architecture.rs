@@ -6,12 +6,11 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
 
-#[path = "support/source.rs"]
-mod source;
-
 use std::fs;
 
-use source::{Named, Source, Token, follows, paths, paths_of, re_exports, read_under, root, shipped};
+use testkit::source::{
+    Named, Source, Token, follows, paths, paths_of, re_exports, read_under, root, shipped, tokens,
+};
 
 /// The modules, lowest first. A module may name only those before it; the tests check that no two are on one line.
 const ORDER: &[&str] = &[
@@ -123,22 +122,36 @@ fn the_library_follows_its_layers() {
 }
 
 #[test]
-fn other_packages_use_only_public_interfaces() {
-    for folder in ["cli/src", "functions/src"] {
-        for (file, text) in read_under(folder) {
-            let tokens = shipped(&text);
-            for outside in [&["#", "[", "path"][..], &["include", "!"]] {
-                assert!(!has(&tokens, outside), "{folder}/{file} reaches into another package's files");
-            }
-        }
+fn no_file_is_in_two_crates() {
+    let sources = packages().into_iter().flat_map(|folder| read_under(&folder));
+    let mut count = 0;
+    for (file, text) in sources {
+        count += 1;
+        // Most files are spared the reading.
+        let may = text.contains("path") || text.contains("include!");
+        assert!(!may || !takes_another_file(&tokens(&text)), "{file} names another file by its path");
     }
+    assert!(count > 300, "the sources were not found");
+}
+
+/// The repository's folders, without hidden ones and the build folder.
+fn packages() -> Vec<String> {
+    let folders = fs::read_dir(root()).unwrap().map(Result::unwrap).filter(|entry| entry.path().is_dir());
+    let names = folders.map(|entry| entry.file_name().into_string().unwrap());
+    names.filter(|name| !name.starts_with('.') && name != "target").collect()
+}
+
+/// Whether a file has the attribute `path`, also under a condition, or includes another file as code.
+fn takes_another_file(tokens: &[Token]) -> bool {
+    // The tokens have no literals.
+    [&["#", "[", "path", "="][..], &[",", "path", "=", ")", "]"], &["include", "!"]]
+        .iter()
+        .any(|words| has(tokens, words))
 }
 
 #[test]
 fn heavy_dependencies_are_absent() {
-    // Cargo rewrites `Cargo.toml` when it packages the crate.
-    let manifest = ["Cargo.toml.orig", "Cargo.toml"].map(|name| fs::read_to_string(root().join(name)));
-    let manifest = manifest.into_iter().find_map(Result::ok).unwrap();
+    let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
     let (_, dependencies) = manifest.split_once("\n[dependencies]\n").unwrap();
     let (dependencies, _) = dependencies.split_once("\n[").unwrap();
     for heavy in ["dynoxide", "clap", "rusqlite", " path ="] {
@@ -402,6 +415,19 @@ fn other_rule_violations_are_found() {
     assert_eq!(made_up("idempotency.rs", &"\n".repeat(600)).len(), 0);
     assert_eq!(made_up("idempotency/tests.rs", &"\n".repeat(601)).len(), 1);
     assert_eq!(violations(&[("lib.rs".into(), "mod a;\n// fn\nfn f() {}".into())]).len(), 1);
+}
+
+#[test]
+fn files_named_by_their_path_are_found() {
+    for text in [
+        "#[path = \"../other.rs\"]\nmod other;",
+        "#[cfg_attr(unix, path = \"unix.rs\")]\nmod system;",
+        "include!(\"other.rs\");",
+    ] {
+        assert!(takes_another_file(&tokens(text)), "{text}");
+    }
+    let others = "// #[path = \"a.rs\"]\nlet path = include_str!(\"a\"); f(a, path);";
+    assert!(!takes_another_file(&tokens(others)));
 }
 
 #[test]

@@ -16,8 +16,9 @@ use std::sync::Arc;
 
 use lambda_idempotency::{
     conformance,
-    store::{Owner, Store, dynamodb::DynamoDbStore},
+    store::{Store, dynamodb::DynamoDbStore},
 };
+use testkit::random::fresh_seed;
 
 const TABLE: &str = "IDEMPOTENCY_LIVE_TABLE";
 
@@ -37,7 +38,7 @@ async fn a_real_table_conforms() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn real_tables_answer_like_the_model() {
-    let seed = u64::from_be_bytes(Owner::random().unwrap().as_bytes()[..8].try_into().unwrap());
+    let seed = fresh_seed();
     eprintln!("seed {seed}");
     conformance::differential(&*store().await, seed, 2_000).await;
 }

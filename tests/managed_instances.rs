@@ -3,13 +3,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
-#[path = "support/emulator.rs"]
-#[expect(unreachable_pub, reason = "other tests use it too")]
-mod emulator;
-#[path = "support/http_server.rs"]
-#[expect(dead_code, unreachable_pub, reason = "other tests use the rest of it")]
-mod http_server;
-
 use std::{
     collections::HashMap,
     env,
@@ -37,8 +30,8 @@ use tokio::{
 };
 use tower::{Layer, service_fn};
 
-use emulator::{Emulator, client, fresh_table};
-use http_server::{Received, Reply, Server};
+use testkit::emulator::{Emulator, client, fresh_table};
+use testkit::http_server::{Received, Reply, Server};
 
 /// If this is set, the program runs as the function.
 const TABLE: &str = "MANAGED_INSTANCES_TABLE";

@@ -2,36 +2,32 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
 
-mod support;
-
 use std::{collections::HashSet, error::Error as _, sync::Arc, time::Duration};
 
 use lambda_idempotency::{
-    StoredKey,
     conformance::{self, Failure},
-    store::{Owner, Store, StoreError, StoreErrorKind, memory::MemoryStore},
+    store::{Store, StoreError, StoreErrorKind, memory::MemoryStore},
 };
 use tokio::task::JoinSet;
 
-use support::faulty::{
-    Condition::{self, ClaimAbsent, Conclude, ConcludeAbsent, Extend, Reclaim, Resolve, Settle, TakeOver},
-    Fault, Faulty,
-    Field::{
-        Attempt, ExpiresAt, Fingerprint, Generation, Interrupted, LeaseUntil, LockAcquiredAt,
-        Owner as OwnerField, RequestId, Status,
+use testkit::{
+    faulty::{
+        Condition::{
+            self, ClaimAbsent, Conclude, ConcludeAbsent, Extend, Reclaim, Resolve, Settle, TakeOver,
+        },
+        Fault, Faulty,
+        Field::{
+            Attempt, ExpiresAt, Fingerprint, Generation, Interrupted, LeaseUntil, LockAcquiredAt,
+            Owner as OwnerField, RequestId, Status,
+        },
     },
+    random::fresh_seed,
 };
-
-/// Returns a new seed for each run. A failure prints it.
-fn seed() -> u64 {
-    let owner = Owner::random().unwrap();
-    u64::from_be_bytes(owner.as_bytes()[..8].try_into().unwrap())
-}
 
 /// Runs the whole suite on a store.
 async fn prove(store: Arc<dyn Store>, operations: u32) {
     conformance::check(&*store).await;
-    conformance::differential(&*store, seed(), operations).await;
+    conformance::differential(&*store, fresh_seed(), operations).await;
     conformance::check_contention(store, 32, 5).await;
 }
 
@@ -44,42 +40,13 @@ mod memory {
     }
 }
 
-/// The store that the guide shows.
-#[allow(unreachable_pub, reason = "it reads like a store in a library")]
-#[path = "../examples/file_store/store.rs"]
-mod file_store;
-
-mod file {
-    use super::{file_store::FileStore, *};
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-    async fn conforms() {
-        let folder = std::env::temp_dir().join(format!("file-store-{}", Owner::random().unwrap()));
-        prove(Arc::new(FileStore::new(&folder).unwrap()), 300).await;
-        std::fs::remove_dir_all(folder).unwrap();
-    }
-
-    /// A truncated record is corrupt, not absent.
-    #[tokio::test]
-    async fn unreadable_records_are_corrupt() {
-        let folder = std::env::temp_dir().join(format!("file-store-{}", Owner::random().unwrap()));
-        let (store, key) = (FileStore::new(&folder).unwrap(), StoredKey::from_stored("orders/run#1"));
-        assert_eq!(store.read(&key).await.unwrap(), None);
-        let path = folder.join(lambda_idempotency::Fingerprint::of_bytes(b"orders/run#1").to_string());
-        std::fs::write(path, b"{\"status\":\"COMPLETED\"").unwrap();
-        assert_eq!(store.read(&key).await.unwrap_err().kind(), StoreErrorKind::Corrupt);
-        std::fs::remove_dir_all(folder).unwrap();
-    }
-}
-
 #[cfg(feature = "dynamodb")]
 mod dynamodb {
     use lambda_idempotency::store::dynamodb::{AttributeNames, DynamoDbStore, DynamoDbStoreBuilder};
 
-    use super::{
-        support::emulator::{Emulator, fresh_table},
-        *,
-    };
+    use testkit::emulator::{Emulator, fresh_table};
+
+    use super::*;
 
     async fn prove_as(configure: impl FnOnce(DynamoDbStoreBuilder) -> DynamoDbStoreBuilder) {
         let emulator = Emulator::start().await;
@@ -140,13 +107,12 @@ mod postgres {
         },
     };
 
-    use super::{
-        support::{
-            pgbouncer::PgBouncer,
-            postgres::{Server, fresh_table},
-        },
-        *,
+    use testkit::{
+        pgbouncer::PgBouncer,
+        postgres::{Server, fresh_table},
     };
+
+    use super::*;
 
     async fn prove_as(configure: impl FnOnce(PostgresStoreBuilder) -> PostgresStoreBuilder) {
         let Some(server) = Server::shared() else { return };
@@ -247,7 +213,9 @@ mod postgres {
 mod redis {
     use lambda_idempotency::store::redis::RedisStore;
 
-    use super::{support::redis::shared, *};
+    use testkit::redis::shared;
+
+    use super::*;
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn conforms() {

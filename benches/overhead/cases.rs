@@ -149,7 +149,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Creates an engine over `wire`, with a local cache of this many bytes.
+    /// Creates an `Idempotency` over `wire`, with a local cache of this many bytes.
     ///
     /// # Errors
     ///

@@ -1,19 +1,23 @@
 //! `idempotency`: the command line of lambda-idempotency.
 //!
-//! Exit codes: 0, success; 1, a rehearsal failed, a record doesn't exist, or another write was faster; 2, the
-//! command couldn't do its work, or the table can't be used.
+//! Exit codes: 0, success; 1, a record doesn't exist, or another write was faster; 2, the command couldn't do its
+//! work, or the table can't be used.
+
+mod problem;
+mod record;
+mod store;
+mod sweep;
+mod table;
+mod words;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use lambda_idempotency_cli::{
-    dynamodb,
-    problem::{Context as _, Result},
-    record::{inspect, list, settle},
-    rehearse, sweep, table,
-};
 
-/// Rehearse a function's idempotency, and look after its records.
+use problem::{Context as _, Result};
+use record::{inspect, list, settle};
+
+/// Look after the records of idempotent functions, and their table.
 #[derive(Debug, Parser)]
 #[command(name = "idempotency", version, after_help = EXIT_CODES)]
 struct Arguments {
@@ -24,7 +28,7 @@ struct Arguments {
 const EXIT_CODES: &str = "\
 Exit codes:
   0  success
-  1  a step of the rehearsal failed, the record doesn't exist, or it changed before the write
+  1  the record doesn't exist, or it changed before the write
   2  the command failed, or the table has an error";
 
 const COMPLETE_EXAMPLES: &str = "\
@@ -49,10 +53,6 @@ What to do about unresolved operations:
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Deliver events twice, concurrently, and across crashes and lost responses, and check the outcome.
-    Rehearse(rehearse::Arguments),
-    /// Run the embedded DynamoDB until Ctrl-C, for trying things on one machine.
-    Dynamodb(dynamodb::Arguments),
     /// Create the table, or check an existing one.
     Table(table::Arguments),
     /// Delete expired records from a PostgreSQL table, in bounded batches. DynamoDB and Redis delete them on
@@ -87,19 +87,15 @@ fn main() -> ExitCode {
 }
 
 fn run(command: &Command) -> Result<ExitCode> {
-    match command {
-        Command::Rehearse(arguments) => rehearse::main(arguments),
-        Command::Dynamodb(arguments) => dynamodb::main(arguments),
-        Command::Table(arguments) => wait_for(table::main(arguments)),
-        Command::Sweep(arguments) => wait_for(sweep::main(arguments)),
-        Command::List(arguments) => wait_for(list::main(arguments)),
-        Command::Inspect(arguments) => wait_for(inspect::main(arguments)),
-        Command::Release(arguments) => wait_for(settle::release(arguments)),
-        Command::Complete(arguments) => wait_for(settle::complete(arguments)),
-    }
-}
-
-fn wait_for(command: impl Future<Output = Result<ExitCode>>) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.context("couldn't start the asynchronous runtime")?.block_on(command)
+    runtime.context("couldn't start the asynchronous runtime")?.block_on(async {
+        match command {
+            Command::Table(arguments) => table::main(arguments).await,
+            Command::Sweep(arguments) => sweep::main(arguments).await,
+            Command::List(arguments) => list::main(arguments).await,
+            Command::Inspect(arguments) => inspect::main(arguments).await,
+            Command::Release(arguments) => settle::release(arguments).await,
+            Command::Complete(arguments) => settle::complete(arguments).await,
+        }
+    })
 }

@@ -7,19 +7,19 @@ use std::{
 
 /// One line for the person at the terminal: what happened, to what, and what to do next.
 #[derive(Debug)]
-pub struct Problem(String);
+pub(crate) struct Problem(String);
 
 /// A result whose error lies outside the system that the command checks.
-pub type Result<T, E = Problem> = std::result::Result<T, E>;
+pub(crate) type Result<T, E = Problem> = std::result::Result<T, E>;
 
 impl Problem {
     /// A problem, described in words.
-    pub fn new(words: impl Into<String>) -> Self {
+    pub(crate) fn new(words: impl Into<String>) -> Self {
         Self(words.into())
     }
 
     /// An error and its causes, in one line.
-    pub fn of(error: &(dyn Error + 'static)) -> Self {
+    pub(crate) fn of(error: &(dyn Error + 'static)) -> Self {
         let chain = std::iter::successors(Some(error), |&error| error.source());
         let words: Vec<_> = chain.map(|error| error.to_string().replace(['\n', '\r'], " ")).collect();
         Self(words.join(": "))
@@ -33,7 +33,7 @@ impl Display for Problem {
 }
 
 /// Adds what the command was doing to a lower layer's error.
-pub trait Context<T> {
+pub(crate) trait Context<T> {
     /// Turns the error into a problem that begins with `doing`.
     fn context(self, doing: impl Display) -> Result<T>;
 }

@@ -2,11 +2,11 @@
 //!
 //! Only `list` depends on the kind of store, since the contract has no way to list all records.
 
-pub mod inspect;
-pub mod key;
-pub mod list;
+pub(crate) mod inspect;
+pub(crate) mod key;
+pub(crate) mod list;
 mod response;
-pub mod settle;
+pub(crate) mod settle;
 mod view;
 
 use std::sync::Arc;
@@ -20,7 +20,7 @@ async fn read(store: &dyn Store, key: &StoredKey) -> Result<Option<Record>> {
     store.read(key).await.map_err(|error| Problem::of(&error))
 }
 
-/// An engine on `store` that looks at records and settles them; `configure` sets its options.
+/// An `Idempotency` on `store` that looks at records and settles them; `configure` sets its options.
 fn engine(store: &Arc<dyn Store>, configure: impl FnOnce(Builder) -> Builder) -> Result<Idempotency> {
     // The function's name only matters for deriving keys, and these keys are already derived.
     let builder = configure(Idempotency::builder(Arc::clone(store)).function("operator"));

@@ -26,7 +26,7 @@ const OPERATION_TIMEOUT: Duration = Duration::from_secs(12);
 /// SDK: `AWS_PROFILE`, `AWS_REGION`, `AWS_ENDPOINT_URL_DYNAMODB` and the others.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "The store")]
-pub struct StoreArguments {
+pub(crate) struct StoreArguments {
     /// The table's name or ARN. Default: the store in IDEMPOTENCY_TABLE or IDEMPOTENCY_STORE, as in the
     /// function.
     #[arg(long, value_name = "NAME")]
@@ -59,7 +59,7 @@ pub struct StoreArguments {
 
 /// A store of a known kind, for commands that only some kinds support.
 #[derive(Debug)]
-pub enum OpenStore {
+pub(crate) enum OpenStore {
     /// A DynamoDB table.
     DynamoDb(DynamoDbStore),
     /// A Redis or Valkey server or cluster.
@@ -74,7 +74,7 @@ impl StoreArguments {
     /// # Errors
     ///
     /// If no store is named, a table has no Region, or one of the options is malformed.
-    pub async fn open(&self) -> Result<OpenStore> {
+    pub(crate) async fn open(&self) -> Result<OpenStore> {
         match self.named()? {
             NamedStore::DynamoDb(builder) => self.open_table(builder).await.map(OpenStore::DynamoDb),
             NamedStore::Redis(builder) => {
@@ -98,7 +98,7 @@ impl StoreArguments {
     /// # Errors
     ///
     /// As [`open`](Self::open).
-    pub async fn open_any(&self) -> Result<Arc<dyn Store>> {
+    pub(crate) async fn open_any(&self) -> Result<Arc<dyn Store>> {
         Ok(match self.open().await? {
             OpenStore::DynamoDb(store) => Arc::new(store),
             OpenStore::Redis(store) => Arc::new(store),
@@ -153,14 +153,14 @@ impl StoreArguments {
     }
 
     /// The options that tell the AWS command line where the table is, if they were given.
-    pub fn aws_options(&self) -> String {
+    pub(crate) fn aws_options(&self) -> String {
         let options = [("--region", &self.region), ("--endpoint-url", &self.endpoint_url)];
         let given = options.into_iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
         given.map(|(name, value)| format!(" {name} {}", words::quoted(value))).collect()
     }
 
     /// A command line of this tool for the same store, without a password.
-    pub fn command_line(&self, words: &[&str]) -> String {
+    pub(crate) fn command_line(&self, words: &[&str]) -> String {
         let mut line = vec!["idempotency"];
         line.extend(words);
         let url = self.store.as_deref().map(without_credentials);

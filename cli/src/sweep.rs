@@ -14,7 +14,7 @@ use crate::{
 
 /// Options of `sweep`.
 #[derive(Debug, Args)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// Delete this many at a time. Each batch is one short statement.
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     batch: u32,
@@ -32,7 +32,7 @@ pub struct Arguments {
 }
 
 /// Sweeps the store.
-pub async fn main(arguments: &Arguments) -> Result<ExitCode> {
+pub(crate) async fn main(arguments: &Arguments) -> Result<ExitCode> {
     let store = match arguments.store.open().await? {
         OpenStore::Postgres(store) => store,
         OpenStore::DynamoDb(_) => return not_needed("a DynamoDB table", "its TTL", arguments.json),

@@ -17,7 +17,7 @@ use crate::{
 
 /// Options of `table`.
 #[derive(Debug, Args)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Command,
 }
@@ -47,7 +47,7 @@ struct Shared {
 }
 
 /// Creates or checks the table.
-pub async fn main(arguments: &Arguments) -> Result<ExitCode> {
+pub(crate) async fn main(arguments: &Arguments) -> Result<ExitCode> {
     match &arguments.command {
         Command::Create(shared) => create(shared).await,
         Command::Check(shared) => check(shared).await,
@@ -67,97 +67,93 @@ fn needs_no_table(location: &str, as_json: bool) -> Result<ExitCode> {
 }
 
 async fn create(Shared { store: arguments, json }: &Shared) -> Result<ExitCode> {
-    let (table, is_new, fit) = match arguments.open().await? {
+    let (table, is_new, healthy) = match arguments.open().await? {
         OpenStore::DynamoDb(store) => {
             let created = store.create_table().await.map_err(|error| Problem::of(&error))?;
-            (store.table().to_owned(), created == TableCreation::Created, FIT_IN_DYNAMODB)
+            (store.table().to_owned(), created == TableCreation::Created, HEALTHY_IN_DYNAMODB)
         }
         OpenStore::Postgres(store) => {
             let created = store.create_table().await.map_err(|error| Problem::of(&error))?;
-            (store.table(), created == postgres::TableCreation::Created, FIT_IN_POSTGRES)
+            (store.table(), created == postgres::TableCreation::Created, HEALTHY_IN_POSTGRES)
         }
         OpenStore::Redis(store) => return needs_no_table(&store.location(), *json),
     };
     if *json {
         words::print_json(&json!({ "table": table, "created": is_new }))?;
     } else if is_new {
-        words::print(&format!("table `{table}` was created: {}\n", fit.when_new))?;
+        words::print(&format!("table `{table}` was created: {}\n", healthy.when_new))?;
     } else {
-        words::print(&format!("table `{table}` already exists: {}\n", fit.when_there))?;
+        words::print(&format!("table `{table}` already exists: {}\n", healthy.when_there))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 async fn check(Shared { store: arguments, json }: &Shared) -> Result<ExitCode> {
-    let (table, findings, fit) = match arguments.open().await? {
+    let (table, findings, healthy) = match arguments.open().await? {
         OpenStore::DynamoDb(store) => {
             let problems = store.check_table().await.map_err(|error| Problem::of(&error))?;
             let findings = problems.iter().map(|problem| Finding {
                 is_note: problem.is_note(),
                 problem: problem.to_string(),
-                mend: how_to_mend(problem, &store, arguments),
+                fix: fix_in_dynamodb(problem, &store, arguments),
             });
-            (store.table().to_owned(), findings.collect(), FIT_IN_DYNAMODB)
+            (store.table().to_owned(), findings.collect(), HEALTHY_IN_DYNAMODB)
         }
         OpenStore::Postgres(store) => {
             let problems = store.check_table().await.map_err(|error| Problem::of(&error))?;
             let findings = problems.iter().map(|problem| Finding {
                 is_note: problem.is_note(),
                 problem: problem.to_string(),
-                mend: how_to_mend_in_postgres(problem, &store.table(), arguments),
+                fix: fix_in_postgres(problem, &store.table(), arguments),
             });
-            (store.table(), findings.collect(), FIT_IN_POSTGRES)
+            (store.table(), findings.collect(), HEALTHY_IN_POSTGRES)
         }
         OpenStore::Redis(store) => return needs_no_table(&store.location(), *json),
     };
     let findings: Vec<Finding> = findings;
-    let is_fit = findings.iter().all(|finding| finding.is_note);
+    let is_ok = findings.iter().all(|finding| finding.is_note);
     if *json {
         let problems: Vec<_> = findings
             .iter()
-            .map(|Finding { is_note, problem, mend }| {
-                json!({ "is_note": is_note, "problem": problem, "mend": mend })
+            .map(|Finding { is_note, problem, fix }| {
+                json!({ "is_note": is_note, "problem": problem, "fix": fix })
             })
             .collect();
-        words::print_json(&json!({ "table": table, "is_fit": is_fit, "problems": problems }))?;
+        words::print_json(&json!({ "table": table, "ok": is_ok, "problems": problems }))?;
     } else {
         let mut text = String::new();
-        for Finding { is_note, problem, mend } in &findings {
-            let kind = if *is_note { "note" } else { "wrong" };
-            text.push_str(&format!("{kind}: {problem}. Mend it: {mend}\n"));
+        for Finding { is_note, problem, fix } in &findings {
+            let kind = if *is_note { "note" } else { "error" };
+            text.push_str(&format!("{kind}: {problem}. fix: {fix}\n"));
         }
-        if is_fit {
-            text.push_str(&format!("table `{table}` is fit: {}\n", fit.when_there));
+        if is_ok {
+            text.push_str(&format!("table `{table}` is ok: {}\n", healthy.when_there));
         }
         words::print(&text)?;
     }
-    Ok(if is_fit { ExitCode::SUCCESS } else { ExitCode::from(2) })
+    Ok(if is_ok { ExitCode::SUCCESS } else { ExitCode::from(2) })
 }
 
 /// A problem that a check found.
 struct Finding {
     is_note: bool,
     problem: String,
-    mend: String,
+    fix: String,
 }
 
 /// The text for a table that is OK.
-struct Fit {
+struct Healthy {
     when_new: &'static str,
     when_there: &'static str,
 }
 
-const FIT_IN_DYNAMODB: Fit =
-    Fit { when_new: "on demand, TTL is on", when_there: "its key is right, and TTL is on" };
-const FIT_IN_POSTGRES: Fit =
-    Fit { when_new: "with an index for the sweep", when_there: "its schema is this version's" };
+const HEALTHY_IN_DYNAMODB: Healthy =
+    Healthy { when_new: "on demand, TTL is on", when_there: "its key is right, and TTL is on" };
+const HEALTHY_IN_POSTGRES: Healthy =
+    Healthy { when_new: "with an index for the sweep", when_there: "its schema is this version's" };
 
 /// The fix for `problem` in a database, as a command or a statement if there is one.
-fn how_to_mend_in_postgres(
-    problem: &postgres::TableProblem,
-    table: &str,
-    arguments: &StoreArguments,
-) -> String {
+fn fix_in_postgres(problem: &postgres::TableProblem, table: &str, arguments: &StoreArguments) -> String {
     use postgres::TableProblem;
     match problem {
         TableProblem::Missing => format!("`{}`", arguments.command_line(&["table", "create"])),
@@ -184,7 +180,7 @@ fn sweep_index(table: &str) -> String {
 }
 
 /// The fix for `problem`, as a command if there is one.
-fn how_to_mend(problem: &TableProblem, store: &DynamoDbStore, arguments: &StoreArguments) -> String {
+fn fix_in_dynamodb(problem: &TableProblem, store: &DynamoDbStore, arguments: &StoreArguments) -> String {
     let create = || arguments.command_line(&["table", "create"]);
     let table = words::quoted(store.table());
     let options = arguments.aws_options();

@@ -10,86 +10,46 @@ use lambda_idempotency::time::Timestamp;
 
 use crate::problem::{Context as _, Result};
 
-/// A column of a table for people.
-#[derive(Clone, Copy, Debug)]
-pub struct Column {
-    /// Its width in characters. A longer cell is wrapped.
-    pub width: usize,
-    /// Whether its cells are aligned right.
-    pub is_right: bool,
-}
-
-/// Adds a row after `indent` blanks. The last column is as wide as its cell.
-pub fn write_row(text: &mut String, indent: usize, columns: &[Column], cells: &[String]) {
-    let last = cells.len().saturating_sub(1);
-    let wrapped: Vec<Vec<String>> = cells
-        .iter()
-        .enumerate()
-        .map(|(at, cell)| if at == last { vec![cell.clone()] } else { wrap(cell, columns[at].width) })
-        .collect();
-    let height = wrapped.iter().map(Vec::len).max().unwrap_or_default();
-    for line in 0..height {
-        let mut row = " ".repeat(indent);
-        for (at, cell) in wrapped.iter().enumerate() {
-            let part = cell.get(line).map_or("", String::as_str);
-            match columns.get(at).filter(|_| at != last) {
-                Some(Column { width, is_right: true }) => row.push_str(&format!("{part:>width$}  ")),
-                Some(Column { width, is_right: false }) => row.push_str(&format!("{part:<width$}  ")),
-                None => row.push_str(part),
+/// Breaks a text at blanks into lines of at most `width` characters, as far as its words allow.
+pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
+                line.push(' ');
+                line.push_str(word);
             }
-        }
-        text.push_str(row.trim_end());
-        text.push('\n');
-    }
-}
-
-/// Breaks a text at blanks. A word that is longer than the column is broken at the column's edge.
-pub fn wrap(cell: &str, width: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in cell.split(' ') {
-        let mut word: Vec<char> = word.chars().collect();
-        loop {
-            let line = lines.last_mut().map(|line| (line.chars().count(), line));
-            let Some((used, line)) = line else { break };
-            let blank = usize::from(used > 0);
-            if used + blank + word.len() <= width {
-                line.extend(std::iter::repeat_n(' ', blank).chain(word.drain(..)));
-                break;
-            }
-            if used == 0 {
-                line.extend(word.drain(..width));
-            }
-            lines.push(String::new());
+            _ => lines.push(word.to_owned()),
         }
     }
     lines
 }
 
 /// A table whose columns are as wide as their content.
-pub fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
+pub(crate) fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
     let headings: Vec<String> = headings.iter().map(|&heading| heading.to_owned()).collect();
     let width = |at: usize| {
         let cells = rows.iter().chain([&headings]).filter_map(|row| row.get(at));
         cells.map(|cell| cell.chars().count()).max().unwrap_or_default()
     };
-    let columns: Vec<_> =
-        (0..headings.len()).map(|at| Column { width: width(at), is_right: false }).collect();
     let mut text = String::new();
     for row in std::iter::once(&headings).chain(rows) {
-        write_row(&mut text, 0, &columns, row);
+        let cells = row.iter().enumerate().map(|(at, cell)| format!("{cell:<0$}", width(at)));
+        text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
+        text.push('\n');
     }
     text
 }
 
 /// A moment in UTC, in RFC 3339's format.
-pub fn moment(time: Timestamp) -> String {
+pub(crate) fn moment(time: Timestamp) -> String {
     let date = i64::try_from(time.as_millis()).ok().map(DateTime::from_millis);
     let text = date.and_then(|date| date.fmt(Format::DateTime).ok());
     text.unwrap_or_else(|| format!("{} ms", time.as_millis()))
 }
 
 /// How far `time` is from `now`: `in 12 s`, `3 min ago`.
-pub fn relative(time: Timestamp, now: Timestamp) -> String {
+pub(crate) fn relative(time: Timestamp, now: Timestamp) -> String {
     if time > now {
         format!("in {}", span(now.until(time)))
     } else {
@@ -98,12 +58,12 @@ pub fn relative(time: Timestamp, now: Timestamp) -> String {
 }
 
 /// A moment, and its distance from now.
-pub fn moment_and_distance(time: Timestamp, now: Timestamp) -> String {
+pub(crate) fn moment_and_distance(time: Timestamp, now: Timestamp) -> String {
     format!("{} ({})", moment(time), relative(time, now))
 }
 
 /// When a record expires. One that never expires lasts until someone settles it.
-pub fn expiry(expires_at: Option<Timestamp>, now: Timestamp) -> String {
+pub(crate) fn expiry(expires_at: Option<Timestamp>, now: Timestamp) -> String {
     match expires_at {
         Some(time) => moment_and_distance(time, now),
         None => "never, until it's settled".to_owned(),
@@ -111,12 +71,12 @@ pub fn expiry(expires_at: Option<Timestamp>, now: Timestamp) -> String {
 }
 
 /// A count of things: `1 record`, `3 records`.
-pub fn count(number: usize, thing: &str) -> String {
+pub(crate) fn count(number: usize, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 
 /// A length of time, in a unit that is precise enough.
-pub fn span(duration: Duration) -> String {
+pub(crate) fn span(duration: Duration) -> String {
     let secs = duration.as_secs();
     match secs {
         0 => format!("{} ms", duration.as_millis()),
@@ -132,7 +92,7 @@ pub fn span(duration: Duration) -> String {
 /// # Errors
 ///
 /// A description, for anything else and for zero.
-pub fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text:?} isn't a duration: write it as 24h, 90s, 30m, 7d or 500ms");
     let mut rest = text;
     let mut total = Duration::ZERO;
@@ -157,7 +117,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// A length of time as [`duration`] parses it, in the largest unit that is exact.
-pub fn exact(duration: Duration) -> String {
+pub(crate) fn exact(duration: Duration) -> String {
     let millis = duration.as_millis();
     let units = [(3_600_000, "h"), (60_000, "m"), (1_000, "s")];
     let unit = units.into_iter().find(|(unit, _)| millis > 0 && millis.is_multiple_of(*unit));
@@ -166,7 +126,7 @@ pub fn exact(duration: Duration) -> String {
 }
 
 /// Quotes a word of a command line for a shell.
-pub fn quoted(word: &str) -> String {
+pub(crate) fn quoted(word: &str) -> String {
     let is_plain = |c: char| {
         c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | ':' | '@' | '%' | '+' | '=' | ',')
     };
@@ -177,12 +137,12 @@ pub fn quoted(word: &str) -> String {
 }
 
 /// A command line for a shell.
-pub fn command_line<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
+pub(crate) fn command_line<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
     words.into_iter().map(quoted).collect::<Vec<_>>().join(" ")
 }
 
 /// Prints the command's result. A reader that closes the pipe early, such as `head`, isn't an error.
-pub fn print(text: &str) -> Result<()> {
+pub(crate) fn print(text: &str) -> Result<()> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -191,7 +151,7 @@ pub fn print(text: &str) -> Result<()> {
 }
 
 /// Prints JSON.
-pub fn print_json(document: &serde_json::Value) -> Result<()> {
+pub(crate) fn print_json(document: &serde_json::Value) -> Result<()> {
     print(&format!("{document:#}\n"))
 }
 
@@ -263,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn long_words_break_at_column_width() {
-        assert_eq!(wrap("ab abcdefgh c", 4), ["ab", "abcd", "efgh", "c"]);
+    fn text_is_wrapped_at_blanks() {
+        assert_eq!(wrap("ab c abcdefgh c", 4), ["ab c", "abcdefgh", "c"]);
     }
 }

@@ -1,4 +1,4 @@
-//! An engine over a custom store. Run `cargo run --example file_store` twice.
+//! An `Idempotency` over a custom store. Run `cargo run --example file_store` twice.
 
 #[allow(unreachable_pub, reason = "it reads like a store in a library")]
 mod store;

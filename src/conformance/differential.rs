@@ -167,7 +167,7 @@ impl Script {
         }
     }
 
-    /// The engine only takes over a STARTED record.
+    /// The protocol only takes over a STARTED record.
     fn take_over(&mut self, at: usize) -> Write {
         let lock = self.lock();
         match self.version(at) {

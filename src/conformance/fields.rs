@@ -162,7 +162,7 @@ fn edge_outcomes() -> Vec<Outcome> {
         inline("Größe \u{1f980}\u{0}".as_bytes()),
         inline(&noise(30 * 1024, 1)),
         inline(&[b'a'; 100_000]),
-        // The engine checks whether a response is intact, not the store.
+        // The library checks whether a response is intact, not the store.
         kept(Encoding::Identity, 7, Place::Inline(Bytes::from_static(b"other"))),
         kept(Encoding::Deflate, u64::MAX, Place::Inline(Bytes::new())),
         kept(Encoding::Identity, 400_000, Place::Chunks(1)),

@@ -407,7 +407,7 @@ fn seen_by(act: Act, current: Option<&Record>, first: Lock, difference: Differen
     }
     let lease_until = first.lease_until;
     let started = Record::from(first);
-    // The engine only takes over STARTED records. If the state is another now, the record was settled since.
+    // The protocol only takes over STARTED records. If the state is another now, the record was settled since.
     let as_started = act == Act::TakeOver && difference != Difference::Settled;
     let mut seen = Revision::of(if as_started { &started } else { current.unwrap_or(&started) });
     match difference {

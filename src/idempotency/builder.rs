@@ -130,7 +130,7 @@ impl Builder {
     /// without a request. Default: 0, off. Otherwise at least 64 KiB. A few MiB hold many records.
     ///
     /// It's useful if the same process sees the same key again: a client that retries, a warm function. All
-    /// clones of the engine and all concurrent invocations share one cache. It holds only what the store
+    /// clones and all concurrent invocations share one cache. It holds only what the store
     /// certainly has: an outcome that this process read or recorded. An entry counts its key, fingerprint,
     /// response and bookkeeping. The least recently used entry is evicted first. An outcome that would fill
     /// more than an eighth of the cache, or that wasn't retained, isn't cached.
@@ -145,7 +145,7 @@ impl Builder {
     /// - An operator's write from another process, such as `idempotency release` on a completed record, or
     ///   one whose answer was lost. After it, wait for the expiry, restart the function (a new deployment
     ///   does), or have it call [`Idempotency::clear_local_cache`]. A [`resolve`](Idempotency::resolve) by
-    ///   this engine removes its own entry.
+    ///   this `Idempotency` or a clone of it removes the entry.
     /// - A record that was removed by hand, or a table that was restored from a backup.
     /// - A clock of this process that's behind by more than the skew margin: the entry may then be replayed
     ///   after the record has expired elsewhere and been replaced.
@@ -199,7 +199,7 @@ impl Builder {
         self
     }
 
-    /// Checks everything and builds the engine. No request is sent.
+    /// Checks everything and builds the [`Idempotency`]. Sends no request.
     ///
     /// # Errors
     ///
@@ -250,7 +250,7 @@ impl Builder {
 fn no_function() -> Error {
     Error::new(
         ErrorKind::Invalid,
-        "the scope has no function name: AWS_LAMBDA_FUNCTION_NAME is not set; outside Lambda, give one to the builder",
+        "the scope has no function name: AWS_LAMBDA_FUNCTION_NAME isn't set; outside Lambda, give one to the builder",
     )
 }
 

@@ -103,7 +103,7 @@ async fn kept(driver: &Driver, key: &StoredKey, owner: Owner, response: Bytes) -
             ),
         ));
     }
-    let what = "the response could not be stored, and the record is as it was";
+    let what = "the response couldn't be stored; the record is unchanged";
     let stored = driver.keep(key, owner, response, None).await;
     stored.map(Outcome::Retained).map_err(|error| store_error(key, what, error))
 }
@@ -144,7 +144,7 @@ async fn apply(
     }
     let error = Error::new(
         ErrorKind::Unavailable,
-        format!("{key}: the answer was lost, and it is not known whether the record was written; look at it"),
+        format!("{key}: the answer was lost, so it's unknown whether the record was written; look at it"),
     );
     Err(match last_error {
         Some(cause) => error.with_source(cause),

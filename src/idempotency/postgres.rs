@@ -1,4 +1,4 @@
-//! Operations in a PostgreSQL transaction of the caller's.
+//! Operations in the caller's PostgreSQL transaction.
 
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -30,7 +30,7 @@ impl Operation {
     /// connection, to a little more than the work takes between two statements (PostgreSQL's default is
     /// never).
     ///
-    /// Build the engine over the same [`PostgresStore`] as the transaction's records.
+    /// Build the [`Idempotency`](crate::Idempotency) over the same [`PostgresStore`] as the transaction's records.
     /// [`run_in`](Self::run_in) does all of this in one call.
     ///
     /// ```
@@ -70,9 +70,7 @@ impl Operation {
         fingerprint: Fingerprint,
     ) -> Result<Begun<InTransaction<'t>>, Error> {
         let idempotency = self.idempotency();
-        idempotency
-            .settings()
-            .refuse_at_most_once("an operation in a transaction of the caller's, which a rollback undoes")?;
+        idempotency.settings().refuse_at_most_once("an operation in the caller's transaction")?;
         let key = self.stored_key(key);
         let (driver, invocation) = (idempotency.driver(), idempotency.invocation());
         InTransaction::begin(driver, records, key.clone(), fingerprint, &invocation).await.inspect_err(

@@ -1,4 +1,4 @@
-//! The engine over a memory store that fails on command, under tokio's paused clock.
+//! Operations on a memory store that fails on command, under tokio's paused clock.
 
 #![expect(clippy::large_futures, reason = "operations nested in tests")]
 #![expect(clippy::disallowed_methods, reason = "tokio's paused clock is the test's own")]
@@ -40,7 +40,7 @@ fn kind<T: std::fmt::Debug, E: std::fmt::Debug>(result: Result<T, RunError<E>>) 
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_operation_runs_once_and_is_replayed_for_one_request() {
+async fn duplicate_is_replayed_with_one_request() {
     let bench = Bench::new();
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
     assert_eq!(bench.store.take_calls(), ["claim", "settle"]);
@@ -50,7 +50,7 @@ async fn an_operation_runs_once_and_is_replayed_for_one_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_takeover_costs_two_requests_and_the_completion() {
+async fn takeover_costs_two_requests_plus_completion() {
     let bench = Bench::new();
     bench.abandon("k", 1).await;
     bench.store.take_calls();
@@ -60,7 +60,7 @@ async fn a_takeover_costs_two_requests_and_the_completion() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_payload_neither_replays_nor_runs() {
+async fn different_payload_is_a_mismatch() {
     let bench = Bench::new();
     bench.run("k", 1).await.unwrap();
     assert_eq!(kind(bench.run("k", 2).await), ErrorKind::Mismatch);
@@ -68,7 +68,7 @@ async fn another_payload_neither_replays_nor_runs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_error_gives_the_key_back() {
+async fn handler_error_releases_the_key() {
     let bench = Bench::new();
     assert!(matches!(bench.fail("k", 1).await, Err(RunError::Handler(TestError))));
     assert_eq!(bench.record("k").status(), Status::Released);
@@ -77,7 +77,7 @@ async fn an_error_gives_the_key_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_error_is_recorded_by_policy_and_replayed() {
+async fn recorded_error_is_replayed() {
     for bench in [
         Bench::with(|builder| builder.on_handler_error(OnHandlerError::Record)),
         Bench::with(|builder| builder.execution(Execution::AtMostOnce)),
@@ -90,7 +90,7 @@ async fn an_error_is_recorded_by_policy_and_replayed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_gives_the_key_back_and_goes_on_as_it_was() {
+async fn panic_releases_the_key_and_propagates() {
     let bench = Bench::new();
     let panic = bench.panic("k", 1).await;
     assert_eq!(*panic.downcast::<&str>().unwrap(), "the handler's own panic");
@@ -99,7 +99,7 @@ async fn a_panic_gives_the_key_back_and_goes_on_as_it_was() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_most_once_a_panic_is_final() {
+async fn at_most_once_records_a_panic() {
     let bench = Bench::with(|builder| builder.execution(Execution::AtMostOnce));
     bench.panic("k", 1).await;
     assert!(matches!(bench.run("k", 1).await, Err(RunError::Recorded(_))));
@@ -107,7 +107,7 @@ async fn at_most_once_a_panic_is_final() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_most_once_a_stale_claim_is_never_run_again() {
+async fn at_most_once_never_reruns_stale_claims() {
     let bench = Bench::with(|builder| builder.execution(Execution::AtMostOnce));
     bench.abandon("k", 1).await;
     tokio::time::sleep(Duration::from_secs(3600)).await;
@@ -116,7 +116,7 @@ async fn at_most_once_a_stale_claim_is_never_run_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_claim_whose_answer_was_lost_runs_all_the_same_and_once() {
+async fn claim_with_lost_response_runs_once() {
     let bench = Bench::new();
     bench.store.script([Script::LoseAnswer]);
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
@@ -126,7 +126,7 @@ async fn a_claim_whose_answer_was_lost_runs_all_the_same_and_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_claim_that_was_lost_before_the_store_is_made_again() {
+async fn lost_claim_request_is_resent() {
     let bench = Bench::new();
     bench.store.script([Script::LoseRequest]);
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
@@ -135,7 +135,7 @@ async fn a_claim_that_was_lost_before_the_store_is_made_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_completion_lost_on_either_side_is_recorded() {
+async fn lost_completion_is_recorded() {
     for lost in [Script::LoseAnswer, Script::LoseRequest] {
         let bench = Bench::new();
         bench.store.script([Script::Pass, lost]);
@@ -147,7 +147,7 @@ async fn a_completion_lost_on_either_side_is_recorded() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_takeover_lost_on_either_side_runs_once() {
+async fn takeover_with_lost_message_runs_once() {
     for lost in [Script::LoseAnswer, Script::LoseRequest] {
         let bench = Bench::new();
         bench.abandon("k", 1).await;
@@ -159,15 +159,15 @@ async fn a_takeover_lost_on_either_side_runs_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_completion_that_cannot_be_resolved_still_answers() {
+async fn unrecorded_completion_still_answers() {
     let bench = Bench::with(|builder| builder.settle_within(Duration::ZERO));
     bench.store.script([Script::Pass, Script::LoseRequest, Script::Down]);
-    assert_eq!(bench.run("k", 1).await.unwrap(), "run 1", "an error would make sure of a second run");
+    assert_eq!(bench.run("k", 1).await.unwrap(), "run 1", "an error would cause a second run");
     assert_eq!(bench.record("k").status(), Status::Started);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_store_is_down_so_nothing_runs() {
+async fn nothing_runs_while_the_store_is_down() {
     let bench = Bench::new();
     bench.store.script([Script::Down]);
     assert_eq!(kind(bench.run("k", 1).await), ErrorKind::Unavailable);
@@ -177,7 +177,7 @@ async fn the_store_is_down_so_nothing_runs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn running_unprotected_has_to_be_chosen() {
+async fn unprotected_runs_are_opt_in() {
     let bench = Bench::with(|builder| builder.on_store_failure(OnStoreFailure::RunUnprotected));
     bench.store.script([Script::Down]);
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
@@ -188,7 +188,7 @@ async fn running_unprotected_has_to_be_chosen() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rejected_request_says_why() {
+async fn rejected_request_reports_the_reason() {
     let bench = Bench::new();
     bench.store.script([Script::Reject]);
     let Err(RunError::Idempotency(error)) = bench.run("k", 1).await else { panic!("ran") };
@@ -197,34 +197,34 @@ async fn a_rejected_request_says_why() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_is_cut_off_before_its_lease_ends_where_no_deadline_is_known() {
+async fn lease_bounds_handlers_without_a_deadline() {
     let bench = Bench::new();
     let before = bench.now();
-    let result = bench.pend("k", 1).await;
+    let result = bench.hang("k", 1).await;
     assert_eq!(kind(result), ErrorKind::InProgress);
     assert_eq!(before.until(bench.now()), Duration::from_secs(58));
-    assert_eq!(bench.record("k").status(), Status::Started, "nothing is settled: its effect may still come");
+    assert_eq!(bench.record("k").status(), Status::Started, "unsettled: its effect may still happen");
     assert_eq!(kind(bench.run("k", 1).await), ErrorKind::InProgress);
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_known_deadline_bounds_lease_and_handler() {
+async fn deadline_bounds_lease_and_handler() {
     let bench = Bench::new();
     let deadline = bench.now().saturating_add(Duration::from_secs(10));
-    assert_eq!(kind(bench.in_invocation(deadline).pend("k", 1).await), ErrorKind::InProgress);
-    assert_eq!(bench.now(), deadline, "cut off on every platform: code can run on after a time-out");
+    assert_eq!(kind(bench.in_invocation(deadline).hang("k", 1).await), ErrorKind::InProgress);
+    assert_eq!(bench.now(), deadline, "cut off on every platform: code can run on after a timeout");
     assert_eq!(bench.record("k").lease_until(), Some(deadline.saturating_add(Duration::from_secs(2))));
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_operation_inside_itself_is_refused_at_once() {
+async fn operation_inside_itself_is_refused_immediately() {
     let bench = Bench::with(|builder| {
         builder.on_in_progress(crate::settings::OnInProgress::Wait(Duration::from_secs(60)))
     });
-    for free in [false, true] {
-        let bench = if free { bench.optimistic(true) } else { bench.clone() };
+    for is_optimistic in [false, true] {
+        let bench = if is_optimistic { bench.optimistic(true) } else { bench.clone() };
         let (inner, start) = (bench.clone(), bench.now());
         let outer = bench.with_handler("k", 1, async {
             let other = inner.run("another", 1).await.unwrap();
@@ -234,7 +234,7 @@ async fn an_operation_inside_itself_is_refused_at_once() {
             Ok(other)
         });
         assert!(outer.await.unwrap().starts_with("run"));
-        assert_eq!(bench.now(), start, "without a wait");
+        assert_eq!(bench.now(), start, "no wait");
         bench.store.remove_all();
     }
     // Two runs in sequence are a run and a replay.
@@ -246,7 +246,7 @@ async fn an_operation_inside_itself_is_refused_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_spawned_task_can_keep_the_deadline() {
+async fn spawned_task_can_keep_the_deadline() {
     let bench = Bench::new();
     let deadline = bench.now().saturating_add(Duration::from_secs(10));
     let (inner, outside) = (bench.clone(), bench.in_invocation(deadline));
@@ -261,7 +261,7 @@ async fn a_spawned_task_can_keep_the_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_clock_set_back_does_not_prolong_a_handler() {
+async fn clock_set_back_does_not_prolong_handlers() {
     let bench = Bench::new();
     bench.jump.store(120_000, Ordering::SeqCst);
     let (began, jump) = (tokio::time::Instant::now(), bench.jump.clone());
@@ -274,11 +274,11 @@ async fn a_clock_set_back_does_not_prolong_a_handler() {
         kind(bench.in_invocation(deadline).with_handler("k", 1, handler).await),
         ErrorKind::InProgress
     );
-    assert_eq!(began.elapsed(), Duration::from_secs(10), "by the timer");
+    assert_eq!(began.elapsed(), Duration::from_secs(10), "cut off by the timer");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deadline_that_passes_later_leaves_no_time() {
+async fn no_claim_after_the_deadline() {
     let bench = Bench::new();
     let inside = bench.in_invocation(bench.now().saturating_add(Duration::from_secs(10)));
     tokio::time::sleep(Duration::from_secs(10)).await;
@@ -287,7 +287,7 @@ async fn a_deadline_that_passes_later_leaves_no_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_clock_is_asked_before_each_poll() {
+async fn clock_is_checked_before_each_poll() {
     // The timer doesn't count the time that a sandbox is frozen; the clock does.
     let bench = Bench::new();
     let jump = bench.jump.clone();
@@ -295,36 +295,36 @@ async fn the_clock_is_asked_before_each_poll() {
         .with_handler("k", 1, async move {
             jump.store(59_000, Ordering::SeqCst);
             tokio::task::yield_now().await;
-            unreachable!("polled again after its time was over")
+            unreachable!("polled again after its deadline")
         })
         .await;
     assert_eq!(kind(result), ErrorKind::InProgress);
 }
 
 #[tokio::test(start_paused = true)]
-async fn frozen_between_claim_and_handler_the_key_is_given_back() {
-    let mut given_back = 0;
-    for looks in 0..10 {
+async fn freeze_before_the_handler_releases_the_key() {
+    let mut released = 0;
+    for reads in 0..10 {
         let bench = Bench::with(|builder| builder.execution(Execution::AtMostOnce));
-        bench.freeze_after(looks, 59_000);
+        bench.freeze_after(reads, 59_000);
         let result = bench.run("k", 1).await;
         let calls = bench.store.take_calls();
         if bench.runs() == 1 {
             assert_eq!((result.unwrap().as_str(), bench.record("k").status()), ("run 1", Status::Completed));
             continue;
         }
-        assert_eq!(kind(result), ErrorKind::Unavailable, "nothing ran, frozen after {looks} looks");
+        assert_eq!(kind(result), ErrorKind::Unavailable, "nothing ran; frozen after {reads} reads");
         if !calls.is_empty() {
-            given_back += 1;
+            released += 1;
             assert_eq!((calls, bench.record("k").status()), (vec!["claim", "settle"], Status::Released));
         }
-        assert_eq!(bench.run("k", 1).await.unwrap(), "run 1", "the next delivery need not wait");
+        assert_eq!(bench.run("k", 1).await.unwrap(), "run 1", "the next delivery doesn't wait");
     }
-    assert!(given_back >= 2, "by the machine, and before the first poll; {given_back} times");
+    assert!(released >= 2, "at the claim, and before the first poll; {released} times");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_response_over_the_limit_is_done_and_not_retained() {
+async fn oversized_response_is_not_retained() {
     let bench = Bench::with(|builder| builder.max_response(3));
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
     assert_eq!(kind(bench.run("k", 1).await), ErrorKind::NotRetained);
@@ -332,7 +332,7 @@ async fn a_response_over_the_limit_is_done_and_not_retained() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_response_at_the_limit_is_retained() {
+async fn response_at_the_limit_is_retained() {
     let bench = Bench::with(|builder| builder.max_response(r#""run 1""#.len()));
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
@@ -340,17 +340,17 @@ async fn a_response_at_the_limit_is_retained() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_response_over_the_inline_limit_goes_into_parts() {
-    for (limit, calls) in [(7, vec!["claim", "settle"]), (6, vec!["claim", "write parts", "settle"])] {
+async fn large_response_is_stored_in_chunks() {
+    for (limit, calls) in [(7, vec!["claim", "settle"]), (6, vec!["claim", "write chunks", "settle"])] {
         let bench = Bench::new();
         bench.store.limit_inline(limit);
-        assert_eq!(bench.run("k", 1).await.unwrap().len(), 5, "and two quotes");
+        assert_eq!(bench.run("k", 1).await.unwrap().len(), 5, "5 bytes, and two quotes");
         assert_eq!(bench.store.take_calls(), calls, "{limit}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn damaged_bytes_are_corrupt_and_nothing_runs() {
+async fn damaged_response_is_corrupt_and_not_rerun() {
     let bench = Bench::new();
     bench.run("k", 1).await.unwrap();
     let mut record = bench.record("k");
@@ -364,7 +364,7 @@ async fn damaged_bytes_are_corrupt_and_nothing_runs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_result_of_another_type_is_corrupt_and_shows_nothing() {
+async fn wrongly_typed_replay_hides_the_response() {
     let bench = Bench::new();
     bench.run("k", 1).await.unwrap();
     let result: Result<u64, RunError<TestError>> =
@@ -375,27 +375,27 @@ async fn a_result_of_another_type_is_corrupt_and_shows_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_future_settles_nothing_and_warns_once() {
+async fn dropped_future_settles_nothing_and_warns_once() {
     let bench = Bench::new();
     let events = bench.recorded(bench.abandon("k", 1)).await;
     assert_eq!(bench.record("k").status(), Status::Started);
-    let told: Vec<_> = events.iter().filter(|event| event.contains("abandoned")).collect();
-    assert_eq!(told.len(), 1, "{events:?}");
+    let warnings: Vec<_> = events.iter().filter(|event| event.contains("abandoned")).collect();
+    assert_eq!(warnings.len(), 1, "{events:?}");
     let lease_until = bench.record("k").lease_until().unwrap();
     let frees_at = bench.idempotency.driver().rules().claimable_at(lease_until);
-    assert!(told[0].contains(&format!("frees_at_ms={}", frees_at.as_millis())), "{told:?}");
+    assert!(warnings[0].contains(&format!("frees_at_ms={}", frees_at.as_millis())), "{warnings:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_most_once_no_lease_frees_a_dropped_claim() {
+async fn at_most_once_drop_needs_an_operator() {
     let bench = Bench::with(|builder| builder.execution(Execution::AtMostOnce));
     let events = bench.recorded(bench.abandon("k", 1)).await;
-    let told = events.iter().find(|event| event.contains("abandoned")).unwrap();
-    assert!(!told.contains("frees") && told.contains("idempotency inspect"), "{told}");
+    let warning = events.iter().find(|event| event.contains("abandoned")).unwrap();
+    assert!(!warning.contains("frees") && warning.contains("idempotency inspect"), "{warning}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_event_shows_a_key_a_payload_or_a_response() {
+async fn events_never_show_secrets() {
     let bench = Bench::new();
     let events = bench
         .recorded(async {
@@ -415,7 +415,7 @@ async fn no_event_shows_a_key_a_payload_or_a_response() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_knows_its_claim_and_nested_operations_have_their_own() {
+async fn nested_operations_have_their_own_claims() {
     let bench = Bench::new();
     assert!(current().is_none());
     let inner = bench.clone();
@@ -433,7 +433,7 @@ async fn a_handler_knows_its_claim_and_nested_operations_have_their_own() {
                 .unwrap();
             assert_ne!(nested, outer.key().as_str());
             assert!(nested.starts_with("tests/run:inner#"), "{nested}");
-            assert_eq!(current().unwrap().key(), outer.key(), "the outer claim is back");
+            assert_eq!(current().unwrap().key(), outer.key(), "the outer claim is current again");
             Ok(String::new())
         })
         .await
@@ -442,17 +442,17 @@ async fn a_handler_knows_its_claim_and_nested_operations_have_their_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_derived_key_is_the_same_in_a_takeover_whose_generation_is_higher() {
+async fn derived_key_survives_a_takeover() {
     let bench = Bench::new();
-    let seen = || async {
+    let report = || async {
         let claim = current().unwrap();
         assert_ne!(claim.derive_key("charge"), claim.derive_key("refund"));
         let (key, attempt) = (claim.derive_key("charge"), claim.attempt());
         Ok(format!("{key} {} {} {attempt}", claim.is_takeover(), claim.generation()))
     };
-    let first = bench.abandon_with("k", 1, seen()).await;
+    let first = bench.abandon_with("k", 1, report()).await;
     tokio::time::sleep(Duration::from_secs(63)).await;
-    let second = bench.with_handler("k", 1, seen()).await.unwrap();
+    let second = bench.with_handler("k", 1, report()).await.unwrap();
     let (first, second): (Vec<_>, Vec<_>) = (first.split(' ').collect(), second.split(' ').collect());
     assert_eq!(first[0], second[0]);
     assert_eq!((first[1], second[1]), ("false", "true"));
@@ -461,7 +461,7 @@ async fn a_derived_key_is_the_same_in_a_takeover_whose_generation_is_higher() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_nested_operation_inherits_the_invocations_deadline() {
+async fn nested_operation_inherits_the_deadline() {
     let bench = Bench::new();
     let deadline = bench.now().saturating_add(Duration::from_secs(10));
     let inner = bench.clone();
@@ -477,7 +477,7 @@ async fn a_nested_operation_inherits_the_invocations_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_after_ends_when_the_key_can_be_claimed() {
+async fn retry_after_ends_when_claimable() {
     let bench = Bench::new();
     bench.abandon("k", 1).await;
     tokio::time::sleep(Duration::from_secs(20)).await;
@@ -491,7 +491,7 @@ async fn retry_after_ends_when_the_key_can_be_claimed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sixty_four_at_once_run_once() {
+async fn concurrent_deliveries_run_once() {
     let bench = Bench::new();
     let all = (0..64).map(|_| {
         let bench = bench.clone();
@@ -506,10 +506,10 @@ async fn sixty_four_at_once_run_once() {
 }
 
 #[test]
-fn what_is_wrong_is_refused_when_built() {
+fn invalid_settings_fail_the_build() {
     use crate::{Idempotency, store::memory::MemoryStore};
     let builder = || Idempotency::builder(MemoryStore::new());
-    for (built, says) in [
+    for (built, expected) in [
         (builder().function("").build(), "empty"),
         (builder().function("f").operation("").build(), "operation"),
         (builder().function("f").operation("a/b").build(), "'/'"),
@@ -521,14 +521,14 @@ fn what_is_wrong_is_refused_when_built() {
         (builder().function("f").lease_extension(Duration::MAX).build(), "lease_extension"),
         (builder().build(), "AWS_LAMBDA_FUNCTION_NAME"),
     ] {
-        let error = built.err().unwrap_or_else(|| panic!("built: {says}"));
+        let error = built.err().unwrap_or_else(|| panic!("built, despite {expected}"));
         assert_eq!(error.kind(), ErrorKind::Invalid);
-        assert!(error.to_string().contains(says), "{error}");
+        assert!(error.to_string().contains(expected), "{error}");
     }
 }
 
 #[test]
-fn the_environment_names_the_function() {
+fn environment_names_the_function() {
     use crate::{Idempotency, store::memory::MemoryStore};
     let build = |variables: &'static [(&str, &str)]| {
         let builder = Idempotency::builder(MemoryStore::new()).retention(Duration::from_secs(7));
@@ -545,7 +545,7 @@ fn the_environment_names_the_function() {
 }
 
 #[test]
-fn futures_and_handles_can_be_sent() {
+fn futures_and_handles_are_send() {
     fn is_send<T: Send>(_: T) {}
     fn is_shared<T: Clone + Send + Sync + 'static>() {}
     is_shared::<crate::Idempotency>();

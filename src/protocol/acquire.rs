@@ -46,7 +46,7 @@ impl Claiming {
     }
 
     /// Whether an earlier attempt may still be on its way, and would be applied if `record` is the current record.
-    fn may_be_made(&self, record: Option<&Record>) -> bool {
+    fn may_be_applied(&self, record: Option<&Record>) -> bool {
         self.is_in_doubt && self.write.apply_to(record).is_some()
     }
 }
@@ -145,7 +145,7 @@ fn retry_recording(
 /// Decides on the current record, after a claim wasn't applied or isn't known to be.
 fn lost(plan: &Plan, now: Timestamp, it: Claiming, record: Option<Record>, when_exhausted: Refusal) -> Next {
     let is_exhausted = it.losses >= MAX_LOSSES;
-    let it = Claiming { is_in_doubt: it.may_be_made(record.as_ref()), ..it };
+    let it = Claiming { is_in_doubt: it.may_be_applied(record.as_ref()), ..it };
     let Some(record) = record else {
         if is_exhausted {
             return give_up(plan, it, when_exhausted);
@@ -193,26 +193,26 @@ fn hold(plan: &Plan, now: Timestamp, goal: Goal, held: Held) -> Next {
             let running = Running { held: held.clone(), submissions: 0, is_in_doubt: false };
             (Phase::Held(running), Action::Claimed(held))
         }
-        Goal::Run => give_back(plan, held, Refusal::NoTimeLeft),
+        Goal::Run => release_unused(plan, held, Refusal::NoTimeLeft),
     }
 }
 
 /// Refuses. If the claim may have been applied, it's released first, with one attempt, since the caller waits.
 fn give_up(plan: &Plan, it: Claiming, why: Refusal) -> Next {
     match (it.goal, it.write.lock()) {
-        (Goal::Run, Some(lock)) if it.is_in_doubt => give_back(plan, held(lock, false), why),
+        (Goal::Run, Some(lock)) if it.is_in_doubt => release_unused(plan, held(lock, false), why),
         (goal, _) => refuse(goal, why),
     }
 }
 
 /// Releases a claim under which nothing has run.
-fn give_back(plan: &Plan, held: Held, why: Refusal) -> Next {
+fn release_unused(plan: &Plan, held: Held, why: Refusal) -> Next {
     let settlement = settle::release(plan, &held, false);
     let write = Write::Settle { owner: held.owner, generation: held.generation, settlement };
-    (Phase::GivingBack { held, why }, Action::Apply(write))
+    (Phase::Releasing { held, why }, Action::Apply(write))
 }
 
-pub(super) fn giving_back(plan: &Plan, held: &Held, why: Refusal, event: &Event) -> Next {
+pub(super) fn releasing(plan: &Plan, held: &Held, why: Refusal, event: &Event) -> Next {
     let refusal = match event {
         Event::Answered(WriteOutcome::Applied) => why,
         // Another claim has replaced it, or keeps it from being applied.

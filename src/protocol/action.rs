@@ -1,4 +1,4 @@
-//! What the machine answers: the next action, and how a claim or a settlement ended.
+//! The machine's answers: the next action, and how a claim or a settlement ended.
 
 use crate::{
     record::{Generation, Owner, Record},

@@ -91,7 +91,7 @@ pub(super) fn committing(plan: &Plan, now: Timestamp, commit: Commit, event: Eve
         // this attempt wrote nothing doesn't mean that an earlier one didn't.
         Event::Failed(Fault { kind: StoreErrorKind::Conflict, maybe_applied }) => {
             let doubts = commit.doubts.saturating_add(maybe_applied.into());
-            not_made(plan, now, Commit { doubts, ..commit }, StoreErrorKind::Conflict)
+            not_applied(plan, now, Commit { doubts, ..commit }, StoreErrorKind::Conflict)
         }
         Event::Failed(Fault { kind, maybe_applied }) if maybe_applied || commit.is_doubtful() => {
             doubtful(plan, now, commit, kind)
@@ -99,14 +99,14 @@ pub(super) fn committing(plan: &Plan, now: Timestamp, commit: Commit, event: Eve
         Event::Failed(Fault {
             kind: kind @ (StoreErrorKind::Unstorable | StoreErrorKind::Corrupt), ..
         }) => declined(commit, Decline::Store(kind)),
-        Event::Failed(Fault { kind, .. }) => not_made(plan, now, commit, kind),
+        Event::Failed(Fault { kind, .. }) => not_applied(plan, now, commit, kind),
         Event::Resumed => submit_again(plan, now, commit),
         _ => (Phase::Committing(Box::new(commit)), Action::Nothing),
     }
 }
 
 /// Sends a transaction again after a pause, while there's time: this attempt wasn't applied.
-fn not_made(plan: &Plan, now: Timestamp, commit: Commit, kind: StoreErrorKind) -> Next {
+fn not_applied(plan: &Plan, now: Timestamp, commit: Commit, kind: StoreErrorKind) -> Next {
     let Commit { basis, task, write, submission, doubts } = commit;
     match task.again(plan, now) {
         Ok((task, nth)) => {
@@ -175,7 +175,7 @@ fn examine(plan: &Plan, now: Timestamp, commit: Commit, record: Option<Record>, 
         });
     }
     match &commit.basis {
-        Basis::Claim(held) if record.as_ref().is_some_and(|record| stands(held, record)) => {
+        Basis::Claim(held) if record.as_ref().is_some_and(|record| is_still_held(held, record)) => {
             // It wasn't applied by then, and may still be on its way.
             if is_refused {
                 return unresolved(plan, &commit);
@@ -189,9 +189,9 @@ fn examine(plan: &Plan, now: Timestamp, commit: Commit, record: Option<Record>, 
             retry(plan, now, commit, |commit| Phase::Committing(Box::new(commit)))
         }
         Basis::Open(basis) => {
-            let may_be_anew = !commit.may_have_come_and_gone(plan, now);
+            let may_send_again = !commit.may_have_come_and_gone(plan, now);
             let basis = open::Basis { losses: basis.losses + 1, ..basis.clone() };
-            open::lost(plan, now, basis, commit.submission, commit.task, record, may_be_anew)
+            open::lost(plan, now, basis, commit.submission, commit.task, record, may_send_again)
         }
     }
 }
@@ -214,7 +214,7 @@ fn declined(commit: Commit, why: Decline) -> Next {
     (phase, Action::Declined(why))
 }
 
-fn stands(held: &Held, record: &Record) -> bool {
+fn is_still_held(held: &Held, record: &Record) -> bool {
     record.owner == held.owner && record.generation == held.generation && record.status() == Status::Started
 }
 

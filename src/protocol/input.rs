@@ -1,4 +1,4 @@
-//! What the machine is told.
+//! The machine's input: events and their time.
 
 use crate::{
     protocol::Intent,
@@ -16,7 +16,7 @@ pub struct Input {
     pub event: Event,
 }
 
-/// An event that the engine reports to the machine.
+/// An event that the driver reports to the machine.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
     /// Start claiming.

@@ -67,7 +67,7 @@ pub(crate) enum Recalled {
     Replay,
     /// The key is used for another request.
     Mismatch,
-    /// No answer: the store has to be asked.
+    /// No answer: ask the store.
     Unknown,
 }
 
@@ -82,8 +82,8 @@ pub(crate) fn recall(rules: &Rules, fingerprint: Fingerprint, copy: &Record, now
         return Recalled::Unknown;
     }
     // A cache lookup has drawn no owner: it claims nothing.
-    let nobody = Owner::from_bytes(copy.owner.as_bytes().map(|byte| !byte));
-    match judge(rules, nobody, fingerprint, copy, now) {
+    let other = Owner::from_bytes(copy.owner.as_bytes().map(|byte| !byte));
+    match judge(rules, other, fingerprint, copy, now) {
         Judgement::Replay => Recalled::Replay,
         // A STARTED record may be settled or taken over at any time.
         Judgement::Mismatch if copy.lease_until().is_none() => Recalled::Mismatch,
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn while_a_copy_answers_nobody_within_the_margin_may_replace_its_record() {
+    fn valid_copy_always_matches_its_record() {
         let other = Owner::from_bytes([9; 16]);
         for state in [State::Completed(Outcome::Omitted), State::Failed(Outcome::Omitted)] {
             let copy = copy(state);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_settled_answers_nothing() {
+    fn unsettled_copies_answer_nothing() {
         for state in [State::Started { lease_until: Timestamp::from_millis(1000) }, State::Released] {
             for request in [&b"request"[..], b"another"] {
                 for now in [0, 500, 1000, 50_000] {

@@ -1,4 +1,4 @@
-//! Until when calls to the store may take.
+//! The time limits of calls to the store.
 
 use std::time::Duration;
 
@@ -66,8 +66,8 @@ impl State {
             Phase::Fresh | Phase::Claiming(_) | Phase::LookingForClaim(_) | Phase::Looking => {
                 return limits.ask_by;
             }
-            Phase::GivingBack { why: Refusal::NoTimeLeft, .. } => return limits.answer_by,
-            Phase::GivingBack { .. } => {
+            Phase::Releasing { why: Refusal::NoTimeLeft, .. } => return limits.answer_by,
+            Phase::Releasing { .. } => {
                 let until = limits.ask_by.map(|ask_by| ask_by.saturating_add(limits.reserve));
                 return until.into_iter().chain(limits.answer_by).min();
             }
@@ -116,8 +116,8 @@ impl State {
         now.saturating_add(now.until(self.plan.settle_by(now)) / 2)
     }
 
-    /// How long an [`Action::Pause`](crate::protocol::Action::Pause) of `pause` really takes. The less time is left, the shorter it is, so
-    /// that a store that recovers just before the end still gets a request.
+    /// How long an [`Action::Pause`](crate::protocol::Action::Pause) of `pause` really takes. The less time is
+    /// left, the shorter it is, so that a store that recovers just before the end still gets a request.
     pub fn pause_for(&self, pause: Duration, now: Timestamp) -> Duration {
         self.call_until(now).map_or(pause, |until| pause.min(now.until(until) / 2))
     }

@@ -90,7 +90,7 @@ pub(super) fn conclude(plan: &Plan, now: Timestamp, basis: Basis, task: Task) ->
 }
 
 /// Decides on a record that isn't the version that was read; nothing was written. If it isn't live, concludes
-/// again, unless `may_be_anew` is false: an earlier attempt may have been applied, and its record may have
+/// again, unless `may_send_again` is false: an earlier attempt may have been applied, and its record may have
 /// expired since.
 pub(super) fn lost(
     plan: &Plan,
@@ -99,7 +99,7 @@ pub(super) fn lost(
     submission: u32,
     task: Task,
     record: Option<Record>,
-    may_be_anew: bool,
+    may_send_again: bool,
 ) -> Next {
     let not_committed = |refusal| over(End::NotCommitted(refusal));
     let judgement =
@@ -107,7 +107,7 @@ pub(super) fn lost(
     match (judgement, record) {
         (Some(Judgement::Replay), Some(record)) => over(End::Superseded(record)),
         (None | Some(Judgement::Reclaim | Judgement::TakeOver), seen) => {
-            if !may_be_anew {
+            if !may_send_again {
                 return over(End::Unresolved(None));
             }
             if basis.losses >= MAX_LOSSES {

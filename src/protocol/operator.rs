@@ -87,9 +87,9 @@ pub fn outlook(rules: &Rules, record: &Record, now: Timestamp) -> Outlook {
 /// A decision about one applies to the other, so that an operator can fence a claim whose lease is extended
 /// every few seconds.
 pub fn is_same_claim(seen: &Record, record: &Record) -> bool {
-    let stands =
+    let claim_of =
         |record: &Record| (record.status() == Status::Started).then_some((record.owner, record.generation));
-    stands(seen).is_some() && stands(seen) == stands(record)
+    claim_of(seen).is_some() && claim_of(seen) == claim_of(record)
 }
 
 /// Returns an operator's write on `record`, the version that was shown: one compare-and-set, under a new
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_next_delivery_meets_is_what_the_machine_does() {
+    fn outlook_predicts_the_next_delivery() {
         use NextDelivery::{ClaimsAnew, InProgress, OutcomeUnknown, Replayed, TakesOver};
         let started = State::Started { lease_until: secs(1060) };
         let claimable_at = Timestamp::from_millis(1_062_001);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_names_the_version_and_brings_a_new_owner_and_generation() {
+    fn operators_write_has_new_owner_and_generation() {
         let owner = Owner::from_bytes([9; 16]);
         for state in [State::Started { lease_until: secs(1060) }, State::Released] {
             let record = record(state);

@@ -1,4 +1,4 @@
-//! What a claim is decided by: the rules, the claim's parameters, and how it's to be settled.
+//! The basis of every decision about a claim: the rules, the claim's parameters, and how to settle it.
 
 use std::{sync::Arc, time::Duration};
 

@@ -93,14 +93,14 @@ pub(super) fn looking(plan: &Plan, now: Timestamp, held: Held, task: Task, event
 
 /// Decides on the current record, after the settlement was rejected or its answer was ambiguous.
 fn examine(plan: &Plan, now: Timestamp, held: Held, task: Task, record: Option<Record>) -> Next {
-    let stands = |record: &Record| {
+    let is_still_held = |record: &Record| {
         record.owner == held.owner
             && record.generation == held.generation
             && record.status() == Status::Started
     };
     match record {
         Some(record) if is_outcome_of(held.owner, &task.intent, &record) => over(End::Recorded),
-        Some(record) if stands(&record) => match task.again(plan, now) {
+        Some(record) if is_still_held(&record) => match task.again(plan, now) {
             // Resolving the ambiguity already took time, so there's no pause.
             Ok((task, 0)) => send(plan, now, held, task),
             Ok((task, nth)) => (Phase::Settling { held, task }, Action::Pause(nth)),

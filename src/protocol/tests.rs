@@ -63,8 +63,8 @@ impl Run {
         step(&mut self.state, Input { now: self.now, event })
     }
 
-    /// Returns the machine's last action when every request fails with this event, and the number of pauses.
-    fn gives_up(&mut self, event: &Event) -> (Action, u8) {
+    /// Fails every request with this event. Returns the machine's last action, and the number of pauses.
+    fn retry_until_end(&mut self, event: &Event) -> (Action, u8) {
         let mut pauses = 0;
         loop {
             match self.feed(event.clone()) {
@@ -78,8 +78,8 @@ impl Run {
         }
     }
 
-    /// Returns a machine whose first claim met `record`, and its next action.
-    fn meets(execution: Execution, record: Record) -> (Self, Action) {
+    /// Returns a machine whose first claim was rejected because of `record`, and its next action.
+    fn claiming_over(execution: Execution, record: Record) -> (Self, Action) {
         let mut run = Self::with(execution);
         assert!(matches!(run.feed(Event::Begin), Action::Apply(Write::Claim(_))));
         let action = run.feed(refused(Some(record)));
@@ -171,7 +171,7 @@ fn mine(run: &mut Run, held: &Held, state: RecordState) -> Record {
 }
 
 #[test]
-fn a_first_claim_writes_exactly_this() {
+fn first_claim_sets_every_field() {
     let mut run = Run::new();
     let Action::Apply(Write::Claim(lock)) = run.feed(Event::Begin) else { panic!("no T1") };
     assert_eq!(lock.owner, ME);
@@ -192,7 +192,7 @@ fn a_first_claim_writes_exactly_this() {
 }
 
 #[test]
-fn a_long_retention_keeps_the_lock_as_long() {
+fn lock_lives_at_least_the_retention() {
     let mut plan = plan(Execution::AtLeastOnce);
     plan.rules.retention = Duration::from_secs(7 * 86_400);
     let lock = plan.lock(NOW, Generation::first(NOW), 1, false, &Goal::Run);
@@ -200,11 +200,11 @@ fn a_long_retention_keeps_the_lock_as_long() {
     assert_eq!(lock.expires_at, Some(expires_at));
 }
 
-/// The result of a claim that meets a record, for both kinds of execution.
+/// The result of a claim over an existing record, for both kinds of execution.
 #[test]
-fn meeting_a_record() {
+fn existing_record_decides_the_action() {
     #[derive(Debug, PartialEq)]
-    enum Does {
+    enum Reaction {
         Replay,
         Mismatch,
         InProgress,
@@ -212,28 +212,28 @@ fn meeting_a_record() {
         Reclaim,
         TakeOver,
     }
-    let does = |execution, record: Record| match Run::meets(execution, record).1 {
-        Action::Replay(_) => Does::Replay,
-        Action::Refused(Refusal::Mismatch) => Does::Mismatch,
-        Action::Refused(Refusal::InProgress(Some(_))) => Does::InProgress,
-        Action::Refused(Refusal::OutcomeUnknown) => Does::Unknown,
-        Action::Apply(Write::Reclaim { .. }) => Does::Reclaim,
-        Action::Apply(Write::TakeOver { .. }) => Does::TakeOver,
+    let reaction = |execution, record: Record| match Run::claiming_over(execution, record).1 {
+        Action::Replay(_) => Reaction::Replay,
+        Action::Refused(Refusal::Mismatch) => Reaction::Mismatch,
+        Action::Refused(Refusal::InProgress(Some(_))) => Reaction::InProgress,
+        Action::Refused(Refusal::OutcomeUnknown) => Reaction::Unknown,
+        Action::Apply(Write::Reclaim { .. }) => Reaction::Reclaim,
+        Action::Apply(Write::TakeOver { .. }) => Reaction::TakeOver,
         action => panic!("unexpected {action:?}"),
     };
     let released = |expires_in| record(RecordState::Released, expires_in);
     let failed = |expires_in| record(RecordState::Failed(outcome()), expires_in);
     let done = |expires_in| record(RecordState::Completed(outcome()), expires_in);
-    let dead =
+    let expired =
         || Record { expires_at: Some(Timestamp::from_millis(NOW.as_millis() - 2001)), ..started(-60_000) };
-    use Does::*;
+    use Reaction::*;
     // (record, at least once, at most once), then the same record of another request.
     for (record, least, most, other_least, other_most) in [
         (started(1000), InProgress, InProgress, Mismatch, Mismatch),
         // Stale means that the lease ended more than the skew margin ago, to the millisecond.
         (started(-2000), InProgress, InProgress, Mismatch, Mismatch),
         (started(-2001), TakeOver, Unknown, Mismatch, Mismatch),
-        (dead(), Reclaim, Unknown, Reclaim, Unknown),
+        (expired(), Reclaim, Unknown, Reclaim, Unknown),
         (done(10), Replay, Replay, Mismatch, Mismatch),
         (done(-2), Replay, Replay, Mismatch, Mismatch),
         (done(-3), Reclaim, Reclaim, Reclaim, Reclaim),
@@ -243,24 +243,24 @@ fn meeting_a_record() {
         (released(-3), Reclaim, Reclaim, Reclaim, Reclaim),
     ] {
         let other = of_another_request(record.clone());
-        assert_eq!(does(Execution::AtLeastOnce, record.clone()), least, "{record:?}");
-        assert_eq!(does(Execution::AtMostOnce, record.clone()), most, "{record:?}");
-        assert_eq!(does(Execution::AtLeastOnce, other.clone()), other_least, "{other:?}");
-        assert_eq!(does(Execution::AtMostOnce, other.clone()), other_most, "{other:?}");
+        assert_eq!(reaction(Execution::AtLeastOnce, record.clone()), least, "{record:?}");
+        assert_eq!(reaction(Execution::AtMostOnce, record.clone()), most, "{record:?}");
+        assert_eq!(reaction(Execution::AtLeastOnce, other.clone()), other_least, "{other:?}");
+        assert_eq!(reaction(Execution::AtMostOnce, other.clone()), other_most, "{other:?}");
     }
 }
 
 #[test]
-fn a_started_record_never_counts_as_expired_before_it_is_stale() {
+fn started_record_expires_only_once_stale() {
     let odd = Record { expires_at: Some(Timestamp::from_millis(NOW.as_millis() - 90_000)), ..started(5000) };
-    let (_, action) = Run::meets(Execution::AtLeastOnce, odd);
+    let (_, action) = Run::claiming_over(Execution::AtLeastOnce, odd);
     assert!(matches!(action, Action::Refused(Refusal::InProgress(_))), "{action:?}");
 }
 
 #[test]
-fn a_takeover_is_a_compare_and_set_on_what_was_seen() {
+fn takeover_is_conditional_on_the_read_revision() {
     let stale = started(-5000);
-    let (mut run, action) = Run::meets(Execution::AtLeastOnce, stale.clone());
+    let (mut run, action) = Run::claiming_over(Execution::AtLeastOnce, stale.clone());
     let Action::Apply(Write::TakeOver { seen, lock }) = action else { panic!("no T3") };
     assert_eq!(seen, Revision::of(&stale));
     assert_eq!((lock.attempt, lock.generation.get()), (4, NOW.as_millis()));
@@ -272,16 +272,16 @@ fn a_takeover_is_a_compare_and_set_on_what_was_seen() {
 }
 
 #[test]
-fn a_generation_grows_even_when_the_clock_is_behind() {
+fn generation_grows_despite_a_slow_clock() {
     let ahead = Record { generation: Generation::new(NOW.as_millis() + 5), ..started(-5000) };
-    let (_, action) = Run::meets(Execution::AtLeastOnce, ahead);
+    let (_, action) = Run::claiming_over(Execution::AtLeastOnce, ahead);
     let Action::Apply(Write::TakeOver { lock, .. }) = action else { panic!("no T3") };
     assert_eq!(lock.generation.get(), NOW.as_millis() + 6);
 }
 
 #[test]
-fn a_reclaim_counts_attempts_only_of_the_same_operation() {
-    let attempt = |record| match Run::meets(Execution::AtLeastOnce, record).1 {
+fn reclaim_counts_attempts_of_the_same_request() {
+    let attempt = |record| match Run::claiming_over(Execution::AtLeastOnce, record).1 {
         Action::Apply(Write::Reclaim { lock, .. }) => lock.attempt,
         action => panic!("no T2: {action:?}"),
     };
@@ -291,8 +291,8 @@ fn a_reclaim_counts_attempts_only_of_the_same_operation() {
 }
 
 #[test]
-fn a_lost_compare_and_set_decides_again_three_times_and_then_is_in_progress() {
-    let (mut run, mut action) = Run::meets(Execution::AtLeastOnce, started(-5000));
+fn lost_takeover_retries_then_reports_in_progress() {
+    let (mut run, mut action) = Run::claiming_over(Execution::AtLeastOnce, started(-5000));
     for nth in 1..=3 {
         assert!(matches!(action, Action::Apply(Write::TakeOver { .. })), "{nth}: {action:?}");
         action = run.feed(refused(Some(started(-5000 - nth))));
@@ -301,31 +301,31 @@ fn a_lost_compare_and_set_decides_again_three_times_and_then_is_in_progress() {
 }
 
 #[test]
-fn a_loser_looks_at_what_is_there_now() {
-    let (mut run, _) = Run::meets(Execution::AtLeastOnce, started(-5000));
+fn lost_takeover_follows_the_current_record() {
+    let (mut run, _) = Run::claiming_over(Execution::AtLeastOnce, started(-5000));
     assert!(matches!(run.feed(refused(Some(completed()))), Action::Replay(_)));
-    let (mut run, _) = Run::meets(Execution::AtLeastOnce, started(-5000));
+    let (mut run, _) = Run::claiming_over(Execution::AtLeastOnce, started(-5000));
     let winner = started(20_000);
     assert_eq!(
         run.feed(refused(Some(winner.clone()))),
         Action::Refused(Refusal::InProgress(winner.lease_until().map(claimable_at)))
     );
-    let (mut run, _) = Run::meets(Execution::AtLeastOnce, started(-5000));
+    let (mut run, _) = Run::claiming_over(Execution::AtLeastOnce, started(-5000));
     assert!(
         matches!(run.feed(refused(None)), Action::Apply(Write::Claim(_))),
-        "gone: claim again, never run unclaimed"
+        "the record is gone: claim again, never run unclaimed"
     );
 }
 
 #[test]
-fn the_answer_to_an_own_claim_was_lost() {
-    // By the SDK's own retry: the second attempt meets the first.
+fn lost_claim_response_is_recovered() {
+    // By the SDK's own retry: the second attempt finds the first.
     let mut run = Run::new();
     run.feed(Event::Begin);
     let own = Record { owner: ME, generation: Generation::new(41), ..started(20_000) };
-    let Action::Claimed(held) = run.feed(refused(Some(own.clone()))) else { panic!("own claim not known") };
-    assert_eq!(held.generation.get(), 41, "the generation that the record says");
-    assert_eq!(Some(held.lease_until), own.lease_until(), "the lease that the record says");
+    let Action::Claimed(held) = run.feed(refused(Some(own.clone()))) else { panic!("not recognized") };
+    assert_eq!(held.generation.get(), 41, "the record's generation");
+    assert_eq!(Some(held.lease_until), own.lease_until(), "the record's lease");
     assert!(held.is_recovered);
 
     // By a timeout: the machine reads the record.
@@ -336,12 +336,12 @@ fn the_answer_to_an_own_claim_was_lost() {
 }
 
 #[test]
-fn an_own_claim_with_no_time_left_is_given_back() {
+fn recovered_claim_without_time_is_released() {
     let mut run = Run::new();
     run.feed(Event::Begin);
     let own = Record { owner: ME, generation: Generation::new(41), ..started(2000) };
     let Action::Apply(Write::Settle { owner, generation, settlement }) = run.feed(refused(Some(own))) else {
-        panic!("not given back")
+        panic!("not released")
     };
     assert_eq!((owner, generation.get()), (ME, 41));
     assert!(matches!(settlement, Settlement::Release { interrupted: false, .. }), "{settlement:?}");
@@ -361,7 +361,7 @@ fn an_own_claim_with_no_time_left_is_given_back() {
 }
 
 #[test]
-fn a_claim_answered_too_late_is_given_back() {
+fn claim_answered_too_late_is_released() {
     let mut run = Run::new();
     run.feed(Event::Begin);
     run.now = NOW.saturating_add(LEASE).saturating_sub(RESERVE);
@@ -373,7 +373,7 @@ fn a_claim_answered_too_late_is_given_back() {
 }
 
 #[test]
-fn no_time_left_means_no_claim() {
+fn no_claim_without_time_left() {
     let mut run = Run::new();
     run.now = run.state.plan().usable_until;
     assert_eq!(run.feed(Event::Begin), Action::Refused(Refusal::NoTimeLeft));
@@ -384,7 +384,7 @@ fn no_time_left_means_no_claim() {
 }
 
 #[test]
-fn a_doubtful_claim_that_left_nothing_is_made_again() {
+fn ambiguous_claim_without_record_is_resent() {
     let mut run = Run::new();
     run.feed(Event::Begin);
     for _ in 0..3 {
@@ -400,7 +400,7 @@ fn a_doubtful_claim_that_left_nothing_is_made_again() {
 }
 
 #[test]
-fn the_store_fails_before_the_claim() {
+fn store_failure_before_claim_is_refused() {
     use StoreErrorKind::*;
     for (event, refusal) in [
         (fault(Unavailable, false), Refusal::Unavailable),
@@ -418,13 +418,13 @@ fn the_store_fails_before_the_claim() {
 }
 
 #[test]
-fn a_claim_that_meets_a_record_which_cannot_be_read_is_refused_without_another_look() {
+fn unreadable_record_refuses_the_claim_at_once() {
     let mut first = Run::new();
     let sent = first.feed(Event::Begin);
     let claims = [
         (first, sent),
-        Run::meets(Execution::AtLeastOnce, record(RecordState::Released, 1000)),
-        Run::meets(Execution::AtLeastOnce, started(-60_000)),
+        Run::claiming_over(Execution::AtLeastOnce, record(RecordState::Released, 1000)),
+        Run::claiming_over(Execution::AtLeastOnce, started(-60_000)),
     ];
     let kinds = claims.each_ref().map(|(_, action)| match action {
         Action::Apply(Write::Claim(_)) => "T1",
@@ -442,7 +442,7 @@ fn a_claim_that_meets_a_record_which_cannot_be_read_is_refused_without_another_l
 }
 
 #[test]
-fn a_transaction_conflict_backs_off_and_is_then_in_progress() {
+fn claim_conflict_retries_then_reports_in_progress() {
     let mut run = Run::new();
     let first = run.feed(Event::Begin);
     for nth in 0..3 {
@@ -454,7 +454,7 @@ fn a_transaction_conflict_backs_off_and_is_then_in_progress() {
 }
 
 #[test]
-fn settling_writes_exactly_this() {
+fn each_settlement_writes_its_state_and_expiry() {
     let expires_at = NOW.saturating_add(RETENTION).rounded_up_to_second();
     for (intent, expected) in [
         (complete(), Settlement::Complete(outcome(), expires_at)),
@@ -472,14 +472,14 @@ fn settling_writes_exactly_this() {
 }
 
 #[test]
-fn settling_does_not_look_at_the_time() {
+fn late_settlement_is_still_sent() {
     let (mut run, _) = Run::holding();
     run.now = NOW.saturating_add(LEASE * 10);
     assert!(matches!(run.feed(Event::Settle(complete())), Action::Apply(_)));
 }
 
 #[test]
-fn the_answer_to_an_own_settlement_was_lost() {
+fn lost_settlement_response_is_recovered() {
     for (intent, state) in [
         (complete(), RecordState::Completed(outcome())),
         (Intent::Fail(outcome()), RecordState::Failed(outcome())),
@@ -497,7 +497,7 @@ fn the_answer_to_an_own_settlement_was_lost() {
 }
 
 #[test]
-fn an_outcome_is_our_own_only_under_our_owner() {
+fn owner_identifies_the_recorded_outcome() {
     let (mut run, held) = Run::completing();
     let own = mine(&mut run, &held, RecordState::Completed(outcome()));
     let theirs = Record { owner: OTHER, ..own.clone() };
@@ -509,7 +509,7 @@ fn an_outcome_is_our_own_only_under_our_owner() {
 }
 
 #[test]
-fn a_settlement_that_meets_a_record_which_cannot_be_read_is_unrecorded() {
+fn unreadable_record_leaves_the_settlement_unrecorded() {
     for maybe_applied in [false, true] {
         let (mut run, _) = Run::completing();
         let action = run.feed(fault(StoreErrorKind::Corrupt, maybe_applied));
@@ -518,7 +518,7 @@ fn a_settlement_that_meets_a_record_which_cannot_be_read_is_unrecorded() {
 }
 
 #[test]
-fn an_own_outcome_that_is_met_on_the_way_to_record_it_again_is_recorded() {
+fn reclaim_recognizes_its_own_outcome() {
     // T4 was applied but its answer lost; the SDK's second attempt is rejected, without the record.
     let (mut run, held) = Run::completing();
     assert!(matches!(run.feed(refused(None)), Action::Apply(Write::Claim(_))));
@@ -532,7 +532,7 @@ fn an_own_outcome_that_is_met_on_the_way_to_record_it_again_is_recorded() {
 }
 
 #[test]
-fn fenced_the_successors_outcome_stands() {
+fn fenced_settlement_returns_the_successors_outcome() {
     let (mut run, _) = Run::completing();
     let theirs = completed();
     assert_eq!(run.feed(refused(Some(theirs.clone()))), Action::Settled(End::Superseded(theirs)));
@@ -555,7 +555,7 @@ fn fenced_the_successors_outcome_stands() {
 }
 
 #[test]
-fn fenced_and_the_key_is_free_again_so_the_outcome_is_recorded_anew() {
+fn fenced_settlement_reclaims_a_free_key() {
     for (left, kind) in [(None, "T1"), (Some(record(RecordState::Released, 1000)), "T2")] {
         let (mut run, first) = Run::completing();
         // Long after the first lease: the new claim's lease must be long enough to settle.
@@ -579,7 +579,7 @@ fn fenced_and_the_key_is_free_again_so_the_outcome_is_recorded_anew() {
 }
 
 #[test]
-fn an_event_that_does_not_belong_to_the_state_changes_nothing() {
+fn unexpected_event_changes_nothing() {
     let (run, _) = Run::holding();
     for event in
         [Event::Begin, Event::Resumed, Event::Found(None), Event::Answered(WriteOutcome::Applied), LOST()]
@@ -591,8 +591,8 @@ fn an_event_that_does_not_belong_to_the_state_changes_nothing() {
 }
 
 #[test]
-fn a_released_key_has_no_status_left_to_replay() {
-    let (_, action) = Run::meets(Execution::AtLeastOnce, record(RecordState::Released, 10));
+fn released_key_is_reclaimed_not_replayed() {
+    let (_, action) = Run::claiming_over(Execution::AtLeastOnce, record(RecordState::Released, 10));
     let Action::Apply(Write::Reclaim { seen, .. }) = action else { panic!("no T2") };
     assert_eq!(seen.status, Status::Released);
 }

@@ -35,17 +35,17 @@ pub(crate) async fn begin(
 ) -> Result<Begun, Refused> {
     refuse_within_itself(key).inspect_err(|error| observe::refused(key, error, false))?;
     let until = waits_until(driver, invocation);
-    let mut asked = 0;
+    let mut polls = 0;
     loop {
-        let refused = match ask(driver, key, fingerprint, invocation).await {
+        let refused = match attempt(driver, key, fingerprint, invocation).await {
             Ok(begun) => return Ok(begun),
             Err(refused) => refused,
         };
         if refused.error.kind() == ErrorKind::InProgress
             && let Some(until) = until
         {
-            let pause = pause(asked, driver.owner()?);
-            asked += 1;
+            let pause = pause(polls, driver.owner()?);
+            polls += 1;
             let left = driver.now().until(until);
             if !left.is_zero() {
                 // The last pause ends with the budget, and one more attempt follows.
@@ -58,7 +58,7 @@ pub(crate) async fn begin(
 }
 
 /// Claims `key`, or finds its outcome, in one attempt.
-async fn ask(
+async fn attempt(
     driver: &Driver,
     key: &StoredKey,
     fingerprint: Fingerprint,

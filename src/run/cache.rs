@@ -32,7 +32,7 @@ const LARGEST_SHARE: usize = 8;
 /// free, and the allocator's overhead. It's rounded up: measured with 20,000 copies, it was 315.
 const BOOKKEEPING: usize = 384;
 
-/// The copies, and the rules for adding to them. All clones of an engine share one.
+/// The copies, and the rules for adding to them. All clones of an `Idempotency` share one.
 #[derive(Debug)]
 pub(crate) struct LocalCache {
     shelf: Mutex<Shelf>,
@@ -83,7 +83,7 @@ impl LocalCache {
         })
     }
 
-    /// Returns the answer of the copy of `key`, or `None` if the store has to be asked.
+    /// Returns the answer of the copy of `key`, or `None` if it needs the store.
     pub(super) fn recall(
         &self,
         rules: &Rules,
@@ -203,7 +203,7 @@ impl Copied {
     }
 }
 
-/// Forgets a key's copy when it's dropped, for whatever reason.
+/// Forgets a key's copy when it's dropped.
 #[must_use]
 pub(crate) struct Forget<'a> {
     cache: Option<&'a LocalCache>,
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_generation_is_not_replaced_by_an_earlier_one() {
+    fn earlier_generation_never_replaces_a_later_one() {
         let cache = LocalCache::new(BYTES, false).unwrap();
         for (put, then) in [(2, 2), (1, 2), (3, 3), (3, 3)] {
             cache.put(cache.ticket(), &key(), copied(put, b"response"));
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ticket_ends_when_anything_is_forgotten() {
+    fn forgetting_anything_ends_a_ticket() {
         type Forgets = fn(&LocalCache);
         let forgets: [Forgets; 2] =
             [LocalCache::clear, |cache| cache.forget(&StoredKey::from_stored("another"))];
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_copy_that_was_seen_is_removed() {
+    fn only_the_seen_copy_is_removed() {
         let cache = LocalCache::new(BYTES, false).unwrap();
         cache.put(cache.ticket(), &key(), copied(1, b"response"));
         let seen = cache.get(&key()).unwrap();
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_panic_under_the_lock_it_is_empty_and_goes_on() {
+    fn cache_is_emptied_after_a_panic() {
         let cache = LocalCache::new(BYTES, false).unwrap();
         let ticket = cache.ticket();
         cache.put(ticket, &key(), copied(1, b"response"));
@@ -311,13 +311,13 @@ mod tests {
         });
         assert_eq!(generation(&cache), None);
         cache.put(ticket, &key(), copied(2, b"response"));
-        assert_eq!(generation(&cache), None, "the ticket is of before");
+        assert_eq!(generation(&cache), None, "the ticket is outdated");
         cache.put(cache.ticket(), &key(), copied(2, b"response"));
         assert_eq!(generation(&cache), Some(2));
     }
 
     #[test]
-    fn a_copy_is_the_record_without_what_nobody_asks_it_for() {
+    fn copy_drops_the_request_id() {
         let copy = copied(1, b"response");
         assert_eq!((copy.record.request_id.as_deref(), copy.replay.is_failure()), (None, true));
         let Some((Outcome::Retained(stored), true)) = outcome_of(&copy.record) else { panic!("no failure") };

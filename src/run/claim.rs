@@ -38,8 +38,8 @@ pub struct Claim {
     lock: Option<Box<Lock>>,
 }
 
-/// The result of beginning an operation: [`Operation::begin`](crate::Operation::begin), and, in a transaction of your
-/// own, `begin_in`.
+/// The result of beginning an operation with [`Operation::begin`](crate::Operation::begin), or with `begin_in` in your
+/// own transaction.
 #[derive(Debug)]
 #[must_use]
 pub enum Begun<R = Claim> {
@@ -53,11 +53,11 @@ pub enum Begun<R = Claim> {
 #[derive(Debug)]
 #[must_use = "a superseded claim's own result is not the operation's outcome"]
 pub enum Settled {
-    /// The outcome is stored, and the handler's own writes with it. In a transaction of your own, it's in that:
-    /// commit it.
+    /// The outcome is stored, and the handler's own writes with it. After `begin_in`, your transaction contains
+    /// it: commit that.
     Recorded,
-    /// Another run of the operation settled first: answer with its outcome. Nothing was written. Roll back a
-    /// transaction of your own.
+    /// Another run of the operation settled first: answer with its outcome. Nothing was written. After
+    /// `begin_in`, roll your transaction back.
     Superseded(Replay),
 }
 

@@ -28,7 +28,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(25);
 /// Draws a claim's owner. Only simulations replace it, to be repeatable.
 pub(crate) type OwnerSource = Arc<dyn Fn() -> Result<Owner, Error> + Send + Sync>;
 
-/// What it takes to perform the machine's actions. Cheap to clone.
+/// Performs the machine's actions. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Driver {
     pub(crate) shared: Arc<Shared>,
@@ -50,7 +50,7 @@ pub(crate) struct Shared {
     pub(crate) unknown_deadline: Once,
 }
 
-/// The requests that settle one operation, or claim it: to the store, or in a transaction of the caller's.
+/// The requests that settle one operation, or claim it: to the store, or in the caller's transaction.
 pub(super) trait Requests: Sync {
     fn apply<'a>(
         &'a self,
@@ -100,7 +100,7 @@ pub(super) struct Ending {
     pub(super) applied: Option<Write>,
 }
 
-/// A transaction that was definitely not applied. What the machine held, it holds as before.
+/// A transaction that was definitely not applied. The machine still holds what it held before.
 pub(super) struct Declined {
     pub(super) why: Decline,
     /// The store's details about the failed condition.
@@ -242,7 +242,7 @@ impl Driven {
                 Ok(Ending { end, store_error, applied })
             }
             Action::Declined(why) => Err(Declined { why, details, store_error }),
-            // Unreachable: a machine that's told to settle does one or the other.
+            // Unreachable: a machine that gets `Event::Settle` does one or the other.
             _ => Ok(Ending {
                 end: End::Unrecorded(refusal_for(StoreErrorKind::Unavailable)),
                 store_error,
@@ -274,10 +274,10 @@ impl Requests for ToStore<'_> {
         Box::pin(async move {
             let rejected = |why: &'static str| Err(StoreError::new(StoreErrorKind::Rejected, why));
             let Some(transactions) = self.store.transactions() else {
-                return rejected("this store makes no transactions with writes of a handler's own");
+                return rejected("this store doesn't support transactional writes");
             };
             let (Some(writes), Some((owner, generation))) = (self.writes, write.settled_as()) else {
-                return rejected("there's nothing to put into the transaction");
+                return rejected("the transaction has no writes");
             };
             let token =
                 key.derive(&format!("transaction {submission} of {owner} in generation {generation}"));
@@ -302,7 +302,7 @@ async fn bounded<T>(
     // Counted from the decision to make the call, so that a process that's frozen in between still sends it once.
     let left = now.until(until);
     if left.is_zero() {
-        return Err(StoreError::new(StoreErrorKind::Unavailable, "no time was left to ask the store"));
+        return Err(StoreError::new(StoreErrorKind::Unavailable, "no time was left to call the store"));
     }
     // Most calls are answered long before the limit, so the timer is set only after the first poll.
     let mut timer = None;
@@ -312,7 +312,7 @@ async fn bounded<T>(
         }
         let timer = timer.get_or_insert_with(|| clock.sleep(left));
         timer.as_mut().poll(cx).map(|()| {
-            let error = StoreError::new(StoreErrorKind::Unavailable, "the store did not answer in time");
+            let error = StoreError::new(StoreErrorKind::Unavailable, "the store didn't answer in time");
             Err(error.maybe_applied(true))
         })
     })
@@ -342,7 +342,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_pause_is_twice_as_long_spread_by_the_owner_and_bounded() {
+    fn pauses_double_with_jitter_and_a_cap() {
         let micros = |nth, byte| pause(nth, Owner::from_bytes([byte; 16])).as_micros();
         assert_eq!((micros(0, 0), micros(0, 255)), (12_500, 25_000));
         assert_eq!((micros(1, 0), micros(1, 255)), (25_000, 50_000));
@@ -350,6 +350,6 @@ mod tests {
         let mut bytes = [0; 16];
         bytes[1] = 255;
         let spread = |nth| pause(nth, Owner::from_bytes(bytes)).as_millis();
-        assert_eq!((spread(1), spread(2), spread(17)), (50, 50, 1600), "a byte a pause");
+        assert_eq!((spread(1), spread(2), spread(17)), (50, 50, 1600), "one byte for each pause");
     }
 }

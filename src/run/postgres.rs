@@ -1,7 +1,7 @@
-//! The record in the handler's own transaction: claim, work and outcome are committed together, or nothing is.
+//! Keeps the record in the handler's own transaction: claim, work and outcome all commit, or none does.
 //!
-//! The machine does what it does without a claim: it reads the record, the work runs, and it puts the finished
-//! record. In between, the transaction's own lock holds the key, and ends with the transaction.
+//! The machine works as it does without a claim: it reads the record, the work runs, and it puts the finished
+//! record. In between, the transaction's own lock holds the key. The lock ends with the transaction.
 
 use std::time::Duration;
 
@@ -32,8 +32,8 @@ use crate::{
 
 /// How often, and how far apart, the library checks on a commit whose answer was lost. The disconnected
 /// session may still be processing it.
-const QUESTIONS: u32 = 20;
-const BETWEEN_QUESTIONS: Duration = Duration::from_millis(100);
+const CHECKS: u32 = 20;
+const BETWEEN_CHECKS: Duration = Duration::from_millis(100);
 
 /// An operation in your transaction. Dropping it leaves nothing behind: roll the transaction back, or commit
 /// your work without a record.
@@ -197,7 +197,7 @@ pub(crate) async fn find_out_whether_committed(
     until: Option<Timestamp>,
 ) -> Result<(), Error> {
     let mut is_free = false;
-    for _ in 0..QUESTIONS {
+    for _ in 0..CHECKS {
         match driver.in_time(driver.now(), until, Box::pin(store.look(key))).await {
             Ok(Looked::Free(Some(Record { owner: of, .. }))) if of == owner => return Ok(()),
             // The lock was free before this record was read.
@@ -211,10 +211,10 @@ pub(crate) async fn find_out_whether_committed(
             Err(error) if error.kind() == StoreErrorKind::Corrupt => break,
             Err(_) => {}
         }
-        if until.is_some_and(|until| driver.now().saturating_add(BETWEEN_QUESTIONS) >= until) {
+        if until.is_some_and(|until| driver.now().saturating_add(BETWEEN_CHECKS) >= until) {
             break;
         }
-        driver.clock().sleep(BETWEEN_QUESTIONS).await;
+        driver.clock().sleep(BETWEEN_CHECKS).await;
     }
     observe::unresolved(key, Some(&doubt));
     Err(unresolved(key, None, Some(doubt), driver.now()))

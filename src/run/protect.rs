@@ -23,7 +23,9 @@ use crate::{
         extension::keep,
         handle::ClaimHandle,
         optimistic::{Looked, Mode, Optimistic},
-        refusal::{Refused, RefusedBy, declined, not_concluded, of_another_type, refusal_error, unresolved},
+        refusal::{
+            Refused, RefusedBy, declined, not_concluded, refusal_error, unresolved, wrong_closure_type,
+        },
         replay::Replay,
         response::Verdict,
         staging::{AnyAnswer, Staging},
@@ -171,19 +173,20 @@ where
     let mut ended: Ended<Result<_, Error>> = right.watch(driver.clock(), latest, running).await;
     right.report_run(&ended);
     // The reason for calling `on_declined`, once it's called.
-    let mut not_made: Option<Error> = None;
+    let mut declined_error: Option<Error> = None;
     loop {
         // A task that outlives the handler may still have the handle: it can't stage anything more.
         let staged = staging.close();
-        let (verdict, answer) = match (ended, not_made.take()) {
+        let (verdict, answer) = match (ended, declined_error.take()) {
             (Ended::Returned(Ok(judged)), _) => judged,
             (Ended::Returned(Err(error)), _) => {
-                return Box::pin(give_up(driver, right, "its own condition failed", error)).await;
+                return Box::pin(give_up(driver, right, "a condition of the handler's writes failed", error))
+                    .await;
             }
             // The handler has run, so this isn't like a run that never began: at most once, it must not
             // run again.
             (Ended::NotBegun, Some(error)) => {
-                return Box::pin(give_up(driver, right, "its own writes were not made", error)).await;
+                return Box::pin(give_up(driver, right, "the handler's writes weren't applied", error)).await;
             }
             (Ended::Panicked(payload), _) => {
                 observe::panicked(&key, right.generation());
@@ -197,7 +200,7 @@ where
                 return Err(Stopped::Panicked(payload));
             }
             (Ended::CutOff, _) => return Err(cut_off(driver, &right).into()),
-            (Ended::NotBegun, None) => return Err(Box::pin(give_back(driver, right)).await.into()),
+            (Ended::NotBegun, None) => return Err(Box::pin(release_unrun(driver, right)).await.into()),
         };
         // Boxed like the handler's future: the settlement's is the largest future here.
         let finishing = Box::pin(finish(driver, &mut right, answer, verdict, staged.writes));
@@ -210,9 +213,9 @@ where
         observe::not_committed(&key, &error);
         let (Decline::Condition, Some(details), Some(on_declined)) = (why, details, staged.on_declined)
         else {
-            return Box::pin(give_up(driver, right, "its own writes were not made", error)).await;
+            return Box::pin(give_up(driver, right, "the handler's writes weren't applied", error)).await;
         };
-        not_made = Some(error);
+        declined_error = Some(error);
         staging.reopen();
         let answering = Box::pin(within(context.clone(), async {
             match on_declined(&*details).and_then(&mut again) {
@@ -220,7 +223,7 @@ where
                     let result = answer.await;
                     Ok(judge(result, error_policy(driver, &refusals)))
                 }
-                None => Err(of_another_type::<T>(&key)),
+                None => Err(wrong_closure_type::<T>(&key)),
             }
         }));
         ended = right.watch(driver.clock(), latest, answering).await;
@@ -372,7 +375,7 @@ async fn finish<U>(
 
 /// Releases the claim of a process that was frozen between its claim and its handler. Nothing ran, so the
 /// next delivery needn't wait for the lease, even at most once.
-async fn give_back(driver: &Driver, mut right: Right) -> Error {
+async fn release_unrun(driver: &Driver, mut right: Right) -> Error {
     // If that fails, the claim is like one that was dropped.
     let _ = right.settle_with(Verdict::Release, None).await;
     refusal_error(right.key(), Refusal::NoTimeLeft, None, driver.now())

@@ -134,7 +134,7 @@ pub(super) fn unrecorded(key: &StoredKey, end: &End, cause: Option<StoreError>) 
     let error = match end {
         End::Unrecorded(Refusal::Mismatch) => Error::new(
             ErrorKind::Unrecorded,
-            format!("{key}: the outcome isn't stored, because the key is in use for another request by now"),
+            format!("{key}: the outcome isn't stored, because the key is now in use for another request"),
         ),
         End::Fenced(_) | End::Superseded(_) => return fenced(key, cause),
         End::Recorded | End::Unrecorded(_) | End::NotCommitted(_) | End::Unresolved(_) => Error::new(
@@ -179,7 +179,9 @@ pub(super) fn unresolved(
     let wait = until.map(|until| now.until(until));
     let error = Error::new(
         ErrorKind::InProgress,
-        format!("{key}: it's unknown whether the handler's own writes and its outcome were made; retry, which is safe"),
+        format!(
+            "{key}: it's unknown whether the handler's writes and its outcome were stored; retrying is safe"
+        ),
     )
     .with_retry_after(wait.unwrap_or(DEFAULT_RETRY));
     because(error, cause)
@@ -189,23 +191,22 @@ pub(super) fn unresolved(
 pub(super) fn declined(key: &StoredKey, why: Decline, cause: Option<StoreError>) -> Error {
     let kind = match why {
         Decline::Condition => {
-            let message =
-                format!("{key}: a condition of the handler's own writes failed; nothing was written");
+            let message = format!("{key}: a condition of the handler's writes failed; nothing was written");
             return Error::new(ErrorKind::Declined, message);
         }
         Decline::Store(why) => kind(why),
     };
     // Say at once what to correct: most people see only the first sentence.
-    let told = cause.as_ref().filter(|_| kind == ErrorKind::Invalid).map(|cause| match cause.source() {
+    let reason = cause.as_ref().filter(|_| kind == ErrorKind::Invalid).map(|cause| match cause.source() {
         Some(inner) => format!(": {cause} ({inner})"),
         None => format!(": {cause}"),
     });
-    let told = told.unwrap_or_default();
-    let message = format!("{key}: the handler's own writes couldn't be made{told}; nothing was written");
+    let reason = reason.unwrap_or_default();
+    let message = format!("{key}: the handler's writes couldn't be applied{reason}; nothing was written");
     because(Error::new(kind, message), cause.filter(|_| kind != ErrorKind::Invalid))
 }
 
-/// Returns the error for a transaction of the caller's that was definitely not committed, and reports it.
+/// Returns the error for the caller's transaction that was definitely not committed, and reports it.
 #[cfg(feature = "postgres")]
 pub(crate) fn not_committed(key: &StoredKey, cause: StoreError) -> Error {
     let error = store_error(key, "the transaction wasn't committed; nothing was written", cause);
@@ -214,7 +215,7 @@ pub(crate) fn not_committed(key: &StoredKey, cause: StoreError) -> Error {
 }
 
 /// Returns the error for an `on_declined` closure of the wrong type, and reports it.
-pub(super) fn of_another_type<T>(key: &StoredKey) -> Error {
+pub(super) fn wrong_closure_type<T>(key: &StoredKey) -> Error {
     let error = Error::misuse(format!(
         "{key}: the closure of `on_declined` takes or returns the wrong type. It must take the store's own type and return \
          {}, as the handler does. Nothing was written",

@@ -79,7 +79,7 @@ impl Replay {
             Error::new(
                 ErrorKind::Corrupt,
                 format!(
-                    "the recorded result does not read as {} ({}); nothing ran",
+                    "the recorded result isn't a valid {} ({}); nothing ran",
                     std::any::type_name::<T>(),
                     place(&error)
                 ),

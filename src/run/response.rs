@@ -29,9 +29,9 @@ pub(crate) enum Verdict {
     CompleteOmitted,
     /// A permanent failure, with the bytes to replay.
     Fail(Option<Bytes>),
-    /// Nothing happened, or it may happen again.
+    /// Nothing happened, or the effect may happen again.
     Release,
-    /// It ended without an answer, and may happen again.
+    /// The handler ended without an answer, and its effect may happen again.
     Interrupted,
 }
 
@@ -58,7 +58,7 @@ impl Verdict {
     pub(crate) fn result<T: Serialize + DeserializeOwned>(key: &StoredKey, value: &T) -> Self {
         let json = finite::to_json(value).map_err(|why| why.to_string()).and_then(|json| {
             let read = serde_json::from_str::<T>(&json);
-            read.map_err(|error| format!("its JSON does not read back: {}", place(&error))).map(|_| json)
+            read.map_err(|error| format!("its JSON can't be read back: {}", place(&error))).map(|_| json)
         });
         match json {
             Ok(json) => Self::Complete(json.into()),
@@ -83,7 +83,7 @@ impl Verdict {
         }
     }
 
-    /// Whether it records a success, with which the handler's own writes are made.
+    /// Whether it records a success, which commits the handler's own writes.
     pub(super) fn is_success(&self) -> bool {
         self.status() == Status::Completed
     }

@@ -26,7 +26,8 @@ pub(crate) type OnDeclined = Box<dyn FnOnce(&(dyn Any + Send + Sync)) -> Option<
 /// They're committed only if the handler's result is recorded as a success. If the handler fails, panics or
 /// is cut off, or its HTTP response isn't recorded, they're dropped.
 ///
-/// Cheap to clone; you can pass it on to tasks that the handler waits for. See [`staging`](crate::staging()) for an example.
+/// Cheap to clone; you can pass it on to tasks that the handler waits for. See [`staging`](crate::staging())
+/// for an example.
 #[derive(Clone)]
 pub struct Staging {
     shared: Arc<Shared>,
@@ -79,18 +80,18 @@ impl Staging {
         let mut slot = self.slot();
         if slot.is_closed {
             return Err(self.invalid(
-                "the handler has returned, so that its writes are on their way; stage them before",
+                "the handler has returned, and its writes are being committed; stage writes before it returns",
             ));
         }
         let Some(transactions) = self.shared.store.transactions() else {
-            return Err(self.invalid("this store makes no transactions with writes of a handler's own"));
+            return Err(self.invalid("this store doesn't support transactional writes"));
         };
         let all = match slot.staged.writes.as_deref() {
             None => writes,
             Some(there) => {
                 let there: &dyn Any = there;
                 let Some(there) = there.downcast_ref::<W>() else {
-                    return Err(self.invalid("writes of another type are staged already"));
+                    return Err(self.invalid("writes of another type are already staged"));
                 };
                 let mut all = there.clone();
                 all.append(writes);

@@ -38,20 +38,20 @@
 //! that's the same for all records. With a sort key configured, a process reads once before its first write, to
 //! check that the table has the key.
 //!
-//! # A sibling
+//! # A chunk
 //!
 //! A response over the inline limit is stored in chunks of at most 389,120 bytes each, which live a day
 //! longer than the record:
 //!
 //! | attribute | type | content |
 //! |---|---|---|
-//! | `id` | S | without a sort key `<the record's id>#chunk#<owner>#<index>`, index from 0; with one, the record's `id` |
-//! | the sort key, if the table has one | S | `chunk#<owner>#<index>` |
+//! | `id` | S | without a sort key `<the record's id>#part#<owner>#<index>`, index from 0; with one, the record's `id` |
+//! | the sort key, if the table has one | S | `part#<owner>#<index>` |
 //! | `expires_at` | N | the record's, plus 86,400 |
 //! | `response` | B | the bytes |
 //!
-//! With a sort key, all siblings of a response are in one partition, which accepts 1,000 write units a second.
-//! The store writes two siblings at once there, and four at once to a table without a sort key. A response of 1
+//! With a sort key, all chunks of a response are in one partition, which accepts 1,000 write units a second.
+//! The store writes two chunks at once there, and four at once to a table without a sort key. A response of 1
 //! MB takes about a second, and one of 6 MB about 7 s, unless the table has burst capacity left. **Leave the
 //! sort key out if responses are large.**
 //!

@@ -14,7 +14,7 @@ pub enum StoreErrorKind {
     /// credentials. It may accept the same request later.
     Rejected,
     /// The store never accepts this content: too large for one record, or with characters that it can't store.
-    /// The engine then sends the settlement without its response.
+    /// The library then sends the settlement without its response.
     Unstorable,
     /// The stored record can't be decoded.
     Corrupt,

@@ -81,7 +81,7 @@ pub enum Settlement {
     Complete(Outcome, Timestamp),
     /// T5: stores the permanent failure and its expiry.
     Fail(Outcome, Timestamp),
-    /// T6: gives the key back.
+    /// T6: releases the key.
     Release {
         /// When the record expires.
         expires_at: Timestamp,

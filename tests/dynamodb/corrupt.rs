@@ -141,7 +141,7 @@ async fn unreadable_records_are_corrupt() {
     cases.extend([
         (with_response.clone(), missing("response")),
         (with_response.clone(), becomes("response", s("secret"), "isn't of type B")),
-        // The outcome is partly inline and partly in siblings.
+        // The outcome is partly inline and partly in chunks.
         (with_response.clone(), becomes("response_encoding", s("identity/2"), other)),
         (with_response.clone(), becomes("response_encoding", s("omitted"), other)),
         (failed.clone(), becomes("response", b(b"secret"), other)),

@@ -1,4 +1,4 @@
-//! Calls dropped before their answer, as the engine drops them when their time is up. At whichever await that
+//! Calls dropped before their answer, as the library drops them when their time is up. At whichever await that
 //! happens, nothing of the call continues, and the store serves the next one.
 
 use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
@@ -50,7 +50,7 @@ fn response() -> Bytes {
     Bytes::from((0..LENGTH).map(|n| (n.wrapping_mul(n) / 7) as u8).collect::<Vec<_>>())
 }
 
-/// Every call that the engine makes. Each gets its own table.
+/// Every call that the library makes. Each gets its own table.
 const CALLS: [&str; 6] = ["claim", "read", "settle", "commit", "write chunks", "read chunks"];
 
 async fn call(store: &DynamoDbStore, name: &str) {

@@ -22,6 +22,7 @@ use lambda_idempotency::{
         dynamodb::{DynamoDbStore, DynamoDbStoreBuilder},
     },
 };
+use testkit::emulator::ENDPOINT;
 use tokio::{io::AsyncWriteExt as _, net::TcpListener};
 
 use super::wire::{forward, read_message};
@@ -33,8 +34,6 @@ static CLIENTS: AtomicUsize = AtomicUsize::new(0);
 pub(crate) const TABLE: &str = "idempotency";
 pub(crate) const SECRET: &str = "secret-access-key-of-the-test";
 
-/// The variable that names a running DynamoDB as `http://host:port`: DynamoDB Local, or `idempotency dynamodb`.
-const ENDPOINT: &str = "IDEMPOTENCY_TEST_ENDPOINT";
 const ACCESS_KEY: &str = "access-key";
 
 /// Whether the tests use a DynamoDB that the environment names.
@@ -51,8 +50,7 @@ pub(crate) async fn emulator() -> SocketAddr {
         tokio::spawn(tenant(listener, upstream));
         return address;
     }
-    let database = dynoxide::Database::memory().unwrap();
-    tokio::spawn(dynoxide::server::serve_with_shutdown(listener, database, std::future::pending()));
+    testkit::emulator::serve(listener);
     address
 }
 

@@ -276,7 +276,7 @@ async fn failed_conditions_are_always_certain() {
 
 #[tokio::test]
 async fn missing_old_items_are_read_separately() {
-    // If the store treated the record as absent, the engine would claim it again and again.
+    // If the store treated the record as absent, the library would claim it again and again.
     let table = Table::new().await;
     table.put(item(&key(), &completed())).await;
     let wire = Wire::new(Some(table.address), |_, operation| match operation {

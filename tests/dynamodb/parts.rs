@@ -1,4 +1,4 @@
-//! Responses stored as chunks in sibling items.
+//! Responses stored in chunks, each in its own item.
 
 use std::time::Duration;
 

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fs};
 
-use super::source::{read_under, root};
+use testkit::source::root;
 
 /// The pages with promises, and the sections to check. An empty list means all of them. The other sections
 /// explain how to run, deploy and monitor a function, and what was measured.
@@ -96,14 +96,9 @@ fn shown(page: &str, section: &str) -> Vec<(String, String)> {
 
 #[test]
 fn every_promise_names_its_tests() {
-    if !root().join("safety-net").is_dir() {
-        // The published package lacks the other packages of the repository.
-        return;
-    }
     let text = |name: &str| fs::read_to_string(root().join(name)).unwrap();
     let page = text("docs/promises.md");
-    let sources = ["src", "tests", "safety-net", "cli/tests", "functions/tests"].map(read_under);
-    let tests: String = sources.into_iter().flatten().map(|(_, text)| text).collect();
+    let tests = super::sources();
 
     let mut wrong = BTreeSet::new();
     for (name, sections) in PAGES {

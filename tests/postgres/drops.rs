@@ -1,4 +1,4 @@
-//! Calls dropped midway, as the engine drops one that takes too long, and the longest that a call takes.
+//! Calls dropped midway, as the library drops one that takes too long, and the longest that a call takes.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use lambda_idempotency::{
     },
 };
 
-use crate::cut::{TURNS, cut_after};
+use testkit::cut::{TURNS, cut_after};
 
 use super::{
     fixtures::{completion, fresh_table, key, later, lock, make, server},

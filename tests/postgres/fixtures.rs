@@ -11,12 +11,12 @@ use lambda_idempotency::{
     time::{Clock as _, SystemClock, Timestamp},
 };
 
-pub(super) use crate::support::postgres::{Server, fresh_table};
+pub(super) use testkit::postgres::{Server, fresh_table};
 
 /// Returns the shared server, or returns from a test that is skipped.
 macro_rules! server {
     () => {
-        match $crate::postgres::fixtures::Server::shared() {
+        match $crate::fixtures::Server::shared() {
             Some(server) => server,
             None => return,
         }

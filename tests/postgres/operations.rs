@@ -22,7 +22,7 @@ use super::{
     wire::{Fault, Wire},
 };
 
-/// A store with its engine, and a table of orders.
+/// A store with its `Idempotency`, and a table of orders.
 struct Shop {
     server: &'static Server,
     store: PostgresStore,

@@ -19,7 +19,7 @@ use lambda_idempotency::{
 };
 
 use super::fixtures::{Server, fresh_table, key, lock, make, server};
-use crate::support::pgbouncer::PgBouncer;
+use testkit::pgbouncer::PgBouncer;
 
 /// The variable that gives the other process its URL and table.
 const URL: &str = "POOLED_STORE";
@@ -45,7 +45,7 @@ async fn claims_in_its_own_process() {
 
 fn process(url: &str, begins: Timestamp) -> Child {
     Command::new(env::current_exe().unwrap())
-        .args(["--exact", "postgres::pooler::claims_in_its_own_process", "--ignored", "--nocapture"])
+        .args(["--exact", "pooler::claims_in_its_own_process", "--ignored", "--nocapture"])
         .env(URL, url)
         .env(BEGINS, begins.as_millis().to_string())
         .stdout(Stdio::null())

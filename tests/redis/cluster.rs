@@ -6,7 +6,7 @@ use lambda_idempotency::{
 };
 
 use super::fixtures::{chain, claim, claimed, complete, completed, fresh_key, hasty, patient, started};
-use crate::server::RedisServer;
+use testkit::redis::RedisServer;
 
 const CLUSTER: [&str; 4] = ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"];
 const LAST_SLOT: u16 = 16_383;

@@ -1,4 +1,4 @@
-//! Calls dropped midway, as the engine drops one that takes too long, and the longest that a call takes.
+//! Calls dropped midway, as the library drops one that takes too long, and the longest that a call takes.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -16,9 +16,9 @@ use super::{
     },
     wire::{Reply, Wire},
 };
-use crate::{
+use testkit::{
     cut::{TURNS, cut_after},
-    server::{RedisServer, shared},
+    redis::{RedisServer, shared},
 };
 
 /// After a drop, every call still gets its own answer, over the same connection.

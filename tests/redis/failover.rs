@@ -16,7 +16,7 @@ use super::{
     cluster::until,
     fixtures::{chain, claim, claimed, complete, completed, fresh_key, hasty, started},
 };
-use crate::server::RedisServer;
+use testkit::redis::RedisServer;
 
 /// An address that points to one server and later to another, as a DNS name or a proxy does. It ends with the
 /// test's runtime.

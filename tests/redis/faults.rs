@@ -18,7 +18,7 @@ use super::{
     },
     wire::{Reply, Wire},
 };
-use crate::server::{RedisServer, shared};
+use testkit::redis::{RedisServer, shared};
 
 const LOST: [Reply; 2] = [Reply::ForwardThenClose, Reply::ForwardThenHang];
 

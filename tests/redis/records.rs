@@ -15,7 +15,7 @@ use super::fixtures::{
     EXPIRES_AT, chain, claim, claimed, complete, completed, extend, fresh_key, lasting, lock, ms, next_lock,
     patient, settle, started, writes_on_started,
 };
-use crate::server::{RedisServer, shared};
+use testkit::redis::{RedisServer, shared};
 
 fn hash(server: &RedisServer, key: &StoredKey) -> Vec<(String, String)> {
     let answer = server.run(&["HGETALL", &format!("idempotency:{key}")]);

@@ -9,7 +9,7 @@ use super::fixtures::{
     EXPIRES_AT, chain, claim, claimed, complete, completed, extend, fresh_key, hasty, lasting, lock, ms,
     patient, settle, started, writes_on_started,
 };
-use crate::server::{RedisServer, shared};
+use testkit::redis::{RedisServer, shared};
 
 async fn refused(server: &RedisServer, kind: StoreErrorKind, says: &str) {
     let (store, key) = (hasty(&server.url()), fresh_key());

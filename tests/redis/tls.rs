@@ -12,7 +12,7 @@ use lambda_idempotency::{
 };
 
 use super::fixtures::{chain, claim, complete, completed, fresh_key, hasty, started};
-use crate::server::{RedisServer, has, new_folder};
+use testkit::redis::{RedisServer, has, new_folder};
 
 fn openssl(folder: &Path, arguments: &str) {
     let status = Command::new("openssl")

@@ -1,18 +1,12 @@
 //! Batches, record by record.
 
 #[cfg(feature = "metrics")]
-#[path = "batch/all_failed.rs"]
 mod all_failed;
-#[path = "batch/leases.rs"]
 mod leases;
-#[path = "batch/property.rs"]
 mod property;
-#[path = "batch/streams.rs"]
 mod streams;
-#[path = "batch/support.rs"]
 mod support;
 #[cfg(feature = "sqs")]
-#[path = "batch/visibility.rs"]
 mod visibility;
 
 use std::{

@@ -1,4 +1,3 @@
-#[path = "event/payloads.rs"]
 mod payloads;
 
 use std::sync::{

@@ -1,24 +1,13 @@
-#[path = "http/body_keys.rs"]
 mod body_keys;
-#[path = "http/caller_table.rs"]
 mod caller_table;
-#[path = "http/callers.rs"]
 mod callers;
-#[path = "http/cors.rs"]
 mod cors;
-#[path = "http/decided.rs"]
 mod decided;
-#[path = "http/draft.rs"]
 mod draft;
-#[path = "http/guard.rs"]
 mod guard;
-#[path = "http/large.rs"]
 mod large;
-#[path = "http/recorded.rs"]
 mod recorded;
-#[path = "http/replays.rs"]
 mod replays;
-#[path = "http/streaming.rs"]
 mod streaming;
 
 use std::{

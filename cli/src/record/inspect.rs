@@ -25,7 +25,7 @@ use crate::{
 
 /// Options of `inspect`.
 #[derive(Debug, Args)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// Show the response too, as it's recorded. It's the function's own data: make sure that only you can see
     /// your screen.
     #[arg(long)]
@@ -46,7 +46,7 @@ pub struct Arguments {
 }
 
 /// Shows the record.
-pub async fn main(arguments: &Arguments) -> Result<ExitCode> {
+pub(crate) async fn main(arguments: &Arguments) -> Result<ExitCode> {
     let key = arguments.key.stored()?;
     let store = arguments.store.open_any().await?;
     let Some(record) = read(&*store, &key).await? else { return absent(&key, arguments.json) };

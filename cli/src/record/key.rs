@@ -11,7 +11,7 @@ use crate::problem::{Problem, Result};
 
 /// Names one record.
 #[derive(Debug, Args)]
-pub struct KeyArguments {
+pub(crate) struct KeyArguments {
     /// The record's id, as `list` and the logs show it: `<function>/<operation>#<64 hex digits>`. With --function, the
     /// idempotency key itself.
     #[arg(value_name = "KEY", help_heading = None::<&str>)]
@@ -105,7 +105,7 @@ impl KeyArguments {
     /// # Errors
     ///
     /// If it isn't a valid one. The message never contains the key.
-    pub fn stored(&self) -> Result<StoredKey> {
+    pub(crate) fn stored(&self) -> Result<StoredKey> {
         let ScopeArguments { function: Some(function), via: Some(via), .. } = &self.scope else {
             return self.as_it_is();
         };

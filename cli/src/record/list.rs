@@ -24,7 +24,7 @@ use crate::{
 
 /// Options of `list`.
 #[derive(Debug, Args)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// Only STARTED records whose lease expired more than the skew margin ago, and their count: their
     /// executors ended without an answer. Reads the whole store.
     #[arg(long, conflicts_with = "status")]
@@ -134,7 +134,7 @@ struct Listed {
 }
 
 /// Lists the records.
-pub async fn main(arguments: &Arguments) -> Result<ExitCode> {
+pub(crate) async fn main(arguments: &Arguments) -> Result<ExitCode> {
     let store = arguments.store.open().await?;
     let now = SystemClock.now();
     let found = match &store {

@@ -4,7 +4,7 @@
 use std::{fs, path::PathBuf};
 
 use clap::Args;
-use hyper::{Response, header::CONTENT_TYPE};
+use http::{Response, header::CONTENT_TYPE};
 use lambda_idempotency::{
     Resolution, StoredKey,
     lambda::http::{recorded, replayed},

@@ -27,7 +27,7 @@ use crate::{
 
 /// Options of `release`.
 #[derive(Debug, Args)]
-pub struct Release {
+pub(crate) struct Release {
     #[command(flatten)]
     write: WriteArguments,
 
@@ -40,7 +40,7 @@ pub struct Release {
 
 /// Options of `complete`.
 #[derive(Debug, Args)]
-pub struct Complete {
+pub(crate) struct Complete {
     #[command(flatten)]
     write: WriteArguments,
 
@@ -89,7 +89,7 @@ struct Planned<'a> {
 }
 
 /// Releases a key.
-pub async fn release(arguments: &Release) -> Result<ExitCode> {
+pub(crate) async fn release(arguments: &Release) -> Result<ExitCode> {
     let planned = Planned {
         key: arguments.key.stored()?,
         store: &arguments.store,
@@ -105,7 +105,7 @@ pub async fn release(arguments: &Release) -> Result<ExitCode> {
 }
 
 /// Records an operation as done.
-pub async fn complete(arguments: &Complete) -> Result<ExitCode> {
+pub(crate) async fn complete(arguments: &Complete) -> Result<ExitCode> {
     let key = arguments.key.stored()?;
     let mut options = arguments.response.words();
     options.extend(["--retention".to_owned(), words::exact(arguments.retention)]);

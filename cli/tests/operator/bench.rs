@@ -14,8 +14,8 @@ use lambda_idempotency::{
     },
     time::{Clock as _, SystemClock, Timestamp},
 };
-use lambda_idempotency_cli::rehearse::database::Database;
 use serde_json::Value;
+use testkit::emulator::Emulator;
 use tokio::process::Command;
 
 pub(crate) const TABLE: &str = "idempotency-tests";
@@ -68,7 +68,7 @@ pub(crate) async fn run_in(environment: &[(&str, &str)], arguments: &[&str]) -> 
 }
 
 pub(crate) struct Bench {
-    database: Database,
+    emulator: Emulator,
     pub(crate) client: Client,
     pub(crate) store: DynamoDbStore,
 }
@@ -76,15 +76,15 @@ pub(crate) struct Bench {
 impl Bench {
     /// Without a table.
     pub(crate) async fn empty() -> Self {
-        let database = Database::embedded().await.unwrap();
+        let emulator = Emulator::start().await;
         let config = Config::builder()
             .behavior_version(BehaviorVersion::latest())
             .region(Region::new("eu-west-1"))
             .credentials_provider(Credentials::new("test", "test", None, None, "tests"))
-            .endpoint_url(database.endpoint().to_string());
+            .endpoint_url(emulator.endpoint());
         let client = Client::from_conf(config.build());
         let store = DynamoDbStore::new(client.clone(), TABLE).unwrap();
-        Self { database, client, store }
+        Self { emulator, client, store }
     }
 
     pub(crate) async fn new() -> Self {
@@ -94,7 +94,7 @@ impl Bench {
     }
 
     pub(crate) fn endpoint(&self) -> String {
-        self.database.endpoint().to_string()
+        self.emulator.endpoint().to_owned()
     }
 
     pub(crate) async fn run(&self, arguments: &[&str]) -> Answer {

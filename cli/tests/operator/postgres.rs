@@ -8,7 +8,7 @@ use lambda_idempotency::{
 use serde_json::json;
 
 use super::bench::{KEY, RESPONSE, run_in};
-use crate::database::{Server, fresh_table};
+use testkit::postgres::{Server, fresh_table};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_command_works_on_postgres() {
@@ -20,8 +20,8 @@ async fn every_command_works_on_postgres() {
 
     let missing = run(&["table", "check"]).await;
     assert_eq!(missing.code, 2, "{missing:?}");
-    assert!(missing.out.starts_with("wrong: the table doesn't exist"), "{missing:?}");
-    assert!(missing.out.ends_with("Mend it: `idempotency table create`\n"), "{missing:?}");
+    assert!(missing.out.starts_with("error: the table doesn't exist"), "{missing:?}");
+    assert!(missing.out.ends_with("fix: `idempotency table create`\n"), "{missing:?}");
     let made = run(&["table", "create"]).await;
     assert_eq!(
         (made.code, made.out),
@@ -29,11 +29,11 @@ async fn every_command_works_on_postgres() {
     );
     assert_eq!(run(&["table", "create", "--json"]).await.json(), json!({ "table": table, "created": false }));
     let fit = run(&["table", "check"]).await;
-    assert!(fit.code == 0 && fit.out.contains("is fit: its schema is this version's"), "{fit:?}");
+    assert!(fit.code == 0 && fit.out.contains("is ok: its schema is this version's"), "{fit:?}");
     server.client().await.batch_execute(&format!("DROP INDEX {table}_sweep_hour")).await.unwrap();
     let noted = run(&["table", "check"]).await;
-    let mend = format!("`CREATE INDEX CONCURRENTLY ON {table} (sweep_hour)`\n");
-    assert!(noted.code == 0 && noted.out.starts_with("note: ") && noted.out.contains(&mend), "{noted:?}");
+    let fix = format!("fix: `CREATE INDEX CONCURRENTLY ON {table} (sweep_hour)`\n");
+    assert!(noted.code == 0 && noted.out.starts_with("note: ") && noted.out.contains(&fix), "{noted:?}");
 
     // A table of an earlier version works, and its fix turns it into a new one.
     let older = format!("ALTER TABLE {table} DROP sweep_hour; CREATE INDEX older ON {table} (expires_at)");
@@ -43,12 +43,12 @@ async fn every_command_works_on_postgres() {
         noted.code == 0 && noted.out.starts_with("note: the table has an index on `expires_at`"),
         "{noted:?}"
     );
-    let (_, mend) = noted.out.lines().next().unwrap().split_once("Mend it: ").unwrap();
-    for sql in mend.split('`').skip(1).step_by(2) {
+    let (_, fix) = noted.out.lines().next().unwrap().split_once("fix: ").unwrap();
+    for sql in fix.split('`').skip(1).step_by(2) {
         server.client().await.batch_execute(sql).await.unwrap();
     }
     let fit = run(&["table", "check"]).await;
-    assert!(fit.code == 0 && fit.out.starts_with(&format!("table `{table}` is fit")), "{fit:?}");
+    assert!(fit.code == 0 && fit.out.starts_with(&format!("table `{table}` is ok")), "{fit:?}");
 
     assert_eq!(run(&["list"]).await.out, "no matching records\n");
     let store = PostgresStore::builder(&url).build().unwrap();

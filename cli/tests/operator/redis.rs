@@ -8,7 +8,7 @@ use lambda_idempotency::{
 use serde_json::json;
 
 use super::bench::{Answer, KEY, RESPONSE, completed, run_in};
-use crate::server::RedisServer;
+use testkit::redis::RedisServer;
 
 const PASSWORD: &str = "secret-password";
 

@@ -8,7 +8,7 @@ use lambda_idempotency::{
 use serde_json::json;
 
 use super::bench::run_in;
-use crate::database::{Server, fresh_table};
+use testkit::postgres::{Server, fresh_table};
 
 async fn claim(store: &PostgresStore, name: &str, expired_for_s: Option<u64>) -> StoredKey {
     let past = |seconds: u64| Timestamp::from_millis(SystemClock.now().as_millis() - seconds * 1000);

@@ -29,7 +29,7 @@ async fn created_table_passes_the_check() {
     let missing = bench.run(&["table", "check"]).await;
     assert_eq!(
         (missing.code, missing.out.as_str()),
-        (2, "wrong: the table doesn't exist. Mend it: `idempotency table create`, or deploy template.yaml\n")
+        (2, "error: the table doesn't exist. fix: `idempotency table create`, or deploy template.yaml\n")
     );
     let made = bench.run(&["table", "create"]).await;
     assert_eq!(
@@ -41,11 +41,11 @@ async fn created_table_passes_the_check() {
     let fit = bench.run(&["table", "check"]).await;
     assert_eq!(
         (fit.code, fit.out.as_str()),
-        (0, "table `idempotency-tests` is fit: its key is right, and TTL is on\n")
+        (0, "table `idempotency-tests` is ok: its key is right, and TTL is on\n")
     );
     assert_eq!(bench.run(&["table", "create", "--json"]).await.json()["created"], false);
     let fit = bench.run(&["table", "check", "--json"]).await.json();
-    assert_eq!((&fit["is_fit"], fit["problems"].as_array().unwrap().len()), (&true.into(), 0));
+    assert_eq!((&fit["ok"], fit["problems"].as_array().unwrap().len()), (&true.into(), 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -57,15 +57,15 @@ async fn each_table_problem_has_a_fix() {
     assert_eq!(wrong.code, 2);
     assert_eq!(
         wrong.out,
-        "wrong: the table has no TTL; enable it on the attribute `expires_at`. Mend it: `idempotency table \
+        "error: the table has no TTL; enable it on the attribute `expires_at`. fix: `idempotency table \
          create --table idempotency-tests --region eu-west-1` switches it on\n\
          note: the table's capacity is provisioned: a burst beyond it is throttled, and those deliveries are refused; \
-         switch to on-demand capacity, or scale it with its load. Mend it: `aws dynamodb update-table --billing-mode \
+         switch to on-demand capacity, or scale it with its load. fix: `aws dynamodb update-table --billing-mode \
          PAY_PER_REQUEST --table-name idempotency-tests --region eu-west-1`\n"
     );
     let json = bench.run(&["table", "check", "--json"]).await;
     let json = (json.code, json.json());
-    assert_eq!((json.0, &json.1["is_fit"]), (2, &false.into()));
+    assert_eq!((json.0, &json.1["ok"]), (2, &false.into()));
     assert_eq!(json.1["problems"][1]["is_note"], true);
     // The command that it prints fixes the table.
     assert_eq!(bench.run(&[&["table", "create"], &table[..]].concat()).await.code, 0);
@@ -76,7 +76,7 @@ async fn each_table_problem_has_a_fix() {
     other_table(&bench, "pk", BillingMode::PayPerRequest).await;
     let wrong = bench.run(&["table", "check"]).await;
     let keys =
-        "wrong: the table has the key `pk` (S, HASH), but the configuration says `id` (S, HASH). Mend it: ";
+        "error: the table has the key `pk` (S, HASH), but the configuration says `id` (S, HASH). fix: ";
     assert!(wrong.code == 2 && wrong.out.starts_with(keys), "{wrong:?}");
     bench.run(&["table", "create"]).await.is_bad_input(&["can't be used", "`pk` (S, HASH)"]);
 }

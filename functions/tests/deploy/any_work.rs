@@ -3,7 +3,7 @@
 use std::{env, time::Duration};
 
 use lambda_idempotency::{Idempotency, Key, current};
-use lambda_idempotency_cli::rehearse::clock;
+use lambda_idempotency_rehearsal::clock;
 use lambda_runtime::{
     Error, LambdaEvent, run_concurrent,
     tower::{ServiceBuilder, service_fn},

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use lambda_idempotency::{Key, Scope, StoredKey};
-use lambda_idempotency_cli::rehearse::{answer::Answer, clock, database::Database, event::Event};
+use lambda_idempotency_rehearsal::{answer::Answer, clock, database::Database, event::Event};
 use serde_json::{Value, json};
 
 use super::{

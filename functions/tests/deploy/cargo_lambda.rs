@@ -9,7 +9,7 @@ use std::{
 };
 
 use lambda_idempotency::{Key, Scope, StoredKey, time::Timestamp};
-use lambda_idempotency_cli::rehearse::{clock, database::Database};
+use lambda_idempotency_rehearsal::{clock, database::Database};
 use serde_json::{Value, json};
 use tokio::{
     net::{TcpListener, TcpStream},

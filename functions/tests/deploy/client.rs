@@ -14,7 +14,7 @@ use lambda_idempotency::{
     store::BoxFuture,
     time::{Clock, SystemClock, Timestamp},
 };
-use lambda_idempotency_cli::rehearse::{answer::Answer, database::Database, event::Event};
+use lambda_idempotency_rehearsal::{answer::Answer, database::Database, event::Event};
 use reqwest_middleware::{ClientBuilder, ClientWithMiddleware};
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, MutexGuard};

@@ -3,7 +3,7 @@
 //!
 //! The processes share one table and the machine's clock. A request moves the clock forward where a case needs it.
 
-use lambda_idempotency_cli::rehearse::{answer::Answer, database::Database, event::Event};
+use lambda_idempotency_rehearsal::{answer::Answer, database::Database, event::Event};
 use serde_json::Value;
 use tokio::sync::Mutex;
 

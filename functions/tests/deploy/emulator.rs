@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use lambda_idempotency_cli::rehearse::{answer::Answer, clock, database::Database, event::Event};
+use lambda_idempotency_rehearsal::{answer::Answer, clock, database::Database, event::Event};
 use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
 

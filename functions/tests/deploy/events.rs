@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fs};
 
-use lambda_idempotency_cli::rehearse::answer::Answer;
+use lambda_idempotency_rehearsal::answer::Answer;
 use serde_json::Value;
 
 use super::{

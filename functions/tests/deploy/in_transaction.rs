@@ -1,6 +1,6 @@
 //! Tests `payments` in its transactional form, which commits the payment and the outcome together.
 
-use lambda_idempotency_cli::rehearse::answer::Answer;
+use lambda_idempotency_rehearsal::answer::Answer;
 
 use super::stage::{Delivers, PAYMENTS, Running, TABLE, database, program_and_mark};
 

@@ -7,7 +7,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use lambda_idempotency_cli::rehearse::{answer::Answer, event::Event};
+use lambda_idempotency_rehearsal::{answer::Answer, event::Event};
 use serde_json::Value;
 
 use super::{
@@ -52,7 +52,7 @@ impl Folder {
 }
 
 fn holds_none(told: &str, secrets: &Secrets, at_least: usize) {
-    assert!(secrets.len() >= at_least, "only {} secrets were noted", secrets.len());
+    assert!(secrets.count() >= at_least, "only {} secrets were noted", secrets.count());
     let found = secrets.found_in(told);
     let in_line = |line: &&str| found.iter().any(|(secret, _)| line.contains(secret));
     let lines: Vec<_> = told.lines().filter(in_line).take(10).collect();

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, fs};
 
 use aws_lambda_events::encodings::Base64Data;
-use lambda_idempotency_cli::rehearse::{answer::Answer, event::Event};
+use lambda_idempotency_rehearsal::{answer::Answer, event::Event};
 use serde::Deserialize;
 use serde_json::Value;
 

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use lambda_idempotency_cli::rehearse::{
+use lambda_idempotency_rehearsal::{
     answer::Answer,
     database::{ACCESS_KEY, Database, REGION},
     event::Event,

@@ -33,7 +33,7 @@ impl Deposits {
     }
 
     /// The same deposits, if the balance is at least `at_least`.
-    pub(super) fn if_there_is(mut self, at_least: i64) -> Self {
+    pub(super) fn if_balance_is_at_least(mut self, at_least: i64) -> Self {
         self.0.iter_mut().for_each(|deposit| deposit.at_least = at_least);
         self
     }
@@ -67,9 +67,9 @@ struct Books {
     sent: HashMap<String, Order>,
     /// The tokens, in order.
     tokens: Vec<String>,
-    made: Vec<String>,
+    applied: Vec<String>,
     late: Option<Order>,
-    knows_no_tokens: bool,
+    ignores_tokens: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -94,22 +94,22 @@ impl Bank {
     }
 
     /// Simulates a server that doesn't recognize a transaction by its token.
-    pub(super) fn forget_tokens(&self) {
-        self.books().knows_no_tokens = true;
+    pub(super) fn ignore_tokens(&self) {
+        self.books().ignores_tokens = true;
     }
 }
 
 impl ScriptedStore {
     /// Applies the late transaction.
-    pub(super) fn make_late(&self) -> CommitOutcome {
+    pub(super) fn apply_late(&self) -> CommitOutcome {
         let order = self.bank.books().late.take().unwrap();
-        self.make(&order)
+        self.apply_order(&order)
     }
 
     /// There's no await in here, so it's one atomic step.
-    fn make(&self, order: &Order) -> CommitOutcome {
+    fn apply_order(&self, order: &Order) -> CommitOutcome {
         let mut books = self.bank.books();
-        if !books.knows_no_tokens && books.made.contains(&order.token) {
+        if !books.ignores_tokens && books.applied.contains(&order.token) {
             return CommitOutcome::Answered(WriteOutcome::Applied);
         }
         let there = self.inner.get(&order.key);
@@ -125,7 +125,7 @@ impl ScriptedStore {
         for deposit in &order.deposits.0 {
             *books.balances.entry(deposit.account).or_default() += deposit.cents;
         }
-        books.made.push(order.token.clone());
+        books.applied.push(order.token.clone());
         self.inner.set(&order.key, Some(record));
         CommitOutcome::Answered(WriteOutcome::Applied)
     }
@@ -156,7 +156,7 @@ impl Transactions for ScriptedStore {
         {
             let mut books = self.bank.books();
             let first = books.sent.entry(token.to_owned()).or_insert_with(|| order.clone());
-            assert_eq!(*first, order, "the same token is the same request");
+            assert_eq!(*first, order, "the same token means the same request");
             books.tokens.push(token.to_owned());
         }
         Box::pin(async move {
@@ -166,7 +166,7 @@ impl Transactions for ScriptedStore {
                 self.bank.books().late = Some(order);
                 return after(Script::LoseAnswer, CommitOutcome::Answered(WriteOutcome::Applied));
             }
-            let committed = self.make(&order);
+            let committed = self.apply_order(&order);
             silent_if(script, Script::SilentAfter).await;
             // Takes a moment, so that other calls can come in between.
             tokio::task::yield_now().await;

@@ -17,10 +17,10 @@ const SMALLEST: usize = 64 * 1024;
 const NOTHING: [&str; 0] = [];
 
 fn cached() -> Bench {
-    cached_and(|builder| builder)
+    cached_with(|builder| builder)
 }
 
-fn cached_and(configure: impl FnOnce(Builder) -> Builder) -> Bench {
+fn cached_with(configure: impl FnOnce(Builder) -> Builder) -> Bench {
     Bench::with(|builder| configure(builder.local_cache(SMALLEST)))
 }
 
@@ -64,7 +64,7 @@ impl Bench {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_is_off_by_default() {
+async fn cache_is_off_by_default() {
     for bench in [Bench::new(), Bench::with(|builder| builder.local_cache(0))] {
         bench.ran("k").await;
         assert_eq!(bench.calls("k").await, ["claim"]);
@@ -74,7 +74,7 @@ async fn it_is_off_by_default() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_first_run_fills_it_and_a_duplicate_asks_nothing() {
+async fn cached_duplicate_costs_no_request() {
     let bench = cached();
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
     assert_eq!(bench.store.take_calls(), ["claim", "settle"]);
@@ -90,7 +90,7 @@ async fn a_first_run_fills_it_and_a_duplicate_asks_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_replay_from_the_store_fills_it() {
+async fn replay_fills_the_cache() {
     let first = Bench::new();
     first.ran("k").await;
     let other = first.beside(|builder| builder.local_cache(SMALLEST));
@@ -100,7 +100,7 @@ async fn a_replay_from_the_store_fills_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_takeover_that_was_recorded_fills_it() {
+async fn recorded_takeover_fills_the_cache() {
     let bench = cached();
     bench.abandon("k", 1).await;
     tokio::time::sleep(Duration::from_secs(63)).await;
@@ -109,7 +109,7 @@ async fn a_takeover_that_was_recorded_fills_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_payload_is_a_mismatch_without_a_request() {
+async fn cached_mismatch_costs_no_request() {
     let bench = cached();
     bench.ran("k").await;
     assert_eq!(kind(bench.run("k", 2).await), ErrorKind::Mismatch);
@@ -118,8 +118,8 @@ async fn another_payload_is_a_mismatch_without_a_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn from_the_expiry_on_the_store_is_asked() {
-    let bench = cached_and(|builder| builder.retention(Duration::from_secs(10)));
+async fn expired_copies_are_not_used() {
+    let bench = cached_with(|builder| builder.retention(Duration::from_secs(10)));
     bench.ran("k").await;
     bench.at_expiry_of("k", 1, 0);
     assert_eq!(bench.calls("k").await, NOTHING);
@@ -139,7 +139,7 @@ async fn from_the_expiry_on_the_store_is_asked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn callers_share_the_bytes_and_none_can_change_them() {
+async fn cached_bytes_are_shared_and_immutable() {
     let bench = cached();
     let whole = Bytes::from(vec![b'a'; 100_000]);
     let claim = bench.claim("k").await;
@@ -160,7 +160,7 @@ async fn callers_share_the_bytes_and_none_can_change_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_used_longest_ago_makes_room() {
+async fn least_recently_used_copy_is_evicted() {
     let bench = cached();
     let response = "x".repeat(4096);
     let put = async |key: &str| {
@@ -182,7 +182,7 @@ async fn what_was_used_longest_ago_makes_room() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_would_fill_more_than_an_eighth_is_not_kept() {
+async fn responses_over_an_eighth_are_not_cached() {
     let bench = cached();
     for (key, bytes, calls) in
         [("small", 7000, &[][..]), ("large", 8192, &["claim"]), ("huge", 80_000, &["claim"])]
@@ -198,7 +198,7 @@ async fn what_would_fill_more_than_an_eighth_is_not_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_response_in_parts_is_kept_whole() {
+async fn chunked_response_is_cached_whole() {
     let bench = cached();
     bench.store.limit_inline(1);
     bench.ran("k").await;
@@ -210,8 +210,8 @@ async fn a_response_in_parts_is_kept_whole() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_most_once_a_failure_is_replayed_from_it() {
-    let bench = cached_and(|builder| builder.execution(Execution::AtMostOnce));
+async fn at_most_once_failure_is_cached() {
+    let bench = cached_with(|builder| builder.execution(Execution::AtMostOnce));
     assert!(bench.fail("k", 1).await.is_err());
     bench.store.take_calls();
     let Err(RunError::Recorded(failure)) = bench.run("k", 1).await else { panic!("not replayed") };
@@ -228,7 +228,7 @@ async fn at_most_once_a_failure_is_replayed_from_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_operators_write_in_this_process_drops_the_copy() {
+async fn local_operator_write_drops_the_copy() {
     let bench = cached();
     bench.ran("k").await;
     let (key, seen) = (bench.stored_key("k"), bench.record("k"));
@@ -240,7 +240,7 @@ async fn an_operators_write_in_this_process_drops_the_copy() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_operators_write_that_nobody_knows_of_drops_the_copy_too() {
+async fn ambiguous_operator_write_drops_the_copy() {
     let bench = cached();
     bench.ran("lost").await;
     bench.store.script([Script::LoseAnswer, Script::Down]);
@@ -264,10 +264,10 @@ async fn an_operators_write_that_nobody_knows_of_drops_the_copy_too() {
 
     // A duplicate is answered while the write is on its way.
     let seen = meddling.inner.read(&key).await.unwrap().unwrap();
-    *meddling.holds_back.lock().unwrap() = true;
+    *meddling.delays.lock().unwrap() = true;
     let duplicate = async {
         assert_eq!(run(4).await.unwrap(), 3);
-        *meddling.holds_back.lock().unwrap() = false;
+        *meddling.delays.lock().unwrap() = false;
     };
     let (resolved, ()) = tokio::join!(bench.resolve(&key, &seen, Resolution::Release), duplicate);
     assert!(matches!(resolved.unwrap(), crate::Resolved::Made(_)));
@@ -275,7 +275,7 @@ async fn an_operators_write_that_nobody_knows_of_drops_the_copy_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_operators_write_elsewhere_is_not_seen_before_the_expiry_or_a_clear() {
+async fn remote_operator_write_needs_expiry_or_clear() {
     let bench = cached();
     bench.ran("k").await;
     let other = bench.beside(|builder| builder);
@@ -288,7 +288,7 @@ async fn an_operators_write_elsewhere_is_not_seen_before_the_expiry_or_a_clear()
 }
 
 #[tokio::test(start_paused = true)]
-async fn cleared_it_is_empty_for_all_clones() {
+async fn clearing_empties_all_clones() {
     let bench = cached();
     bench.ran("k").await;
     bench.clone().idempotency.clear_local_cache();
@@ -303,7 +303,7 @@ struct Meddling {
     inner: ScriptedStore,
     then: Arc<Mutex<Option<Idempotency>>>,
     hangs: Arc<Mutex<bool>>,
-    holds_back: Arc<Mutex<bool>>,
+    delays: Arc<Mutex<bool>>,
 }
 
 impl std::fmt::Debug for Meddling {
@@ -319,7 +319,7 @@ impl Store for Meddling {
         write: &'a Write,
     ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
         Box::pin(async move {
-            while matches!(write, Write::Resolve { .. }) && *self.holds_back.lock().unwrap() {
+            while matches!(write, Write::Resolve { .. }) && *self.delays.lock().unwrap() {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
             let written = self.inner.apply(key, write).await;
@@ -339,7 +339,7 @@ impl Store for Meddling {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_asked_before_it_was_cleared_is_not_kept() {
+async fn clearing_discards_answers_in_flight() {
     let meddling = Meddling::default();
     let builder = Idempotency::builder(meddling.clone()).function("tests");
     let idempotency = builder.local_cache(SMALLEST).build().unwrap();
@@ -359,7 +359,7 @@ async fn what_was_asked_before_it_was_cleared_is_not_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_operation_has_its_own() {
+async fn operations_have_separate_copies() {
     let bench = cached();
     bench.ran("k").await;
     let mut other = bench.clone();
@@ -371,9 +371,9 @@ async fn each_operation_has_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn many_at_once_get_what_is_theirs() {
+async fn concurrent_callers_get_their_own_responses() {
     // 24 responses of 4 KiB: more than fit, so that some are always evicted and added again.
-    let bench = cached_and(|builder| builder.on_in_progress(OnInProgress::Wait(Duration::from_secs(20))));
+    let bench = cached_with(|builder| builder.on_in_progress(OnInProgress::Wait(Duration::from_secs(20))));
     let tasks: Vec<_> = (0..32)
         .map(|task| {
             let bench = bench.clone();
@@ -400,7 +400,7 @@ async fn many_at_once_get_what_is_theirs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_settled_for_certain_is_not_kept() {
+async fn uncertain_settlements_are_not_cached() {
     let bench = cached();
     // Released: by an error, a panic, and by hand.
     assert!(bench.fail("released", 1).await.is_err());
@@ -409,9 +409,9 @@ async fn what_is_not_settled_for_certain_is_not_kept() {
     bench.claim("by hand").await.release().await.unwrap();
     assert_eq!(bench.ran("released").await, "run 1");
     // Unrecorded: the next delivery finds the claim in progress.
-    let hurried = bench.beside(|builder| builder.local_cache(SMALLEST).settle_within(Duration::ZERO));
-    hurried.store.script([Script::Pass, Script::LoseRequest, Script::Down]);
-    assert_eq!(hurried.run("unrecorded", 1).await.unwrap(), "run 2");
+    let without_retries = bench.beside(|builder| builder.local_cache(SMALLEST).settle_within(Duration::ZERO));
+    without_retries.store.script([Script::Pass, Script::LoseRequest, Script::Down]);
+    assert_eq!(without_retries.run("unrecorded", 1).await.unwrap(), "run 2");
     bench.store.take_calls();
     assert_eq!(kind(bench.run("unrecorded", 1).await), ErrorKind::InProgress);
     assert_eq!(bench.store.take_calls(), ["claim"]);
@@ -423,8 +423,8 @@ async fn what_is_not_settled_for_certain_is_not_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_not_retained_is_not_kept() {
-    let bench = cached_and(|builder| builder.max_response(1));
+async fn unretained_responses_are_not_cached() {
+    let bench = cached_with(|builder| builder.max_response(1));
     bench.ran("k").await;
     // The store accepted the outcome, but not its response.
     let refused = bench.beside(|builder| builder.local_cache(SMALLEST));
@@ -439,7 +439,7 @@ async fn what_was_not_retained_is_not_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fenced_run_keeps_nothing_of_its_own() {
+async fn fenced_run_caches_the_recorded_outcome() {
     let bench = cached();
     let successor = bench.beside(|builder| builder);
     let fenced = bench.claim("k").await;
@@ -461,7 +461,7 @@ async fn a_fenced_run_keeps_nothing_of_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_damaged_is_never_kept() {
+async fn damaged_responses_are_not_cached() {
     let bench = cached();
     bench.ran("k").await;
     bench.idempotency.clear_local_cache();
@@ -481,7 +481,7 @@ async fn what_is_damaged_is_never_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn before_a_snapshot_is_taken_nothing_is_kept() {
+async fn nothing_is_cached_before_a_snapshot() {
     let store = ScriptedStore::default();
     let builder = Idempotency::builder(store.clone()).function("tests").local_cache(SMALLEST);
     let idempotency = builder
@@ -505,8 +505,8 @@ async fn before_a_snapshot_is_taken_nothing_is_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiting_duplicate_finds_it_there() {
-    let bench = cached_and(|builder| builder.on_in_progress(OnInProgress::Wait(Duration::from_secs(10))));
+async fn waiting_duplicate_uses_the_cache() {
+    let bench = cached_with(|builder| builder.on_in_progress(OnInProgress::Wait(Duration::from_secs(10))));
     let slow = bench.with_handler("k", 1, async {
         tokio::time::sleep(Duration::from_secs(2)).await;
         Ok("slow".to_owned())
@@ -518,7 +518,7 @@ async fn a_waiting_duplicate_finds_it_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_says_that_the_store_was_not_asked() {
+async fn cache_hits_are_logged() {
     let bench = cached();
     bench.ran("k").await;
     let events = bench.recorded(bench.run("k", 1)).await;

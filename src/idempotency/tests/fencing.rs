@@ -6,7 +6,7 @@ use super::{
 };
 
 #[tokio::test(start_paused = true)]
-async fn fenced_the_caller_gets_the_successors_outcome() {
+async fn fenced_caller_gets_the_successors_outcome() {
     let bench = Bench::new();
     let successor = bench.clone();
     let result = bench
@@ -22,7 +22,7 @@ async fn fenced_the_caller_gets_the_successors_outcome() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn fenced_and_the_successors_response_cannot_be_read_it_is_not_said_that_nothing_ran() {
+async fn fenced_error_never_claims_nothing_ran() {
     for (script, expected) in [(Script::Down, ErrorKind::InProgress), (Script::Corrupt, ErrorKind::Corrupt)] {
         let bench = Bench::new();
         let taken_over = bench.clone();
@@ -41,14 +41,14 @@ async fn fenced_and_the_successors_response_cannot_be_read_it_is_not_said_that_n
         let Err(RunError::Idempotency(error)) = result else { panic!("{result:?}") };
         assert_eq!(
             (error.kind(), bench.store.take_calls()),
-            (expected, vec!["claim", "settle", "read parts"])
+            (expected, vec!["claim", "settle", "read chunks"])
         );
         assert!(!error.to_string().contains("nothing ran"), "{error}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn fenced_while_the_successor_works_is_in_progress() {
+async fn fenced_by_running_successor_is_in_progress() {
     let bench = Bench::new();
     let successor = bench.clone();
     let result = bench
@@ -63,7 +63,7 @@ async fn fenced_while_the_successor_works_is_in_progress() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn fenced_and_gone_the_outcome_is_recorded_anew() {
+async fn missing_record_is_recorded_again() {
     let bench = Bench::new();
     let sweeper = bench.clone();
     let result = bench
@@ -78,7 +78,7 @@ async fn fenced_and_gone_the_outcome_is_recorded_anew() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_low_level_settles_by_value() {
+async fn low_level_claims_settle_by_value() {
     use crate::{Begun, Settled};
     let bench = Bench::new();
     let key = Key::new("k").unwrap();
@@ -111,7 +111,7 @@ async fn the_low_level_settles_by_value() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_low_level_tells_fenced_from_unrecorded() {
+async fn fenced_and_unrecorded_are_distinct_errors() {
     use crate::Begun;
     let bench = Bench::with(|builder| builder.settle_within(Duration::ZERO));
     let fingerprint = Fingerprint::of(&1).unwrap();

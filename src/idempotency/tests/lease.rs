@@ -43,7 +43,7 @@ async fn sleep(seconds: u64) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_is_extended_at_a_third_for_as_long_as_the_handler_runs() {
+async fn lease_is_extended_while_the_handler_runs() {
     let bench = extending();
     let other = bench.clone();
     let start = bench.now();
@@ -67,7 +67,7 @@ async fn a_lease_is_extended_at_a_third_for_as_long_as_the_handler_runs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_is_free_after_the_short_lease_when_its_process_dies() {
+async fn short_lease_frees_a_dead_claim() {
     let bench = extending();
     bench.abandon("k", 1).await;
     sleep(32).await;
@@ -77,7 +77,7 @@ async fn a_key_is_free_after_the_short_lease_when_its_process_dies() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_extension_is_tried_again() {
+async fn unanswered_extension_is_retried() {
     let bench = extending();
     bench.store.script([Script::Pass, Script::Silent, Script::Silent]);
     let handler = async {
@@ -89,7 +89,7 @@ async fn a_silent_extension_is_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_cannot_be_extended_cuts_its_handler_off_before_it_ends() {
+async fn failed_extensions_cut_the_handler_off() {
     for script in [Script::Down, Script::LoseRequest, Script::Reject, Script::Conflict] {
         let bench = extending();
         bench.store.script([Script::Pass].into_iter().chain([script; 50]));
@@ -107,7 +107,7 @@ async fn a_lease_that_cannot_be_extended_cuts_its_handler_off_before_it_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_extension_that_fails_is_tried_again_and_a_lost_answer_does_no_harm() {
+async fn failed_extension_is_retried() {
     for script in [Script::Down, Script::LoseAnswer, Script::Conflict] {
         let bench = extending();
         bench.store.script([Script::Pass, script, Script::Pass, script, script]);
@@ -120,7 +120,7 @@ async fn one_extension_that_fails_is_tried_again_and_a_lost_answer_does_no_harm(
 }
 
 #[tokio::test(start_paused = true)]
-async fn taken_over_its_handler_is_cut_off_at_once() {
+async fn takeover_cuts_the_handler_off() {
     type TakenOver = fn(&Bench);
     let ways: [TakenOver; 3] = [
         |bench| bench.store.remove_all(),
@@ -145,7 +145,7 @@ async fn taken_over_its_handler_is_cut_off_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_lease_goes_past_the_deadline_and_its_grace() {
+async fn lease_ends_by_deadline_plus_grace() {
     let bench = extending();
     let start = bench.now();
     let deadline = start.saturating_add(Duration::from_secs(45));
@@ -161,29 +161,29 @@ async fn no_lease_goes_past_the_deadline_and_its_grace() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_that_blocks_is_cut_off_when_it_is_polled_next() {
+async fn blocking_handler_is_cut_at_next_poll() {
     let bench = extending();
-    let (blocks, went_on) = (bench.clone(), Arc::new(Mutex::new(false)));
-    let goes_on = went_on.clone();
+    let (blocked, went_on) = (bench.clone(), Arc::new(Mutex::new(false)));
+    let sets_went_on = went_on.clone();
     let result = bench
         .with_handler("k", 1, async move {
             sleep(5).await;
             // Nothing else in its task runs during that time, and no timer either.
-            blocks.jump.store(31_000, Ordering::SeqCst);
+            blocked.jump.store(31_000, Ordering::SeqCst);
             tokio::task::yield_now().await;
-            *goes_on.lock().unwrap() = true;
+            *sets_went_on.lock().unwrap() = true;
             Ok(String::new())
         })
         .await;
     assert_eq!(kind(result), ErrorKind::InProgress);
     assert!(!*went_on.lock().unwrap());
     assert_eq!(bench.store.take_calls(), ["claim"]);
-    // It blocks for less than its lease: the lease is extended late, and the handler goes on.
+    // It blocked for less than its lease: the lease is extended late, and the handler goes on.
     let bench = extending();
-    let blocks = bench.clone();
+    let blocked = bench.clone();
     let result = bench.with_handler("k", 1, async move {
         sleep(5).await;
-        blocks.jump.store(12_000, Ordering::SeqCst);
+        blocked.jump.store(12_000, Ordering::SeqCst);
         sleep(20).await;
         Ok("done".to_owned())
     });
@@ -191,7 +191,7 @@ async fn a_handler_that_blocks_is_cut_off_when_it_is_polled_next() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_transaction_after_a_long_run_has_the_time_of_its_extended_lease() {
+async fn transaction_uses_the_extended_lease() {
     let bench = extending();
     let mut script = vec![Script::Pass; 10];
     script.extend([Script::Conflict; 3]);
@@ -206,12 +206,12 @@ async fn a_transaction_after_a_long_run_has_the_time_of_its_extended_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn declined_after_a_long_run_its_closure_has_the_time_of_its_extended_lease() {
+async fn decline_closure_uses_the_extended_lease() {
     let bench = extending();
     let result = bench.with_handler("k", 1, async {
         sleep(95).await;
         let staging = staging().unwrap();
-        staging.add(Deposits::of("till", 1).if_there_is(1)).unwrap();
+        staging.add(Deposits::of("till", 1).if_balance_is_at_least(1)).unwrap();
         staging.on_declined(|_: &Short| -> Result<String, TestError> { Ok("sold out".to_owned()) });
         Ok("paid".to_owned())
     });
@@ -220,7 +220,7 @@ async fn declined_after_a_long_run_its_closure_has_the_time_of_its_extended_leas
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_extension_that_hangs_does_not_keep_the_handler_from_settling() {
+async fn hanging_extension_does_not_delay_settling() {
     let bench = extending();
     let result = bench.with_handler("k", 1, async {
         // Just after the extension was sent, and before it's answered.
@@ -232,14 +232,14 @@ async fn an_extension_that_hangs_does_not_keep_the_handler_from_settling() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn by_hand_a_lease_is_extended_and_never_shortened() {
+async fn manual_extension_never_shortens_the_lease() {
     let bench = Bench::new();
     let begun = bench.operation().begin(Key::new("k").unwrap(), Fingerprint::of(&1).unwrap()).await.unwrap();
     let Begun::Claimed(mut claim) = begun else { panic!("{begun:?}") };
     let start = bench.now();
     bench.store.take_calls();
     claim.extend(Duration::from_secs(60)).await.unwrap();
-    assert!(bench.store.take_calls().is_empty(), "it stands as long");
+    assert!(bench.store.take_calls().is_empty(), "the lease is already that long");
     claim.extend(Duration::from_secs(90)).await.unwrap();
     assert_eq!(claim.handle().lease_until(), start.saturating_add(Duration::from_secs(90)));
     bench.store.script([Script::LoseRequest]);

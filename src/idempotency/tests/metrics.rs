@@ -86,7 +86,7 @@ async fn counts(future: impl Future, expected: &[(&str, u64)], measured: usize) 
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_ordinary_is_counted() {
+async fn normal_outcomes_are_counted() {
     let bench = Bench::new();
     counts(bench.run("k", 1), &[("executed", 1), ("recorded", 1)], 2).await;
     counts(bench.run("k", 1), &[("replayed", 1)], 1).await;
@@ -96,7 +96,7 @@ async fn what_is_ordinary_is_counted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_goes_wrong_is_counted() {
+async fn failures_are_counted() {
     let bench = Bench::with(|builder| builder.settle_within(Duration::ZERO));
     counts(bench.abandon("k", 1), &[("abandoned", 1), ("executed", 1)], 1).await;
     counts(bench.run("k", 1), &[("in_progress", 1)], 1).await;
@@ -113,11 +113,11 @@ async fn what_goes_wrong_is_counted() {
     counts(bench.run("m", 1), &[("corrupt", 1)], 1).await;
     bench.store.script([Script::Pass, Script::LoseRequest, Script::Down]);
     counts(bench.run("m", 1), &[("executed", 1), ("unrecorded", 1)], 2).await;
-    counts(bench.pend("n", 1), &[("abandoned", 1), ("cut_off", 1), ("executed", 1)], 1).await;
+    counts(bench.hang("n", 1), &[("abandoned", 1), ("cut_off", 1), ("executed", 1)], 1).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_settings_allow_is_counted() {
+async fn setting_dependent_outcomes_are_counted() {
     let bench = Bench::with(|builder| builder.max_response(1).execution(Execution::AtMostOnce));
     counts(bench.run("k", 1), &[("executed", 1), ("recorded", 1), ("response_omitted", 1)], 2).await;
     counts(bench.run("k", 1), &[("not_retained", 1)], 1).await;
@@ -138,7 +138,7 @@ async fn what_the_settings_allow_is_counted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_local_cache_answers_is_counted() {
+async fn cache_hits_are_counted() {
     let bench = Bench::with(|builder| builder.local_cache(1 << 20));
     counts(bench.run("k", 1), &[("executed", 1), ("recorded", 1)], 2).await;
     counts(bench.run("k", 1), &[("local_cache_hit", 1), ("replayed", 1)], 1).await;
@@ -148,7 +148,7 @@ async fn what_the_local_cache_answers_is_counted() {
 /// Stages a deposit that needs a balance of `at_least` in the till, and answers.
 async fn deposit(bench: &Bench, key: &str, at_least: i64) {
     let handler = async {
-        let deposit = Deposits::of("till", 1).if_there_is(at_least);
+        let deposit = Deposits::of("till", 1).if_balance_is_at_least(at_least);
         crate::staging().unwrap().add(deposit).unwrap();
         Ok("paid".to_owned())
     };
@@ -156,7 +156,7 @@ async fn deposit(bench: &Bench, key: &str, at_least: i64) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_becomes_of_a_transaction_is_counted() {
+async fn transaction_outcomes_are_counted() {
     let bench = Bench::with(|builder| builder.settle_within(Duration::ZERO));
     counts(deposit(&bench, "k", 0), &[("executed", 1), ("recorded", 1)], 2).await;
     counts(deposit(&bench, "m", 9), &[("declined", 1), ("executed", 1), ("released", 1)], 3).await;
@@ -167,7 +167,7 @@ async fn what_becomes_of_a_transaction_is_counted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_runs_without_a_claim_is_counted() {
+async fn optimistic_runs_are_counted() {
     let bench = Bench::with(|builder| builder.settle_within(Duration::ZERO)).optimistic(false);
     counts(deposit(&bench, "k", 0), &[("executed", 1), ("recorded", 1)], 1).await;
     // The handler ran, without effect.
@@ -179,10 +179,10 @@ async fn what_runs_without_a_claim_is_counted() {
     counts(deposit(&bench, "m", 0), &[("executed", 1), ("not_committed", 1)], 2).await;
     bench.store.script([Script::LoseRequest, Script::LoseRequest, Script::Down]);
     counts(deposit(&bench, "m", 0), &[("executed", 1), ("unresolved", 1)], 1).await;
-    counts(bench.pend("n", 1), &[("cut_off", 1)], 0).await;
-    let looking = bench.optimistic(true);
-    counts(looking.run("k", 1), &[("replayed", 1)], 1).await;
-    counts(looking.run("k", 2), &[("mismatch", 1)], 1).await;
+    counts(bench.hang("n", 1), &[("cut_off", 1)], 0).await;
+    let reading_first = bench.optimistic(true);
+    counts(reading_first.run("k", 1), &[("replayed", 1)], 1).await;
+    counts(reading_first.run("k", 2), &[("mismatch", 1)], 1).await;
     let cached = Bench::with(|builder| builder.local_cache(1 << 20)).optimistic(false);
     counts(cached.run("k", 1), &[("executed", 1), ("recorded", 1)], 1).await;
     counts(cached.run("k", 2), &[("local_cache_hit", 1), ("mismatch", 1)], 1).await;
@@ -207,7 +207,7 @@ async fn extensions_are_counted() {
 }
 
 #[test]
-fn each_has_its_unit() {
+fn each_metric_has_its_unit() {
     let recorded = Recorded::default();
     metrics::with_local_recorder(&recorded, describe_metrics);
     let units = recorded.units.lock().unwrap();

@@ -16,7 +16,7 @@ impl Bench {
         self.idempotency.resolve(&self.stored_key(key), &seen, resolution).await
     }
 
-    async fn made(&self, key: &str, resolution: Resolution) -> Record {
+    async fn resolved(&self, key: &str, resolution: Resolution) -> Record {
         match self.resolve(key, resolution).await.unwrap() {
             Resolved::Made(record) => record,
             Resolved::Lost(record) => panic!("lost to {record:?}"),
@@ -39,13 +39,13 @@ fn both() -> [Bench; 2] {
 }
 
 #[tokio::test(start_paused = true)]
-async fn completed_by_an_operator_the_late_executor_answers_with_that() {
+async fn operators_completion_fences_the_late_executor() {
     for bench in both() {
         let operator = bench.clone();
         let result = bench
             .with_handler("k", 1, async move {
                 let before = operator.record("k");
-                let after = operator.made("k", complete("\"by hand\"")).await;
+                let after = operator.resolved("k", complete("\"by hand\"")).await;
                 assert_ne!(after.owner, before.owner);
                 assert!(after.generation > before.generation);
                 assert_eq!((after.status(), after.attempt), (Status::Completed, before.attempt));
@@ -60,7 +60,7 @@ async fn completed_by_an_operator_the_late_executor_answers_with_that() {
 
 /// The claim's lease is extended between an operator's read and write: it's the same claim, and is fenced.
 #[tokio::test(start_paused = true)]
-async fn a_claim_whose_lease_is_extended_is_fenced_by_an_operator() {
+async fn operator_fences_an_extended_claim() {
     let bench = Bench::with(|builder| builder.lease_extension(Duration::from_secs(30)));
     let operator = bench.clone();
     let result = bench
@@ -82,12 +82,12 @@ async fn a_claim_whose_lease_is_extended_is_fenced_by_an_operator() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn released_by_an_operator_the_late_executor_records_its_outcome_at_once() {
+async fn late_executor_records_after_operators_release() {
     for bench in both() {
         let operator = bench.clone();
         let result = bench
             .with_handler("k", 1, async move {
-                let after = operator.made("k", Resolution::Release).await;
+                let after = operator.resolved("k", Resolution::Release).await;
                 assert_eq!(after.status(), Status::Released);
                 operator.store.take_calls();
                 Ok("in hand".to_owned())
@@ -101,7 +101,7 @@ async fn released_by_an_operator_the_late_executor_records_its_outcome_at_once()
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_operator_resolves_what_is_unknown() {
+async fn operator_resolves_unknown_outcomes() {
     let unknown = async || {
         let bench = Bench::with(|builder| builder.execution(Execution::AtMostOnce));
         bench.abandon("k", 1).await;
@@ -110,7 +110,7 @@ async fn an_operator_resolves_what_is_unknown() {
         bench
     };
     let bench = unknown().await;
-    let record = bench.made("k", complete("\"it was charged\"")).await;
+    let record = bench.resolved("k", complete("\"it was charged\"")).await;
     let retention = bench.idempotency.settings().retention;
     let expires_at = bench.now().saturating_add(retention).rounded_up_to_second();
     assert_eq!(record.expires_at, Some(expires_at));
@@ -118,33 +118,33 @@ async fn an_operator_resolves_what_is_unknown() {
     assert_eq!(kind(bench.run("k", 2).await), ErrorKind::Mismatch);
 
     let bench = unknown().await;
-    bench.made("k", Resolution::Release).await;
+    bench.resolved("k", Resolution::Release).await;
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
     assert_eq!(bench.record("k").attempt, 2, "the same operation's next attempt");
 
     let bench = unknown().await;
-    bench.made("k", Resolution::CompleteWithoutResponse).await;
+    bench.resolved("k", Resolution::CompleteWithoutResponse).await;
     assert_eq!(kind(bench.run("k", 1).await), ErrorKind::NotRetained);
 
     let bench = unknown().await;
     let failure = serde_json::to_vec(&crate::RecordedFailure::new("Declined", "no cover")).unwrap();
-    bench.made("k", Resolution::Fail(failure.into())).await;
+    bench.resolved("k", Resolution::Fail(failure.into())).await;
     let Err(RunError::Recorded(failure)) = bench.run("k", 1).await else { panic!("no failure") };
     assert_eq!((failure.error_type.as_str(), failure.error_message.as_str()), ("Declined", "no cover"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_outcome_can_be_replaced_and_taken_back() {
+async fn operator_can_replace_and_release_outcomes() {
     let bench = Bench::new();
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
-    bench.made("k", complete("\"corrected\"")).await;
+    bench.resolved("k", complete("\"corrected\"")).await;
     assert_eq!(bench.run("k", 1).await.unwrap(), "corrected");
-    bench.made("k", Resolution::Release).await;
+    bench.resolved("k", Resolution::Release).await;
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 2");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_version_that_is_gone_is_not_resolved() {
+async fn outdated_revision_is_not_resolved() {
     let bench = Bench::new();
     let key = bench.stored_key("k");
     bench.abandon("k", 1).await;
@@ -161,7 +161,7 @@ async fn a_version_that_is_gone_is_not_resolved() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_operators_write_whose_answer_is_lost_is_known_by_its_owner() {
+async fn operators_ambiguous_write_is_resolved_by_owner() {
     use Script::{Down, LoseAnswer, LoseRequest, Pass};
     for (script, calls) in [
         (vec![LoseAnswer], vec!["resolve", "read"]),
@@ -172,12 +172,12 @@ async fn an_operators_write_whose_answer_is_lost_is_known_by_its_owner() {
         bench.abandon("k", 1).await;
         bench.store.take_calls();
         bench.store.script(script);
-        let record = bench.made("k", complete("1")).await;
+        let record = bench.resolved("k", complete("1")).await;
         assert_eq!((&record, bench.store.take_calls()), (&bench.record("k"), calls));
     }
-    for (script, says) in [
-        (vec![LoseRequest, Pass, LoseRequest], "it is not known"),
-        (vec![LoseAnswer, Down], "it is not known"),
+    for (script, expected) in [
+        (vec![LoseRequest, Pass, LoseRequest], "it's unknown"),
+        (vec![LoseAnswer, Down], "it's unknown"),
         (vec![Down], "nothing was written"),
     ] {
         let bench = Bench::new();
@@ -185,7 +185,7 @@ async fn an_operators_write_whose_answer_is_lost_is_known_by_its_owner() {
         bench.store.script(script);
         let error = bench.resolve("k", complete("1")).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
-        assert!(error.to_string().contains(says), "{error}");
+        assert!(error.to_string().contains(expected), "{error}");
     }
     let bench = Bench::new();
     bench.abandon("k", 1).await;
@@ -196,7 +196,7 @@ async fn an_operators_write_whose_answer_is_lost_is_known_by_its_owner() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_operators_response_that_cannot_be_kept_is_an_error_and_not_omitted() {
+async fn unstorable_operator_response_is_an_error() {
     let bench = Bench::with(|builder| builder.max_response(10).settle_within(Duration::ZERO));
     bench.abandon("k", 1).await;
     let before = bench.record("k");
@@ -206,9 +206,9 @@ async fn an_operators_response_that_cannot_be_kept_is_an_error_and_not_omitted()
     bench.store.limit_inline(3);
     bench.store.script([Script::Down]);
     let error = bench.resolve("k", complete("\"1234\"")).await.unwrap_err();
-    assert_eq!((error.kind(), bench.store.take_calls()), (ErrorKind::Unavailable, vec!["write parts"]));
+    assert_eq!((error.kind(), bench.store.take_calls()), (ErrorKind::Unavailable, vec!["write chunks"]));
     assert_eq!(bench.record("k"), before);
-    let record = bench.made("k", complete("\"1234\"")).await;
+    let record = bench.resolved("k", complete("\"1234\"")).await;
     let State::Completed(Outcome::Retained(response)) = record.state else { panic!("{record:?}") };
     assert_eq!(response.place, Place::Chunks(1));
 }

@@ -56,8 +56,8 @@ async fn transactions_are_committed_through_outages() {
     for script in all() {
         for is_claimed in [true, false] {
             let bench = Bench::new();
-            let free = if is_claimed { bench.clone() } else { bench.optimistic(false) };
-            let inside = free.in_invocation(bench.now().saturating_add(seconds(30.0)));
+            let protected = if is_claimed { bench.clone() } else { bench.optimistic(false) };
+            let inside = protected.in_invocation(bench.now().saturating_add(seconds(30.0)));
             let store = bench.store.clone();
             let handler = async move {
                 staging().unwrap().add(Deposits::of("till", 1)).unwrap();
@@ -73,13 +73,13 @@ async fn transactions_are_committed_through_outages() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_endless_outage_ends_with_the_reserve() {
+async fn outage_retries_leave_the_reserve() {
     for script in all() {
         for (left, limit) in [(3.0, 2.75), (20.0, 19.75), (900.0, 30.0)] {
             let bench = Bench::new();
             let (result, took) =
                 settles_through(&bench, seconds(left), (Duration::from_secs(10_000), script)).await;
-            assert_eq!(result.unwrap(), "done", "an error would invite a second run");
+            assert_eq!(result.unwrap(), "done", "an error would cause a second run");
             assert!(took <= seconds(limit), "{script:?}, {left} s left: took {took:?}");
             let status = match script {
                 // It was applied, though its answer was lost.
@@ -92,7 +92,7 @@ async fn an_endless_outage_ends_with_the_reserve() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_front_ends_limit_ends_the_retries() {
+async fn front_end_limit_ends_retries() {
     let bench = Bench::new();
     let now = bench.now();
     let invocation = Invocation::entered(now, now.saturating_add(seconds(900.0)), "id")
@@ -109,7 +109,7 @@ async fn a_front_ends_limit_ends_the_retries() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_is_down_is_answered_in_time() {
+async fn outage_at_the_claim_answers_in_time() {
     for script in all() {
         let bench = Bench::new();
         bench.store.fail_for(Duration::from_secs(1000), script);
@@ -128,7 +128,7 @@ async fn a_store_that_is_down_is_answered_in_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn unprotected_runs_keep_half_of_the_time() {
+async fn unprotected_runs_keep_half_the_time() {
     for script in [Script::Down, Script::Reject, Script::LoseRequest, Script::Silent] {
         let bench = Bench::with(|builder| builder.on_store_failure(OnStoreFailure::RunUnprotected));
         bench.store.fail_for(Duration::from_secs(1000), script);
@@ -141,7 +141,7 @@ async fn unprotected_runs_keep_half_of_the_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_late_handler_gets_one_attempt() {
+async fn late_handler_gets_one_attempt() {
     for (script, status) in [
         (Script::Pass, Status::Completed),
         (Script::Down, Status::Started),
@@ -165,7 +165,7 @@ async fn a_late_handler_gets_one_attempt() {
 /// The process is frozen while its completion is on the way, and thaws after its deadline. The answer was
 /// lost or comes too late, and a successor has run in between.
 #[tokio::test(start_paused = true)]
-async fn a_thawed_executor_answers_with_its_successors_outcome() {
+async fn thawed_process_returns_the_successors_outcome() {
     for script in [Script::Silent, Script::SilentAfter] {
         let bench = Bench::new();
         let inside = bench.in_invocation(bench.now().saturating_add(seconds(3.0)));
@@ -188,7 +188,7 @@ async fn a_thawed_executor_answers_with_its_successors_outcome() {
 
 /// The process is frozen in its handler, which returns as soon as it thaws.
 #[tokio::test(start_paused = true)]
-async fn a_thawed_handler_records_its_outcome() {
+async fn thawed_handler_records_its_outcome() {
     for is_taken_over in [false, true] {
         let bench = Bench::new();
         let inside = bench.in_invocation(bench.now().saturating_add(seconds(3.0)));
@@ -208,7 +208,7 @@ async fn a_thawed_handler_records_its_outcome() {
 
 /// As the test above, but the store doesn't answer the thawed process either.
 #[tokio::test(start_paused = true)]
-async fn a_thawed_executor_asks_only_briefly() {
+async fn thawed_process_retries_only_briefly() {
     let bench = Bench::new();
     let inside = bench.in_invocation(bench.now().saturating_add(seconds(3.0)));
     let (store, frozen, start) = (bench.store.clone(), bench.clone(), bench.now());
@@ -227,7 +227,7 @@ async fn a_thawed_executor_asks_only_briefly() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn chunks_that_do_not_fit_in_the_time_are_omitted() {
+async fn chunks_without_time_are_omitted() {
     for (outage, is_kept) in [(0.5, true), (1.5, false)] {
         for script in [Script::Down, Script::LoseRequest] {
             let bench = Bench::new();
@@ -248,27 +248,27 @@ async fn chunks_that_do_not_fit_in_the_time_are_omitted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn silent_chunks_are_given_up_at_half_time() {
+async fn hanging_chunk_write_ends_at_half_time() {
     let bench = Bench::new();
     bench.store.limit_inline(1);
     let start = bench.now();
     let inside = bench.in_invocation(start.saturating_add(seconds(3.0)));
     bench.store.script([Script::Pass, Script::Silent]);
     assert_eq!(inside.run("k", 1).await.unwrap(), "run 1");
-    assert_eq!(bench.store.take_calls(), ["claim", "write parts", "settle"]);
+    assert_eq!(bench.store.take_calls(), ["claim", "write chunks", "settle"]);
     assert_eq!(start.until(bench.now()), seconds(1.375));
     assert_eq!(bench.record("k").state, State::Completed(Outcome::Omitted));
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unanswered_claim_is_released() {
+async fn unanswered_claim_is_released() {
     let bench = Bench::new();
     bench.store.script([Script::LoseAnswer, Script::Down]);
     let Err(RunError::Idempotency(error)) = bench.run("k", 1).await else { panic!("ran") };
     assert_eq!((error.kind(), error.retry_after()), (ErrorKind::Unavailable, Some(Duration::from_secs(1))));
     assert_eq!(bench.store.take_calls(), ["claim", "read", "settle"]);
     assert_eq!(bench.record("k").status(), Status::Released);
-    assert_eq!(bench.run("k", 1).await.unwrap(), "run 1", "the next delivery does not wait for the lease");
+    assert_eq!(bench.run("k", 1).await.unwrap(), "run 1", "the next delivery doesn't wait for the lease");
 
     // The release got no answer either: the key may be blocked until the lease is stale.
     bench.store.script([Script::LoseAnswer, Script::Down, Script::Down]);
@@ -281,41 +281,41 @@ async fn an_unanswered_claim_is_released() {
 }
 
 /// Runs, and returns whether the handler learned of an earlier attempt that ended without an answer.
-async fn is_told(bench: &Bench, key: &str, fails: bool) -> bool {
-    let told = std::sync::Arc::new(std::sync::Mutex::new(None));
-    let saw = std::sync::Arc::clone(&told);
+async fn learns_of_interruption(bench: &Bench, key: &str, fails: bool) -> bool {
+    let learned = std::sync::Arc::new(std::sync::Mutex::new(None));
+    let shared = std::sync::Arc::clone(&learned);
     let handler = async move {
-        *saw.lock().unwrap() = current().map(|claim| claim.is_takeover());
+        *shared.lock().unwrap() = current().map(|claim| claim.is_takeover());
         if fails { Err(TestError) } else { Ok("done".to_owned()) }
     };
     let _ = bench.with_handler(key, 1, handler).await;
-    let told = told.lock().unwrap().take();
-    told.expect("the handler ran")
+    let learned = learned.lock().unwrap().take();
+    learned.expect("the handler didn't run")
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_interrupted_attempt_is_never_forgotten() {
+async fn interrupted_attempts_are_never_forgotten() {
     let bench = Bench::new();
     // The first run is killed. The takeover fails to reach its gateway, and releases; so does the next run.
     bench.abandon("k", 1).await;
     tokio::time::sleep(Duration::from_secs(63)).await;
     for fails in [true, true, false] {
-        assert!(is_told(&bench, "k", fails).await);
+        assert!(learns_of_interruption(&bench, "k", fails).await);
     }
     assert_eq!(bench.record("k").attempt, 4);
     // A panic gives no answer either.
     bench.panic("m", 1).await;
     for fails in [true, false] {
-        assert!(is_told(&bench, "m", fails).await);
+        assert!(learns_of_interruption(&bench, "m", fails).await);
     }
     // An error is an answer.
     for fails in [true, true, false] {
-        assert!(!is_told(&bench, "n", fails).await);
+        assert!(!learns_of_interruption(&bench, "n", fails).await);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_most_once_a_retryable_refusal_of_a_step_is_released() {
+async fn at_most_once_releases_retryable_step_refusals() {
     let bench = Bench::with(|builder| builder.execution(Execution::AtMostOnce));
     let steps = bench.beside(|builder| builder);
     // Another delivery runs the step.
@@ -339,7 +339,7 @@ async fn at_most_once_a_retryable_refusal_of_a_step_is_released() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_most_once_a_claim_outlives_every_retention() {
+async fn at_most_once_claims_outlive_every_retention() {
     let bench =
         Bench::with(|builder| builder.execution(Execution::AtMostOnce).retention(Duration::from_secs(60)));
     bench.abandon("k", 1).await;
@@ -359,7 +359,7 @@ async fn at_most_once_refuses_unprotected_runs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiting_ends_before_the_deadline_when_the_store_is_silent() {
+async fn waiting_ends_before_the_deadline() {
     let bench = Bench::with(|builder| builder.on_in_progress(OnInProgress::Wait(Duration::from_secs(10))));
     bench.abandon("k", 1).await;
     bench.store.fail_after(seconds(0.2), Duration::from_secs(1000), Script::Silent);

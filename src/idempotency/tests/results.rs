@@ -25,7 +25,7 @@ fn random(state: &mut u64) -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn numbers_are_replayed_to_the_last_bit() {
+async fn numbers_replay_bit_for_bit() {
     let (bench, mut state) = (Bench::new(), 0x2545_F491_4F6C_DD1D);
     let mut floats = vec![0.0, -0.0, f64::MAX, f64::MIN, f64::MIN_POSITIVE, 5e-324, f64::EPSILON, 0.1 + 0.2];
     let mut amounts = Vec::new();
@@ -64,7 +64,7 @@ struct OneWay {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_result_that_does_not_read_back_is_not_kept() {
+async fn unreadable_results_are_not_retained() {
     let bench = Bench::new();
     for (key, number) in [("nan", f64::NAN), ("infinite", f64::INFINITY)] {
         let [first, again] = twice(&bench, key, number).await;
@@ -87,7 +87,7 @@ async fn a_result_that_does_not_read_back_is_not_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_payload_with_nan_is_refused() {
+async fn nan_payloads_are_refused() {
     let bench = Bench::new();
     for payload in [Some(f64::NAN), Some(f64::NEG_INFINITY)] {
         let Err(RunError::Idempotency(error)) = bench.run("k", payload).await else { panic!("it ran") };
@@ -99,7 +99,7 @@ async fn a_payload_with_nan_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_recorded_error_has_one_type() {
+async fn recorded_error_keeps_its_type() {
     for execution in [Execution::AtLeastOnce, Execution::AtMostOnce] {
         let bench =
             Bench::with(|builder| builder.execution(execution).on_handler_error(OnHandlerError::Record));
@@ -114,7 +114,7 @@ async fn a_recorded_error_has_one_type() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn callers_of_one_operation_share_nothing() {
+async fn callers_never_share_outcomes() {
     let bench = Bench::new();
     let run = async |operation: &crate::Operation, answer: &'static str| {
         let result =
@@ -123,7 +123,7 @@ async fn callers_of_one_operation_share_nothing() {
     };
     let operation = bench.operation();
     let (anna, otto) = (operation.for_caller("anna").unwrap(), operation.for_caller("otto").unwrap());
-    for (operation, answer) in [(&operation, "nobody's"), (&anna, "anna's"), (&otto, "otto's")] {
+    for (operation, answer) in [(&operation, "no caller's"), (&anna, "anna's"), (&otto, "otto's")] {
         assert_eq!(run(operation, answer).await, answer);
         assert_eq!(run(operation, "another").await, answer);
     }
@@ -132,7 +132,7 @@ async fn callers_of_one_operation_share_nothing() {
 
 /// A spawned task is outside its handler's invocation.
 #[tokio::test(start_paused = true)]
-async fn a_lost_invocation_is_told_once() {
+async fn missing_invocation_is_logged_once() {
     let bench = Bench::new();
     let logged = async |bench: &Bench, keys: [&'static str; 2]| {
         let events = bench.recorded(async {

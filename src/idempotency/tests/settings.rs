@@ -46,17 +46,17 @@ async fn an_at_most_once_function_has_retryable_steps() {
 #[tokio::test(start_paused = true)]
 async fn contradictory_settings_are_refused() {
     let bench = Bench::new();
-    let engine = &bench.idempotency;
-    assert!(engine.with_settings(|settings| settings.retention = Duration::ZERO).is_err());
+    let idempotency = &bench.idempotency;
+    assert!(idempotency.with_settings(|settings| settings.retention = Duration::ZERO).is_err());
     assert!(
-        engine.with_settings(|settings| settings.local_cache = 1 << 20).is_err(),
+        idempotency.with_settings(|settings| settings.local_cache = 1 << 20).is_err(),
         "built without a cache"
     );
     let at_most_once = |settings: &mut crate::settings::Settings| settings.execution = Execution::AtMostOnce;
-    assert!(engine.with_settings(at_most_once).is_ok());
-    assert!(engine.optimistic().unwrap().with_settings(at_most_once).is_err());
+    assert!(idempotency.with_settings(at_most_once).is_ok());
+    assert!(idempotency.optimistic().unwrap().with_settings(at_most_once).is_err());
     let waiting =
-        engine.with_settings(|settings| settings.on_in_progress = OnInProgress::Wait(Duration::ZERO));
+        idempotency.with_settings(|settings| settings.on_in_progress = OnInProgress::Wait(Duration::ZERO));
     assert_eq!(waiting.unwrap().settings().on_in_progress, OnInProgress::Wait(Duration::ZERO));
 }
 

@@ -1,4 +1,4 @@
-//! A test bench for the engine: a store that fails on command, a clock that can jump, and an event recorder.
+//! A test bench for operations: a store that fails on command, a clock that can jump, and an event recorder.
 
 use std::{
     any::Any,
@@ -110,7 +110,7 @@ impl ScriptedStore {
 
     pub(super) fn script(&self, script: impl IntoIterator<Item = Script>) {
         let mut scripted = self.script.lock().unwrap();
-        assert!(scripted.is_empty(), "an earlier script was not used up: {scripted:?}");
+        assert!(scripted.is_empty(), "an earlier script isn't used up: {scripted:?}");
         scripted.extend(script);
     }
 
@@ -231,7 +231,7 @@ impl ResponseChunks for ScriptedStore {
         _: Timestamp,
     ) -> BoxFuture<'a, Result<u32, StoreError>> {
         Box::pin(async move {
-            let script = self.next("write parts")?;
+            let script = self.next("write chunks")?;
             silent_if(script, Script::Silent).await;
             after(script, 1)
         })
@@ -245,9 +245,9 @@ impl ResponseChunks for ScriptedStore {
         _: u64,
     ) -> BoxFuture<'a, Result<Bytes, StoreError>> {
         Box::pin(async move {
-            let script = self.next("read parts")?;
+            let script = self.next("read chunks")?;
             silent_if(script, Script::Silent).await;
-            Err(StoreError::new(StoreErrorKind::Corrupt, "no part"))
+            Err(StoreError::new(StoreErrorKind::Corrupt, "no such chunk"))
         })
     }
 }
@@ -268,7 +268,7 @@ impl Clock for TestClock {
         let mut later = self.jump_later.lock().unwrap();
         match later.take() {
             Some((0, ms)) => self.jump.store(ms, Ordering::SeqCst),
-            Some((looks, ms)) => *later = Some((looks - 1, ms)),
+            Some((reads, ms)) => *later = Some((reads - 1, ms)),
             None => {}
         }
         Timestamp::from_millis(1_795_000_000_000 + self.jump.load(Ordering::SeqCst))
@@ -326,7 +326,7 @@ impl Bench {
         Self { idempotency, store, jump: clock.jump.clone(), name: "step", clock, runs }
     }
 
-    /// Another process: another engine over the same store, with the same clock.
+    /// Another process: another `Idempotency` over the same store, with the same clock.
     pub(super) fn beside(&self, configure: impl FnOnce(Builder) -> Builder) -> Self {
         Self::over(self.store.clone(), self.clock.clone(), Arc::clone(&self.runs), configure)
     }
@@ -340,9 +340,9 @@ impl Bench {
         Self { idempotency: idempotency.unwrap(), ..self.clone() }
     }
 
-    /// Simulates a process that freezes for `ms` after `looks` reads of the clock.
-    pub(super) fn freeze_after(&self, looks: u32, ms: u64) {
-        *self.clock.jump_later.lock().unwrap() = Some((looks, ms));
+    /// Simulates a process that freezes for `ms` after `reads` reads of the clock.
+    pub(super) fn freeze_after(&self, reads: u32, ms: u64) {
+        *self.clock.jump_later.lock().unwrap() = Some((reads, ms));
     }
 
     pub(super) fn in_invocation(&self, deadline: Timestamp) -> Self {
@@ -392,7 +392,7 @@ impl Bench {
         self.with_handler(key, payload, async { Err(TestError) }).await
     }
 
-    pub(super) async fn pend(
+    pub(super) async fn hang(
         &self,
         key: &str,
         payload: impl Serialize,
@@ -406,7 +406,7 @@ impl Bench {
         let mut run = std::pin::pin!(run);
         std::future::poll_fn(|cx| {
             match std::panic::catch_unwind(AssertUnwindSafe(|| run.as_mut().poll(cx))) {
-                Ok(poll) => poll.map(|result| panic!("no panic came out: {result:?}")),
+                Ok(poll) => poll.map(|result| panic!("the handler didn't panic: {result:?}")),
                 Err(payload) => std::task::Poll::Ready(payload),
             }
         })
@@ -418,26 +418,26 @@ impl Bench {
         self.abandon_with(key, payload, async { Ok(String::new()) }).await;
     }
 
-    /// The same, after `seen` has run inside the handler; returns its result.
+    /// The same, after `report` has run inside the handler; returns its result.
     pub(super) async fn abandon_with(
         &self,
         key: &str,
         payload: impl Serialize,
-        seen: impl Future<Output = Result<String, TestError>>,
+        report: impl Future<Output = Result<String, TestError>>,
     ) -> String {
-        let saw = Arc::new(Mutex::new(None));
-        let shared = Arc::clone(&saw);
+        let reported = Arc::new(Mutex::new(None));
+        let shared = Arc::clone(&reported);
         let handler = async move {
-            *shared.lock().unwrap() = Some(seen.await.unwrap());
+            *shared.lock().unwrap() = Some(report.await.unwrap());
             pending().await
         };
         let run = self.with_handler(key, payload, handler);
         let mut run = std::pin::pin!(run);
-        while saw.lock().unwrap().is_none() {
+        while reported.lock().unwrap().is_none() {
             let polled = std::future::poll_fn(|cx| std::task::Poll::Ready(run.as_mut().poll(cx))).await;
-            assert!(polled.is_pending(), "did not get to the handler: {polled:?}");
+            assert!(polled.is_pending(), "the handler didn't start: {polled:?}");
         }
-        saw.lock().unwrap().take().unwrap()
+        reported.lock().unwrap().take().unwrap()
     }
 
     /// Returns the library's events while `future` runs.

@@ -27,9 +27,9 @@ fn stage(deposits: Deposits) -> Staging {
     staging
 }
 
-/// Needs one cent more than there is.
+/// A deposit whose condition fails: it needs one cent, and the till is empty.
 fn short() -> Deposits {
-    Deposits::of("till", 1).if_there_is(1)
+    Deposits::of("till", 1).if_balance_is_at_least(1)
 }
 
 impl Bench {
@@ -68,7 +68,7 @@ impl Bench {
 }
 
 /// A bench that never retries.
-fn hurried() -> Bench {
+fn without_retries() -> Bench {
     Bench::with(|builder| builder.settle_within(Duration::ZERO))
 }
 
@@ -80,7 +80,7 @@ fn refused<T: std::fmt::Debug, E: std::fmt::Debug>(result: Result<T, RunError<E>
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_writes_and_the_outcome_are_one_request_beside_the_claim() {
+async fn writes_and_outcome_commit_in_one_request() {
     let bench = Bench::new();
     assert_eq!(bench.pay("k").await.unwrap(), "paid");
     assert_eq!(bench.store.take_calls(), ["claim", "commit"]);
@@ -91,17 +91,17 @@ async fn the_writes_and_the_outcome_are_one_request_beside_the_claim() {
 /// Every sequence of three faults after the claim, or of all calls without one. There are never two effects,
 /// never a success without the effect, and never "nothing was written" with it. Retries succeed.
 #[tokio::test(start_paused = true)]
-async fn whatever_the_store_does_there_is_one_effect_and_the_answer_is_right() {
+async fn every_fault_sequence_has_one_effect() {
     use Script::{Conflict, Corrupt, Down, InFlight, LoseAnswer, LoseRequest, Pass, Reject};
     let faults = [Pass, LoseAnswer, LoseRequest, Down, Reject, Corrupt, Conflict, InFlight];
     let mut ends = std::collections::BTreeMap::new();
     for case in 0..faults.len().pow(3) * 12 {
         let (mode, knows_tokens, retries, case) = (case % 3, case / 3 % 2 == 0, case / 6 % 2 == 0, case / 12);
         let script = [case / 64, case / 8 % 8, case % 8].map(|nth| faults[nth]);
-        let bench = if retries { Bench::new() } else { hurried() };
+        let bench = if retries { Bench::new() } else { without_retries() };
         let bench = if mode == 0 { bench } else { bench.optimistic(mode == 2) };
         if !knows_tokens {
-            bench.store.bank.forget_tokens();
+            bench.store.bank.ignore_tokens();
         }
         bench.store.script((mode != 1).then_some(Pass).into_iter().chain(script));
         let what = format!("{script:?}, mode {mode}, {knows_tokens}, {retries}");
@@ -136,7 +136,7 @@ async fn whatever_the_store_does_there_is_one_effect_and_the_answer_is_right() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_answer_is_asked_for_again_by_the_same_token() {
+async fn lost_commit_response_reuses_its_token() {
     for (script, calls) in [
         (vec![Script::LoseAnswer], vec!["claim", "commit", "commit"]),
         (vec![Script::LoseRequest], vec!["claim", "commit", "commit"]),
@@ -153,7 +153,7 @@ async fn a_lost_answer_is_asked_for_again_by_the_same_token() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn contention_is_waited_for_under_another_token_each_time() {
+async fn conflict_retries_use_new_tokens() {
     let bench = Bench::new();
     bench.store.script([Script::Pass, Script::Conflict, Script::Conflict]);
     let start = bench.now();
@@ -163,7 +163,7 @@ async fn contention_is_waited_for_under_another_token_each_time() {
     tokens.dedup();
     assert_eq!((tokens.len(), bench.till()), (3, 1));
     // It retries while there's time, and then releases the key.
-    let bench = hurried();
+    let bench = without_retries();
     bench.store.script([Script::Pass, Script::Conflict]);
     let error = refused(bench.pay("m").await);
     assert_eq!((error.kind(), bench.record("m").status()), (ErrorKind::Unavailable, Status::Released));
@@ -171,8 +171,8 @@ async fn contention_is_waited_for_under_another_token_each_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_known_says_when_to_repeat() {
-    let bench = hurried();
+async fn unresolved_commit_says_when_to_retry() {
+    let bench = without_retries();
     bench.store.script([Script::Pass, Script::LoseAnswer, Script::LoseAnswer, Script::Down]);
     let error = refused(bench.pay("k").await);
     assert_eq!(error.kind(), ErrorKind::InProgress);
@@ -182,14 +182,14 @@ async fn what_is_not_known_says_when_to_repeat() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_transaction_that_comes_after_a_takeover_is_not_made() {
-    let bench = hurried();
+async fn late_transaction_after_takeover_is_rejected() {
+    let bench = without_retries();
     let late = [Script::Late, Script::LoseRequest, Script::Down];
     bench.store.script([Script::Pass].into_iter().chain(late));
     assert_eq!(kind(bench.pay("k").await), ErrorKind::InProgress);
     tokio::time::sleep(Duration::from_secs(70)).await;
     assert_eq!(bench.pay("k").await.unwrap(), "paid");
-    let committed = bench.store.make_late();
+    let committed = bench.store.apply_late();
     assert!(matches!(
         committed,
         crate::store::CommitOutcome::Answered(crate::store::WriteOutcome::Refused(Some(_)))
@@ -198,7 +198,7 @@ async fn a_transaction_that_comes_after_a_takeover_is_not_made() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_declined_condition_is_answered_by_the_closure_and_that_is_recorded() {
+async fn declined_closures_answer_is_recorded() {
     let bench = Bench::new();
     let answer = |short: &Short| {
         assert_eq!(short, &Short { account: "till", has: 0 });
@@ -211,7 +211,7 @@ async fn a_declined_condition_is_answered_by_the_closure_and_that_is_recorded() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_closure_may_fail_or_panic_as_the_handler_may() {
+async fn closure_errors_and_panics_release_the_key() {
     let bench = Bench::new();
     let result = bench.declined(|_| Err(TestError)).await;
     assert!(matches!(result, Err(RunError::Handler(TestError))), "{result:?}");
@@ -224,13 +224,13 @@ async fn the_closure_may_fail_or_panic_as_the_handler_may() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_closure_may_stage_anew_and_is_asked_anew() {
+async fn closure_may_stage_and_decline_again() {
     let bench = Bench::new();
-    let anew = |_: &Short| {
+    let stage_again = |_: &Short| {
         stage(Deposits::of("waiting list", 1));
         Ok("on the waiting list".to_owned())
     };
-    assert_eq!(bench.declined(anew).await.unwrap(), "on the waiting list");
+    assert_eq!(bench.declined(stage_again).await.unwrap(), "on the waiting list");
     let tokens = bench.store.bank.tokens();
     assert_ne!(tokens[0], tokens[1]);
     assert_eq!((bench.store.bank.balance("waiting list"), bench.till()), (1, 0));
@@ -257,7 +257,7 @@ async fn the_closure_may_stage_anew_and_is_asked_anew() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_closure_of_other_types_is_invalid_and_gives_the_key_back() {
+async fn wrongly_typed_closure_is_invalid() {
     let bench = Bench::new();
     let closures: [fn(&Staging); 2] = [
         |staging| staging.on_declined(|_: &String| -> Paid { Ok(SOLD_OUT.to_owned()) }),
@@ -278,7 +278,7 @@ async fn a_closure_of_other_types_is_invalid_and_gives_the_key_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn declined_without_a_closure_it_is_an_error_of_the_handlers() {
+async fn decline_without_closure_is_a_handler_error() {
     type Configure = fn(crate::Builder) -> crate::Builder;
     let policies: [(Configure, Status); 3] = [
         (|builder| builder, Status::Released),
@@ -305,7 +305,7 @@ async fn declined_without_a_closure_it_is_an_error_of_the_handlers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn declined_and_made_all_the_same_its_outcome_is_the_answer() {
+async fn late_applied_transaction_is_the_answer() {
     // The first attempt is on its way when the second is declined, and is applied before anything else.
     for closure in [true, false] {
         let bench = Bench::new();
@@ -318,7 +318,7 @@ async fn declined_and_made_all_the_same_its_outcome_is_the_answer() {
                 if closure {
                     staging.on_declined(move |_: &Short| -> Paid {
                         late.bank.pay_in("till", 1);
-                        let _ = late.make_late();
+                        let _ = late.apply_late();
                         Ok(SOLD_OUT.to_owned())
                     });
                 }
@@ -330,22 +330,22 @@ async fn declined_and_made_all_the_same_its_outcome_is_the_answer() {
                 assert_eq!(
                     result.unwrap(),
                     "paid",
-                    "what stands is what was made, not what was answered then"
+                    "the applied transaction's outcome counts, not the closure's"
                 );
                 assert_eq!((bench.till(), bench.pay("k").await.unwrap().as_str()), (2, "paid"));
             }
             false => {
                 assert_eq!(kind(result), ErrorKind::Declined);
                 bench.store.bank.pay_in("till", 1);
-                let _ = bench.store.make_late();
-                assert_eq!(bench.till(), 1, "the release has fenced it");
+                let _ = bench.store.apply_late();
+                assert_eq!(bench.till(), 1, "the release fenced it");
             }
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_claim_what_was_declined_in_doubt_is_not_told_to_be_not_made() {
+async fn ambiguous_optimistic_decline_is_unresolved() {
     // Nothing fences the first attempt, which is still on its way when the second is declined.
     for closure in [true, false] {
         for is_late in [true, false] {
@@ -364,7 +364,7 @@ async fn without_a_claim_what_was_declined_in_doubt_is_not_told_to_be_not_made()
                 (true, _) => {
                     assert_eq!(kind(result), ErrorKind::InProgress);
                     bench.store.bank.pay_in("till", 1);
-                    let _ = bench.store.make_late();
+                    let _ = bench.store.apply_late();
                     assert_eq!((bench.pay("k").await.unwrap().as_str(), bench.till()), ("paid", 2));
                 }
                 (false, true) => assert!(matches!(result, Err(RunError::Handler(TestError)))),
@@ -376,8 +376,8 @@ async fn without_a_claim_what_was_declined_in_doubt_is_not_told_to_be_not_made()
 
 /// The `on_declined` closure is cut off while the first attempt of its transaction may still be applied.
 #[tokio::test(start_paused = true)]
-async fn without_a_claim_a_second_word_that_is_cut_off_is_not_told_that_nothing_happened() {
-    for (is_late, told) in [(true, ErrorKind::InProgress), (false, ErrorKind::Unavailable)] {
+async fn cut_off_closure_keeps_the_ambiguity() {
+    for (is_late, expected) in [(true, ErrorKind::InProgress), (false, ErrorKind::Unavailable)] {
         let bench = Bench::new().optimistic(false);
         bench.store.script([if is_late { Script::Late } else { Script::Pass }]);
         let target = Target {
@@ -398,19 +398,19 @@ async fn without_a_claim_a_second_word_that_is_cut_off_is_not_told_that_nothing_
         let judge = |paid: Paid, _| (Verdict::CompleteOmitted, paid);
         let driver = bench.idempotency.driver();
         let result = protect(driver, target, handler, judge, |_| Some(pending::<Paid>())).await;
-        assert_eq!(result.map(|_| ()).unwrap_err().kind(), told);
+        assert_eq!(result.map(|_| ()).unwrap_err().kind(), expected);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_fails_after_its_transaction_was_made_all_the_same_answers_with_that() {
+async fn late_applied_transaction_overrides_closures_error() {
     let bench = Bench::new();
     bench.store.script([Script::Pass, Script::Late]);
     let late = bench.store.clone();
     let result = bench
         .declined(move |_| {
             late.bank.pay_in("till", 1);
-            let _ = late.make_late();
+            let _ = late.apply_late();
             Err(TestError)
         })
         .await;
@@ -418,14 +418,14 @@ async fn who_fails_after_its_transaction_was_made_all_the_same_answers_with_that
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_most_once_no_time_left_for_the_closure_does_not_give_the_key_back() {
+async fn at_most_once_skipped_closure_records_failure() {
     for (execution, status) in
         [(Execution::AtMostOnce, Status::Failed), (Execution::AtLeastOnce, Status::Released)]
     {
         let bench = Bench::with(|builder| builder.execution(execution));
         let frozen = bench.clone();
-        let asked = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
-        let by_closure = asked.clone();
+        let is_called = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let by_closure = is_called.clone();
         let result = bench
             .with_handler("k", 1, async move {
                 stage(short()).on_declined(move |_: &Short| -> Paid {
@@ -437,13 +437,13 @@ async fn at_most_once_no_time_left_for_the_closure_does_not_give_the_key_back() 
                 Ok("paid".to_owned())
             })
             .await;
-        assert_eq!((kind(result), asked.load(Ordering::SeqCst)), (ErrorKind::Declined, false));
+        assert_eq!((kind(result), is_called.load(Ordering::SeqCst)), (ErrorKind::Declined, false));
         assert_eq!(bench.record("k").status(), status, "the handler has run");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_writes_of_a_handler_that_fails_are_dropped() {
+async fn failed_handlers_writes_are_dropped() {
     for policy in [OnHandlerError::Release, OnHandlerError::Record] {
         let bench = Bench::with(|builder| builder.on_handler_error(policy));
         let failing = bench.with_handler("k", 1, async {
@@ -463,7 +463,7 @@ async fn the_writes_of_a_handler_that_fails_are_dropped() {
         let task = tokio::spawn(async move {
             let handler = async {
                 *keep.lock().unwrap() = Some(stage(Deposits::of("till", 1)));
-                assert!(ends != "panics", "as it must");
+                assert!(ends != "panics", "the handler's own panic");
                 pending().await
             };
             kind(bench.with_handler("k", 1, handler).await)
@@ -480,7 +480,7 @@ async fn the_writes_of_a_handler_that_fails_are_dropped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_staged_is_refused_where_it_is_staged_and_nothing_is_added() {
+async fn invalid_writes_fail_when_staged() {
     #[derive(Clone)]
     struct Other;
     impl crate::store::Writes for Other {
@@ -514,7 +514,7 @@ async fn what_cannot_be_staged_is_refused_where_it_is_staged_and_nothing_is_adde
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_without_transactions_says_so_where_it_is_staged() {
+async fn staging_needs_a_transactional_store() {
     let idempotency = Idempotency::builder(MemoryStore::new()).function("tests").build().unwrap();
     let step = idempotency.operation("step").unwrap();
     let run = step.run(Key::new("k").unwrap(), &1, || async {
@@ -523,11 +523,11 @@ async fn a_store_without_transactions_says_so_where_it_is_staged() {
         Err::<String, _>(error)
     });
     let Err(RunError::Handler(error)) = run.await else { panic!("ran") };
-    assert!(error.to_string().contains("makes no transactions"), "{error}");
+    assert!(error.to_string().contains("doesn't support transactional writes"), "{error}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn fenced_the_writes_are_not_made_and_the_successors_outcome_is_the_answer() {
+async fn fenced_transaction_returns_the_successors_outcome() {
     let bench = Bench::new();
     let successor = bench.clone();
     let result = bench.with_handler("k", 1, async {
@@ -541,7 +541,7 @@ async fn fenced_the_writes_are_not_made_and_the_successors_outcome_is_the_answer
 }
 
 #[tokio::test(start_paused = true)]
-async fn gone_the_key_is_claimed_again_and_the_writes_are_made() {
+async fn missing_record_is_reclaimed_and_committed() {
     let bench = Bench::new();
     let sweeper = bench.clone();
     let result = bench.with_handler("k", 1, async {
@@ -555,13 +555,13 @@ async fn gone_the_key_is_claimed_again_and_the_writes_are_made() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_low_level_holds_its_claim_until_something_is_made() {
+async fn failed_commit_returns_the_claim() {
     let bench = Bench::new();
-    let not_made = bench.hold("k").await.commit("paid", short()).await.unwrap_err();
-    assert_eq!(not_made.error().kind(), ErrorKind::Declined);
-    assert_eq!(not_made.details(), Some(&Short { account: "till", has: 0 }));
-    assert_eq!(not_made.details::<String>(), None);
-    let settled = not_made.into_claim().unwrap().commit("paid", Deposits::of("till", 1)).await;
+    let not_committed = bench.hold("k").await.commit("paid", short()).await.unwrap_err();
+    assert_eq!(not_committed.error().kind(), ErrorKind::Declined);
+    assert_eq!(not_committed.details(), Some(&Short { account: "till", has: 0 }));
+    assert_eq!(not_committed.details::<String>(), None);
+    let settled = not_committed.into_claim().unwrap().commit("paid", Deposits::of("till", 1)).await;
     assert!(matches!(settled, Ok(Settled::Recorded)), "{settled:?}");
     assert_eq!(bench.till(), 1);
 
@@ -573,21 +573,21 @@ async fn the_low_level_holds_its_claim_until_something_is_made() {
     ] {
         let claim = bench.hold("m").await;
         bench.store.script([script]);
-        let not_made = claim.commit("paid", Deposits::of("till", 1)).await.unwrap_err();
-        assert_eq!(not_made.error().kind(), expected);
-        not_made.into_claim().unwrap().release().await.unwrap();
+        let not_committed = claim.commit("paid", Deposits::of("till", 1)).await.unwrap_err();
+        assert_eq!(not_committed.error().kind(), expected);
+        not_committed.into_claim().unwrap().release().await.unwrap();
     }
     let claim = bench.hold("m").await;
     bench.store.script([Script::LoseRequest, Script::LoseRequest, Script::Down]);
-    let not_made = claim.commit("paid", Deposits::of("till", 1)).await.unwrap_err();
-    let error = not_made.into_claim().unwrap_err();
+    let not_committed = claim.commit("paid", Deposits::of("till", 1)).await.unwrap_err();
+    let error = not_committed.into_claim().unwrap_err();
     let wait = Some(Duration::from_millis(62_001));
     assert_eq!((error.kind(), error.retry_after()), (ErrorKind::InProgress, wait));
     assert_eq!(bench.till(), 1);
 
-    let not_made = bench.hold("n").await.commit("paid", Text("no deposit")).await.unwrap_err();
-    assert_eq!(not_made.error().kind(), ErrorKind::Invalid);
-    assert!(matches!(not_made.into_claim().unwrap().complete("done").await, Ok(Settled::Recorded)));
+    let not_committed = bench.hold("n").await.commit("paid", Text("no deposit")).await.unwrap_err();
+    assert_eq!(not_committed.error().kind(), ErrorKind::Invalid);
+    assert!(matches!(not_committed.into_claim().unwrap().complete("done").await, Ok(Settled::Recorded)));
 }
 
 /// Writes of a type that no store accepts.

@@ -13,7 +13,7 @@ fn waiting(budget: Duration) -> Bench {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_duplicate_waits_and_is_answered_with_the_outcome() {
+async fn duplicate_waits_for_the_outcome() {
     let bench = waiting(Duration::from_secs(10));
     let slow = async { tokio::time::sleep(Duration::from_secs(3)).await };
     let first = bench.with_handler("k", 1, async move {
@@ -28,20 +28,20 @@ async fn a_duplicate_waits_and_is_answered_with_the_outcome() {
     };
     let (first, (again, took)) = tokio::join!(first, duplicate);
     assert_eq!((first.unwrap().as_str(), again.unwrap().as_str()), ("slow", "slow"));
-    assert_eq!(bench.runs(), 0, "the duplicate's own handler has not run");
+    assert_eq!(bench.runs(), 0, "the duplicate's handler hasn't run");
     assert!(took >= Duration::from_secs(3) && took < Duration::from_secs(5), "{took:?}");
-    let asked = bench.store.take_calls().iter().filter(|call| **call == "claim").count();
-    assert!((4..12).contains(&asked), "asked {asked} times in 3 s");
+    let attempts = bench.store.take_calls().iter().filter(|call| **call == "claim").count();
+    assert!((4..12).contains(&attempts), "{attempts} attempts in 3 s");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_wait_ends_with_its_budget_and_leaves_half_of_the_time() {
+async fn wait_respects_budget_and_remaining_time() {
     let bench = waiting(Duration::from_secs(5));
     bench.abandon("k", 1).await;
     let began = bench.now();
     assert_eq!(kind(bench.run("k", 1).await), ErrorKind::InProgress);
     let took = began.until(bench.now());
-    assert_eq!(took, Duration::from_secs(5), "the whole budget, and one more question at its end");
+    assert_eq!(took, Duration::from_secs(5), "the whole budget, then one more attempt");
 
     let soon = bench.in_invocation(bench.now().saturating_add(Duration::from_secs(2)));
     let began = bench.now();
@@ -51,7 +51,7 @@ async fn the_wait_ends_with_its_budget_and_leaves_half_of_the_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_waits_takes_over_when_the_lease_has_ended() {
+async fn waiting_delivery_takes_over_expired_leases() {
     let bench = Bench::with(|builder| builder.on_in_progress(OnInProgress::Wait(Duration::from_secs(90))));
     bench.abandon("k", 1).await;
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
@@ -59,7 +59,7 @@ async fn one_that_waits_takes_over_when_the_lease_has_ended() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_another_claim_is_waited_for() {
+async fn only_live_claims_are_waited_for() {
     let bench = waiting(Duration::from_secs(10));
     bench.run("k", 1).await.unwrap();
     let began = bench.now();

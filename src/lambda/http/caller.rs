@@ -364,7 +364,7 @@ mod tests {
             let mut event: serde_json::Value = serde_json::from_str(text).unwrap();
             event["requestContext"]["identity"]["cognitoIdentityId"] = pool.into();
             event["requestContext"]["identity"]["caller"] = format!("AROA1:{session}").into();
-            let Verified::Caller(caller) = verified_in(&event) else { panic!("nobody") };
+            let Verified::Caller(caller) = verified_in(&event) else { panic!("no caller") };
             scope_caller(Some(&caller), None)
         };
         assert_eq!(by(None, "one"), by(None, "two"));

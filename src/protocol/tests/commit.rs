@@ -32,7 +32,7 @@ fn before_and_after(run: &mut Run, held: &Held, write: &Write) -> (Record, Recor
 const CONFLICT: fn() -> Event = || fault(StoreErrorKind::Conflict, false);
 
 #[test]
-fn a_transaction_writes_the_completion_and_nothing_else() {
+fn transaction_writes_only_the_completion() {
     let (mut run, held, write) = committing();
     let expires_at = NOW.saturating_add(RETENTION).rounded_up_to_second();
     let settlement = Settlement::Complete(outcome(), expires_at);
@@ -41,7 +41,7 @@ fn a_transaction_writes_the_completion_and_nothing_else() {
 }
 
 #[test]
-fn only_a_success_goes_along_with_the_handlers_writes() {
+fn only_success_commits_the_handlers_writes() {
     assert_eq!(complete().committed(), commit());
     for intent in [Intent::Fail(outcome()), RELEASE, commit()] {
         assert_eq!(intent.clone().committed(), intent);
@@ -49,7 +49,7 @@ fn only_a_success_goes_along_with_the_handlers_writes() {
 }
 
 #[test]
-fn refused_by_a_successor() {
+fn successor_rejects_the_transaction() {
     let until = started(20_000).lease_until().map(claimable_at);
     let mismatched = Record { owner: OTHER, ..of_another_request(completed()) };
     for (record, end) in [
@@ -69,7 +69,7 @@ fn refused_by_a_successor() {
 }
 
 #[test]
-fn a_key_that_is_free_again_is_claimed_and_the_writes_go_along_again() {
+fn free_key_is_reclaimed_and_committed_again() {
     for left in
         [None, Some(record(RecordState::Released, 1000)), Some(record(RecordState::Completed(outcome()), -3))]
     {
@@ -87,16 +87,16 @@ fn a_key_that_is_free_again_is_claimed_and_the_writes_go_along_again() {
 }
 
 #[test]
-fn a_key_that_is_free_again_and_cannot_be_claimed_has_nothing_committed() {
+fn failed_reclaim_commits_nothing() {
     let (mut run, ..) = committing();
     run.feed(refused(None));
     let down = fault(StoreErrorKind::Unavailable, false);
     let end = Action::Settled(End::NotCommitted(Refusal::Unavailable));
-    assert_eq!(run.gives_up(&down), (end, RETRIES));
+    assert_eq!(run.retry_until_end(&down), (end, RETRIES));
 }
 
 #[test]
-fn declined_the_claim_is_held_and_may_be_settled_otherwise() {
+fn declined_transaction_keeps_the_claim() {
     let settle: [(Intent, RecordState); 3] = [
         (complete(), RecordState::Completed(outcome())),
         (Intent::Fail(outcome()), RecordState::Failed(outcome())),
@@ -114,19 +114,19 @@ fn declined_the_claim_is_held_and_may_be_settled_otherwise() {
 }
 
 #[test]
-fn each_transaction_after_a_declined_one_has_another_number_and_its_own_time() {
+fn transaction_after_a_decline_is_new() {
     let (mut run, _, first) = committing();
     for nth in 1..4 {
         assert_eq!(run.feed(Event::Declined), Action::Declined(Decline::Condition));
         run.now = run.now.saturating_add(Duration::from_secs(1));
         let (write, submission) = sent(run.feed(Event::Settle(commit())));
         assert_eq!(submission, nth);
-        assert_ne!(write, first, "it is another transaction, made now");
+        assert_ne!(write, first, "it's another transaction");
     }
 }
 
 #[test]
-fn content_that_cannot_be_stored_is_declined_at_once() {
+fn unstorable_content_is_declined_at_once() {
     for kind in [StoreErrorKind::Unstorable, StoreErrorKind::Corrupt] {
         let (mut run, held, _) = committing();
         assert_eq!(run.feed(fault(kind, false)), Action::Declined(Decline::Store(kind)));
@@ -136,7 +136,7 @@ fn content_that_cannot_be_stored_is_declined_at_once() {
 }
 
 #[test]
-fn a_transaction_not_made_is_retried_under_another_number() {
+fn failed_transaction_retries_under_a_new_number() {
     for kind in [StoreErrorKind::Unavailable, StoreErrorKind::Rejected, StoreErrorKind::Conflict] {
         let (mut run, held, first) = committing();
         for nth in 0..RETRIES {
@@ -146,7 +146,7 @@ fn a_transaction_not_made_is_retried_under_another_number() {
             assert_eq!(
                 (write, submission),
                 (first.clone(), u32::from(nth) + 1),
-                "each value was fixed at first"
+                "every value is as first sent"
             );
         }
         assert_eq!(run.feed(fault(kind, false)), Action::Declined(Decline::Store(kind)));
@@ -156,14 +156,14 @@ fn a_transaction_not_made_is_retried_under_another_number() {
 }
 
 #[test]
-fn contention_ends_with_the_settlements_time() {
+fn conflict_retries_stop_at_the_time_limit() {
     let by = NOW.saturating_add(SETTLE_WITHIN);
-    for (now, goes_on) in
+    for (now, retries) in
         [(by.saturating_sub(LAST_TRY), true), (by, false), (by.saturating_add(LEASE), false)]
     {
         let (mut run, ..) = committing();
         run.now = now;
-        let expected = match goes_on {
+        let expected = match retries {
             true => Action::Pause(0),
             false => Action::Declined(Decline::Store(StoreErrorKind::Conflict)),
         };
@@ -172,7 +172,7 @@ fn contention_ends_with_the_settlements_time() {
 }
 
 #[test]
-fn a_transaction_covers_its_lease_with_its_expiry() {
+fn committed_record_outlives_its_lease() {
     for (retention, counts_for) in
         [(RETENTION, RETENTION), (Duration::from_secs(1), NOW.until(claimable_at(NOW)) + LEASE)]
     {
@@ -189,7 +189,7 @@ fn a_transaction_covers_its_lease_with_its_expiry() {
 }
 
 #[test]
-fn no_extension_while_a_transaction_is_in_doubt() {
+fn no_extension_during_an_ambiguous_transaction() {
     let (mut run, held, _) = committing();
     run.feed(LOST());
     assert_eq!(run.feed(Event::Declined), Action::Declined(Decline::Condition));
@@ -199,7 +199,7 @@ fn no_extension_while_a_transaction_is_in_doubt() {
 }
 
 #[test]
-fn in_doubt_the_same_submission_is_sent_again_and_then_the_record_is_read() {
+fn ambiguous_transaction_is_resent_then_read() {
     let (mut run, held, first) = committing();
     let (before, after) = before_and_after(&mut run, &held, &first);
     run.now = run.now.saturating_add(Duration::from_secs(3));
@@ -220,7 +220,7 @@ fn in_doubt_the_same_submission_is_sent_again_and_then_the_record_is_read() {
 }
 
 #[test]
-fn what_a_read_in_doubt_may_find() {
+fn record_decides_an_ambiguous_transaction() {
     let in_doubt = || {
         let (mut run, held, write) = committing();
         run.feed(LOST());
@@ -254,13 +254,13 @@ fn what_a_read_in_doubt_may_find() {
             let (mut run, held, _) = in_doubt();
             let unresolved = Action::Settled(End::Unresolved(Some(claimable_at(held.lease_until))));
             let pauses = if kind == StoreErrorKind::Corrupt { 0 } else { RETRIES };
-            assert_eq!(run.gives_up(&fault(kind, maybe_applied)), (unresolved, pauses), "{kind:?}");
+            assert_eq!(run.retry_until_end(&fault(kind, maybe_applied)), (unresolved, pauses), "{kind:?}");
         }
     }
 }
 
 #[test]
-fn refused_by_the_very_record_that_it_wants_is_not_resolved() {
+fn contradictory_rejection_is_unresolved() {
     let (mut run, held, write) = committing();
     let (before, _) = before_and_after(&mut run, &held, &write);
     assert_eq!(
@@ -270,7 +270,7 @@ fn refused_by_the_very_record_that_it_wants_is_not_resolved() {
 }
 
 #[test]
-fn an_error_that_is_certain_by_itself_is_not_certain_after_a_doubt() {
+fn later_definite_error_keeps_the_ambiguity() {
     for kind in [StoreErrorKind::Unavailable, StoreErrorKind::Rejected] {
         let (mut run, _, first) = committing();
         assert_eq!(sent(run.feed(LOST())), (first, 0));
@@ -282,7 +282,7 @@ fn an_error_that_is_certain_by_itself_is_not_certain_after_a_doubt() {
 }
 
 #[test]
-fn the_number_never_rises_in_doubt() {
+fn submission_number_is_fixed_while_ambiguous() {
     // First in doubt, and then another transaction has its items, or it's still on its way itself.
     for (first_fault, later) in
         [(LOST(), CONFLICT()), (fault(StoreErrorKind::Conflict, true), fault(StoreErrorKind::Conflict, true))]
@@ -302,14 +302,14 @@ fn the_number_never_rises_in_doubt() {
             assert_eq!(sent(run.feed(Event::Resumed)), (first.clone(), 0));
         };
         assert!(pauses + 1 >= RETRIES, "{pauses}");
-        assert_eq!(last, Action::Read, "never declined: it may have been made");
+        assert_eq!(last, Action::Read, "never declined: it may have been applied");
         let end = run.feed(Event::Found(Some(before)));
         assert_eq!(end, Action::Settled(End::Unresolved(Some(claimable_at(held.lease_until)))));
     }
 }
 
 #[test]
-fn a_transaction_that_was_declined_and_made_all_the_same_stands() {
+fn declined_transaction_applied_late_supersedes() {
     // Its first attempt was late, the second was declined, and then the first was applied.
     let other = || Outcome::Retained(StoredResponse::new(bytes::Bytes::from_static(b"sold out")));
     for intent in [Intent::Complete(other()), Intent::Commit(other()), Intent::Fail(other()), RELEASE] {
@@ -335,7 +335,7 @@ fn a_transaction_that_was_declined_and_made_all_the_same_stands() {
 }
 
 #[test]
-fn an_extension_moves_the_lease_and_the_expiry_and_nothing_else() {
+fn extension_changes_only_lease_and_expiry() {
     let (mut run, held) = Run::holding();
     let until = NOW.saturating_add(LEASE * 2);
     let day = Duration::from_secs(86_400);
@@ -347,23 +347,23 @@ fn an_extension_moves_the_lease_and_the_expiry_and_nothing_else() {
         expires_at: Some(expires_at),
     };
     assert_eq!(run.feed(Event::Extend(until)), Action::Apply(extend));
-    assert_eq!(run.state.held(), Some(&held), "not before it is answered");
+    assert_eq!(run.state.held(), Some(&held), "unchanged until the store answers");
     let extended = Held { lease_until: until, ..held };
     assert_eq!(run.feed(Event::Answered(WriteOutcome::Applied)), Action::Extended(extended.clone()));
     assert_eq!(run.state.held(), Some(&extended));
 }
 
 #[test]
-fn a_lease_is_not_shortened() {
+fn lease_is_never_shortened() {
     let (mut run, held) = Run::holding();
     for until in [NOW, held.lease_until] {
-        assert_eq!(run.feed(Event::Extend(until)), Action::NotExtended, "and nothing is sent");
+        assert_eq!(run.feed(Event::Extend(until)), Action::NotExtended, "nothing is sent");
     }
     assert_eq!(run.state.held(), Some(&held));
 }
 
 #[test]
-fn what_may_become_of_an_extension() {
+fn each_extension_answer_has_its_action() {
     let until = NOW.saturating_add(LEASE * 2);
     let extending = || {
         let (mut run, held) = Run::holding();
@@ -395,7 +395,7 @@ fn what_may_become_of_an_extension() {
     ] {
         let (mut run, held) = extending();
         assert_eq!(run.feed(event), action);
-        assert_eq!(run.state.held(), Some(&held), "it stands as before");
+        assert_eq!(run.state.held(), Some(&held), "the claim is unchanged");
         let again = run.feed(Event::Extend(until.saturating_add(LEASE)));
         assert!(matches!(again, Action::Apply(Write::Extend { .. })), "{again:?}");
     }
@@ -416,7 +416,7 @@ fn settling_does_not_wait_for_an_extension() {
 }
 
 #[test]
-fn an_extension_does_not_make_a_number_usable_again() {
+fn extensions_do_not_reset_the_submission_number() {
     let (mut run, ..) = committing();
     run.feed(Event::Declined);
     for answer in [Event::Answered(WriteOutcome::Applied), LOST()] {

@@ -21,7 +21,7 @@ fn put(action: Action) -> (Option<Revision>, Record, Option<u32>) {
             (seen, record, Some(submission))
         }
         Action::Apply(Write::Conclude { seen, record }) => (seen, record, None),
-        action => panic!("nothing is put: {action:?}"),
+        action => panic!("no conclusion: {action:?}"),
     }
 }
 
@@ -37,15 +37,15 @@ const CONFLICT: fn() -> Event = || fault(StoreErrorKind::Conflict, false);
 const DEAD: fn() -> Record = || record(RecordState::Completed(outcome()), -3);
 
 #[test]
-fn what_is_there_beforehand() {
+fn optimistic_read_decides_the_action() {
     #[derive(Debug, PartialEq)]
-    enum Does {
+    enum Reaction {
         Opens,
         Replays,
         Refuses(Refusal),
     }
-    use Does::*;
-    let does = |execution, record| match looked(execution, Some(record)).1 {
+    use Reaction::*;
+    let reaction = |execution, record| match looked(execution, Some(record)).1 {
         Action::Open => Opens,
         Action::Replay(_) => Replays,
         Action::Refused(refusal) => Refuses(refusal),
@@ -65,14 +65,14 @@ fn what_is_there_beforehand() {
         (of_another_request(started(-2001)), Refuses(Refusal::Mismatch), Refuses(Refusal::Mismatch)),
         (of_another_request(done(-3)), Opens, Opens),
     ] {
-        assert_eq!(does(Execution::AtLeastOnce, record.clone()), least, "{record:?}");
-        assert_eq!(does(Execution::AtMostOnce, record.clone()), most, "{record:?}");
+        assert_eq!(reaction(Execution::AtLeastOnce, record.clone()), least, "{record:?}");
+        assert_eq!(reaction(Execution::AtMostOnce, record.clone()), most, "{record:?}");
     }
-    assert_eq!(does(Execution::AtLeastOnce, started(-2000)), in_progress);
+    assert_eq!(reaction(Execution::AtLeastOnce, started(-2000)), in_progress);
 }
 
 #[test]
-fn a_look_that_fails_refuses() {
+fn failed_optimistic_read_is_refused() {
     for (kind, refusal) in [
         (StoreErrorKind::Unavailable, Refusal::Unavailable),
         (StoreErrorKind::Rejected, Refusal::Rejected),
@@ -86,7 +86,7 @@ fn a_look_that_fails_refuses() {
 }
 
 #[test]
-fn a_first_conclusion_puts_exactly_this() {
+fn first_conclusion_sets_every_field() {
     let (mut run, record) = concluding();
     let expected = Record {
         owner: ME,
@@ -104,7 +104,7 @@ fn a_first_conclusion_puts_exactly_this() {
 }
 
 #[test]
-fn a_conclusion_replaces_the_very_version_that_was_seen() {
+fn conclusion_replaces_only_the_read_revision() {
     let ahead = Record { generation: Generation::new(NOW.as_millis() + 5), ..DEAD() };
     for (seen, attempt) in [
         (DEAD(), 1),
@@ -122,7 +122,7 @@ fn a_conclusion_replaces_the_very_version_that_was_seen() {
 }
 
 #[test]
-fn without_writes_of_its_own_it_is_a_write_like_any_other_and_a_release_is_none() {
+fn conclusion_without_writes_needs_no_transaction() {
     for (intent, state) in [
         (complete(), RecordState::Completed(outcome())),
         (Intent::Fail(outcome()), RecordState::Failed(outcome())),
@@ -135,7 +135,7 @@ fn without_writes_of_its_own_it_is_a_write_like_any_other_and_a_release_is_none(
 }
 
 #[test]
-fn who_comes_too_late_has_done_nothing() {
+fn late_conclusion_commits_nothing() {
     let until = started(20_000).lease_until().map(claimable_at);
     let owned = Record { owner: ME, ..started(20_000) };
     for (there, end) in [
@@ -165,7 +165,7 @@ fn who_comes_too_late_has_done_nothing() {
 }
 
 #[test]
-fn what_does_not_count_is_replaced_as_another_transaction_four_times_in_all() {
+fn lost_conclusion_retries_under_new_numbers() {
     let (mut run, first) = concluding();
     for nth in 1..=3 {
         let there = Record { generation: Generation::new(NOW.as_millis() + u64::from(nth)), ..DEAD() };
@@ -183,7 +183,7 @@ fn what_does_not_count_is_replaced_as_another_transaction_four_times_in_all() {
 }
 
 #[test]
-fn in_doubt_it_is_the_same_submission_and_then_the_record_is_read() {
+fn ambiguous_conclusion_is_resent_then_read() {
     for before in [None, Some(DEAD())] {
         let (mut run, _) = looked(Execution::AtLeastOnce, before.clone());
         let first = run.feed(Event::Settle(commit()));
@@ -193,12 +193,12 @@ fn in_doubt_it_is_the_same_submission_and_then_the_record_is_read() {
         assert_eq!(run.clone().feed(refused(Some(after.clone()))), Action::Settled(End::Recorded));
         assert_eq!(run.feed(LOST()), Action::Read);
         assert_eq!(run.clone().feed(Event::Found(Some(after))), Action::Settled(End::Recorded));
-        assert_eq!(run.clone().gives_up(&LOST()), (Action::Settled(End::Unresolved(None)), RETRIES));
+        assert_eq!(run.clone().retry_until_end(&LOST()), (Action::Settled(End::Unresolved(None)), RETRIES));
         for nth in 0..RETRIES {
             assert_eq!(
                 run.feed(Event::Found(before.clone())),
                 Action::Pause(nth),
-                "as seen: not made by then"
+                "as read: not applied yet"
             );
             assert_eq!(run.feed(Event::Resumed), first);
             assert_eq!(run.feed(LOST()), Action::Read);
@@ -208,7 +208,7 @@ fn in_doubt_it_is_the_same_submission_and_then_the_record_is_read() {
 }
 
 #[test]
-fn an_own_record_that_is_not_as_written_stands() {
+fn own_record_with_another_outcome_supersedes() {
     let (mut run, record) = concluding();
     let earlier = Record { state: RecordState::Completed(Outcome::Omitted), ..record };
     run.feed(LOST());
@@ -219,7 +219,7 @@ fn an_own_record_that_is_not_as_written_stands() {
 }
 
 #[test]
-fn declined_it_is_open_as_before_and_the_next_has_another_number() {
+fn declined_conclusion_reopens_under_a_new_number() {
     let (mut run, _) = looked(Execution::AtLeastOnce, Some(DEAD()));
     run.feed(Event::Settle(commit()));
     assert_eq!(run.feed(CONFLICT()), Action::Pause(0));
@@ -231,12 +231,12 @@ fn declined_it_is_open_as_before_and_the_next_has_another_number() {
     }
     let down = fault(StoreErrorKind::Unavailable, false);
     let declined = Action::Declined(Decline::Store(StoreErrorKind::Unavailable));
-    assert_eq!(run.gives_up(&down), (declined, RETRIES));
+    assert_eq!(run.retry_until_end(&down), (declined, RETRIES));
     assert_eq!(run.feed(Event::Settle(RELEASE)), Action::Settled(End::Recorded));
 }
 
 #[test]
-fn contention_ends_with_the_settlements_time() {
+fn conflict_retries_stop_at_the_time_limit() {
     let (mut run, _) = concluding();
     run.now = NOW.saturating_add(SETTLE_WITHIN);
     assert_eq!(run.feed(CONFLICT()), Action::Declined(Decline::Store(StoreErrorKind::Conflict)));
@@ -246,7 +246,7 @@ fn contention_ends_with_the_settlements_time() {
 }
 
 #[test]
-fn a_release_after_a_lost_race_leaves_nothing_and_looking_is_not_claiming() {
+fn optimistic_run_holds_no_claim() {
     let (mut run, action) = looked(Execution::AtLeastOnce, None);
     assert_eq!((action, run.state.held()), (Action::Open, None));
     for event in [Event::Begin, Event::Look, Event::Declined, Event::Extend(NOW.saturating_add(LEASE * 2))] {
@@ -257,7 +257,7 @@ fn a_release_after_a_lost_race_leaves_nothing_and_looking_is_not_claiming() {
 }
 
 #[test]
-fn expired_conclusion_is_never_put_twice() {
+fn expired_conclusion_is_never_resent() {
     let (run, record) = concluding();
     for is_expired in [false, true] {
         let mut run = run.clone();

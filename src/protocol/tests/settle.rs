@@ -3,12 +3,12 @@
 use super::*;
 
 #[test]
-fn a_settlement_that_did_not_arrive_is_sent_again() {
+fn unapplied_settlement_is_resent() {
     let (mut run, held) = Run::completing();
     let still = mine(&mut run, &held, RecordState::Started { lease_until: held.lease_until });
     assert_eq!(run.feed(LOST()), Action::Read);
     let again = run.feed(Event::Found(Some(still.clone())));
-    assert!(matches!(again, Action::Apply(Write::Settle { .. })), "at once, the first time");
+    assert!(matches!(again, Action::Apply(Write::Settle { .. })), "without a pause, the first time");
     for nth in 1..RETRIES {
         assert_eq!(run.feed(LOST()), Action::Read);
         assert_eq!(run.feed(Event::Found(Some(still.clone()))), Action::Pause(nth));
@@ -20,7 +20,7 @@ fn a_settlement_that_did_not_arrive_is_sent_again() {
 }
 
 #[test]
-fn a_settlement_survives_definite_errors() {
+fn settlement_retries_definite_errors() {
     use StoreErrorKind::*;
     for (kind, refusal) in [
         (Unavailable, Refusal::Unavailable),
@@ -43,7 +43,7 @@ fn a_settlement_survives_definite_errors() {
 }
 
 #[test]
-fn the_read_that_resolves_a_doubt_is_retried() {
+fn ambiguous_settlements_read_is_retried() {
     let (mut run, held) = Run::completing();
     let settled = mine(&mut run, &held, RecordState::Completed(outcome()));
     assert_eq!(run.feed(LOST()), Action::Read);
@@ -61,7 +61,7 @@ fn the_read_that_resolves_a_doubt_is_retried() {
 }
 
 #[test]
-fn a_settlement_is_given_up_when_its_time_ends() {
+fn settlement_retries_stop_at_the_time_limit() {
     let answer_by = NOW.saturating_add(Duration::from_secs(5));
     for (limits, ends) in [
         (Limits::unknown(SETTLE_WITHIN), NOW.saturating_add(SETTLE_WITHIN)),
@@ -79,7 +79,7 @@ fn a_settlement_is_given_up_when_its_time_ends() {
         assert_eq!(
             settling(ends.saturating_sub(LAST_TRY)),
             Action::Pause(0),
-            "also after the lease has passed"
+            "even after the lease has ended"
         );
         let late = Timestamp::from_millis(ends.saturating_sub(LAST_TRY).as_millis() + 1);
         assert_eq!(settling(late), Action::Settled(End::Unrecorded(Refusal::Unavailable)));
@@ -87,7 +87,7 @@ fn a_settlement_is_given_up_when_its_time_ends() {
 }
 
 #[test]
-fn a_call_never_outlasts_its_limit() {
+fn store_calls_end_by_their_limit() {
     let at = |secs: f64| NOW.saturating_add(Duration::from_secs_f64(secs));
     let limits = Limits {
         ask_by: Some(at(2.5)),
@@ -106,7 +106,7 @@ fn a_call_never_outlasts_its_limit() {
     assert_eq!(giving_up.state.call_until(NOW), Some(at(2.75)), "its release");
     let own = mine_as_claimed(&run);
     assert!(matches!(run.feed(Event::Found(Some(own))), Action::Claimed(_)));
-    assert_eq!(run.state.call_until(NOW), None, "the handler's time is its own");
+    assert_eq!(run.state.call_until(NOW), None, "no call limits the handler");
     for (now, until) in [
         (0.0, 1.375),
         (2.0, 2.375),
@@ -122,7 +122,7 @@ fn a_call_never_outlasts_its_limit() {
 }
 
 #[test]
-fn a_settlement_call_ends_before_its_lease() {
+fn settlement_call_ends_before_its_lease() {
     let at = |secs| NOW.saturating_add(Duration::from_secs(secs));
     let mut run = Run { state: State::new(plan(Execution::AtLeastOnce)), now: NOW };
     run.feed(Event::Begin);
@@ -137,11 +137,11 @@ fn a_settlement_call_ends_before_its_lease() {
 }
 
 #[test]
-fn only_unstorable_content_is_recorded_without_its_response() {
+fn only_unstorable_responses_are_omitted() {
     let (mut run, _) = Run::completing();
     let unstorable = fault(StoreErrorKind::Unstorable, false);
     let Action::Apply(Write::Settle { settlement, .. }) = run.feed(unstorable.clone()) else {
-        panic!("given up")
+        panic!("not sent without its response")
     };
     assert!(matches!(settlement, Settlement::Complete(Outcome::Omitted, _)));
     assert_eq!(run.feed(unstorable), Action::Settled(End::Unrecorded(Refusal::Rejected)));
@@ -161,7 +161,7 @@ fn interruption_is_remembered_across_release_and_reclaim() {
         ),
         (started(-60_000), true),
     ] {
-        let (mut run, action) = Run::meets(Execution::AtLeastOnce, there.clone());
+        let (mut run, action) = Run::claiming_over(Execution::AtLeastOnce, there.clone());
         let Action::Apply(write) = action else { panic!("not claimed: {there:?}") };
         assert_eq!(write.lock().unwrap().interrupted, is_takeover, "{there:?}");
         let Action::Claimed(held) = run.feed(Event::Answered(WriteOutcome::Applied)) else {
@@ -178,7 +178,7 @@ fn interruption_is_remembered_across_release_and_reclaim() {
 }
 
 #[test]
-fn at_most_once_a_claim_never_expires_until_it_is_settled() {
+fn unsettled_at_most_once_claims_never_expire() {
     let mut run = Run::with(Execution::AtMostOnce);
     let Action::Apply(claim) = run.feed(Event::Begin) else { panic!("not claimed") };
     assert_eq!(claim.lock().unwrap().expires_at, None);
@@ -192,9 +192,9 @@ fn at_most_once_a_claim_never_expires_until_it_is_settled() {
     }
     // The lease ended long ago.
     let forever = Record { expires_at: None, ..started(-1_000_000_000) };
-    let (_, action) = Run::meets(Execution::AtMostOnce, forever.clone());
+    let (_, action) = Run::claiming_over(Execution::AtMostOnce, forever.clone());
     assert_eq!(action, Action::Refused(Refusal::OutcomeUnknown));
-    let (_, action) = Run::meets(Execution::AtMostOnce, of_another_request(forever));
+    let (_, action) = Run::claiming_over(Execution::AtMostOnce, of_another_request(forever));
     assert_eq!(action, Action::Refused(Refusal::Mismatch));
 }
 
@@ -205,12 +205,12 @@ fn mine_as_claimed(run: &Run) -> Record {
 }
 
 #[test]
-fn a_claim_to_record_an_outcome_is_retried() {
+fn claim_for_recording_is_retried() {
     for event in [fault(StoreErrorKind::Unavailable, false), LOST()] {
         let (mut run, _) = Run::completing();
         assert!(matches!(run.feed(refused(None)), Action::Apply(Write::Claim(_))));
         let given_up = Action::Settled(End::Unrecorded(Refusal::Unavailable));
-        assert_eq!(run.clone().gives_up(&event), (given_up, RETRIES));
+        assert_eq!(run.clone().retry_until_end(&event), (given_up, RETRIES));
         run.feed(fault(StoreErrorKind::Unavailable, false));
         assert!(matches!(run.feed(Event::Resumed), Action::Apply(Write::Claim(_))));
         assert!(matches!(
@@ -265,7 +265,7 @@ fn claim_in_doubt_is_resent_unchanged() {
 }
 
 #[test]
-fn a_release_that_was_fenced_gives_nothing_back() {
+fn fenced_release_reports_fenced() {
     for left in [None, Some(completed()), Some(started(20_000)), Some(record(RecordState::Released, 10))] {
         let (mut run, _) = Run::holding();
         run.feed(Event::Settle(RELEASE));

@@ -11,7 +11,7 @@ fn other_outcome() -> Outcome {
 }
 
 /// The record after `write` was applied to `record`.
-fn made(write: &Write, record: Option<&Record>) -> Record {
+fn applied(write: &Write, record: Option<&Record>) -> Record {
     write.apply_to(record).unwrap()
 }
 
@@ -34,20 +34,20 @@ fn open() -> Run {
 }
 
 #[test]
-fn who_gives_the_key_back_and_finds_its_transaction_made_answers_with_that() {
+fn late_applied_transaction_supersedes_the_settlement() {
     let (run, held) = Run::holding();
     let (run, late) = declined_in_doubt(run);
-    let stands = made(&late, Some(&mine(&mut run.clone(), &held, started(0).state)));
+    let after = applied(&late, Some(&mine(&mut run.clone(), &held, started(0).state)));
     for intent in [RELEASE, Intent::Complete(other_outcome()), Intent::Fail(other_outcome())] {
         let mut run = run.clone();
         assert!(matches!(run.feed(Event::Settle(intent)), Action::Apply(Write::Settle { .. })));
-        let end = run.feed(refused(Some(stands.clone())));
-        assert_eq!(end, Action::Settled(End::Superseded(stands.clone())));
+        let end = run.feed(refused(Some(after.clone())));
+        assert_eq!(end, Action::Settled(End::Superseded(after.clone())));
     }
 }
 
 #[test]
-fn what_may_still_be_made_is_not_told_to_be_not_made_because_nothing_else_was_stored() {
+fn ambiguous_commit_is_unresolved_after_failed_settlement() {
     let (run, held) = Run::holding();
     let (run, _) = declined_in_doubt(run);
     for intent in [RELEASE, Intent::Complete(other_outcome()), Intent::Fail(other_outcome())] {
@@ -55,7 +55,7 @@ fn what_may_still_be_made_is_not_told_to_be_not_made_because_nothing_else_was_st
         assert!(matches!(run.feed(Event::Settle(intent)), Action::Apply(Write::Settle { .. })));
         let unresolved = Action::Settled(End::Unresolved(Some(claimable_at(held.lease_until))));
         let down = fault(StoreErrorKind::Unavailable, false);
-        assert_eq!(run.gives_up(&down), (unresolved, RETRIES));
+        assert_eq!(run.retry_until_end(&down), (unresolved, RETRIES));
     }
     // A stored settlement fences it.
     let mut fenced = run.clone();
@@ -64,7 +64,7 @@ fn what_may_still_be_made_is_not_told_to_be_not_made_because_nothing_else_was_st
 }
 
 #[test]
-fn without_a_claim_what_may_still_be_made_is_not_told_to_be_not_made() {
+fn ambiguous_optimistic_commit_is_unresolved_after_release() {
     let (mut run, _) = declined_in_doubt(open());
     assert_eq!(run.feed(Event::Settle(RELEASE)), Action::Settled(End::Unresolved(None)));
 
@@ -76,7 +76,7 @@ fn without_a_claim_what_may_still_be_made_is_not_told_to_be_not_made() {
 }
 
 #[test]
-fn without_a_claim_nothing_runs_when_no_time_is_left_but_what_is_there_is_replayed() {
+fn optimistic_run_without_time_only_replays() {
     let found = [
         (None, Action::Refused(Refusal::NoTimeLeft)),
         (Some(record(RecordState::Released, 10)), Action::Refused(Refusal::NoTimeLeft)),
@@ -92,7 +92,7 @@ fn without_a_claim_nothing_runs_when_no_time_is_left_but_what_is_there_is_replay
 }
 
 #[test]
-fn an_extension_that_was_given_up_does_not_keep_the_next_one_from_being_sent() {
+fn abandoned_extension_does_not_block_the_next() {
     let (mut run, held) = Run::holding();
     for seconds in [1, 2] {
         let until = held.lease_until.saturating_add(Duration::from_secs(seconds));

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn random_operations_answer_as_the_naive_model_does() {
+    fn random_operations_match_the_naive_model() {
         let [a, b, c, d, e, f, g, h, ..] = random_bits("a test").unwrap();
         let seed = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
         eprintln!("seed {seed}");

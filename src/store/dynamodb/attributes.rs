@@ -48,7 +48,7 @@ pub struct AttributeNames {
     pub interrupted: String,
     /// The stored bytes of the response.
     pub response: String,
-    /// How the stored bytes encode the response, and how many siblings hold them.
+    /// How the stored bytes encode the response, and how many chunks hold them.
     pub response_encoding: String,
     /// The response's length.
     pub response_length: String,

@@ -92,10 +92,10 @@ impl DynamoDbStoreBuilder {
     }
 
     /// Stores a response of up to this many bytes, after encoding, in the record itself, and a larger one in
-    /// siblings. Default 32 KiB, at most 350 KiB.
+    /// chunks. Default 32 KiB, at most 350 KiB.
     ///
     /// A duplicate's write fails on the record's condition, and DynamoDB bills that by the record's size. So a
-    /// larger limit makes duplicates more expensive, and a smaller one makes them read siblings.
+    /// larger limit makes duplicates more expensive, and a smaller one makes them read chunks.
     pub fn inline_limit(mut self, bytes: usize) -> Self {
         self.inline_limit = bytes;
         self

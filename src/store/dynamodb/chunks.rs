@@ -19,25 +19,25 @@ use crate::{
     time::Timestamp,
 };
 
-/// The maximum number of response bytes in one sibling. With the key, an item stays under DynamoDB's 400 KB
+/// The maximum number of response bytes in one chunk. With the key, an item stays under DynamoDB's 400 KB
 /// (409,600 bytes; a partition key has at most 2,048, an attribute's name at most 255).
-pub(super) const PART_BYTES: usize = 380 * 1024;
-/// How many siblings are in flight at once: enough to hide the round trips, few enough for a function with
+pub(super) const CHUNK_BYTES: usize = 380 * 1024;
+/// How many chunks are in flight at once: enough to hide the round trips, few enough for a function with
 /// little memory.
 const CONCURRENCY: usize = 4;
-/// How many siblings are written at once to one partition. It accepts 1,000 write units a second, and a sibling
+/// How many chunks are written at once to one partition. It accepts 1,000 write units a second, and a chunk
 /// takes 380 of them ("Best practices for designing and using partition keys effectively", DynamoDB developer
 /// guide).
-const WRITES_PER_PARTITION: usize = 1_000 * 1024 / PART_BYTES;
-/// How much longer siblings live than their record, so that the sweeper doesn't remove them first.
+const WRITES_PER_PARTITION: usize = 1_000 * 1024 / CHUNK_BYTES;
+/// How much longer chunks live than their record, so that the sweeper doesn't remove them first.
 const OUTLIVES_RECORD_BY: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl DynamoDbStore {
     fn chunk_key(&self, key: &StoredKey, owner: Owner, index: u32) -> Item {
         if self.inner.sort_key.is_some() {
-            self.item_key(key.as_str(), || format!("chunk#{owner}#{index}"))
+            self.item_key(key.as_str(), || format!("part#{owner}#{index}"))
         } else {
-            self.item_key(&format!("{key}#chunk#{owner}#{index}"), String::new)
+            self.item_key(&format!("{key}#part#{owner}#{index}"), String::new)
         }
     }
 
@@ -59,7 +59,7 @@ impl DynamoDbStore {
         let Some(item) = item else {
             return Err(self.corrupt(key, &format!("chunk {index} of its response is missing")));
         };
-        codec::decode_part(item, &self.inner.attributes).ok_or_else(|| {
+        codec::decode_chunk(item, &self.inner.attributes).ok_or_else(|| {
             let attribute = self.inner.attributes.of(Attribute::Response);
             self.corrupt(key, &format!("chunk {index} of its response has no `{attribute}` of type B"))
         })
@@ -75,12 +75,12 @@ impl DynamoDbStore {
         self.check_sort_key(key).await?;
         let expires_at = expires_at.saturating_add(OUTLIVES_RECORD_BY);
         // An empty response becomes one empty chunk, because a record that says "split" needs one to read.
-        let count = u32::try_from(bytes.len().div_ceil(PART_BYTES).max(1)).unwrap_or(u32::MAX);
+        let count = u32::try_from(bytes.len().div_ceil(CHUNK_BYTES).max(1)).unwrap_or(u32::MAX);
         let chunk = |index: u32| {
-            let start = index as usize * PART_BYTES;
-            bytes.slice(start..bytes.len().min(start + PART_BYTES))
+            let start = index as usize * CHUNK_BYTES;
+            bytes.slice(start..bytes.len().min(start + CHUNK_BYTES))
         };
-        // With a sort key, the siblings have the record's partition key, so they're in its partition.
+        // With a sort key, the chunks have the record's partition key, so they're in its partition.
         let concurrency = if self.inner.sort_key.is_some() { WRITES_PER_PARTITION } else { CONCURRENCY };
         stream::iter(0..count)
             .map(|index| self.put_chunk(self.chunk_key(key, owner, index), chunk(index), expires_at))

@@ -63,7 +63,7 @@ pub(super) fn sha256(digest: &[u8; 32]) -> AttributeValue {
     text(Hex(digest).to_string())
 }
 
-/// The `response_encoding` of a kept response: its form, and its number of siblings.
+/// The `response_encoding` of a kept response: its form, and its number of chunks.
 pub(super) fn encoding(response: &StoredResponse) -> AttributeValue {
     let how = match response.encoding {
         Encoding::Identity => "identity",
@@ -173,8 +173,8 @@ pub(super) fn decode(item: Item, names: &AttributeNames) -> Result<Record, Unrea
     Ok(record)
 }
 
-/// The response bytes in a sibling item.
-pub(super) fn decode_part(mut item: Item, names: &AttributeNames) -> Option<Bytes> {
+/// The response bytes in a chunk's item.
+pub(super) fn decode_chunk(mut item: Item, names: &AttributeNames) -> Option<Bytes> {
     match item.remove(names.of(Attribute::Response)) {
         Some(AttributeValue::B(kept)) => Some(kept.into_inner().into()),
         _ => None,
@@ -224,7 +224,7 @@ fn outcome(fields: &mut Fields<'_>) -> Result<Outcome, Unreadable> {
 enum Kept {
     /// The response wasn't kept.
     Omitted,
-    /// The response was kept in this form, in this many siblings or in the record.
+    /// The response was kept in this form, in this many chunks or in the record.
     Somewhere(Encoding, Option<u32>),
 }
 

@@ -30,7 +30,7 @@ impl DynamoDbStore {
     /// operator, not for a handler, since DynamoDB bills every item that it reads by its size. A page can be
     /// empty even if more follow.
     ///
-    /// It omits siblings of responses. If the table has a sort key, it omits everything that isn't a record.
+    /// It omits chunks of responses. If the table has a sort key, it omits everything that isn't a record.
     /// Each record is read consistently, but the scan isn't a snapshot.
     ///
     /// Needs `dynamodb:Scan`.
@@ -60,7 +60,7 @@ impl DynamoDbStore {
     /// # }
     /// ```
     pub async fn scan(&self, from: Option<ScanPosition>) -> Result<ScanPage, StoreError> {
-        // No name in a stored key's scope can contain a `#`, so only a sibling's key contains this.
+        // No name in a stored key's scope can contain a `#`, so only a chunk's key contains this.
         let (filter, name, value) = match &self.inner.sort_key {
             Some(sort_key) => ("#key = :value", sort_key.as_str(), RECORD_SORT_KEY),
             None => ("NOT contains(#key, :value)", self.inner.attributes.of(Attribute::Id), "#part#"),

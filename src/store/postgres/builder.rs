@@ -23,7 +23,7 @@ const DEFAULT_TABLE: &str = "idempotency";
 /// A Lambda sandbox handles one request or one batch at a time. More connections would only burden the server,
 /// which holds them for every sandbox.
 const DEFAULT_CONNECTIONS: usize = 2;
-/// With the statement's timeout, this limits a call to 2.5 s. The engine retries failed calls while the
+/// With the statement's timeout, this limits a call to 2.5 s. The library retries failed calls while the
 /// invocation has time.
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
 const DEFAULT_STATEMENT_TIMEOUT: Duration = Duration::from_secs(1);

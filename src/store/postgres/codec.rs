@@ -352,7 +352,7 @@ fn outcome(fields: &Fields<'_>) -> Result<Outcome, Unreadable> {
 enum Kept {
     /// The response wasn't kept.
     Omitted,
-    /// The response was kept in this form, in this many siblings or in the record.
+    /// The response was kept in this form, in this many chunks or in the record.
     Somewhere(Encoding, Option<u32>),
 }
 

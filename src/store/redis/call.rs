@@ -12,7 +12,7 @@ use super::{
 use crate::{store::StoreError, time::within};
 
 /// The maximum number of attempts without redirection: over the open connection, and over a new one if that one
-/// is dead. The engine retries failed calls with backoff.
+/// is dead. The library retries failed calls with backoff.
 const MAX_ATTEMPTS: usize = 2;
 /// The maximum number of redirections. A consistent cluster needs one.
 const MAX_REDIRECTIONS: usize = 5;

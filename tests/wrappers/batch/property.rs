@@ -2,9 +2,6 @@
 //! it's done, and a FIFO queue keeps its order. A failed run prints its seed, and `IDEMPOTENCY_TEST_SEED` runs
 //! only that one.
 
-#[path = "../../../src/conformance/random.rs"]
-mod random;
-
 use std::{
     collections::{BTreeMap, BTreeSet},
     env,
@@ -12,8 +9,8 @@ use std::{
 };
 
 use lambda_idempotency::{store::BoxFuture, time::SystemClock};
-use random::Random;
 use serde_json::Value;
+use testkit::random::Random;
 
 use super::{
     support::{Counting, told},
@@ -78,7 +75,7 @@ impl Queue {
             group: random.below(3),
         });
         let sent = sent.collect();
-        let policy = *random.pick(&[OnPermanentFailure::Return, OnPermanentFailure::Acknowledge]);
+        let policy = [OnPermanentFailure::Return, OnPermanentFailure::Acknowledge][random.index(2)];
         let is_fifo = random.below(2) == 0;
         let clock = Paused::new();
         let bench = Bench::over(Arc::new(MemoryStore::new()), |builder| builder.clock(clock.clone()));

@@ -136,7 +136,7 @@ impl Store for Counting {
     }
 }
 
-/// The engine, store and orders that a test's workers share.
+/// The `Idempotency`, store and orders that a test's workers share.
 #[derive(Clone)]
 pub(super) struct Bench {
     pub(super) idempotency: Idempotency,

@@ -17,7 +17,7 @@ use crate::{api::Ahead, recording};
 /// Longer than a lease plus the skew margin.
 const STALE: u64 = 70;
 
-/// An engine on a memory store, with a clock that the test can move forward.
+/// An `Idempotency` on a memory store, with a clock that the test can move forward.
 struct Bench {
     store: MemoryStore,
     clock: Ahead,

@@ -1,0 +1,62 @@
+//! Repeats one case of `benches/overhead` a given number of times. `scripts/bench-instructions` counts its
+//! instructions.
+//!
+//! ```text
+//! overhead_once CASE COUNT      first-bare, first-run, duplicate-bare, duplicate-run, …
+//! overhead_once keys COUNT      COUNT different keys through one `Idempotency`; prints the memory in use
+//! overhead_once cached-keys COUNT      the same, with a local cache of 16 MiB
+//! ```
+
+mod cases;
+
+use std::io::Write as _;
+
+use cases::{CASES, Failure, LOCAL_CACHE, Prepared, Run, Wire};
+
+fn main() -> Result<(), Failure> {
+    let mut arguments = std::env::args().skip(1);
+    let (Some(name), Some(count), None) = (arguments.next(), arguments.next(), arguments.next()) else {
+        return Err("usage: overhead_once CASE COUNT".into());
+    };
+    let count: u32 = count.parse()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        match name.as_str() {
+            "keys" => return Box::pin(keys(count, 0)).await,
+            "cached-keys" => return Box::pin(keys(count, LOCAL_CACHE)).await,
+            _ => {}
+        }
+        let (_, case) = CASES.into_iter().find(|(known, _)| *known == name).ok_or_else(|| {
+            format!("there's no case {name:?}; the cases are {}", CASES.map(|(known, _)| known).join(", "))
+        })?;
+        let prepared = Prepared::new(case).await?;
+        for _ in 0..count {
+            prepared.once().await?;
+        }
+        Ok(())
+    })
+}
+
+/// Prints the memory in use after a tenth of the keys, when every pool and cache has reached its size, and
+/// after all of them.
+async fn keys(count: u32, local_cache: usize) -> Result<(), Failure> {
+    let run = Run::new(Wire::Applies, local_cache)?;
+    let mut output = std::io::stdout().lock();
+    for nth in 1..=count {
+        run.once(&format!("pay_{nth:014}")).await?;
+        if nth == count.div_ceil(10) || nth == count {
+            writeln!(output, "{nth} {}", resident_kib()?)?;
+        }
+    }
+    Ok(())
+}
+
+/// The process's resident memory, as Linux reports it.
+fn resident_kib() -> Result<u64, Failure> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    Ok(line
+        .and_then(|line| line.split_whitespace().next())
+        .ok_or("this system doesn't report VmRSS")?
+        .parse()?)
+}

@@ -1,0 +1,22 @@
+//! Tests the deployed form: each function answers every event as the event's name says, the template fits the
+//! functions, and cargo-lambda runs them.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
+
+mod any_api;
+mod any_source;
+mod any_work;
+mod aws;
+mod cargo_lambda;
+mod client;
+mod contract;
+mod emulator;
+mod events;
+mod in_transaction;
+mod shapes;
+mod silence;
+mod sources;
+mod stage;
+mod template;
+
+use testkit::{api, cases, clauses, front_ends, http_server, secrets};

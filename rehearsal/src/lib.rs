@@ -1,0 +1,174 @@
+//! The rehearsal: runs a function as it would be deployed, delivers events to it twice, concurrently, and across
+//! crashes and lost responses, and reports the outcome as a table.
+//!
+//! [`main`] is the command. Its parts are public, since other tests use them: the embedded DynamoDB
+//! ([`database`]), and functions in processes that can be frozen and killed, behind an emulator of Lambda's Runtime
+//! API ([`function`]). They promise no stable API.
+
+pub mod answer;
+mod batch;
+pub mod clock;
+mod columns;
+pub mod database;
+pub mod dynamodb;
+pub mod event;
+pub mod function;
+mod http;
+mod judge;
+pub mod problem;
+mod report;
+pub mod runs;
+mod runtime_api;
+mod stage;
+mod steps;
+mod wire;
+
+use std::{
+    io::IsTerminal as _,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use clap::Args;
+use tokio::sync::Mutex;
+
+use crate::problem::{Context, Problem, Result};
+use batch::Orders;
+use database::{Database, Tables};
+use event::{Event, Events};
+use function::Function;
+use report::Row;
+use stage::World;
+
+/// Options of a rehearsal.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Use the DynamoDB that is already there, such as DynamoDB Local, instead of an embedded one.
+    #[arg(long, value_name = "URL")]
+    endpoint_url: Option<String>,
+
+    /// Rehearse this function instead of the example: a command that starts its bootstrap.
+    #[arg(long, value_name = "COMMAND", requires = "event")]
+    function: Option<String>,
+
+    /// The event for --function: any JSON. An `idempotency-key` header in it gets a fresh value in each step.
+    #[arg(long, value_name = "FILE", requires = "function")]
+    event: Option<PathBuf>,
+
+    /// Count the lines of --function's output that contain TEXT as runs of its handler.
+    #[arg(long, value_name = "TEXT", requires = "function")]
+    count_runs: Option<String>,
+
+    /// Print the table as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the rehearsal. The exit code says whether every check passed.
+pub fn main(arguments: &Arguments) -> Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    runtime.context("couldn't start the asynchronous runtime")?.block_on(rehearse(arguments))
+}
+
+async fn rehearse(arguments: &Arguments) -> Result<ExitCode> {
+    let world = set_up(arguments).await?;
+    let started = clock::start();
+    let played = play(&world).await;
+    take_down(&world).await;
+    let rows = played?;
+
+    print_report(&rows, arguments.json);
+    eprintln!("{}", report::summary(&rows, started.elapsed().as_secs_f32()));
+    Ok(if report::all_ok(&rows) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Builds the function, and starts or finds DynamoDB.
+async fn set_up(arguments: &Arguments) -> Result<World> {
+    let Subject { function, events, orders } = subject(arguments).await?;
+    let database = match &arguments.endpoint_url {
+        Some(url) => Database::at(url).await?,
+        None => Database::embedded().await?,
+    };
+    let run_id = format!("{:x}-{}", clock::now_ms(), std::process::id());
+    let tables = Tables {
+        idempotency: format!("idempotency-rehearsal-{run_id}"),
+        payments: format!("payments-rehearsal-{run_id}"),
+    };
+    let kind = if database.is_embedded() { "embedded" } else { "given" };
+    eprintln!("DynamoDB: {kind}, at {}", database.endpoint());
+    if !events.take_keys() {
+        eprintln!(
+            "The event has no `idempotency-key` header: its key is fixed, and each step gets a fresh table."
+        );
+    }
+    let is_payments = arguments.function.is_none();
+    let show = |line: &str| eprintln!("{line}");
+    let created = Mutex::default();
+    Ok(World { function, is_payments, events, orders, database, tables, created, run_id, show })
+}
+
+/// Creates the tables, and runs the steps until they end or the user interrupts them.
+async fn play(world: &World) -> Result<Vec<Row>> {
+    world.create_idempotency_table(&world.tables.idempotency).await?;
+    if world.is_payments {
+        world.create_payments_table(&world.tables.payments).await?;
+    }
+    tokio::select! {
+        played = steps::play(world) => played,
+        _ = tokio::signal::ctrl_c() => Err(Problem::new("interrupted")),
+    }
+}
+
+/// The function under test and its events; the other example too, unless it's the user's function.
+struct Subject {
+    function: Function,
+    events: Events,
+    orders: Option<Orders>,
+}
+
+/// The user's function with its event, or both example functions with theirs.
+async fn subject(arguments: &Arguments) -> Result<Subject> {
+    if let (Some(command), Some(event)) = (&arguments.function, &arguments.event) {
+        let function = Function::from_command(command, arguments.count_runs.clone())?;
+        eprintln!("Rehearsing {command}");
+        let events = Events::of_one(Event::read(event)?);
+        return Ok(Subject { function, events, orders: None });
+    }
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    if !workspace.join("events/payments").is_dir() {
+        return Err(Problem::new(
+            "rehearsing the example functions needs a clone of the repository: run the command there, or name your own \
+             function with --function and --event",
+        ));
+    }
+    eprintln!("Building the example functions: cargo build --bin payments --bin orders");
+    let events = Events::of_payments(&workspace.join("events/payments"))?;
+    let function = Function::build_example(&workspace, "payments", "creating payment").await?;
+    let orders = Function::build_example(&workspace, "orders", "shipping an order").await?;
+    let orders = Some(Orders::new(orders, &workspace.join("events/orders"))?);
+    Ok(Subject { function, events, orders })
+}
+
+/// Removes the tables from a DynamoDB that outlives the rehearsal. If that fails, it prints the table's name
+/// and goes on.
+async fn take_down(world: &World) {
+    if world.database.is_embedded() {
+        return;
+    }
+    for table in world.created.lock().await.drain(..) {
+        if let Err(problem) = world.database.delete_table(&table).await {
+            eprintln!("idempotency-rehearse: couldn't delete the table {table}: {problem}");
+        }
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "the report is the command's output")]
+fn print_report(rows: &[Row], as_json: bool) {
+    if as_json {
+        print!("{}", report::json(rows));
+    } else {
+        let stdout = std::io::stdout();
+        let colour = stdout.is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        print!("\n{}\n", report::table(rows, colour));
+    }
+}

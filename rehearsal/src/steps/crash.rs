@@ -1,0 +1,376 @@
+//! Steps 5 and 6: processes that are killed, or frozen past their leases, between claim and completion.
+
+use serde_json::Value;
+
+use super::first_status;
+use crate::{
+    answer::Answer,
+    clock,
+    function::{Delivery, Sandbox},
+    judge::Verdict,
+    problem::Result,
+    report::{Row, outcome_of},
+    stage::{Form, LEASE_LIMIT, Measured, ORDINARY_LIMIT, Stage, World},
+    wire::{Hold, Meaning},
+};
+
+/// The table's text if the request to hold never came.
+const NOT_HELD: &str = "(not interrupted in time)";
+
+/// Where a process is killed or frozen: at the request that the wire holds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Point {
+    step: &'static str,
+    name: &'static str,
+    stage: &'static str,
+    form: Form,
+    held: Meaning,
+    at: &'static str,
+    /// Whether the payment was made before.
+    paid: bool,
+}
+
+/// The payment is committed with the outcome, or not made.
+pub(super) const KILLED_AT_COMMIT: Point = Point {
+    step: "13",
+    name: "killed before its transaction",
+    stage: "killed-at-commit",
+    form: Form::Transaction,
+    held: Meaning::Settle,
+    at: "none: SIGKILL at its transaction",
+    paid: false,
+};
+
+/// The points that the wire can recognise: for an unknown function, only its completion.
+pub(super) fn points(world: &World) -> Vec<Point> {
+    let completion = "none: SIGKILL at its completion";
+    if !world.is_payments {
+        let name = "killed before its completion";
+        return vec![Point {
+            step: "5",
+            name,
+            stage: "killed",
+            form: Form::Handler,
+            held: Meaning::Settle,
+            at: completion,
+            paid: false,
+        }];
+    }
+    vec![
+        Point {
+            step: "5a",
+            name: "killed before its effect",
+            stage: "killed-before",
+            form: Form::Handler,
+            held: Meaning::Payment,
+            at: "none: SIGKILL at its payment",
+            paid: false,
+        },
+        Point {
+            step: "5b",
+            name: "killed after its effect",
+            stage: "killed-after",
+            form: Form::Handler,
+            held: Meaning::Settle,
+            at: completion,
+            paid: true,
+        },
+    ]
+}
+
+/// A step whose process was killed, and whose lease still holds.
+#[derive(Debug)]
+pub(super) struct Killed<'w> {
+    stage: Stage<'w>,
+    point: Point,
+    delivered_at_ms: u64,
+    rows: Vec<Row>,
+}
+
+/// Runs step 5 up to the redelivery before the lease expires.
+pub(super) async fn kill(world: &World, point: Point) -> Result<Killed<'_>> {
+    let stage = Stage::open_in(world, point.form, point.stage).await?;
+    let name = (point.step, point.name);
+    let mut sandbox = stage.sandbox().await?;
+    let mut hold = stage.wire.hold(point.held);
+
+    let mark = stage.mark().await?;
+    let delivered_at_ms = clock::now_ms();
+    let _unanswered = sandbox.deliver(&stage.events.first, LEASE_LIMIT);
+    let held = hold.reached(LEASE_LIMIT).await;
+    sandbox.kill().await?;
+    drop(hold);
+    sandbox.catch_up().await;
+    let measured = stage.since(&mark).await?;
+    let verdict = interrupted(&measured, held, point.paid);
+    let (delivered, answered) = (stage.events.first.summary(), if held { point.at } else { NOT_HELD });
+    let mut rows = vec![stage.done(Row::new(name, delivered, answered, &measured, verdict))];
+
+    let mark = stage.mark().await?;
+    let refused = stage.deliver(&stage.events.again).await?;
+    let measured = stage.since(&mark).await?;
+    let mut verdict = Verdict::default();
+    verdict.in_progress(&refused).runs(&measured, 0).payments(&measured, 0);
+    verdict.claims(&measured, 0).requests(&measured, 1);
+    rows.push(stage.done(Row::new(name, "again, within the lease", &refused, &measured, verdict)));
+    Ok(Killed { stage, point, delivered_at_ms, rows })
+}
+
+/// Checks a run that was stopped between its claim and its completion: it claimed, ran, and settled nothing.
+fn interrupted(measured: &Measured, held: bool, paid: bool) -> Verdict {
+    let mut verdict = Verdict::default();
+    verdict
+        .must(held, || format!("it didn't send the request to interrupt within {} s", LEASE_LIMIT.as_secs()));
+    verdict.runs(measured, 1).payments(measured, usize::from(paid));
+    verdict.claims(measured, 1).settled(measured, 0).requests(measured, 1);
+    verdict
+}
+
+impl Killed<'_> {
+    /// Redelivers after the lease expired: the claim is taken over, and the order paid once in all.
+    pub(super) async fn after_the_lease(self) -> Result<Vec<Row>> {
+        let Self { stage, point, delivered_at_ms, mut rows } = self;
+        stage.lease_passed(delivered_at_ms).await?;
+        let (answer, measured) = take_over(&stage).await?;
+        let mut verdict = taken_over(stage.world, &answer, &measured);
+        verdict.payments(&measured, usize::from(!point.paid));
+        paid_once(&stage, &mut verdict).await?;
+        let name = (point.step, point.name);
+        rows.push(stage.done(Row::new(name, "again, after the lease", &answer, &measured, verdict)));
+        Ok(rows)
+    }
+}
+
+pub(super) async fn take_over(stage: &Stage<'_>) -> Result<(Answer, Measured)> {
+    let mark = stage.mark().await?;
+    let answer = stage.deliver(&stage.events.again).await?;
+    Ok((answer, stage.since(&mark).await?))
+}
+
+/// Checks a takeover: a first response and one run; a lost claim, the takeover, and the completion.
+pub(super) fn taken_over(world: &World, answer: &Answer, measured: &Measured) -> Verdict {
+    let mut verdict = Verdict::default();
+    verdict.fresh(answer, first_status(world)).runs(measured, 1);
+    verdict.claims(measured, 1).settled(measured, 1);
+    if world.is_payments {
+        verdict.requests(measured, 3);
+    }
+    verdict
+}
+
+pub(super) async fn paid_once(stage: &Stage<'_>, verdict: &mut Verdict) -> Result<()> {
+    let total = stage.payments().await?;
+    verdict.must(!stage.world.is_payments || total == 1, || format!("{total} payments in all (expected 1)"));
+    Ok(())
+}
+
+/// The transaction arrives after the successor's was applied.
+pub(super) const FROZEN_AT_COMMIT: Point = Point {
+    step: "14",
+    name: "frozen at its transaction",
+    stage: "frozen-at-commit",
+    form: Form::Transaction,
+    held: Meaning::Settle,
+    at: "none: SIGSTOP at its transaction",
+    paid: false,
+};
+
+/// The points that the wire can recognise: for an unknown function, only its completion.
+pub(super) fn freezes(world: &World) -> Vec<Point> {
+    let completion = Point {
+        step: "6b",
+        name: "frozen at its completion",
+        stage: "frozen-after",
+        form: Form::Handler,
+        held: Meaning::Settle,
+        at: "none: SIGSTOP at its completion",
+        paid: true,
+    };
+    if !world.is_payments {
+        return vec![Point { step: "6", paid: false, ..completion }];
+    }
+    let handler = Point {
+        step: "6a",
+        name: "frozen in its handler",
+        stage: "frozen-before",
+        form: Form::Handler,
+        held: Meaning::Payment,
+        at: "none: SIGSTOP at its payment",
+        paid: false,
+    };
+    vec![handler, completion]
+}
+
+/// A step whose process is frozen while the wire holds its request.
+#[derive(Debug)]
+pub(super) struct Frozen<'w> {
+    stage: Stage<'w>,
+    point: Point,
+    sandbox: Sandbox,
+    delivery: Delivery,
+    hold: Hold,
+    delivered_at_ms: u64,
+    rows: Vec<Row>,
+}
+
+/// Runs step 6 up to the freeze.
+pub(super) async fn freeze(world: &World, point: Point) -> Result<Frozen<'_>> {
+    let stage = Stage::open_in(world, point.form, point.stage).await?;
+    let sandbox = stage.sandbox().await?;
+    let mut hold = stage.wire.hold(point.held);
+
+    let mark = stage.mark().await?;
+    let delivered_at_ms = clock::now_ms();
+    let delivery = sandbox.deliver(&stage.events.first, LEASE_LIMIT);
+    let held = hold.reached(LEASE_LIMIT).await;
+    sandbox.freeze().await?;
+    sandbox.catch_up().await;
+    let measured = stage.since(&mark).await?;
+    let verdict = interrupted(&measured, held, point.paid);
+    let (delivered, answered) = (stage.events.first.summary(), if held { point.at } else { NOT_HELD });
+    let name = (point.step, point.name);
+    let rows = vec![stage.done(Row::new(name, delivered, answered, &measured, verdict))];
+    Ok(Frozen { stage, point, sandbox, delivery, hold, delivered_at_ms, rows })
+}
+
+impl Frozen<'_> {
+    /// Redelivers, which takes the claim over, then thaws the process: its handler is cut off, or its
+    /// completion is fenced.
+    pub(super) async fn after_the_lease(self) -> Result<Vec<Row>> {
+        let Self { stage, point, mut sandbox, mut delivery, hold, delivered_at_ms, mut rows } = self;
+        let name = (point.step, point.name);
+        stage.lease_passed(delivered_at_ms).await?;
+        let (successor, measured) = take_over(&stage).await?;
+        let mut verdict = taken_over(stage.world, &successor, &measured);
+        verdict.payments(&measured, usize::from(!point.paid));
+        rows.push(stage.done(Row::new(name, "again, after the lease", &successor, &measured, verdict)));
+
+        let before = stage.record().await?;
+        let mark = stage.mark().await?;
+        // The held request is applied before the process is thawed. If its sender gave up waiting, it sends
+        // the request again.
+        if hold.release() {
+            stage.wire.answered_since(mark.wire).await;
+        }
+        sandbox.thaw().await?;
+        let late = sandbox.answer_within(&mut delivery, ORDINARY_LIMIT).await;
+        let measured = stage.since(&mark).await?;
+        // A handler that returns right after the thaw is too fast to be cut off.
+        let is_cut_off = point.held != Meaning::Settle && late.is_in_progress();
+        let mut verdict = match is_cut_off {
+            true => cut_off(&late, &measured),
+            false => fenced(&successor, &late, &measured),
+        };
+        paid_once(&stage, &mut verdict).await?;
+        unchanged(&before, &stage.record().await?, &mut verdict);
+        rows.push(stage.done(Row::new(name, "SIGCONT", &late, &measured, verdict)));
+        Ok(rows)
+    }
+}
+
+/// Checks a late executor: its completion is refused, and it answers with its successor's outcome.
+fn fenced(successor: &Answer, late: &Answer, measured: &Measured) -> Verdict {
+    let mut verdict = Verdict::default();
+    verdict.replay(successor, late).runs(measured, 0).payments(measured, 0);
+    verdict.claims(measured, 0).settled(measured, 0);
+    let tried = outcome_of(&measured.passed, Meaning::Settle);
+    verdict.must(!tried.is_empty(), || "its late completion never reached the wire".into());
+    verdict
+}
+
+/// Checks a handler that continues after its invocation's deadline: it does nothing more, and the caller
+/// should retry.
+pub(super) fn cut_off(late: &Answer, measured: &Measured) -> Verdict {
+    let mut verdict = Verdict::default();
+    verdict.in_progress(late).runs(measured, 0).payments(measured, 0).claims(measured, 0);
+    let tried = outcome_of(&measured.passed, Meaning::Settle);
+    verdict.must(tried.is_empty(), || "its handler was cut off, but it sent a completion".into());
+    verdict
+}
+
+/// Checks that the successor's record is the same before and after the late executor's answer.
+pub(super) fn unchanged(before: &Value, after: &Value, verdict: &mut Verdict) {
+    verdict.must(before == after, || {
+        format!("the record is no longer the successor's: {}", change(before, after))
+    });
+}
+
+/// The names of the attributes that differ.
+fn change(before: &Value, after: &Value) -> String {
+    let (Some(before), Some(after)) = (before.as_object(), after.as_object()) else {
+        return "it's gone".into();
+    };
+    let names = before.keys().chain(after.keys().filter(|name| !before.contains_key(*name)));
+    let changed: Vec<&str> =
+        names.filter(|name| before.get(*name) != after.get(*name)).map(String::as_str).collect();
+    format!("changed in {}", changed.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::StatusCode;
+    use serde_json::json;
+
+    use super::*;
+    use crate::wire::Exchange;
+
+    fn exchange(meaning: Meaning, status: StatusCode) -> Exchange {
+        let operation = "UpdateItem".into();
+        Exchange {
+            operation,
+            to_store: true,
+            meaning,
+            first_attempt: true,
+            id: None,
+            token: None,
+            status: Some(status),
+        }
+    }
+
+    fn measured(passed: Vec<Exchange>) -> Measured {
+        Measured { runs: Some(0), payments: Some(0), passed }
+    }
+
+    #[test]
+    fn a_late_completion_must_be_refused() {
+        let outcome = Answer::Payload(b"1".to_vec());
+        let refused = measured(vec![exchange(Meaning::Settle, StatusCode::BAD_REQUEST)]);
+        assert_eq!(fenced(&outcome, &outcome, &refused).faults(), Vec::<String>::new());
+        let applied = measured(vec![exchange(Meaning::Settle, StatusCode::OK)]);
+        assert_eq!(fenced(&outcome, &outcome, &applied).faults(), ["1 claim was settled (expected 0)"]);
+        let unseen = fenced(&outcome, &outcome, &measured(Vec::new())).faults();
+        assert_eq!(unseen, ["its late completion never reached the wire"]);
+        let own = Answer::Payload(b"2".to_vec());
+        let faults = fenced(&outcome, &own, &refused).faults();
+        assert_eq!(faults, ["expected the recorded answer, got a response of 1 bytes"]);
+    }
+
+    #[test]
+    fn cut_off_handler_settles_nothing() {
+        let refusal = Answer::Error { kind: "Idempotency.InProgress".into(), message: "cut off".into() };
+        assert_eq!(cut_off(&refusal, &measured(Vec::new())).faults(), Vec::<String>::new());
+        let settled = measured(vec![exchange(Meaning::Settle, StatusCode::BAD_REQUEST)]);
+        let faults = cut_off(&refusal, &settled).faults();
+        assert_eq!(faults, ["its handler was cut off, but it sent a completion"]);
+        assert_eq!(cut_off(&Answer::Payload(b"1".to_vec()), &measured(Vec::new())).faults().len(), 1);
+    }
+
+    #[test]
+    fn an_interrupted_run_settles_nothing() {
+        let claimed = Measured { runs: Some(1), ..measured(vec![exchange(Meaning::Claim, StatusCode::OK)]) };
+        assert_eq!(interrupted(&claimed, true, false).faults(), Vec::<String>::new());
+        let faults = interrupted(&claimed, false, true).faults();
+        assert_eq!(
+            faults,
+            ["it didn't send the request to interrupt within 3 s", "no payment was made (expected 1)"]
+        );
+    }
+
+    #[test]
+    fn changed_record_names_its_attributes() {
+        let (before, after) =
+            (json!({ "owner": 1, "status": 1 }), json!({ "owner": 2, "status": 1, "new": 1 }));
+        assert_eq!(change(&before, &after), "changed in owner, new");
+        assert_eq!(change(&before, &Value::Null), "it's gone");
+    }
+}

@@ -1,0 +1,179 @@
+use super::*;
+use crate::database::Database;
+
+const SOON: Duration = Duration::from_secs(5);
+
+struct Bench {
+    database: Database,
+    wire: Wire,
+}
+
+async fn bench() -> Bench {
+    let database = Database::embedded().await.unwrap();
+    let tables = Tables { idempotency: "records".into(), payments: "payments".into() };
+    database.create_idempotency_table("records").await.unwrap();
+    database.create_payments_table("payments").await.unwrap();
+    let wire = Wire::start(database.endpoint().clone(), tables).await.unwrap();
+    Bench { database, wire }
+}
+
+/// Sends a request like an SDK. An error means that the connection was cut.
+async fn call(to: String, operation: &'static str, request: Value) -> Result<StatusCode, String> {
+    let request = Request::post("/")
+        .header("host", "dynamodb")
+        .header("content-type", "application/x-amz-json-1.0")
+        .header("x-amz-target", format!("DynamoDB_20120810.{operation}"))
+        .header("x-amz-date", "20261120T000000Z")
+        .header("amz-sdk-request", "attempt=1; max=3")
+        .header(
+            "authorization",
+            "AWS4-HMAC-SHA256 Credential=A/20261120/r/dynamodb/aws4_request, SignedHeaders=host, Signature=0",
+        )
+        .body(Bytes::from(request.to_string()))
+        .unwrap();
+    http::send(&to.parse().unwrap(), request).await.map(|response| response.status())
+}
+
+fn claim(id: &str) -> Value {
+    json!({
+        "TableName": "records",
+        "Item": { "id": { "S": id }, "status": { "S": "STARTED" }, "owner": { "S": "me" } },
+        "ConditionExpression": "attribute_not_exists(id)",
+    })
+}
+
+fn update(values: Value) -> Value {
+    json!({ "TableName": "records", "Key": { "id": { "S": "a" } }, "ExpressionAttributeValues": values })
+}
+
+#[tokio::test]
+async fn requests_are_counted_with_their_outcomes() {
+    let Bench { wire, database: _database } = bench().await;
+    let mark = wire.mark();
+    assert_eq!(call(wire.endpoint(), "PutItem", claim("a")).await, Ok(StatusCode::OK));
+    assert_eq!(call(wire.endpoint(), "PutItem", claim("a")).await, Ok(StatusCode::BAD_REQUEST));
+    let payment = json!({ "TableName": "payments", "Item": { "payment_id": { "S": "p" } } });
+    assert_eq!(call(wire.endpoint(), "PutItem", payment).await, Ok(StatusCode::OK));
+
+    let seen = wire.since(mark);
+    let meanings: Vec<_> = seen.iter().map(|one| (one.meaning, one.to_store, one.succeeded())).collect();
+    assert_eq!(
+        meanings,
+        [(Meaning::Claim, true, true), (Meaning::Claim, true, false), (Meaning::Payment, false, true)]
+    );
+    assert_eq!(seen[0].id.as_deref(), Some("a"));
+    assert!(seen.iter().all(|one| one.first_attempt));
+    assert_eq!(wire.since(wire.mark()).len(), 0);
+}
+
+#[tokio::test]
+async fn held_request_arrives_after_its_release() {
+    let Bench { database, wire } = bench().await;
+    let mut hold = wire.hold(Meaning::Claim);
+    let sent = tokio::spawn(call(wire.endpoint(), "PutItem", claim("a")));
+    assert!(hold.reached(SOON).await);
+    assert!(database.record("records", "a").await.unwrap().is_null(), "held, so not applied");
+    assert!(wire.since(0).is_empty());
+
+    assert!(hold.release());
+    assert_eq!(sent.await.unwrap(), Ok(StatusCode::OK));
+    assert!(!database.record("records", "a").await.unwrap().is_null());
+    assert!(wire.since(0)[0].succeeded());
+}
+
+#[tokio::test]
+async fn held_request_dies_with_its_sender() {
+    let Bench { database, wire } = bench().await;
+    let mut hold = wire.hold(Meaning::Claim);
+    let sent = tokio::spawn(call(wire.endpoint(), "PutItem", claim("a")));
+    assert!(hold.reached(SOON).await);
+    sent.abort();
+    assert!(sent.await.is_err());
+    clock::pause(Duration::from_millis(100)).await;
+    assert!(!hold.release(), "the sender of this held request is gone");
+    assert!(database.record("records", "a").await.unwrap().is_null());
+}
+
+#[tokio::test]
+async fn lost_answer_is_applied_and_lost_once() {
+    let Bench { database, wire } = bench().await;
+    wire.lose_answer(Meaning::Claim);
+    assert!(wire.fault_is_pending());
+    assert!(call(wire.endpoint(), "PutItem", claim("a")).await.is_err(), "no answer may come");
+    assert!(!wire.fault_is_pending());
+    assert!(!database.record("records", "a").await.unwrap().is_null(), "it was applied");
+    assert_eq!(call(wire.endpoint(), "PutItem", claim("a")).await, Ok(StatusCode::BAD_REQUEST));
+}
+
+#[tokio::test]
+async fn fault_hits_only_its_request() {
+    let Bench { wire, database: _database } = bench().await;
+    let mut hold = wire.hold(Meaning::Settle);
+    assert_eq!(call(wire.endpoint(), "PutItem", claim("a")).await, Ok(StatusCode::OK));
+    assert!(!hold.reached(Duration::from_millis(50)).await);
+    assert!(wire.fault_is_pending());
+}
+
+#[tokio::test]
+async fn hold_lets_the_given_number_pass() {
+    let Bench { wire, database: _database } = bench().await;
+    let mut hold = wire.hold_after(2, Meaning::Claim);
+    for id in ["a", "b"] {
+        assert_eq!(call(wire.endpoint(), "PutItem", claim(id)).await, Ok(StatusCode::OK));
+    }
+    let sent = tokio::spawn(call(wire.endpoint(), "PutItem", claim("c")));
+    assert!(hold.reached(SOON).await);
+    assert!(hold.release());
+    assert_eq!(sent.await.unwrap(), Ok(StatusCode::OK));
+}
+
+/// An earlier fault that isn't due yet doesn't hide a later one.
+#[tokio::test]
+async fn each_fault_counts_every_request() {
+    let Bench { database, wire } = bench().await;
+    let mut third = wire.hold_after(2, Meaning::Claim);
+    wire.lose_answer(Meaning::Claim);
+    assert!(call(wire.endpoint(), "PutItem", claim("a")).await.is_err(), "no answer may come");
+    assert_eq!(call(wire.endpoint(), "PutItem", claim("b")).await, Ok(StatusCode::OK));
+    let sent = tokio::spawn(call(wire.endpoint(), "PutItem", claim("c")));
+    assert!(third.reached(SOON).await);
+    assert!(database.record("records", "c").await.unwrap().is_null(), "held, so not applied");
+    assert!(third.release());
+    assert_eq!(sent.await.unwrap(), Ok(StatusCode::OK));
+}
+
+#[tokio::test]
+async fn unreachable_item_fails_until_recovery() {
+    let Bench { database, wire } = bench().await;
+    wire.fail_every(2);
+    let put = async |id| call(wire.endpoint(), "PutItem", claim(id)).await;
+    assert_eq!(put("a").await, Ok(StatusCode::OK));
+    for _ in 0..2 {
+        assert_eq!(put("b").await, Ok(StatusCode::INTERNAL_SERVER_ERROR));
+    }
+    let look = json!({ "TableName": "records", "Key": { "id": { "S": "b" } } });
+    assert_eq!(call(wire.endpoint(), "GetItem", look).await, Ok(StatusCode::INTERNAL_SERVER_ERROR));
+    assert_eq!(put("a").await, Ok(StatusCode::BAD_REQUEST), "its condition must fail");
+    assert_eq!(put("c").await, Ok(StatusCode::OK));
+    assert!(database.record("records", "b").await.unwrap().is_null(), "the request wasn't forwarded");
+
+    wire.recover();
+    assert_eq!(put("b").await, Ok(StatusCode::OK));
+}
+
+#[test]
+fn store_requests_are_classified_by_states() {
+    let meaning = |operation: &str, request: Value| meaning_to_store(operation, &request);
+    assert_eq!(meaning("PutItem", claim("a")), Meaning::Claim);
+    assert_eq!(meaning("PutItem", json!({ "Item": { "id": { "S": "sibling" } } })), Meaning::Other);
+    let settle = json!({ ":s": { "S": "STARTED" }, ":o": { "S": "me" }, ":n": { "S": "COMPLETED" } });
+    assert_eq!(meaning("UpdateItem", update(settle.clone())), Meaning::Settle);
+    let takeover = json!({ ":s": { "S": "STARTED" }, ":o": { "S": "them" }, ":n": { "S": "me" } });
+    assert_eq!(meaning("UpdateItem", update(takeover)), Meaning::Takeover);
+    let extension = json!({ ":s": { "S": "STARTED" }, ":o": { "S": "me" }, ":l": { "N": "9" } });
+    assert_eq!(meaning("UpdateItem", update(extension)), Meaning::Other);
+    let transaction = json!({ "TransactItems": [{ "Update": update(settle) }] });
+    assert_eq!(tables_of(&transaction), ["records"]);
+    assert_eq!(meaning("TransactWriteItems", transaction), Meaning::Settle);
+    assert_eq!(tables_of(&json!({ "RequestItems": { "records": [] } })), ["records"]);
+}

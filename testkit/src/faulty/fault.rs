@@ -1,0 +1,207 @@
+//! The possible faults of the faulty store.
+
+/// A fault of the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// No fault.
+    None,
+    /// One condition is not tested.
+    Untested(Condition),
+    /// One condition is tested as "not older" instead of "the same".
+    NotOlder(Condition),
+    /// A condition that the contract doesn't have is tested.
+    Overtested(Condition),
+    /// A settlement whose outcome is omitted does not test the generation.
+    OmittedIsUnfenced,
+    /// A settlement whose outcome is in chunks does not test the owner.
+    PartsAreUnfenced,
+    /// An operator's write keeps the owner.
+    ResolveKeepsOwner,
+    /// An operator's write keeps the generation.
+    ResolveKeepsGeneration,
+    /// An operator's release keeps the old outcome.
+    ResolveKeepsOutcome,
+    /// A takeover by an invocation without a request id does not test the lease.
+    NamelessIsUnfenced,
+    /// An extension after the end of the lease is refused.
+    LateExtensionRefused,
+    /// An extension keeps the expiry.
+    ExtensionKeepsExpiry,
+    /// An extension does not move the expiry to an earlier time.
+    ExtensionKeepsLaterExpiry,
+    /// An extension keeps the lease.
+    ExtensionKeepsLease,
+    /// An extension counts as another attempt.
+    ExtensionCounts,
+    /// An extension loses the request id.
+    ExtensionLosesRequestId,
+    /// An extension compares the leases as texts.
+    LeasesAreTexts,
+    /// An extension compares the leases as 64-bit floats.
+    LeasesAreFloats,
+    /// An extension compares the leases as signed integers.
+    LeasesAreSigned,
+    /// The numbers of a version are compared as 64-bit floats.
+    VersionsAreFloats,
+    /// A conclusion that names a seen version applies to an absent record.
+    ConclusionTakesAbsent,
+    /// A conclusion whose outcome is omitted does not test the generation.
+    OmittedConclusionIsUnfenced,
+    /// A conclusion by an invocation without a request id keeps the old one.
+    ConclusionKeepsRequestId,
+    /// A conclusion keeps the old record's fingerprint.
+    ConclusionKeepsFingerprint,
+    /// A conclusion adds to the old record's attempts.
+    ConclusionKeepsAttempt,
+    /// A conclusion keeps the time of the old lock.
+    ConclusionKeepsLock,
+    /// A conclusion to FAILED is stored as COMPLETED.
+    ConclusionIsCompletion,
+    /// A conclusion without an outcome, or with an omitted one, keeps the old outcome.
+    ConclusionKeepsOutcome,
+    /// A conclusion loses its lease, and the record counts as released.
+    ConclusionLosesLease,
+    /// A conclusion keeps the old expiry.
+    ConclusionKeepsExpiry,
+    /// The store applies the write some time after it tested the condition.
+    NotAtomic,
+    /// A refused write is applied.
+    RefusedIsMade,
+    /// A refused write overwrites the request id.
+    RefusedTouches,
+    /// A refusal shows the previous version.
+    RefusedShowsOld,
+    /// A refusal shows no record.
+    RefusedShowsNothing,
+    /// An applied write is reported as refused.
+    AppliedIsRefused,
+    /// A refused write is an error.
+    RefusedIsError,
+    /// A read shows the previous version.
+    ReadsLag,
+    /// A read shows an expired record as absent.
+    ExpiredReadsAbsent,
+    /// An expired record does not refuse a claim.
+    ExpiredIsAbsent,
+    /// A STARTED record whose lease has ended does not refuse a claim.
+    StaleIsAbsent,
+    /// A settlement after the end of the lease is refused.
+    LateSettlementRefused,
+    /// The field is not stored.
+    Lost(Field),
+    /// An empty request id is not stored.
+    EmptyRequestIdLost,
+    /// Numbers go through a 64-bit float.
+    Floats,
+    /// Numbers go through a signed 64-bit integer.
+    Signed,
+    /// The lease is stored in seconds.
+    LeaseInSeconds,
+    /// An outcome over 16 KB loses its end.
+    OutcomeCut,
+    /// An empty response is stored as omitted.
+    EmptyIsOmitted,
+    /// A failure is stored as a completion.
+    FailureIsCompletion,
+    /// A takeover without a request id keeps the old one.
+    TakeOverKeepsRequestId,
+    /// A takeover overwrites the fingerprint.
+    TakeOverWritesFingerprint,
+    /// A reclaim keeps the old outcome, and a later omitted outcome shows it.
+    ReclaimLeavesOutcome,
+    /// A seen version without an expiry matches any expiry.
+    NoExpiryMatchesAny,
+    /// A seen version with an expiry matches a record without one.
+    AnyExpiryMatchesNone,
+    /// A seen version without an expiry never matches, as with `NULL = NULL`.
+    NoExpiryMatchesNothing,
+    /// No expiry equals that of 1970.
+    NoExpiryIsZero,
+    /// No expiry is stored as the latest possible one.
+    NoExpiryIsTheLast,
+    /// A read shows a record without an expiry as absent.
+    NoExpiryReadsAbsent,
+    /// A takeover without an expiry keeps the old one.
+    TakeOverKeepsExpiry,
+    /// An extension without an expiry keeps the old one.
+    ExtensionOnlyMovesExpiry,
+    /// A release keeps the expiry.
+    ReleaseKeepsExpiry,
+    /// A takeover keeps the mark that an earlier attempt was interrupted.
+    TakeOverKeepsInterrupted,
+    /// An extension forgets that an earlier attempt was interrupted.
+    ExtensionForgetsInterrupted,
+    /// A conclusion does not write whether an earlier attempt was interrupted.
+    ConclusionKeepsInterrupted,
+    /// A release does not write whether an attempt was interrupted.
+    ReleaseKeepsInterrupted,
+    /// A release can set the mark that an attempt was interrupted, but never clears it.
+    ReleaseOnlySetsInterrupted,
+    /// A completion or a failure forgets that an earlier attempt was interrupted.
+    SettlementForgetsInterrupted,
+    /// A release stores another expiry than requested.
+    ReleaseMovesExpiry,
+    /// A release keeps the lease, so that the record still counts as STARTED.
+    ReleaseKeepsLease,
+    /// A settlement keeps the old expiry.
+    SettlementKeepsExpiry,
+    /// Keys are cut at 255 bytes.
+    KeysCut,
+    /// Keys that differ only in case are the same.
+    KeysFolded,
+    /// Keys that differ only in trailing blanks are the same.
+    KeysTrimmed,
+    /// Two owners of a key share chunks.
+    PartsOfOwnersMixed,
+    /// Two keys of an owner share chunks.
+    PartsOfKeysMixed,
+    /// Missing chunks are skipped.
+    PartsMissingLeftOut,
+    /// A read ignores its limit.
+    PartsUnlimited,
+    /// A response loses its last byte.
+    PartsCut,
+    /// Responses over 4 MB can't be written.
+    PartsSmall,
+    /// A chunk replaces the record.
+    PartsAreRecords,
+    /// Completing the record removes its chunks.
+    PartsGoWithCompletion,
+}
+
+/// One condition of a transition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Condition {
+    /// A claim's: the record is absent.
+    ClaimAbsent,
+    /// A reclaim's, on this field.
+    Reclaim(Field),
+    /// A takeover's, on this field.
+    TakeOver(Field),
+    /// A settlement's, on this field.
+    Settle(Field),
+    /// An extension's, on this field.
+    Extend(Field),
+    /// A conclusion's: the record is absent, if none was seen.
+    ConcludeAbsent,
+    /// A conclusion's, on this field.
+    Conclude(Field),
+    /// An operator's write's, on this field.
+    Resolve(Field),
+}
+
+/// One field of a record, named as in the record.
+#[allow(missing_docs, reason = "the record documents its fields")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Field {
+    Status,
+    Owner,
+    Generation,
+    Attempt,
+    Fingerprint,
+    LockAcquiredAt,
+    LeaseUntil,
+    ExpiresAt,
+    Interrupted,
+    RequestId,
+}

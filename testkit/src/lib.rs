@@ -1,0 +1,35 @@
+//! Code that the library's tests, the verification suite and the functions' tests share: servers that a test starts,
+//! stores that are wrong on purpose, samples of events, random numbers, and recordings.
+//!
+//! It isn't published. Each part with heavy dependencies has a feature.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
+#![allow(clippy::disallowed_methods, reason = "it waits for servers to start")]
+
+#[cfg(feature = "http")]
+pub mod api;
+#[cfg(feature = "recording")]
+pub mod audit;
+#[cfg(feature = "http")]
+pub mod cases;
+#[cfg(feature = "http")]
+pub mod clauses;
+pub mod cut;
+#[cfg(feature = "dynamodb")]
+pub mod emulator;
+pub mod faulty;
+#[cfg(feature = "http")]
+pub mod front_ends;
+#[cfg(feature = "http")]
+pub mod http_server;
+#[cfg(feature = "postgres")]
+pub mod pgbouncer;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+pub mod random;
+#[cfg(feature = "recording")]
+pub mod recording;
+pub mod redis;
+#[cfg(feature = "recording")]
+pub mod secrets;
+pub mod source;

@@ -1,0 +1,17 @@
+//! The client against a scripted server: which requests it sends again, when, and what its caller gets.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
+
+mod answers;
+mod budget;
+mod keys;
+#[cfg(feature = "http")]
+mod layer;
+mod lost;
+#[cfg(feature = "metrics")]
+mod silence;
+mod stage;
+
+use testkit::http_server;
+#[cfg(feature = "metrics")]
+use testkit::{audit, recording};

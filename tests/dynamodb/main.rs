@@ -1,0 +1,22 @@
+//! The DynamoDB store against an embedded DynamoDB, and over failing connections.
+
+#![allow(clippy::type_complexity, reason = "tables of cases")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
+#![cfg(feature = "dynamodb")]
+#![expect(clippy::disallowed_methods, reason = "these tests measure real timeouts")]
+
+mod codes;
+mod conditions;
+mod config;
+mod corrupt;
+mod drops;
+mod emulator;
+mod faults;
+mod fixtures;
+mod golden;
+mod lasting;
+mod parts;
+mod scan;
+mod tables;
+mod transactions;
+mod wire;

@@ -1,0 +1,21 @@
+//! The PostgreSQL store against a real server, and over failing connections and servers.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
+#![cfg(feature = "postgres")]
+#![expect(clippy::disallowed_methods, reason = "these tests measure real timeouts")]
+
+mod drops;
+mod failover;
+mod faults;
+mod fixtures;
+mod operations;
+mod pooler;
+mod pools;
+mod rows;
+mod statements;
+mod sweep;
+mod tables;
+mod timeouts;
+mod tls;
+mod transactions;
+mod wire;

@@ -1,0 +1,15 @@
+//! The Redis store against a real server, and over failing connections.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
+#![cfg(feature = "redis")]
+#![expect(clippy::disallowed_methods, reason = "these tests measure real timeouts")]
+
+mod cluster;
+mod drops;
+mod failover;
+mod faults;
+mod fixtures;
+mod records;
+mod refusals;
+mod tls;
+mod wire;

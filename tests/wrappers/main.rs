@@ -1,0 +1,17 @@
+//! The wrappers as a function uses them, with events and requests.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
+
+mod batch;
+mod event;
+mod http;
+mod silence;
+mod store;
+#[cfg(feature = "dynamodb")]
+mod transactions;
+
+#[cfg(feature = "dynamodb")]
+use testkit::emulator;
+#[cfg(feature = "sqs")]
+use testkit::http_server;
+use testkit::{api, audit, cases, clauses, front_ends, recording};

@@ -1,0 +1,93 @@
+//! Checks that every store agrees with the model, operation by operation, and that each race for a claim has
+//! one winner.
+
+use std::{
+    fmt::{self, Display},
+    sync::Arc,
+};
+
+use lambda_idempotency::{
+    conformance,
+    store::{Store, memory::MemoryStore},
+};
+use lambda_idempotency_rehearsal::problem::Result;
+use testkit::random::fresh_seed;
+
+use crate::{
+    servers::Server,
+    site::{Kind, Site},
+};
+
+/// The size of the check.
+#[derive(Clone, Copy, Debug)]
+pub struct Numbers {
+    /// Random operations on each store. Every answer must be the model's.
+    pub operations: u32,
+    /// Tasks that race for one key.
+    pub tasks: usize,
+    /// Rounds of races in memory: four races each.
+    pub rounds_in_memory: u32,
+    /// Rounds of races on each server: four races each.
+    pub rounds_on_servers: u32,
+}
+
+impl Numbers {
+    /// The size for every test run.
+    pub const BOUNDED: Self =
+        Self { operations: 2_000, tasks: 64, rounds_in_memory: 500, rounds_on_servers: 5 };
+    /// The size for a release.
+    pub const LONG: Self =
+        Self { operations: 100_000, tasks: 64, rounds_in_memory: 100_000, rounds_on_servers: 1_000 };
+}
+
+/// The figures of one store that passed. A failure panics instead.
+#[derive(Clone, Debug)]
+pub struct Agreement {
+    store: String,
+    numbers: Numbers,
+    seed: u64,
+    rounds: u32,
+}
+
+impl Display for Agreement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { store, numbers: Numbers { operations, tasks, .. }, seed, rounds } = self;
+        write!(
+            f,
+            "{store}: {operations} random operations agree with the model (seed {seed}); \
+             {rounds} rounds of races between {tasks} tasks, one winner each"
+        )
+    }
+}
+
+/// Checks the memory store and every server: DynamoDB's, PostgreSQL and Redis. `show` gets each store's
+/// figures when it's done.
+///
+/// # Errors
+///
+/// If a server isn't there.
+///
+/// # Panics
+///
+/// At the first answer that differs, with the seed that repeats it, or at the first race without exactly one winner.
+pub async fn check(numbers: Numbers, show: impl Fn(&Agreement)) -> Result<()> {
+    let memory: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    show(&of("memory".into(), memory, numbers, numbers.rounds_in_memory).await?);
+    for server in Server::all().await? {
+        let store = Arc::new(server.store().await?);
+        show(&of(server.name.clone(), store, numbers, numbers.rounds_on_servers).await?);
+    }
+    for kind in [Kind::Postgres, Kind::Redis] {
+        let site = Site::start(kind).await?;
+        let store = site.direct().await?;
+        show(&of(kind.name().to_owned(), store, numbers, numbers.rounds_on_servers).await?);
+    }
+    Ok(())
+}
+
+async fn of(name: String, store: Arc<dyn Store>, numbers: Numbers, rounds: u32) -> Result<Agreement> {
+    let seed = fresh_seed();
+    conformance::differential(&*store, seed, numbers.operations).await;
+    conformance::check_contention(store, numbers.tasks, rounds).await;
+    Ok(Agreement { store: name, numbers, seed, rounds })
+}

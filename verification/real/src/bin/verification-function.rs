@@ -1,0 +1,243 @@
+//! The function that the crash check kills: a real one, behind the library's event layer, over DynamoDB,
+//! PostgreSQL or Redis.
+//!
+//! Its effect is a line in a ledger, with its claim if it has one. Its response names the run that had the
+//! effect. Environment variables make it pause at a point of a run, or break it on purpose.
+//!
+//! The harness freezes processes past their deadlines and lets them continue. Lambda Managed Instances may do
+//! that, and ordinary Lambda doesn't. So the library has to cut handlers off.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use aws_sdk_dynamodb::Client;
+use lambda_idempotency::{
+    Idempotency, Key, Store, current, staging,
+    store::{
+        NamedStore,
+        dynamodb::{DynamoDbStore, Transaction},
+        postgres::{PostgresStore, tokio_postgres},
+    },
+};
+use lambda_idempotency_rehearsal::clock;
+use lambda_idempotency_verification_real::{
+    crash::{
+        form::{self, Form},
+        job::{
+            EFFECTS, ENDPOINT, FORM, FUNCTION, GRACE, Job, LEDGER, MARGIN, MARKER, PROCESS, RESERVE,
+            SABOTAGE, STAND_AT, STORE, TABLE, TOLD_TO_FAIL,
+        },
+        judge::Promise,
+        ledger::{Ledger, Line},
+        point::{Orders, Point, StandingStore},
+        sabotage::{Sabotage, SabotagedStore},
+    },
+    servers,
+};
+use lambda_runtime::{Diagnostic, Error, LambdaEvent, run, service_fn, tower::ServiceBuilder};
+use serde_json::value::RawValue;
+use tokio::sync::Mutex;
+
+/// The settings from the environment, and the number of invocations.
+#[derive(Debug)]
+struct World {
+    process: String,
+    ledger: Ledger,
+    orders: Orders,
+    sabotage: Option<Sabotage>,
+    form: Form,
+    /// The table of effects, if they're in a table.
+    effects: String,
+    /// How many invocations have arrived, one after the other. It numbers the runs.
+    invocations: AtomicU64,
+}
+
+impl World {
+    fn from_env() -> Result<Self, Error> {
+        let point = known(STAND_AT, Point::named)?;
+        Ok(Self {
+            process: variable(PROCESS)?,
+            ledger: Ledger::at(variable(LEDGER)?),
+            orders: Orders::new(point, std::env::var(MARKER).unwrap_or_default()),
+            sabotage: known(SABOTAGE, Sabotage::named)?,
+            form: known(FORM, Form::named)?.unwrap_or_default(),
+            effects: std::env::var(EFFECTS).unwrap_or_default(),
+            invocations: AtomicU64::new(0),
+        })
+    }
+
+    fn run(&self) -> String {
+        format!("{}-{}", self.process, self.invocations.load(Ordering::SeqCst))
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Error> {
+    // It lives as long as the process.
+    let world: &'static World = Box::leak(Box::new(World::from_env()?));
+    let idempotency = engine(SabotagedStore::new(store().await?, world.sabotage), world)?;
+    if world.form == Form::PostgresTransaction {
+        let records = Records::from_env()?;
+        return run(ServiceBuilder::new()
+            .map_request(|event| entered(world, event))
+            .map_result(|answer| answered(world, answer))
+            .service(service_fn(|event| in_transaction(world, &idempotency, &records, event))))
+        .await;
+    }
+    let idempotency = if world.form == Form::Optimistic { idempotency.optimistic()? } else { idempotency };
+    run(ServiceBuilder::new()
+        .map_request(|event| entered(world, event))
+        .map_result(|answer| answered(world, answer))
+        .layer(idempotency.events(|job: &Job| Key::new(&job.key)))
+        .service(service_fn(|event| handle(world, event))))
+    .await
+}
+
+fn engine(store: impl Store, world: &'static World) -> Result<Idempotency, Error> {
+    Ok(Idempotency::builder(StandingStore::new(store, &world.orders))
+        .function(FUNCTION)
+        .lease_grace(GRACE)
+        .answer_reserve(RESERVE)
+        .skew_margin(MARGIN)
+        .build()?)
+}
+
+/// Creates the store that the environment names.
+async fn store() -> Result<Arc<dyn Store>, Error> {
+    if let Ok(url) = std::env::var(STORE) {
+        return Ok(NamedStore::from_url(&url)?.open().await?);
+    }
+    let client = Client::from_conf(servers::config_of(&variable(ENDPOINT)?).build());
+    Ok(Arc::new(DynamoDbStore::new(client, variable(TABLE)?)?))
+}
+
+/// The store, and the connection for operations in transactions.
+struct Records {
+    store: PostgresStore,
+    url: String,
+    client: Mutex<Option<tokio_postgres::Client>>,
+}
+
+impl Records {
+    fn from_env() -> Result<Self, Error> {
+        let named = variable(STORE)?;
+        let url = named.split_once('?').map_or(named.as_str(), |(url, _)| url).to_owned();
+        Ok(Self { store: PostgresStore::builder(named).build()?, url, client: Mutex::default() })
+    }
+
+    async fn connected(&self) -> Result<tokio_postgres::Client, tokio_postgres::Error> {
+        let (client, connection) = tokio_postgres::connect(&self.url, tokio_postgres::NoTls).await?;
+        tokio::spawn(connection);
+        // A process frozen in its transaction holds the key's lock, so the server must end its session.
+        client.batch_execute("SET idle_in_transaction_session_timeout = 400").await?;
+        Ok(client)
+    }
+}
+
+/// Runs the operation in a transaction with its record.
+async fn in_transaction(
+    world: &World,
+    idempotency: &Idempotency,
+    records: &Records,
+    event: LambdaEvent<Box<RawValue>>,
+) -> Result<String, Diagnostic> {
+    let not_now = |error: &dyn std::error::Error| failure("Idempotency.Unavailable", &error.to_string());
+    let job: Job = serde_json::from_str(event.payload.get()).map_err(|error| not_now(&error))?;
+    let key = Key::new(&job.key).map_err(|error| not_now(&error))?;
+    let kept = records.client.lock().await.take().filter(|client| !client.is_closed());
+    let mut client = match kept {
+        Some(client) => client,
+        None => records.connected().await.map_err(|error| not_now(&error))?,
+    };
+    let work = async |transaction: &tokio_postgres::Transaction<'_>| {
+        world.orders.reached(Point::BeforeEffect);
+        clock::pause(Duration::from_millis(job.before_ms)).await;
+        let line = Line { run: world.run(), generation: 0, attempt: 0, lease_until: 0 };
+        let line = serde_json::to_string(&line).map_err(|error| not_now(&error))?;
+        let insert = format!("INSERT INTO {} (key, line) VALUES ($1, $2)", world.effects);
+        transaction.execute(&insert, &[&job.key, &line]).await.map_err(|error| not_now(&error))?;
+        world.orders.reached(Point::AfterEffect);
+        clock::pause(Duration::from_millis(job.after_ms)).await;
+        Ok::<_, Diagnostic>(world.run())
+    };
+    let answer = idempotency.operation("job")?.run_in(&records.store, &mut client, &key, &job, work).await;
+    *records.client.lock().await = Some(client);
+    answer.map_err(Into::into)
+}
+
+fn answered<T>(world: &World, answer: T) -> T {
+    world.orders.reached(Point::Answered);
+    answer
+}
+
+/// Counts the invocation, before the library has seen the event.
+fn entered(world: &World, event: LambdaEvent<Box<RawValue>>) -> LambdaEvent<Box<RawValue>> {
+    world.invocations.fetch_add(1, Ordering::SeqCst);
+    world.orders.reached(Point::Entered);
+    if world.sabotage == Some(Sabotage::EffectFirst)
+        && let Ok(job) = serde_json::from_str::<Job>(event.payload.get())
+    {
+        // If this write fails, the sabotage stays invisible, and the test that expects to catch it fails.
+        let _ = world
+            .ledger
+            .append(&job.key, &Line { run: world.run(), generation: 0, attempt: 0, lease_until: 0 });
+    }
+    event
+}
+
+async fn handle(world: &World, event: LambdaEvent<Job>) -> Result<String, Diagnostic> {
+    let job = event.payload;
+    let claim = current();
+    if claim.is_none() && world.form != Form::Optimistic {
+        return Err(failure("Net.NoClaim", "the handler runs without a claim"));
+    }
+    if job.first_fails && claim.as_ref().is_some_and(|claim| claim.attempt() == 1) {
+        return Err(failure(TOLD_TO_FAIL, "as the event requests"));
+    }
+    // Each pause ends a poll, so the library cuts off a run that was frozen past its deadline before the next one.
+    world.orders.reached(Point::BeforeEffect);
+    clock::pause(Duration::from_millis(job.before_ms)).await;
+    if world.sabotage != Some(Sabotage::EffectFirst) {
+        let line = Line {
+            run: world.run(),
+            generation: claim.as_ref().map_or(0, |claim| claim.generation().get()),
+            attempt: claim.as_ref().map_or(0, |claim| claim.attempt()),
+            lease_until: claim.as_ref().map_or(0, |claim| claim.lease_until().as_millis()),
+        };
+        have_effect(world, &job, &line).map_err(|error| failure("Net.NoLedger", &error.to_string()))?;
+    }
+    world.orders.reached(Point::AfterEffect);
+    clock::pause(Duration::from_millis(job.after_ms)).await;
+    Ok(world.run())
+}
+
+/// Writes the effect to the ledger at once, or leaves it to the outcome's transaction.
+fn have_effect(world: &World, job: &Job, line: &Line) -> Result<(), Error> {
+    if world.form.promise() == Promise::AtLeastOnce {
+        return Ok(world.ledger.append(&job.key, line)?);
+    }
+    let write = form::append(&world.effects, &job.key, line).map_err(|problem| problem.to_string())?;
+    let staging = staging().ok_or("the handler can't stage writes")?;
+    Ok(staging.add(Transaction::new().update(write))?)
+}
+
+fn failure(kind: &str, message: &str) -> Diagnostic {
+    Diagnostic { error_type: kind.into(), error_message: message.into() }
+}
+
+fn variable(name: &str) -> Result<String, Error> {
+    std::env::var(name).map_err(|_| format!("{name} isn't set; the harness should set it").into())
+}
+
+/// Reads the value that a variable names, if it's set.
+fn known<T>(variable: &str, named: fn(&str) -> Option<T>) -> Result<Option<T>, Error> {
+    match std::env::var(variable) {
+        Ok(name) => Ok(Some(named(&name).ok_or_else(|| format!("{variable}={name} isn't a known value"))?)),
+        Err(_) => Ok(None),
+    }
+}

@@ -1,0 +1,75 @@
+//! Kills and freezes processes, at every point of a run and at random moments, and counts the effects.
+//!
+//! The function under test is a real one from this package: `verification-function`, behind the library's event layer,
+//! in processes under the rehearsal's Runtime API. It can be made to pause at each point of a run
+//! ([`point`]). The harness then kills it there, or freezes it until after its lease ([`scenario`]). The
+//! harness also kills and freezes it at random ([`kills`]). Every effect is a line in a ledger. The [`judge`]
+//! allows one effect, plus one more for each crash in the gap between an effect and its completion.
+//!
+//! This table lists the ways in which a run can break off, and where each is tested. The wire check covers lost
+//! and late answers.
+//!
+//! | what happens | killed at | frozen beyond the lease at | so that |
+//! |---|---|---|---|
+//! | the claim isn't sent | `entered`, `before_claim_sent` | the same | one effect; a late claim finds the outcome |
+//! | the claim's answer is never read | `after_claim_applied` | the same | one effect, under the next claim |
+//! | crash after the claim, before the effect | `before_effect` | the same | one effect; a late handler is cut off |
+//! | **crash between effect and completion** | `after_effect`, `before_completion_sent` | the same | two effects |
+//! | the completion is fenced | | `before_completion_sent` | the late run replays its successor's outcome |
+//! | the completion's answer is never read | `after_completion_applied` | the same | one effect |
+//! | answered before the completion is stored | `answered` | the same | one effect: it never is |
+//! | the release is lost | `before_release_sent` | the same | one effect, after the lease |
+//! | the release is applied | `after_release_applied` | the same | one effect, at once |
+//! | the same for a released key | `before_reclaim_sent`, `after_reclaim_applied` | the same | one effect |
+//! | the same for a takeover | `before_takeover_sent`, `after_takeover_applied` | the same | one effect |
+//!
+//! After a freeze, the library releases a claim with no time left, and cuts off a handler whose time is over.
+//!
+//! The library's own tests and the wire check cover panics, dropped futures and a store that is down.
+//!
+//! There's no gap where the effect is in the completion's own transaction, or is written with the finished
+//! record without a claim ([`form`]). [`judge::Promise::ExactlyOnce`] judges those keys.
+//!
+//! The harness never kills a process for being slow. It lets processes run beyond their deadlines, as only
+//! some platforms do, and there the library cuts its handlers off. So every SIGKILL is one of the schedule's.
+
+pub mod backend;
+mod fleet;
+pub mod form;
+pub mod job;
+pub mod judge;
+pub mod kills;
+pub mod ledger;
+pub mod point;
+pub mod record;
+pub mod sabotage;
+pub mod scenario;
+mod story;
+
+use std::path::Path;
+
+use lambda_idempotency_rehearsal::{
+    function::Function,
+    problem::{Context, Result},
+};
+
+/// The environment variable with the path of an already built function under test.
+pub const BUILT: &str = "NET_FUNCTION_BUILT";
+
+/// Builds the function under test in this program's own build profile, or returns the one that [`BUILT`] names.
+///
+/// # Errors
+///
+/// If cargo can't build it.
+pub async fn build_function() -> Result<Function> {
+    if let Ok(program) = std::env::var(BUILT) {
+        return Ok(Function::at(&program));
+    }
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let program = std::env::current_exe().context("couldn't find this program's path")?;
+    // Cargo names the folder after the profile. `dev` is the one built-in profile whose folder has a different name.
+    let folder = program.parent().and_then(Path::file_name).and_then(|name| name.to_str());
+    let profile = folder.filter(|name| *name != "debug").unwrap_or("dev");
+    let choice = ["--package", env!("CARGO_PKG_NAME"), "--profile", profile];
+    Function::build(&workspace, job::FUNCTION, &choice).await
+}

@@ -1,0 +1,240 @@
+//! The processes of the function under test: starts them, numbers them, and reuses them while they live.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use lambda_idempotency::{Key, Scope, StoredKey};
+use lambda_idempotency_rehearsal::{
+    answer::Answer,
+    clock,
+    event::Event,
+    function::{self, Function, Sandbox},
+    problem::{Context, Problem, Result},
+    runs::Runs,
+};
+use tokio::sync::{Mutex, Semaphore, SemaphorePermit};
+
+use super::{
+    backend::Backend,
+    form::{Effects, Form},
+    job::{FORM, FUNCTION, LEDGER, MARKER, PROCESS, SABOTAGE, STAND_AT},
+    judge::Said,
+    ledger::Ledger,
+    point::Point,
+    record::Stored,
+    sabotage::Sabotage,
+};
+
+/// How many processes run at one time. Frozen ones don't count.
+const RUNNING: usize = 8;
+/// How long the harness waits for an expected step. It can't judge anything on a machine that takes longer.
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+/// How often the harness checks whether a process has reached its point.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
+
+/// The function under test on one server, its ledger, and its processes.
+#[derive(Debug)]
+pub(super) struct Fleet {
+    backend: Backend,
+    function: Function,
+    sabotage: Option<Sabotage>,
+    form: Form,
+    folder: PathBuf,
+    ledger: Ledger,
+    pub(super) effects: Effects,
+    started: AtomicU64,
+    idle: Mutex<Vec<Process>>,
+    slots: Semaphore,
+}
+
+impl Fleet {
+    /// Creates a fleet on `backend`, with an empty ledger.
+    pub(super) async fn new(
+        backend: Backend,
+        function: &Function,
+        sabotage: Option<Sabotage>,
+        form: Form,
+    ) -> Result<Arc<Self>> {
+        let folder = std::env::temp_dir().join(crate::servers::fresh_table()?);
+        let ledger = folder.join("ledger");
+        std::fs::create_dir_all(&ledger)
+            .context(format!("couldn't create the ledger's folder {}", ledger.display()))?;
+        let ledger = Ledger::at(ledger);
+        Ok(Arc::new(Self {
+            effects: backend.effects(form, &ledger).await?,
+            backend,
+            function: function.kept_in(&folder)?,
+            sabotage,
+            form,
+            ledger,
+            folder,
+            started: AtomicU64::new(0),
+            idle: Mutex::default(),
+            slots: Semaphore::new(RUNNING),
+        }))
+    }
+
+    /// The server's name in reports.
+    pub(super) fn server(&self) -> &str {
+        &self.backend.name
+    }
+
+    /// Where the effects are.
+    pub(super) fn form(&self) -> Form {
+        self.form
+    }
+
+    /// Waits for permission to run a process. Permits are few, so that each process gets its share of the machine.
+    pub(super) async fn slot(&self) -> Result<SemaphorePermit<'_>> {
+        self.slots.acquire().await.context("the slots are closed")
+    }
+
+    /// Returns a process that waits for an event: an idle one, or a new one.
+    pub(super) async fn process(&self) -> Result<Process> {
+        // Release the lock before a process starts.
+        let idle = self.idle.lock().await.pop();
+        match idle {
+            Some(process) => Ok(process),
+            None => self.start(None).await,
+        }
+    }
+
+    /// Starts a new process, which pauses at this point when it reaches it.
+    pub(super) async fn start(&self, point: Option<Point>) -> Result<Process> {
+        let number = self.started.fetch_add(1, Ordering::SeqCst) + 1;
+        let marker = self.folder.join(format!("standing-{number}"));
+        let path = |path: &Path| path.to_string_lossy().into_owned();
+        let mut environment = vec![
+            ("AWS_LAMBDA_FUNCTION_VERSION", "$LATEST".into()),
+            ("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "128".into()),
+            (FORM, self.form.name().into()),
+            (LEDGER, path(self.ledger.folder())),
+            (PROCESS, number.to_string()),
+            (MARKER, path(&marker)),
+        ];
+        environment.extend(self.backend.environment());
+        environment.extend(point.map(|point| (STAND_AT, point.name().into())));
+        environment.extend(self.sabotage.map(|sabotage| (SABOTAGE, sabotage.name().into())));
+        let sandbox = Sandbox::start(&self.function, &environment, Runs::default()).await?;
+        Ok(Process { sandbox, number, delivered: 0, marker })
+    }
+
+    /// Keeps a process for the next event, if it's still alive.
+    pub(super) async fn give_back(&self, mut process: Process) {
+        if process.sandbox.is_alive() {
+            self.idle.lock().await.push(process);
+        }
+    }
+
+    /// Reads a key's record.
+    pub(super) async fn record(&self, key: &str) -> Result<Option<Stored>> {
+        // `run_in` claims the first operation, the event layer the second.
+        let via = if self.form == Form::PostgresTransaction { "run:job" } else { "event" };
+        let scope = Scope::new(FUNCTION, via).context("invalid scope")?;
+        let id = StoredKey::new(&scope, &Key::new(key).context("invalid key")?);
+        self.backend.record(&id).await
+    }
+
+    /// Ends all processes, and removes the table if it would be left over.
+    pub(super) async fn disband(&self) -> Result<()> {
+        self.idle.lock().await.clear();
+        self.backend.clear().await
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        // Files left over in the temporary folder do no harm.
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// A process of the function. Dropping it kills the process.
+#[derive(Debug)]
+pub(super) struct Process {
+    sandbox: Sandbox,
+    number: u64,
+    delivered: u64,
+    marker: PathBuf,
+}
+
+/// An event that a process has been given.
+#[derive(Debug)]
+pub(super) struct Handed {
+    /// The name of the run that this event starts.
+    pub(super) run: String,
+    delivery: function::Delivery,
+}
+
+impl Process {
+    /// Hands it an event.
+    pub(super) fn deliver(&mut self, event: &Event, limit: Duration) -> Handed {
+        self.delivered += 1;
+        let run = format!("{}-{}", self.number, self.delivered);
+        Handed { run, delivery: self.sandbox.deliver(event, limit) }
+    }
+
+    /// Returns its answer, if it answers in time.
+    pub(super) async fn said_within(&mut self, handed: &mut Handed, time: Duration) -> Option<Said> {
+        self.sandbox.watch(&mut handed.delivery, time).await.map(said)
+    }
+
+    /// Waits for its answer.
+    pub(super) async fn said(&mut self, handed: &mut Handed) -> Result<Said> {
+        let said = self.said_within(handed, PATIENCE).await;
+        said.ok_or_else(|| {
+            Problem::new(format!("run {} gave no answer within {} s", handed.run, PATIENCE.as_secs()))
+        })
+    }
+
+    /// Sends SIGKILL. Returns its answer from before that, if there was one.
+    pub(super) async fn kill(&mut self, handed: &mut Handed) -> Result<Said> {
+        self.sandbox.kill().await?;
+        match self.sandbox.watch(&mut handed.delivery, PATIENCE).await {
+            Some(Answer::Died(_)) => Ok(Said::Nothing),
+            Some(answer) => Ok(said(answer)),
+            None => Err(Problem::new("a process survived SIGKILL")),
+        }
+    }
+
+    /// Sends SIGSTOP.
+    pub(super) async fn freeze(&self) -> Result<()> {
+        self.sandbox.freeze().await
+    }
+
+    /// Sends SIGCONT. A process that pauses at a point may go on.
+    pub(super) async fn thaw(&self) -> Result<()> {
+        // The marker exists only while the process pauses at a point.
+        let _ = std::fs::remove_file(&self.marker);
+        self.sandbox.thaw().await
+    }
+
+    /// Waits until it pauses at its point. Returns its answer if it answered without reaching the point.
+    pub(super) async fn stands(&mut self, handed: &mut Handed) -> Result<Option<Said>> {
+        let patience = clock::start();
+        while patience.elapsed() < PATIENCE {
+            if self.marker.exists() {
+                return Ok(None);
+            }
+            if let Some(said) = self.said_within(handed, LOOK_AGAIN).await {
+                return Ok(Some(said));
+            }
+        }
+        Err(Problem::new(format!("run {} neither reached its point nor answered", handed.run)))
+    }
+}
+
+fn said(answer: Answer) -> Said {
+    match answer {
+        Answer::Payload(bytes) => Said::Response(bytes),
+        Answer::Error { kind, message } => Said::Error(kind, message),
+        Answer::Died(how) => Said::Lost(how),
+        other => Said::Lost(format!("gave an unexpected answer: {other}")),
+    }
+}

@@ -1,0 +1,174 @@
+//! How and where the function under test has its effect. The promise depends on that.
+
+use aws_sdk_dynamodb::{
+    Client,
+    error::DisplayErrorContext,
+    types::{AttributeValue, Update},
+};
+use lambda_idempotency_rehearsal::problem::{Context, Problem, Result};
+
+use super::{
+    backend::EffectsRows,
+    judge::Promise,
+    ledger::{Ledger, Line},
+};
+
+/// Where the effect is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Form {
+    /// In a file, outside of any transaction, under a claim.
+    #[default]
+    Ledger,
+    /// In a table, in the completion's own transaction (T8).
+    Transaction,
+    /// In a table, in one transaction with the finished record, without a claim.
+    Optimistic,
+    /// In a file, under a claim; the records are in PostgreSQL.
+    Postgres,
+    /// In a PostgreSQL transaction, with its record.
+    PostgresTransaction,
+    /// In a file, under a claim; the records are in Redis.
+    Redis,
+}
+
+impl Form {
+    /// Every form.
+    pub const ALL: [Self; 6] = [
+        Self::Ledger,
+        Self::Transaction,
+        Self::Optimistic,
+        Self::Postgres,
+        Self::PostgresTransaction,
+        Self::Redis,
+    ];
+
+    /// Its name, on the command line and in the environment.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ledger => "ledger",
+            Self::Transaction => "transaction",
+            Self::Optimistic => "optimistic",
+            Self::Postgres => "postgres",
+            Self::PostgresTransaction => "postgres-transaction",
+            Self::Redis => "redis",
+        }
+    }
+
+    /// The form of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|form| form.name() == name)
+    }
+
+    /// The effects that a key may have.
+    pub const fn promise(self) -> Promise {
+        match self {
+            Self::Ledger | Self::Postgres | Self::Redis => Promise::AtLeastOnce,
+            Self::Transaction | Self::Optimistic | Self::PostgresTransaction => Promise::ExactlyOnce,
+        }
+    }
+
+    /// Whether its deliveries claim their keys.
+    pub const fn claims(self) -> bool {
+        !matches!(self, Self::Optimistic | Self::PostgresTransaction)
+    }
+}
+
+/// The effects as the harness reads them.
+#[derive(Clone, Debug)]
+pub(super) enum Effects {
+    /// Files.
+    Files(Ledger),
+    /// A table: one item per key, with a list of lines.
+    Table(EffectsTable),
+    /// A PostgreSQL table: one row each.
+    Rows(EffectsRows),
+}
+
+/// A table of effects.
+#[derive(Clone, Debug)]
+pub(super) struct EffectsTable {
+    pub(super) client: Client,
+    pub(super) name: String,
+}
+
+impl Effects {
+    /// The effects of a key, in their order.
+    pub(super) async fn lines(&self, key: &str) -> Result<Vec<Line>> {
+        match self {
+            Self::Files(ledger) => ledger.lines(key),
+            Self::Table(table) => table.lines(key).await,
+            Self::Rows(rows) => rows.lines(key).await,
+        }
+    }
+
+    /// The keys that have effects and aren't forgotten.
+    pub(super) async fn keys(&self) -> Result<Vec<String>> {
+        match self {
+            Self::Files(ledger) => ledger.keys(),
+            Self::Table(table) => table.keys().await,
+            Self::Rows(rows) => rows.keys().await,
+        }
+    }
+
+    /// Forgets a key after its verdict.
+    pub(super) async fn forget(&self, key: &str) -> Result<()> {
+        match self {
+            Self::Files(ledger) => ledger.forget(key),
+            Self::Table(table) => table.forget(key).await,
+            Self::Rows(rows) => rows.forget(key).await,
+        }
+    }
+}
+
+/// Builds the write that adds `line` to the effects of `key`. It has no condition, so that a write applied
+/// twice shows as two effects.
+///
+/// # Errors
+///
+/// If it can't be built.
+pub fn append(table: &str, key: &str, line: &Line) -> Result<Update> {
+    let line = serde_json::to_string(line).context("invalid ledger line")?;
+    let list = |lines| AttributeValue::L(lines);
+    Update::builder()
+        .table_name(table)
+        .key("id", AttributeValue::S(key.to_owned()))
+        .update_expression("SET effects = list_append(if_not_exists(effects, :none), :line)")
+        .expression_attribute_values(":none", list(vec![]))
+        .expression_attribute_values(":line", list(vec![AttributeValue::S(line)]))
+        .build()
+        .context("couldn't build the effect's write")
+}
+
+impl EffectsTable {
+    async fn lines(&self, key: &str) -> Result<Vec<Line>> {
+        let id = AttributeValue::S(key.to_owned());
+        let read =
+            self.client.get_item().table_name(&self.name).key("id", id).consistent_read(true).send().await;
+        let read =
+            read.map_err(|error| DisplayErrorContext(&error).to_string()).context("reading the effects")?;
+        let Some(lines) = read.item().and_then(|item| item.get("effects")) else { return Ok(Vec::new()) };
+        let lines = lines.as_l().map_err(|_| Problem::new("the effects aren't a list"))?;
+        let read = |line: &AttributeValue| {
+            let text = line.as_s().map_err(|_| Problem::new("an effect isn't text"))?;
+            serde_json::from_str(text).context("invalid ledger line")
+        };
+        lines.iter().map(read).collect()
+    }
+
+    async fn keys(&self) -> Result<Vec<String>> {
+        let scan = self.client.scan().table_name(&self.name).consistent_read(true).send().await;
+        let scan =
+            scan.map_err(|error| DisplayErrorContext(&error).to_string()).context("reading all effects")?;
+        let ids = scan.items().iter().filter_map(|item| item.get("id")?.as_s().ok().cloned());
+        Ok(ids.collect())
+    }
+
+    async fn forget(&self, key: &str) -> Result<()> {
+        let id = AttributeValue::S(key.to_owned());
+        let deleted = self.client.delete_item().table_name(&self.name).key("id", id).send().await;
+        deleted
+            .map(drop)
+            .map_err(|error| DisplayErrorContext(&error).to_string())
+            .context("forgetting the effects")
+    }
+}

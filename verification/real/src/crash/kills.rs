@@ -1,0 +1,389 @@
+//! Kills processes, and freezes them beyond their leases, at random moments.
+//!
+//! A seed fixes the schedule: the jobs, which processes it kills or freezes, and at which fraction of a run's
+//! ordinary length. The machine's timing decides where in the code that falls, and it differs each time.
+
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use lambda_idempotency_rehearsal::{
+    clock,
+    function::Function,
+    problem::{Context, Problem, Result},
+};
+use testkit::random::Random;
+use tokio::task::JoinSet;
+
+use super::{
+    backend::Backend,
+    fleet::{Fleet, Handed},
+    form::Form,
+    job::Job,
+    judge::{Deed, Finding, Promise, Said, Violation},
+    sabotage::Sabotage,
+    story::{Frozen, Story},
+};
+
+/// How many keys run at one time. Most of them wait for a lease.
+const KEYS: usize = 40;
+/// Kills this percentage of deliveries.
+const KILLED: u64 = 60;
+/// Freezes the deliveries whose draw out of 100 is from `KILLED` up to this one.
+const FROZEN: u64 = 70;
+/// This percentage of redeliveries doesn't wait for the lease.
+const IMPATIENT: u64 = 20;
+/// The assumed length of a run before one has been measured.
+const FIRST_GUESS_US: u64 = 60_000;
+/// Stops after this many violations.
+const ENOUGH: usize = 10;
+
+/// The requested numbers.
+#[derive(Clone, Copy, Debug)]
+pub struct Numbers {
+    /// How many processes to kill.
+    pub kills: u64,
+    /// The seed of the schedule.
+    pub seed: u64,
+}
+
+/// The results on one server.
+#[derive(Debug)]
+pub struct Figures {
+    /// The server.
+    pub server: String,
+    /// Where the effects are.
+    pub form: Form,
+    /// The seed.
+    pub seed: u64,
+    /// Keys judged.
+    pub keys: u64,
+    /// Processes killed.
+    pub kills: u64,
+    /// Processes frozen.
+    pub freezes: u64,
+    /// The sums of the findings on each key.
+    pub found: Finding,
+    /// The violations.
+    pub violations: Vec<Violation>,
+    /// The problem that ended the run early, if it had found violations by then.
+    pub problem: Option<Problem>,
+    /// How long it took.
+    pub wall: Duration,
+}
+
+impl Figures {
+    /// Adds the problem that ended the run, so that the violations before it are reported too. Without
+    /// violations it's an error.
+    fn ended_by(self, problem: Problem) -> Result<Self> {
+        if self.violations.is_empty() {
+            return Err(Problem::new(format!("{}, seed {}: {problem}", self.server, self.seed)));
+        }
+        Ok(Self { problem: Some(problem), ..self })
+    }
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { server, form, seed, keys, kills, freezes, found, violations, problem, wall } = self;
+        let Finding { killed_before, killed_in_the_gap, killed_after, .. } = found;
+        let name = form.name();
+        writeln!(f, "{server}, {name}: {kills} kills and {freezes} freezes over {keys} keys (seed {seed})")?;
+        writeln!(f, "  killed before the effect      {killed_before:>7}")?;
+        writeln!(f, "  killed in the gap             {killed_in_the_gap:>7}")?;
+        writeln!(f, "  killed after the completion   {killed_after:>7}")?;
+        writeln!(f, "  claims after a key's first    {:>7}", found.later_claims)?;
+        writeln!(f, "  frozen in the gap, and fenced {:>7}", found.fenced)?;
+        writeln!(f, "  slower than their deadline    {:>7}", found.slow)?;
+        writeln!(f, "  crashes in the gap            {:>7}", found.crashes_in_the_gap)?;
+        let effects = found.effects;
+        match form.promise() {
+            Promise::AtLeastOnce => {
+                let gap = found.crashes_in_the_gap;
+                writeln!(
+                    f,
+                    "  effects                       {effects:>7}  (allowed: {keys} keys + {gap} crashes in the gap)"
+                )?;
+            }
+            Promise::ExactlyOnce => {
+                writeln!(
+                    f,
+                    "  effects                       {effects:>7}  (allowed: {keys} keys, one each)"
+                )?;
+            }
+        }
+        writeln!(f, "  violations                    {:>7}", violations.len())?;
+        if let Some(problem) = problem {
+            writeln!(f, "  ended early: {problem}")?;
+        }
+        write!(f, "  wall time                     {:>7.1} s", wall.as_secs_f32())
+    }
+}
+
+/// One run of the check on one server.
+#[derive(Debug)]
+struct Throw {
+    fleet: Arc<Fleet>,
+    numbers: Numbers,
+    kills: AtomicU64,
+    freezes: AtomicU64,
+    /// How long an undisturbed run lasts, in µs, as a moving mean.
+    ordinary_us: AtomicU64,
+    judged: Mutex<Judged>,
+}
+
+#[derive(Debug, Default)]
+struct Judged {
+    keys: u64,
+    found: Finding,
+    violations: Vec<Violation>,
+}
+
+/// Kills this many processes on each server.
+///
+/// # Errors
+///
+/// If the check couldn't run and had found no violation by then.
+pub async fn check(
+    function: &Function,
+    backends: Vec<Backend>,
+    numbers: Numbers,
+    sabotage: Option<Sabotage>,
+    form: Form,
+) -> Result<Vec<Figures>> {
+    let mut figures = Vec::new();
+    for backend in backends {
+        let fleet = Fleet::new(backend, function, sabotage, form).await?;
+        let throw = Arc::new(Throw {
+            fleet: Arc::clone(&fleet),
+            numbers,
+            kills: AtomicU64::new(0),
+            freezes: AtomicU64::new(0),
+            ordinary_us: AtomicU64::new(FIRST_GUESS_US),
+            judged: Mutex::default(),
+        });
+        let started = clock::start();
+        let thrown = throw.run().await;
+        let disbanded = fleet.disband().await;
+        let thrown = thrown.and(disbanded);
+        let mut of_server = throw.figures(started.elapsed());
+        if thrown.is_ok() && of_server.violations.is_empty() {
+            let late = fleet.effects.keys().await?.into_iter();
+            let words = |key| format!("key {key}: an effect after every delivery was answered");
+            of_server.violations.extend(late.map(|key| Violation::new(words(key))));
+        }
+        if let Err(problem) = thrown {
+            of_server = of_server.ended_by(problem)?;
+        }
+        figures.push(of_server);
+    }
+    Ok(figures)
+}
+
+/// The plan for a delivery, unless it's answered before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Spared,
+    Killed,
+    Frozen,
+}
+
+impl Fate {
+    const fn drawn(random: &mut Random) -> Self {
+        match random.below(100) {
+            0..KILLED => Self::Killed,
+            KILLED..FROZEN => Self::Frozen,
+            _ => Self::Spared,
+        }
+    }
+}
+
+/// The result of a delivery.
+#[derive(Debug)]
+enum Came {
+    Said(Said),
+    Frozen(Box<Frozen>),
+}
+
+impl Throw {
+    /// Keeps up to `KEYS` keys running until it has killed enough processes.
+    async fn run(self: &Arc<Self>) -> Result<()> {
+        let mut keys = JoinSet::new();
+        let mut number = 0;
+        loop {
+            while keys.len() < KEYS && self.has_kills_left() {
+                number += 1;
+                keys.spawn(Arc::clone(self).key(number));
+            }
+            match keys.join_next().await {
+                Some(done) => done.context("a key's task panicked")??,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    fn has_kills_left(&self) -> bool {
+        let violations = self.judged.lock().unwrap_or_else(PoisonError::into_inner).violations.len();
+        self.kills.load(Ordering::SeqCst) < self.numbers.kills && violations < ENOUGH
+    }
+
+    /// Plays one key, from its first delivery to its verdict.
+    async fn key(self: Arc<Self>, number: u64) -> Result<()> {
+        let mut random = Random::new(self.numbers.seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let job = Job {
+            key: format!("key-{number}"),
+            before_ms: 1 + random.below(10),
+            after_ms: 1 + random.below(30),
+            first_fails: random.percent(10),
+        };
+        let story = Story::new(Arc::clone(&self.fleet), job);
+        let mut deliverers = JoinSet::new();
+        for _ in 0..=random.below(2) {
+            let random = Random::new(random.bits());
+            deliverers.spawn(Arc::clone(&self).deliver_until_answered(Arc::clone(&story), random));
+        }
+        while let Some(done) = deliverers.join_next().await {
+            done.context("a delivery's task panicked")??;
+        }
+        self.judge(&story).await
+    }
+
+    /// Delivers until there's an answer, as a queue does. Frozen processes continue in their own tasks.
+    async fn deliver_until_answered(self: Arc<Self>, story: Arc<Story>, mut random: Random) -> Result<()> {
+        let mut frozen = JoinSet::new();
+        let mut tries = 0;
+        while self.has_kills_left() {
+            let came = self.deliver(&story, &mut random, Story::limit_after(tries)).await?;
+            match came {
+                Came::Said(said) if !story.is_to_come_again(&said) => break,
+                Came::Said(_) => {}
+                Came::Frozen(still) => {
+                    let (story, later) = (Arc::clone(&story), random.below(80));
+                    frozen.spawn(async move {
+                        clock::pause_until(still.stale_at + later).await;
+                        story.thaw(*still).await
+                    });
+                }
+            }
+            tries += 1;
+            if random.percent(IMPATIENT) {
+                clock::pause(Duration::from_millis(random.below(60))).await;
+            } else {
+                story.wait_for_lease().await?;
+                clock::pause(Duration::from_millis(random.below(10))).await;
+            }
+        }
+        while let Some(done) = frozen.join_next().await {
+            done.context("a frozen process's task panicked")??;
+        }
+        story.deliver_until_answered().await
+    }
+
+    /// Makes one delivery, and kills or freezes it at a random moment, or spares it.
+    async fn deliver(&self, story: &Story, random: &mut Random, limit: Duration) -> Result<Came> {
+        let _slot = self.fleet.slot().await?;
+        let mut process = self.fleet.process().await?;
+        let fate = Fate::drawn(random);
+        // The factor 1.3 makes some moments fall at the end of a run, too.
+        let moment = self.ordinary_us.load(Ordering::SeqCst) * 13 / 10 * random.below(1_000) / 1_000;
+        let (started, delivered_at) = (clock::start(), clock::now_ms());
+        let mut handed = story.hand_to(&mut process, limit);
+
+        let said = match fate {
+            Fate::Spared => Some(process.said(&mut handed).await?),
+            _ => process.said_within(&mut handed, Duration::from_micros(moment)).await,
+        };
+        match (said, fate) {
+            (Some(said), _) => {
+                self.measure(&handed, &said, started.elapsed());
+                self.fleet.give_back(process).await;
+                Ok(Came::Said(story.note(&handed, Deed::Spared, said)))
+            }
+            (None, Fate::Frozen) => {
+                self.freezes.fetch_add(1, Ordering::SeqCst);
+                let frozen = story.freeze(process, handed, delivered_at, limit).await?;
+                Ok(Came::Frozen(Box::new(frozen)))
+            }
+            (None, _) => {
+                self.kills.fetch_add(1, Ordering::SeqCst);
+                Ok(Came::Said(story.kill(process, handed).await?))
+            }
+        }
+    }
+
+    /// Measures how long an undisturbed run lasts on this machine under this load.
+    fn measure(&self, handed: &Handed, said: &Said, time: Duration) {
+        let is_own_response = serde_json::to_vec(&handed.run).is_ok_and(|own| *said == Said::Response(own));
+        if is_own_response {
+            let time = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+            let mean = self.ordinary_us.load(Ordering::SeqCst);
+            self.ordinary_us.store((mean * 15 + time.min(1_000_000)) / 16, Ordering::SeqCst);
+        }
+    }
+
+    async fn judge(&self, story: &Story) -> Result<()> {
+        let case = story.case(self.fleet.form().promise()).await?;
+        let verdict = case.judge();
+        if verdict.is_ok() {
+            self.fleet.effects.forget(&case.key).await?;
+        }
+        let mut judged = self.judged.lock().unwrap_or_else(PoisonError::into_inner);
+        judged.keys += 1;
+        match verdict {
+            Ok(finding) => judged.found += finding,
+            Err(violation) => judged.violations.push(violation),
+        }
+        Ok(())
+    }
+
+    fn figures(&self, wall: Duration) -> Figures {
+        let Judged { keys, found, violations } =
+            std::mem::take(&mut *self.judged.lock().unwrap_or_else(PoisonError::into_inner));
+        Figures {
+            server: self.fleet.server().to_owned(),
+            form: self.fleet.form(),
+            seed: self.numbers.seed,
+            keys,
+            kills: self.kills.load(Ordering::SeqCst),
+            freezes: self.freezes.load(Ordering::SeqCst),
+            found,
+            violations,
+            problem: None,
+            wall,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figures(violations: Vec<Violation>) -> Figures {
+        Figures {
+            server: "a server".into(),
+            form: Form::Ledger,
+            seed: 7,
+            keys: 1,
+            kills: 1,
+            freezes: 0,
+            found: Finding::default(),
+            violations,
+            problem: None,
+            wall: Duration::ZERO,
+        }
+    }
+
+    #[test]
+    fn a_problem_is_reported_beside_violations() {
+        let problem = || Problem::new("the server is gone");
+        let both = figures(vec![Violation::new("two effects")]).ended_by(problem()).unwrap().to_string();
+        assert!(both.contains("ended early: the server is gone"), "{both}");
+        let alone = figures(Vec::new()).ended_by(problem()).unwrap_err().to_string();
+        assert_eq!(alone, "a server, seed 7: the server is gone");
+    }
+}

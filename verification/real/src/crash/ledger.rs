@@ -1,0 +1,105 @@
+//! The effects: one line each, appended to a file in one write that SIGKILL can't halve or undo.
+
+use std::{
+    fmt,
+    fs::{self, OpenOptions},
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+};
+
+use lambda_idempotency_rehearsal::problem::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+/// One effect.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Line {
+    /// The run that had it: the process's number and the invocation's.
+    pub run: String,
+    /// The generation of the claim under which it ran.
+    pub generation: u64,
+    /// The claim's attempt.
+    pub attempt: u32,
+    /// When the claim's lease ends, in ms since the epoch, as the run knew it.
+    pub lease_until: u64,
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { run, generation, attempt, lease_until } = self;
+        write!(f, "run {run}, generation {generation}, attempt {attempt}, lease until {lease_until}")
+    }
+}
+
+/// A folder with one file of lines per key.
+#[derive(Clone, Debug)]
+pub struct Ledger {
+    folder: PathBuf,
+}
+
+impl Ledger {
+    /// The ledger in this folder.
+    pub fn at(folder: impl AsRef<Path>) -> Self {
+        Self { folder: folder.as_ref().to_owned() }
+    }
+
+    /// Its folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Adds a line to a key's file.
+    ///
+    /// # Errors
+    ///
+    /// If the file can't be written.
+    pub fn append(&self, key: &str, line: &Line) -> io::Result<()> {
+        let mut text = serde_json::to_string(line)?;
+        text.push('\n');
+        // One write appends the whole line, wherever the file's end is by then.
+        OpenOptions::new().create(true).append(true).open(self.folder.join(key))?.write_all(text.as_bytes())
+    }
+
+    /// Reads a key's lines, in the order in which they were written.
+    ///
+    /// # Errors
+    ///
+    /// If the file can't be read, or one of its lines isn't valid.
+    pub fn lines(&self, key: &str) -> Result<Vec<Line>> {
+        let file = self.folder.join(key);
+        let text = match fs::read_to_string(&file) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            read => read.context(format!("couldn't read the ledger {}", file.display()))?,
+        };
+        let lines = text.lines().map(serde_json::from_str).collect::<Result<_, _>>();
+        lines.context(format!("couldn't read the ledger {}", file.display()))
+    }
+
+    /// The keys that have lines and aren't forgotten.
+    ///
+    /// # Errors
+    ///
+    /// If the folder can't be read.
+    pub fn keys(&self) -> Result<Vec<String>> {
+        let doing = format!("the ledger {}", self.folder.display());
+        let files = fs::read_dir(&self.folder).context(&doing)?.collect::<io::Result<Vec<_>>>();
+        Ok(files
+            .context(&doing)?
+            .iter()
+            .map(|file| file.file_name().to_string_lossy().into_owned())
+            .collect())
+    }
+
+    /// Forgets a key after its verdict.
+    ///
+    /// # Errors
+    ///
+    /// If the file can't be removed.
+    pub fn forget(&self, key: &str) -> Result<()> {
+        match fs::remove_file(self.folder.join(key)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(error).context("couldn't delete the ledger")
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Breaks the function under test on purpose. A check that misses these faults finds nothing.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use lambda_idempotency::{
+    Fingerprint, StoredKey,
+    store::{
+        BoxFuture, CommitOutcome, Lock, OwnWrites, Record, ResponseChunks, Revision, State, Store,
+        StoreError, Transactions, Write, WriteOutcome,
+    },
+    time::Timestamp,
+};
+
+/// One way to break a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sabotage {
+    /// Treats a fenced settlement as applied: the late run answers with an outcome that was never recorded.
+    Unfenced,
+    /// Applies a fenced settlement over the successor's record.
+    Overwriting,
+    /// Never sends a settlement, and treats it as applied.
+    Unsettled,
+    /// Treats a refused claim as applied: every delivery runs.
+    Unclaimed,
+    /// Treats every claim as stale.
+    Impatient,
+    /// Has the effect before the claim.
+    EffectFirst,
+    /// Applies only the write to the record from each transaction.
+    Torn,
+    /// Applies a transaction's own writes once more, with another record's.
+    Repeated,
+}
+
+impl Sabotage {
+    /// Every way to break it.
+    pub const ALL: [Self; 8] = [
+        Self::Unfenced,
+        Self::Overwriting,
+        Self::Unsettled,
+        Self::Unclaimed,
+        Self::Impatient,
+        Self::EffectFirst,
+        Self::Torn,
+        Self::Repeated,
+    ];
+
+    /// Its name in the environment.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Unfenced => "unfenced",
+            Self::Overwriting => "overwriting",
+            Self::Unsettled => "unsettled",
+            Self::Unclaimed => "unclaimed",
+            Self::Impatient => "impatient",
+            Self::EffectFirst => "effect-first",
+            Self::Torn => "torn",
+            Self::Repeated => "repeated",
+        }
+    }
+
+    /// The way of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|sabotage| sabotage.name() == name)
+    }
+}
+
+/// A store that may be broken.
+#[derive(Debug)]
+pub struct SabotagedStore<S> {
+    inner: S,
+    sabotage: Option<Sabotage>,
+    /// The real leases of the records that it returned as stale.
+    leases: Mutex<HashMap<StoredKey, Timestamp>>,
+}
+
+impl<S: Store> SabotagedStore<S> {
+    /// Creates the store, unchanged or broken in this way.
+    pub fn new(inner: S, sabotage: Option<Sabotage>) -> Self {
+        Self { inner, sabotage, leases: Mutex::default() }
+    }
+
+    fn leases(&self) -> MutexGuard<'_, HashMap<StoredKey, Timestamp>> {
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn broken(
+        &self,
+        sabotage: Sabotage,
+        key: &StoredKey,
+        write: &Write,
+    ) -> Result<WriteOutcome, StoreError> {
+        let is_settlement = matches!(write, Write::Settle { .. });
+        if sabotage == Sabotage::Unsettled && is_settlement {
+            return Ok(WriteOutcome::Applied);
+        }
+        let write = self.with_real_lease(key, write);
+        match (self.inner.apply(key, &write).await?, sabotage) {
+            (WriteOutcome::Refused(_), Sabotage::Unfenced) if is_settlement => Ok(WriteOutcome::Applied),
+            (WriteOutcome::Refused(Some(record)), Sabotage::Overwriting) if is_settlement => {
+                let _ = self.inner.apply(key, &reopening(&record)).await?;
+                self.inner.apply(key, &over(&record, write)).await
+            }
+            (WriteOutcome::Refused(_), Sabotage::Unclaimed) if !is_settlement => Ok(WriteOutcome::Applied),
+            (WriteOutcome::Refused(Some(record)), Sabotage::Impatient) => {
+                Ok(WriteOutcome::Refused(Some(self.without_lease(key, record))))
+            }
+            (written, _) => Ok(written),
+        }
+    }
+
+    /// Returns the record with a lease that ended long ago. The real lease is kept for the compare-and-set.
+    fn without_lease(&self, key: &StoredKey, mut record: Record) -> Record {
+        if let State::Started { lease_until } = &mut record.state {
+            self.leases().insert(key.clone(), *lease_until);
+            *lease_until = Timestamp::from_millis(0);
+        }
+        record
+    }
+
+    fn with_real_lease(&self, key: &StoredKey, write: &Write) -> Write {
+        let mut write = write.clone();
+        if let Write::TakeOver { seen, .. } = &mut write {
+            seen.lease_until = self.leases().remove(key).or(seen.lease_until);
+        }
+        write
+    }
+}
+
+/// Builds a write that removes an outcome from a record, so that it can be settled again.
+fn reopening(record: &Record) -> Write {
+    Write::Reclaim { seen: Revision::of(record), lock: record.lock_until(record.lock_acquired_at) }
+}
+
+/// Gives the settlement the owner and the generation of the current claim.
+fn over(record: &Record, write: Write) -> Write {
+    match write {
+        Write::Settle { settlement, .. } => {
+            Write::Settle { owner: record.owner, generation: record.generation, settlement }
+        }
+        other => other,
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl<S: Store> Store for SabotagedStore<S> {
+    fn apply<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        write: &'a Write,
+    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
+        match self.sabotage {
+            Some(sabotage) => Box::pin(self.broken(sabotage, key, write)),
+            None => self.inner.apply(key, write),
+        }
+    }
+
+    fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+        self.inner.read(key)
+    }
+
+    fn chunks(&self) -> Option<&dyn ResponseChunks> {
+        self.inner.chunks()
+    }
+
+    fn transactions(&self) -> Option<&dyn Transactions> {
+        match self.sabotage {
+            Some(Sabotage::Torn | Sabotage::Repeated) => Some(self),
+            _ => self.inner.transactions(),
+        }
+    }
+}
+
+impl<S: Store> SabotagedStore<S> {
+    async fn commit_broken(
+        &self,
+        key: &StoredKey,
+        write: &Write,
+        writes: &OwnWrites,
+        token: &str,
+    ) -> Result<CommitOutcome, StoreError> {
+        let Some(transactions) = self.inner.transactions().filter(|_| self.sabotage != Some(Sabotage::Torn))
+        else {
+            return self.inner.apply(key, write).await.map(CommitOutcome::Answered);
+        };
+        if let Write::Settle { owner, generation, .. } = write {
+            let lock = Lock {
+                owner: *owner,
+                generation: *generation,
+                attempt: 1,
+                fingerprint: Fingerprint::of_bytes(b"decoy"),
+                lock_acquired_at: Timestamp::from_millis(0),
+                lease_until: Timestamp::from_millis(0),
+                expires_at: Some(Timestamp::from_millis(0)),
+                interrupted: false,
+                request_id: None,
+            };
+            let record = Record { state: State::Released, ..lock.into() };
+            let decoy = StoredKey::from_stored(format!("{key}-decoy-{owner}"));
+            let token = token.chars().rev().collect::<String>();
+            let conclude = Write::Conclude { seen: None, record };
+            let _ = transactions.commit(&decoy, &conclude, writes, &token).await?;
+        }
+        transactions.commit(key, write, writes, token).await
+    }
+}
+
+impl<S: Store> Transactions for SabotagedStore<S> {
+    fn check(&self, key: &StoredKey, writes: &OwnWrites) -> Result<(), StoreError> {
+        self.inner.transactions().map_or(Ok(()), |transactions| transactions.check(key, writes))
+    }
+
+    fn commit<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        write: &'a Write,
+        writes: &'a OwnWrites,
+        token: &'a str,
+    ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>> {
+        Box::pin(self.commit_broken(key, write, writes, token))
+    }
+}

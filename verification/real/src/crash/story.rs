@@ -1,0 +1,170 @@
+//! One key's deliveries, what the harness did to them, and the waits for its leases.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use lambda_idempotency_rehearsal::{
+    clock::{self, millis},
+    problem::{Problem, Result},
+};
+
+use super::{
+    fleet::{Fleet, Handed, PATIENCE, Process},
+    job::{GRACE, Job, LIMIT, MARGIN},
+    judge::{Case, Deed, Delivery, Promise, Said},
+    record::Stored,
+};
+
+/// A stale record is one whose lease ended *more* than the margin ago.
+const CLEARLY_STALE: Duration = Duration::from_millis(1);
+/// After each group of this many unsuccessful deliveries, the machine counts as slow and deliveries get more time.
+const PATIENT_TRIES: u32 = 8;
+
+/// The deliveries of one key.
+#[derive(Debug)]
+pub(super) struct Story {
+    fleet: Arc<Fleet>,
+    job: Job,
+    told: Mutex<Told>,
+}
+
+#[derive(Debug, Default)]
+struct Told {
+    deliveries: Vec<Delivery>,
+    seen: Vec<Stored>,
+}
+
+/// A run whose process is frozen.
+#[derive(Debug)]
+pub(super) struct Frozen {
+    process: Process,
+    handed: Handed,
+    /// When its claim becomes stale, if it had one.
+    pub(super) stale_at: u64,
+}
+
+impl Story {
+    /// Nothing has been delivered yet.
+    pub(super) fn new(fleet: Arc<Fleet>, job: Job) -> Arc<Self> {
+        Arc::new(Self { fleet, job, told: Mutex::default() })
+    }
+
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The time that a delivery gets after this many unsuccessful ones. It grows, so that a slow machine
+    /// can't stall a key forever.
+    pub(super) fn limit_after(tries: u32) -> Duration {
+        LIMIT * (1 + tries / PATIENT_TRIES)
+    }
+
+    /// Hands the event to a process.
+    pub(super) fn hand_to(&self, process: &mut Process, limit: Duration) -> Handed {
+        process.deliver(&self.job.event(), limit)
+    }
+
+    /// Delivers the event to any process, and waits for the answer.
+    pub(super) async fn deliver(&self, limit: Duration) -> Result<Said> {
+        let _slot = self.fleet.slot().await?;
+        let mut process = self.fleet.process().await?;
+        let mut handed = self.hand_to(&mut process, limit);
+        let said = process.said(&mut handed).await?;
+        self.fleet.give_back(process).await;
+        Ok(self.note(&handed, Deed::Spared, said))
+    }
+
+    /// Delivers the event until it is answered.
+    pub(super) async fn deliver_until_answered(&self) -> Result<()> {
+        let patience = clock::start();
+        for tries in 0.. {
+            let said = self.deliver(Self::limit_after(tries)).await?;
+            if !self.is_to_come_again(&said) {
+                return Ok(());
+            }
+            if patience.elapsed() > PATIENCE {
+                break;
+            }
+            self.wait_for_lease().await?;
+        }
+        let words = format!("got no answer within {} s", PATIENCE.as_secs());
+        Err(Problem::new(self.case(self.fleet.form().promise()).await?.violation(&words).to_string()))
+    }
+
+    /// Whether the delivery must be retried. The judge decides on anything that's neither a retry nor an answer.
+    pub(super) fn is_to_come_again(&self, said: &Said) -> bool {
+        said.is_not_now() || said.is_told_failure() || *said == Said::Nothing
+    }
+
+    /// Sends SIGKILL.
+    pub(super) async fn kill(&self, mut process: Process, mut handed: Handed) -> Result<Said> {
+        let said = process.kill(&mut handed).await?;
+        Ok(self.note(&handed, Deed::Killed, said))
+    }
+
+    /// Sends SIGSTOP. A claim, if it has one, is stale at the latest after `limit`, the grace and the margin.
+    pub(super) async fn freeze(
+        &self,
+        process: Process,
+        handed: Handed,
+        delivered_at: u64,
+        limit: Duration,
+    ) -> Result<Frozen> {
+        process.freeze().await?;
+        let stale_at = delivered_at + millis(limit + GRACE + MARGIN + CLEARLY_STALE);
+        Ok(Frozen { process, handed, stale_at })
+    }
+
+    /// Sends SIGCONT, and waits for the process's answer.
+    pub(super) async fn thaw(&self, frozen: Frozen) -> Result<Said> {
+        let Frozen { mut process, mut handed, .. } = frozen;
+        let _slot = self.fleet.slot().await?;
+        process.thaw().await?;
+        let said = process.said(&mut handed).await?;
+        self.fleet.give_back(process).await;
+        Ok(self.note(&handed, Deed::Froze, said))
+    }
+
+    /// Notes the result of a delivery.
+    pub(super) fn note(&self, handed: &Handed, deed: Deed, said: Said) -> Said {
+        let delivery =
+            Delivery { run: handed.run.clone(), deed, said: said.clone(), said_at: clock::now_ms() };
+        self.told().deliveries.push(delivery);
+        said
+    }
+
+    /// Reads the record. An outcome seen once must still be there at the end.
+    pub(super) async fn look(&self) -> Result<Option<Stored>> {
+        let record = self.fleet.record(&self.job.key).await?;
+        if let Some(record) = record.as_ref().filter(|record| record.is_completed()) {
+            self.told().seen.push(record.clone());
+        }
+        Ok(record)
+    }
+
+    /// Waits until the current claim, if there is one, is stale. The wait is bounded, in case the lease is wrong.
+    pub(super) async fn wait_for_lease(&self) -> Result<()> {
+        if let Some(lease_until) = self.look().await?.and_then(|record| record.lease_until) {
+            let stale_at = lease_until.saturating_add(millis(MARGIN + CLEARLY_STALE));
+            clock::pause_until(stale_at.min(clock::now_ms() + millis(PATIENCE / 10))).await;
+        }
+        Ok(())
+    }
+
+    /// Collects the evidence at the end.
+    pub(super) async fn case(&self, promise: Promise) -> Result<Case> {
+        let lines = self.fleet.effects.lines(&self.job.key).await?;
+        let record = self.fleet.record(&self.job.key).await?;
+        let told = self.told();
+        Ok(Case {
+            key: self.job.key.clone(),
+            promise,
+            lines,
+            deliveries: told.deliveries.clone(),
+            seen: told.seen.clone(),
+            record,
+        })
+    }
+}

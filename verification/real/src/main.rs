@@ -1,0 +1,212 @@
+//! `verification-real` runs the long forms of the checks on real servers, sockets and processes, and prints their figures.
+
+#![expect(clippy::print_stdout, reason = "a command line prints")]
+
+use std::process::ExitCode;
+
+use lambda_idempotency_rehearsal::problem::Result;
+use lambda_idempotency_verification_real::{
+    agreement::{self, Numbers},
+    crash::{self, backend::Backend, form::Form, kills, point::Point, scenario},
+    deadlines, outages,
+    servers::VARIABLE,
+    site::Kind,
+    wire::{self, Extent},
+};
+use testkit::random::fresh_seed;
+
+const USAGE: &str = "\
+usage: verification-real agreement [--long]
+       verification-real wire [RUNS [SEED]] | wire --quick | wire --seed N | wire --case N
+       verification-real crash-points [FORM] [ROUNDS]
+       verification-real kills [FORM] [COUNT [SEED]]
+       verification-real outages [OPERATIONS [SEED]] | outages --quick
+       verification-real deadlines [INVOCATIONS [SEED]] | deadlines --quick
+
+  agreement     compares every store with the model, and checks that every race has one winner: in memory, on DynamoDB,
+                PostgreSQL and Redis
+  wire          breaks the wire to DynamoDB, PostgreSQL and Redis, and checks that callers get true answers and outcomes
+                last: every single fault, then RUNS random runs (default 10000); with --quick, fewer of both;
+                or one of them again
+  crash-points  kills one process and freezes another beyond its lease, at each named point ROUNDS times (default 200):
+                one effect, and one more for each crash between effect and completion
+  kills         the same at COUNT random moments (default 10000)
+  outages       restarts and throttles the servers, and lets them refuse, while OPERATIONS (default 1000) with 30 s left
+                return: no outcome is lost, and each operation has one effect
+  deadlines     breaks the wire in 20 ways during invocations of 3 s, INVOCATIONS (default 50) for each way and store:
+                each gets a true answer in time
+
+FORM says where the effect and the record are. `ledger` (default): a file outside any transaction, and the record
+in DynamoDB. `postgres` and `redis`: a file, and the record there. `transaction`: the effect is in the completion's
+own transaction. `optimistic`: the effect is written with the finished record, without a claim.
+`postgres-transaction`: one PostgreSQL transaction writes the effect and the record. The last three have exactly one
+effect, despite every crash.
+
+Servers: the embedded DynamoDB, and those that the environment names in";
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let mut arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let form = arguments.get(1).and_then(|name| Form::named(name));
+    if form.is_some() {
+        arguments.remove(1);
+    }
+    run(&arguments, form.unwrap_or_default()).await.unwrap_or_else(|problem| {
+        eprintln!("verification-real: {problem}");
+        ExitCode::from(2)
+    })
+}
+
+async fn run(arguments: &[&str], form: Form) -> Result<ExitCode> {
+    let fresh = fresh_seed();
+    match arguments {
+        ["agreement"] => agree(Numbers::BOUNDED).await,
+        ["agreement", "--long"] => agree(Numbers::LONG).await,
+        ["wire", extent @ ..] => match extent_of(extent, fresh) {
+            Some(extent) => break_the_wire(extent).await,
+            None => Ok(usage()),
+        },
+        ["crash-points"] => crash_points(200, form).await,
+        ["crash-points", rounds] => match rounds.parse() {
+            Ok(rounds) => crash_points(rounds, form).await,
+            Err(_) => Ok(usage()),
+        },
+        ["outages", "--quick"] => go_through_outages(outages::Extent::quick(fresh)).await,
+        ["outages", rest @ ..] => match numbers_of(rest, 1_000, fresh) {
+            Some((operations, seed)) => {
+                go_through_outages(outages::Extent { operations, seed, settle_within: None }).await
+            }
+            None => Ok(usage()),
+        },
+        ["deadlines", "--quick"] => keep_deadlines(deadlines::Extent::quick(fresh)).await,
+        ["deadlines", rest @ ..] => match numbers_of(rest, 50, fresh) {
+            Some((of_each, seed)) => {
+                keep_deadlines(deadlines::Extent { of_each, seed, knows_deadlines: true }).await
+            }
+            None => Ok(usage()),
+        },
+        ["kills", rest @ ..] => match kills_of(rest, fresh) {
+            Some(numbers) => kill(numbers, form).await,
+            None => Ok(usage()),
+        },
+        _ => Ok(usage()),
+    }
+}
+
+fn usage() -> ExitCode {
+    println!("{USAGE} {VARIABLE} (name=http://host:port …).");
+    ExitCode::from(2)
+}
+
+async fn agree(numbers: Numbers) -> Result<ExitCode> {
+    agreement::check(numbers, |agreement| println!("{agreement}")).await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn extent_of(arguments: &[&str], fresh: u64) -> Option<Extent> {
+    match arguments {
+        [] => Some(Extent::Long { runs: 10_000, seed: fresh }),
+        ["--quick"] => Some(Extent::bounded(fresh)),
+        ["--seed", seed] => Some(Extent::Seed(seed.parse().ok()?)),
+        ["--case", number] => Some(Extent::Listed(number.parse().ok()?)),
+        [runs] => Some(Extent::Long { runs: runs.parse().ok()?, seed: fresh }),
+        [runs, seed] => Some(Extent::Long { runs: runs.parse().ok()?, seed: seed.parse().ok()? }),
+        _ => None,
+    }
+}
+
+async fn break_the_wire(extent: Extent) -> Result<ExitCode> {
+    println!("{extent:?}");
+    let mut is_sound = true;
+    wire::check(&Kind::ALL, extent, |report| {
+        println!("{report}");
+        is_sound &= report.violations().is_empty();
+        is_sound &= !extent.is_whole() || report.coverage().missing().is_empty();
+    })
+    .await?;
+    Ok(if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+async fn crash_points(rounds: u32, form: Form) -> Result<ExitCode> {
+    let function = crash::build_function().await?;
+    let points = Point::of(form);
+    let rows = scenario::check(&function, Backend::all(form).await?, points, rounds, None, form).await?;
+    let mut server = None;
+    for row in &rows {
+        if server != Some(&row.server) {
+            server = Some(&row.server);
+            println!("{}\n{}", row.server, scenario::Row::head());
+        }
+        println!("{row}");
+    }
+    Ok(told(rows.iter().flat_map(|row| &row.violations)))
+}
+
+fn kills_of(arguments: &[&str], fresh: u64) -> Option<kills::Numbers> {
+    match arguments {
+        [] => Some(kills::Numbers { kills: 10_000, seed: fresh }),
+        [kills] => Some(kills::Numbers { kills: kills.parse().ok()?, seed: fresh }),
+        [kills, seed] => Some(kills::Numbers { kills: kills.parse().ok()?, seed: seed.parse().ok()? }),
+        _ => None,
+    }
+}
+
+async fn kill(numbers: kills::Numbers, form: Form) -> Result<ExitCode> {
+    let function = crash::build_function().await?;
+    let figures = kills::check(&function, Backend::all(form).await?, numbers, None, form).await?;
+    for figures in &figures {
+        println!("{figures}");
+    }
+    Ok(told(figures.iter().flat_map(|figures| &figures.violations)))
+}
+
+/// The count and the seed.
+fn numbers_of(arguments: &[&str], default: u32, fresh: u64) -> Option<(u32, u64)> {
+    let count = |text: &str| text.parse().ok().filter(|count| *count > 0);
+    match arguments {
+        [] => Some((default, fresh)),
+        [number] => Some((count(number)?, fresh)),
+        [number, seed] => Some((count(number)?, seed.parse().ok()?)),
+        _ => None,
+    }
+}
+
+async fn go_through_outages(extent: outages::Extent) -> Result<ExitCode> {
+    println!("{extent:?}");
+    let all = outages::check(&outages::Trouble::ALL, extent).await?;
+    println!("{}", outages::Figures::head());
+    for figures in &all {
+        println!("{figures}");
+        figures.faults.iter().for_each(|fault| println!("VIOLATION: {}: {fault}", figures.trouble));
+    }
+    Ok(code(all.iter().all(outages::Figures::is_sound)))
+}
+
+async fn keep_deadlines(extent: deadlines::Extent) -> Result<ExitCode> {
+    println!("{extent:?}");
+    let reports = deadlines::check(&Kind::ALL, extent).await?;
+    reports.iter().for_each(|report| println!("{report}"));
+    let sum = |of: fn(&deadlines::Report) -> u64| reports.iter().map(of).sum::<u64>();
+    println!(
+        "{} invocations, {} killed, {} true answers",
+        sum(deadlines::Report::invocations),
+        sum(deadlines::Report::killed),
+        sum(deadlines::Report::honest)
+    );
+    Ok(code(reports.iter().all(deadlines::Report::is_sound)))
+}
+
+const fn code(is_sound: bool) -> ExitCode {
+    if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Prints the violations, if there are any.
+fn told<'v>(violations: impl Iterator<Item = &'v crash::judge::Violation>) -> ExitCode {
+    let mut code = ExitCode::SUCCESS;
+    for violation in violations {
+        println!("VIOLATION: {violation}");
+        code = ExitCode::FAILURE;
+    }
+    code
+}

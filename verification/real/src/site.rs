@@ -1,0 +1,235 @@
+//! A server that a check starts, with its own place for records, and the connections to it.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use aws_sdk_dynamodb::{Client, config::retry::RetryPartition, types::AttributeValue};
+use lambda_idempotency::{
+    Store, StoredKey,
+    store::{
+        BoxFuture,
+        dynamodb::{DynamoDbStore, DynamoDbStoreBuilder},
+        postgres::{PostgresStore, PostgresStoreBuilder},
+        redis::{RedisStore, RedisStoreBuilder},
+    },
+    time::{Clock, SystemClock, Timestamp},
+};
+use lambda_idempotency_rehearsal::problem::{Context, Problem, Result};
+
+use testkit::redis::RedisServer;
+
+use crate::servers::{self, PATIENCE, Server, config_of, fresh_table};
+
+/// A kind of store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The embedded DynamoDB.
+    DynamoDb,
+    /// PostgreSQL from Debian's package.
+    Postgres,
+    /// Redis from Debian's package. It appends every command to its file before it answers, so an
+    /// acknowledged write survives its process.
+    Redis,
+}
+
+impl Kind {
+    /// Every kind.
+    pub const ALL: [Self; 3] = [Self::DynamoDb, Self::Postgres, Self::Redis];
+
+    /// Its name in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::DynamoDb => "DynamoDB",
+            Self::Postgres => "PostgreSQL",
+            Self::Redis => "Redis",
+        }
+    }
+}
+
+/// A server, and the table or the prefix of the records on it.
+#[derive(Debug)]
+pub(crate) struct Site {
+    pub(crate) host: Host,
+    /// The table's name, or the keys' prefix.
+    room: String,
+}
+
+/// A server of a kind.
+#[derive(Debug)]
+pub(crate) enum Host {
+    DynamoDb(Server),
+    Postgres(testkit::postgres::Server),
+    Redis(RedisServer),
+}
+
+impl Site {
+    /// Starts a server of this kind, and creates its place for records.
+    pub(crate) async fn start(kind: Kind) -> Result<Self> {
+        let host = match kind {
+            Kind::DynamoDb => Host::DynamoDb(Server::embedded().await?),
+            Kind::Postgres => {
+                let server = blocking(servers::start_postgres).await?;
+                Host::Postgres(server.ok_or_else(|| Problem::new("PostgreSQL isn't installed"))?)
+            }
+            Kind::Redis => {
+                let settings = ["--appendonly", "yes", "--appendfsync", "no"];
+                let server = blocking(move || RedisServer::start(&settings)).await?;
+                Host::Redis(server.ok_or_else(|| Problem::new("Redis isn't installed"))?)
+            }
+        };
+        let site = Self { host, room: fresh_table()?.replace('-', "_") };
+        match &site.host {
+            Host::DynamoDb(server) => server.database().create_idempotency_table(&site.room).await?,
+            Host::Postgres(_) => {
+                let store = site.postgres(site.address()?, |builder| builder)?;
+                store.create_table().await.context("couldn't create the table of records")?;
+            }
+            Host::Redis(_) => {}
+        }
+        Ok(site)
+    }
+
+    /// The server's address.
+    pub(crate) fn address(&self) -> Result<SocketAddr> {
+        match &self.host {
+            Host::DynamoDb(server) => {
+                let endpoint = server.database().endpoint();
+                let authority = endpoint.authority().map(|authority| authority.as_str());
+                authority.unwrap_or_default().parse().context("invalid address of the embedded DynamoDB")
+            }
+            Host::Postgres(server) => Ok(([127, 0, 0, 1], server.port()).into()),
+            Host::Redis(server) => Ok(server.address()),
+        }
+    }
+
+    /// Creates a store with its own connections to `address`, and the library's defaults otherwise, as one
+    /// sandbox has it.
+    pub(crate) async fn store_at(&self, address: SocketAddr) -> Result<Arc<dyn Store>> {
+        Ok(match &self.host {
+            Host::DynamoDb(_) => Arc::new(self.dynamodb(address, |builder| builder).await?),
+            Host::Postgres(_) => Arc::new(self.postgres(address, |builder| builder)?),
+            Host::Redis(_) => Arc::new(self.redis(address, |builder| builder)?),
+        })
+    }
+
+    /// The same, with these timeouts for attempts and operations, for PostgreSQL and Redis.
+    pub(crate) fn limited_store_at(
+        &self,
+        address: SocketAddr,
+        attempt: Duration,
+        operation: Duration,
+    ) -> Result<Arc<dyn Store>> {
+        Ok(match &self.host {
+            Host::DynamoDb(_) => {
+                return Err(Problem::new("DynamoDB's store takes its SDK's settings"));
+            }
+            Host::Postgres(_) => Arc::new(self.postgres(address, |builder| {
+                let statement = operation.saturating_sub(attempt);
+                builder.connect_timeout(attempt).statement_timeout(statement).lock_timeout(attempt / 2)
+            })?),
+            Host::Redis(_) => {
+                Arc::new(self.redis(address, |builder| {
+                    builder.attempt_timeout(attempt).operation_timeout(operation)
+                })?)
+            }
+        })
+    }
+
+    /// Removes this record without the store.
+    pub(crate) async fn remove(&self, key: &StoredKey) -> Result<()> {
+        match &self.host {
+            Host::DynamoDb(server) => {
+                let gone = server.client().delete_item().table_name(&self.room);
+                let gone = gone.key("id", AttributeValue::S(key.as_str().to_owned())).send().await;
+                gone.map(drop).map_err(|error| Problem::new(format!("removing a record: {error:?}")))
+            }
+            Host::Postgres(server) => {
+                let statement = format!("DELETE FROM \"{}\" WHERE id = $1", self.room);
+                let gone = server.client().await.execute(&statement, &[&key.as_str()]).await;
+                gone.map(drop).context("removing a record")
+            }
+            Host::Redis(server) => {
+                let name = format!("{}:{key}", self.room);
+                match server.run(&["DEL", &name]).as_str() {
+                    "0" | "1" => Ok(()),
+                    said => Err(Problem::new(format!("removing a record: {said}"))),
+                }
+            }
+        }
+    }
+
+    /// The harness's own store. It has no proxy in between, and waits as long as a busy machine needs.
+    pub(crate) async fn direct(&self) -> Result<Arc<dyn Store>> {
+        let address = self.address()?;
+        Ok(match &self.host {
+            Host::DynamoDb(_) => {
+                let patient = |builder: DynamoDbStoreBuilder| {
+                    builder.attempt_timeout(PATIENCE).operation_timeout(PATIENCE)
+                };
+                Arc::new(self.dynamodb(address, patient).await?)
+            }
+            Host::Postgres(_) => {
+                let patient = |builder: PostgresStoreBuilder| {
+                    builder.connect_timeout(PATIENCE).statement_timeout(PATIENCE)
+                };
+                Arc::new(self.postgres(address, patient)?)
+            }
+            Host::Redis(_) => {
+                let patient = |builder: RedisStoreBuilder| {
+                    builder.attempt_timeout(PATIENCE).operation_timeout(PATIENCE)
+                };
+                Arc::new(self.redis(address, patient)?)
+            }
+        })
+    }
+
+    async fn dynamodb(
+        &self,
+        address: SocketAddr,
+        configure: impl FnOnce(DynamoDbStoreBuilder) -> DynamoDbStoreBuilder,
+    ) -> Result<DynamoDbStore> {
+        let config = config_of(&format!("http://{address}"))
+            // All clients of a process and a Region share one retry quota. This gives each sandbox its own.
+            .retry_partition(RetryPartition::new(fresh_table()?))
+            .build();
+        let builder = configure(DynamoDbStore::builder(&self.room).client(Client::from_conf(config)));
+        builder.build().await.context("couldn't open the DynamoDB store")
+    }
+
+    fn postgres(
+        &self,
+        address: SocketAddr,
+        configure: impl FnOnce(PostgresStoreBuilder) -> PostgresStoreBuilder,
+    ) -> Result<PostgresStore> {
+        let Host::Postgres(server) = &self.host else { return Err(Problem::new("no PostgreSQL")) };
+        let builder = PostgresStore::builder(server.url_at(address.port())).table(&self.room);
+        configure(builder).build().context("couldn't open the PostgreSQL store")
+    }
+
+    fn redis(
+        &self,
+        address: SocketAddr,
+        configure: impl FnOnce(RedisStoreBuilder) -> RedisStoreBuilder,
+    ) -> Result<RedisStore> {
+        let builder = RedisStore::builder(format!("redis://{address}?prefix={}:", self.room));
+        configure(builder).build().context("couldn't open the Redis store")
+    }
+}
+
+/// Starts a server on a blocking thread, since the wait for it would stop other tasks.
+async fn blocking<T: Send + 'static>(start: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+    tokio::task::spawn_blocking(start).await.context("starting a server")
+}
+
+/// The system's clock, shifted forward by this much, so that no test waits for a lease to end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ahead(pub(crate) Duration);
+
+impl Clock for Ahead {
+    fn now(&self) -> Timestamp {
+        SystemClock.now().saturating_add(self.0)
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        SystemClock.sleep(duration)
+    }
+}

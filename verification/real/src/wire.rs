@@ -1,0 +1,222 @@
+//! Injects faults on the wire between the stores and their servers: in a proxy between the SDK and DynamoDB,
+//! and in front of PostgreSQL and Redis. Under every fault, callers must get true answers, outcomes must
+//! stay, and every call must end within its budget.
+//!
+//! A run delivers one operation to the real library over the real store and the real SDK, through a proxy that
+//! breaks some of the requests. It then delivers the operation again without faults, and once more when all leases
+//! have ended. A judge compares what the table held, what the server did, and what the callers were answered.
+//!
+//! The check first puts every fault on every request of every scenario, one at a time. Random runs with up to
+//! three faults follow. A run's number or seed fixes its plan, but not the timing of threads and sockets. So
+//! a rare finding may need a few repetitions.
+
+pub(crate) mod budget;
+mod calls;
+mod case;
+mod coverage;
+pub(crate) mod fault;
+mod judge;
+pub(crate) mod meaning;
+pub(crate) mod message;
+mod play;
+pub(crate) mod proxy;
+mod report;
+mod sabotage;
+mod scenario;
+mod stage;
+mod watched;
+
+use std::{sync::Arc, time::Duration};
+
+use lambda_idempotency_rehearsal::{
+    clock,
+    problem::{Problem, Result},
+};
+use testkit::random::Random;
+use tokio::{sync::Semaphore, task::JoinSet};
+
+use self::{
+    budget::Lateness,
+    case::{Case, Retries},
+    judge::judge,
+    play::play,
+    stage::Stage,
+};
+use crate::{servers::Server, site::Kind};
+
+pub use self::{
+    coverage::Coverage, fault::Fault, fault::Medium, fault::When, meaning::Meaning, report::Report,
+    sabotage::Sabotage,
+};
+
+/// The runs to make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// Every single fault, with the SDK's default retries and without retries, then this many random runs.
+    Long {
+        /// How many random runs.
+        runs: usize,
+        /// The seed of all random runs.
+        seed: u64,
+    },
+    /// Each kind of fault on each kind of call, without SDK retries, then this many random runs.
+    Bounded {
+        /// In how many places each call meets each fault, where that many exist.
+        of_each: usize,
+        /// How many random runs.
+        runs: usize,
+        /// The seed of all random runs.
+        seed: u64,
+    },
+    /// The random run of this seed.
+    Seed(u64),
+    /// The single fault with this number.
+    Listed(usize),
+}
+
+impl Extent {
+    /// The extent of an ordinary test run.
+    pub const fn bounded(seed: u64) -> Self {
+        Self::Bounded { of_each: 1, runs: 200, seed }
+    }
+
+    /// Whether every call must meet every fault in it.
+    pub const fn is_whole(self) -> bool {
+        matches!(self, Self::Long { .. } | Self::Bounded { .. })
+    }
+
+    fn cases(self, medium: Medium) -> Result<Vec<Case>> {
+        let random = |runs: usize, seed: u64| {
+            let mut random = Random::new(seed);
+            std::iter::repeat_with(move || Case::random(random.bits(), medium)).take(runs)
+        };
+        // The order is fixed, so that a number means the same case in either extent.
+        let all: &[_] = match medium {
+            Medium::Http => &[Retries::None, Retries::Default],
+            // The other stores' clients have no retry setting.
+            Medium::Tcp => &[Retries::None],
+        };
+        Ok(match self {
+            Self::Long { runs, seed } => {
+                Case::listed(all, medium).into_iter().chain(random(runs, seed)).collect()
+            }
+            Self::Bounded { of_each, runs, seed } => {
+                let some = Case::some_of_each(Case::listed(&all[..1], medium), of_each, seed);
+                some.into_iter().chain(random(runs, seed)).collect()
+            }
+            Self::Seed(seed) => vec![Case::random(seed, medium)],
+            Self::Listed(number) => {
+                let case = Case::listed(all, medium).into_iter().nth(number);
+                // A number means another case for this medium, and the shorter list may not have it.
+                let is_needed = medium == Medium::Http;
+                if is_needed && case.is_none() {
+                    return Err(Problem::new(format!("there's no case {number}")));
+                }
+                case.into_iter().collect()
+            }
+        })
+    }
+}
+
+/// How many runs go on at once. They mostly wait.
+const CONCURRENCY: u32 = 16;
+/// How many go on at least, however busy the machine is.
+const AT_LEAST: usize = 2;
+/// How often to retry the cells that the runs missed. On a busy machine, an unplanned request may take the
+/// place of the planned one.
+const FILLINGS: u64 = 8;
+
+/// Makes the runs on the servers of these kinds. For DynamoDB that's every available server. `show` gets each
+/// server's report when it's done.
+///
+/// # Errors
+///
+/// If a server isn't there, or fails without a fault.
+pub async fn check(kinds: &[Kind], extent: Extent, mut show: impl FnMut(&Report)) -> Result<()> {
+    for kind in kinds {
+        if *kind == Kind::DynamoDb {
+            for server in Server::all().await? {
+                let stage = Stage::set(&server, None).await?;
+                show(&check_on(&stage, server.name.clone(), extent).await?);
+            }
+        } else {
+            let stage = Stage::start(*kind).await?;
+            show(&check_on(&stage, kind.name().to_owned(), extent).await?);
+        }
+    }
+    Ok(())
+}
+
+async fn check_on(stage: &Stage, name: String, extent: Extent) -> Result<Report> {
+    let medium = stage.medium();
+    let (start, mut report) = (clock::start(), Report::new(name, medium));
+    make(&mut report, stage, extent.cases(medium)?).await?;
+    for nth in 0..FILLINGS {
+        let missing = report.coverage().missing();
+        if missing.is_empty() || !extent.is_whole() || report.has_enough() {
+            break;
+        }
+        let listed = Case::listed(&[Retries::None], medium).into_iter();
+        let listed = listed.filter(|case| case.reaches_any(&missing)).collect();
+        make(&mut report, stage, Case::some_of_each(listed, 2, nth)).await?;
+    }
+    report.took = start.elapsed();
+    Ok(report)
+}
+
+/// Makes the runs that must find this sabotage, on the embedded server.
+///
+/// # Errors
+///
+/// If the server doesn't start, or fails without a fault.
+pub async fn check_sabotaged(sabotage: Sabotage) -> Result<Report> {
+    let server = Server::embedded().await?;
+    let stage = Stage::set(&server, Some(sabotage)).await?;
+    let mut report = Report::new(server.name.clone(), Medium::Http);
+    let cases =
+        Case::listed(&[Retries::None], Medium::Http).into_iter().filter(|case| sabotage.shows_in(case));
+    let cases: Vec<_> = cases.collect();
+    // On a busy machine an unplanned timeout can take the place of the fault that shows it.
+    for _ in 0..FILLINGS {
+        make(&mut report, &stage, cases.clone()).await?;
+        if !report.violations().is_empty() {
+            break;
+        }
+    }
+    Ok(report)
+}
+
+/// Makes these runs.
+async fn make(report: &mut Report, stage: &Stage, cases: Vec<Case>) -> Result<()> {
+    let lateness = Arc::new(Lateness::watch());
+    let places = Arc::new(Semaphore::new(CONCURRENCY as usize));
+    let mut running = JoinSet::new();
+    for case in cases {
+        // A heavy run takes all places, since it keeps a processor busy and would cause timeouts in the others.
+        let wanted = if case.scenario.is_heavy() { CONCURRENCY } else { 1 };
+        let place = Arc::clone(&places).acquire_many_owned(wanted).await;
+        // A machine that is too busy causes timeouts that show nothing.
+        while lateness.is_busy() && places.available_permits() + AT_LEAST < CONCURRENCY as usize {
+            clock::pause(Duration::from_millis(1)).await;
+        }
+        let (stage, lateness) = (stage.clone(), Arc::clone(&lateness));
+        running.spawn(async move {
+            let _place = place;
+            let facts = play(&stage, &case, &lateness).await;
+            facts.map_err(|problem| Problem::new(format!("{case}: {problem}"))).map(|facts| {
+                let verdict = judge(&facts);
+                (facts, verdict)
+            })
+        });
+        while let Some(done) = running.try_join_next() {
+            report.note(done)?;
+        }
+        if report.has_enough() {
+            break;
+        }
+    }
+    while let Some(done) = running.join_next().await {
+        report.note(done)?;
+    }
+    Ok(())
+}

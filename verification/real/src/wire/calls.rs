@@ -1,0 +1,179 @@
+//! Logs the wire of a store that talks over TCP, call by call.
+//!
+//! The proxy doesn't parse requests there, so the plan counts the library's calls, and one call is one
+//! request. Right after the call, the check reads past the proxy whether the server applied the write.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::{self, Debug},
+    sync::{Arc, Mutex},
+    time::Instant,
+};
+
+use lambda_idempotency::{
+    StoredKey,
+    store::{Owner, Status, Store},
+};
+use lambda_idempotency_rehearsal::clock;
+
+use super::{
+    case::Case,
+    fault::Fault,
+    meaning::Meaning,
+    proxy::{Exchange, Log, Served, lock},
+    watched::{Brief, Told},
+};
+use crate::tcp::TcpProxy;
+
+/// The calls of one run, each with its fault.
+pub(super) struct Calls {
+    proxy: TcpProxy,
+    plan: BTreeMap<usize, Fault>,
+    /// The calls whose fault hits every repetition of their request.
+    whole: BTreeSet<usize>,
+    begun: Instant,
+    direct: Arc<dyn Store>,
+    key: StoredKey,
+    log: Mutex<Vec<Exchange>>,
+    /// Held writes, by the call's number. The proxy forwards them as it closes.
+    held: Mutex<BTreeMap<usize, Left>>,
+}
+
+impl Debug for Calls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Calls").field("proxy", &self.proxy).field("plan", &self.plan).finish_non_exhaustive()
+    }
+}
+
+/// The owner and status of the record once the server has applied a write.
+pub(super) type Left = (Owner, Status);
+
+impl Calls {
+    /// Logs the calls through `proxy`, with the faults of `case`. `direct` reads the record past the proxy.
+    pub(super) fn new(proxy: TcpProxy, case: &Case, direct: Arc<dyn Store>, key: StoredKey) -> Self {
+        Self {
+            proxy,
+            plan: case.plan(),
+            whole: case.scenario.lead.iter().map(|(at, _)| *at).collect(),
+            begun: clock::start(),
+            direct,
+            key,
+            log: Mutex::default(),
+            held: Mutex::default(),
+        }
+    }
+
+    /// Closes the proxy, which then forwards only held writes, and waits for those.
+    pub(super) async fn close(&self) {
+        self.proxy.close().await;
+        let found = self.found().await;
+        let held = std::mem::take(&mut *lock(&self.held));
+        for (nth, left) in held {
+            if found == Some(Some(left))
+                && let Some(exchange) = lock(&self.log).get_mut(nth)
+            {
+                exchange.served = Some(self.served(None));
+            }
+        }
+    }
+
+    /// The record's owner and status. The outer `None` means that it couldn't be read.
+    async fn found(&self) -> Option<Option<Left>> {
+        let record = self.direct.read(&self.key).await.ok()?;
+        Some(record.map(|record| (record.owner, record.status())))
+    }
+
+    fn served(&self, refused: Option<&str>) -> Served {
+        let status = if refused.is_some() { 400 } else { 200 };
+        Served { at: self.begun.elapsed(), status, error: refused.map(str::to_owned) }
+    }
+
+    /// Begins a call and arms its fault. Returns how many requests were broken before.
+    fn begin(&self, meaning: Meaning) -> usize {
+        let nth = {
+            let mut log = lock(&self.log);
+            let at = self.begun.elapsed();
+            log.push(Exchange { at, meaning, fault: None, served: None, answered: None });
+            log.len() - 1
+        };
+        if let Some(fault) = self.plan.get(&nth).and_then(|fault| fault.over_tcp()) {
+            // The Redis store repeats a request whose connection was cut. A single fault would never make it
+            // read the record.
+            let is_whole = self.whole.contains(&nth);
+            self.proxy.break_next(if is_whole { usize::MAX } else { 1 }, fault);
+        }
+        self.proxy.struck()
+    }
+
+    /// Ends a call: notes the fault that hit it, and what the server did.
+    async fn end(&self, struck_before: usize, left: Option<Left>, told: &Told) {
+        self.proxy.heal();
+        let found = self.found().await;
+        let mut log = lock(&self.log);
+        let nth = log.len() - 1;
+        let struck = self.proxy.struck() > struck_before;
+        let fault = self.plan.get(&nth).copied().filter(|_| struck);
+        let is_held = |exchange: &Exchange| matches!(exchange.fault, Some(Fault::Late(_)));
+        let may_change = log.iter().any(is_held) || matches!(fault, Some(Fault::Late(_)));
+        let Some(exchange) = log.last_mut() else { return };
+        exchange.fault = fault;
+        let is_so =
+            |said: &Option<Brief>| may_change || found == Some(said.map(|brief| (brief.owner, brief.status)));
+        let is_made = left.is_some() && found.flatten() == left;
+        exchange.served = match told {
+            Told::Refused(said) if is_so(said) => Some(self.served(Some("ConditionalCheckFailedException"))),
+            Told::Found(said) if is_so(said) => Some(self.served(None)),
+            _ if is_made => Some(self.served(None)),
+            _ => None,
+        };
+        let mut held = lock(&self.held);
+        // The record may come from this write rather than from the same one sent earlier.
+        held.retain(|_, earlier| Some(*earlier) != left);
+        if let (Some(Fault::Late(_)), Some(left)) = (fault, left) {
+            held.insert(nth, left);
+        }
+        exchange.answered = (!told.is_failure()).then(|| self.begun.elapsed());
+    }
+}
+
+/// The log of the wire.
+#[derive(Clone, Debug)]
+pub(super) enum Notes {
+    /// Every request, from a proxy that parses them.
+    Requests(Log),
+    /// Every call.
+    Calls(Arc<Calls>),
+}
+
+impl Notes {
+    /// The number of requests, or of calls.
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Requests(log) => log.len(),
+            Self::Calls(calls) => lock(&calls.log).len(),
+        }
+    }
+
+    /// All of them, in order.
+    pub(super) fn exchanges(&self) -> Vec<Exchange> {
+        match self {
+            Self::Requests(log) => log.exchanges(),
+            Self::Calls(calls) => lock(&calls.log).clone(),
+        }
+    }
+
+    /// Begins a call. Returns a value for [`end`](Self::end).
+    pub(super) fn begin(&self, meaning: Meaning) -> usize {
+        match self {
+            Self::Requests(_) => 0,
+            Self::Calls(calls) => calls.begin(meaning),
+        }
+    }
+
+    /// Ends a call with this result. `left` is what the record holds once the call's write is applied.
+    pub(super) async fn end(&self, begun: usize, left: Option<Left>, told: &Told) {
+        if let Self::Calls(calls) = self {
+            calls.end(begun, left, told).await;
+        }
+    }
+}

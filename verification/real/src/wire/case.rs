@@ -1,0 +1,215 @@
+//! The plan of one run: a scenario, the SDK's retries, and the faults.
+
+use std::{
+    collections::BTreeMap,
+    fmt::{self, Display},
+};
+
+use testkit::random::Random;
+
+use super::{
+    fault::{Fault, Medium},
+    meaning::Meaning,
+    scenario::{self, Prior, Scenario},
+};
+
+/// How the SDK retries inside one call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Retries {
+    /// The store's default: up to eight attempts, the second within 25 ms.
+    Default,
+    /// Three attempts, a millisecond apart.
+    Quick,
+    /// No retries.
+    None,
+}
+
+/// A run's complete plan. Its seed or its number reproduces it.
+#[derive(Clone, Debug)]
+pub(super) struct Case {
+    pub(super) origin: Origin,
+    pub(super) medium: Medium,
+    pub(super) scenario: &'static Scenario,
+    pub(super) retries: Retries,
+    /// The fault of each request, by the request's number from 0. The scenario's own faults are added to them.
+    pub(super) faults: BTreeMap<usize, Fault>,
+}
+
+/// The source of a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// The list of all single faults.
+    Listed(usize),
+    /// A seed.
+    Seed(u64),
+}
+
+impl Case {
+    /// Draws the plan of this seed, for a server of this medium.
+    pub(super) fn random(seed: u64, medium: Medium) -> Self {
+        let mut random = Random::new(seed);
+        let scenarios: Vec<_> = scenario::ALL.iter().filter(|scenario| scenario.is_for(medium)).collect();
+        let all: Vec<_> = Fault::ALL.into_iter().filter(|fault| fault.happens_over(medium)).collect();
+        let mut scenario = scenarios[random.index(scenarios.len())];
+        // A response of half a megabyte takes long. One in eight of its share is enough.
+        if scenario.is_heavy() && random.index(8) > 0 {
+            scenario = &scenario::ALL[0];
+        }
+        let drawn = [Retries::Default, Retries::Quick, Retries::None][random.index(3)];
+        // The other stores' clients have no retry setting.
+        let retries = if medium == Medium::Http { drawn } else { Retries::None };
+        let count = [1, 1, 1, 2, 2, 3][random.index(6)];
+        let mut faults = BTreeMap::new();
+        for _ in 0..count {
+            let at = random.index(scenario.requests.len() + 2);
+            if let Some(fault) = random.pick(&all) {
+                faults.insert(at, *fault);
+            }
+        }
+        Self { origin: Origin::Seed(seed), medium, scenario, retries, faults }
+    }
+
+    /// Lists every scenario without extra faults, then every fault at every request of every scenario, for
+    /// each of these retry settings.
+    pub(super) fn listed(retries: &[Retries], medium: Medium) -> Vec<Self> {
+        let mut plans = Vec::new();
+        for retries in retries {
+            for scenario in scenario::ALL.iter().filter(|scenario| scenario.is_for(medium)) {
+                plans.push((scenario, *retries, BTreeMap::new()));
+                let (first, end) = scenario.tried();
+                for at in first..end {
+                    for fault in Fault::ALL
+                        .into_iter()
+                        .filter(|fault| fault.happens_over(medium) && scenario.is_tried(at, *fault))
+                    {
+                        plans.push((scenario, *retries, BTreeMap::from([(at, fault)])));
+                    }
+                }
+            }
+        }
+        let numbered = plans.into_iter().enumerate();
+        numbered
+            .map(|(n, (scenario, retries, faults))| Self {
+                origin: Origin::Listed(n),
+                medium,
+                scenario,
+                retries,
+                faults,
+            })
+            .collect()
+    }
+
+    /// Picks from the list every scenario without a fault, and this many cases for each call and fault.
+    pub(super) fn some_of_each(listed: Vec<Self>, of_each: usize, seed: u64) -> Vec<Self> {
+        let mut random = Random::new(seed);
+        let mut shuffled: Vec<_> = listed.into_iter().map(|case| (random.bits(), case)).collect();
+        shuffled.sort_by_key(|(place, _)| *place);
+        let mut taken: BTreeMap<_, usize> = BTreeMap::new();
+        let take = |case: &Self| match case.faults.first_key_value() {
+            None => true,
+            // The heavy scenario without faults is slow enough.
+            Some(_) if case.scenario.is_heavy() => false,
+            Some((at, fault)) => {
+                let count = taken.entry((case.scenario.requests.get(*at), *fault)).or_default();
+                *count += 1;
+                *count <= of_each
+            }
+        };
+        shuffled.into_iter().map(|(_, case)| case).filter(take).collect()
+    }
+
+    /// Whether its single fault is planned for one of these cells.
+    pub(super) fn reaches_any(&self, cells: &[(Meaning, Fault)]) -> bool {
+        self.faults.iter().any(|(at, fault)| {
+            let meaning = self.scenario.requests.get(*at);
+            cells.iter().any(|cell| Some(&cell.0) == meaning && cell.1 == *fault)
+        })
+    }
+
+    /// Whether it needs longer timeouts.
+    pub(super) fn is_slow(&self) -> bool {
+        self.scenario.is_heavy() || self.medium == Medium::Tcp
+    }
+
+    /// All faults of the run. The scenario's own win, since without them it would be another scenario.
+    pub(super) fn plan(&self) -> BTreeMap<usize, Fault> {
+        let mut plan = self.faults.clone();
+        plan.extend(self.scenario.lead.iter().copied());
+        plan
+    }
+}
+
+impl Scenario {
+    /// The range of requests on which single faults are tried. A scenario with its own faults exists for the
+    /// requests after them.
+    fn tried(&self) -> (usize, usize) {
+        let first = self.lead.iter().map(|(at, _)| at + 1).max().unwrap_or(0);
+        (first, self.requests.len())
+    }
+
+    /// Whether this single fault is tried here.
+    fn is_tried(&self, at: usize, fault: Fault) -> bool {
+        let meaning = self.requests.get(at).copied();
+        // Smaller responses cover the faults that don't concern the chunks.
+        self.can_have(at, fault) && (!self.is_heavy() || meaning == Some(Meaning::PartWritten))
+    }
+
+    /// Whether the fault is possible here: only the answer to a failed condition can lack its item.
+    fn can_have(&self, at: usize, fault: Fault) -> bool {
+        let meaning = self.requests.get(at);
+        let is_refused = self.rival.is_some_and(|(by, _)| Some(&by) == meaning)
+            || self.prior != Prior::Absent && meaning == Some(&Meaning::Claim);
+        fault != Fault::NoOldItem || is_refused
+    }
+}
+
+impl Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Listed(number) => write!(f, "--case {number}"),
+            Self::Seed(seed) => write!(f, "--seed {seed}"),
+        }
+    }
+}
+
+impl Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { origin, scenario, retries, .. } = self;
+        write!(f, "{origin}: {}; the SDK's retries: {retries:?}; faults:", scenario.name)?;
+        for (at, fault) in self.plan() {
+            write!(f, " [request {at}: {}]", fault.name_over(self.medium))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seed_determines_the_plan() {
+        for (seed, medium) in (0..100).map(|seed| (seed, [Medium::Http, Medium::Tcp][seed as usize % 2])) {
+            assert_eq!(Case::random(seed, medium).to_string(), Case::random(seed, medium).to_string());
+        }
+        let different: std::collections::HashSet<_> =
+            (0..1000).map(|seed| Case::random(seed, Medium::Http).to_string()).collect();
+        assert!(different.len() > 990);
+    }
+
+    #[test]
+    fn list_covers_every_fault_and_request() {
+        let listed = Case::listed(&[Retries::None], Medium::Http);
+        let light = scenario::ALL.iter().filter(|scenario| !scenario.is_heavy());
+        let tried: usize = light.map(|scenario| scenario.tried().1 - scenario.tried().0).sum();
+        assert!(listed.len() >= scenario::ALL.len() + tried * (Fault::ALL.len() - 1));
+        let of_each = Case::some_of_each(listed.clone(), 1, 1);
+        let cell = |case: &Case| {
+            let (at, fault) = case.faults.first_key_value()?;
+            Some((case.scenario.requests[*at], *fault))
+        };
+        let cells = |cases: &[Case]| cases.iter().filter_map(cell).collect::<std::collections::BTreeSet<_>>();
+        assert_eq!(cells(&of_each), cells(&listed));
+        assert_eq!(of_each.len(), cells(&listed).len() + scenario::ALL.len());
+    }
+}

@@ -1,0 +1,165 @@
+//! Classifies a request by its part in the protocol.
+
+use std::fmt::{self, Display};
+
+use lambda_idempotency::store::{Settlement, Write};
+use serde_json::Value;
+
+use super::fault::Medium;
+
+/// A call of the protocol: what the library asks of the store, and the request that it sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Meaning {
+    /// T1.
+    Claim,
+    /// T2.
+    Reclaim,
+    /// T3.
+    TakeOver,
+    /// T4.
+    Complete,
+    /// T5.
+    Fail,
+    /// T6.
+    Release,
+    /// Reads a record: after an ambiguous answer, or because a failed condition didn't return it.
+    Look,
+    /// Writes a chunk of a large response.
+    PartWritten,
+    /// Reads a chunk of a large response.
+    PartRead,
+    /// Any other request. Each is a violation.
+    Other,
+}
+
+impl Meaning {
+    /// The calls that the protocol has, in its order.
+    pub const ALL: [Self; 9] = [
+        Self::Claim,
+        Self::Reclaim,
+        Self::TakeOver,
+        Self::Complete,
+        Self::Fail,
+        Self::Release,
+        Self::Look,
+        Self::PartWritten,
+        Self::PartRead,
+    ];
+
+    /// The meaning of this write.
+    pub(super) const fn of_write(write: &Write) -> Self {
+        match write {
+            Write::Claim(_) => Self::Claim,
+            Write::Reclaim { .. } => Self::Reclaim,
+            Write::TakeOver { .. } => Self::TakeOver,
+            Write::Settle { settlement: Settlement::Complete(..), .. } => Self::Complete,
+            Write::Settle { settlement: Settlement::Fail(..), .. } => Self::Fail,
+            Write::Settle { settlement: Settlement::Release { .. }, .. } => Self::Release,
+            // Only an operator resolves. The function here neither extends a lease nor concludes without a claim.
+            Write::Resolve { .. } | Write::Extend { .. } | Write::Conclude { .. } => Self::Other,
+        }
+    }
+
+    /// The meaning of a request with this operation and body. It depends on the conditions and states in the
+    /// request, not on what the library says about it.
+    pub(super) fn of_request(operation: &str, body: &Value) -> Self {
+        let condition = body.get("ConditionExpression").and_then(Value::as_str);
+        let id = body.pointer("/Key/id/S").and_then(Value::as_str).unwrap_or_default();
+        match (operation, condition) {
+            ("PutItem", None) if id_of_item(body).contains("#part#") => Self::PartWritten,
+            ("PutItem", Some(condition)) if condition.starts_with("attribute_not_exists") => Self::Claim,
+            ("PutItem", Some(_)) if has_value(body, ":seen_owner") => Self::Reclaim,
+            ("UpdateItem", Some(_)) if has_value(body, ":seen_owner") => Self::TakeOver,
+            ("UpdateItem", Some(_)) => match body.pointer("/ExpressionAttributeValues/:status/S") {
+                Some(status) if status == "COMPLETED" => Self::Complete,
+                Some(status) if status == "FAILED" => Self::Fail,
+                Some(status) if status == "RELEASED" => Self::Release,
+                _ => Self::Other,
+            },
+            ("GetItem", None) if id.contains("#part#") => Self::PartRead,
+            ("GetItem", None) => Self::Look,
+            _ => Self::Other,
+        }
+    }
+
+    /// Whether the protocol uses it over this medium. Only DynamoDB keeps chunks of a response.
+    pub(super) const fn happens_over(self, medium: Medium) -> bool {
+        matches!(medium, Medium::Http) || !matches!(self, Self::PartWritten | Self::PartRead)
+    }
+
+    /// Whether it claims a key.
+    pub(super) const fn claims(self) -> bool {
+        matches!(self, Self::Claim | Self::Reclaim | Self::TakeOver)
+    }
+
+    /// Whether it settles a claim.
+    pub(super) const fn settles(self) -> bool {
+        matches!(self, Self::Complete | Self::Fail | Self::Release)
+    }
+
+    /// Whether its answer can be a failed condition.
+    pub(super) const fn has_condition(self) -> bool {
+        self.claims() || self.settles()
+    }
+}
+
+fn id_of_item(body: &Value) -> &str {
+    body.pointer("/Item/id/S").and_then(Value::as_str).unwrap_or_default()
+}
+
+fn has_value(body: &Value, name: &str) -> bool {
+    body.get("ExpressionAttributeValues").and_then(|values| values.get(name)).is_some()
+}
+
+impl Display for Meaning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Claim => "T1 claim",
+            Self::Reclaim => "T2 reclaim",
+            Self::TakeOver => "T3 takeover",
+            Self::Complete => "T4 complete",
+            Self::Fail => "T5 fail",
+            Self::Release => "T6 release",
+            Self::Look => "look",
+            Self::PartWritten => "part written",
+            Self::PartRead => "part read",
+            Self::Other => "other",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn requests_are_classified_by_their_conditions() {
+        let status = |status: &str| {
+            json!({
+                "ConditionExpression": "#status = :started AND #owner = :owner",
+                "ExpressionAttributeValues": { ":status": { "S": status }, ":owner": { "S": "a" } },
+            })
+        };
+        let seen = json!({
+            "ConditionExpression": "#status = :seen_status",
+            "ExpressionAttributeValues": { ":seen_owner": { "S": "a" } },
+        });
+        for (meaning, operation, body) in [
+            (Meaning::Claim, "PutItem", json!({ "ConditionExpression": "attribute_not_exists(#id)" })),
+            (Meaning::Reclaim, "PutItem", seen.clone()),
+            (Meaning::TakeOver, "UpdateItem", seen),
+            (Meaning::Complete, "UpdateItem", status("COMPLETED")),
+            (Meaning::Fail, "UpdateItem", status("FAILED")),
+            (Meaning::Release, "UpdateItem", status("RELEASED")),
+            (Meaning::Look, "GetItem", json!({ "Key": { "id": { "S": "f/o#1" } } })),
+            (Meaning::PartRead, "GetItem", json!({ "Key": { "id": { "S": "f/o#1#part#a#0" } } })),
+            (Meaning::PartWritten, "PutItem", json!({ "Item": { "id": { "S": "f/o#1#part#a#0" } } })),
+            // The protocol has no unconditional writes.
+            (Meaning::Other, "PutItem", json!({ "Item": { "id": { "S": "f/o#1" } } })),
+            (Meaning::Other, "DeleteItem", json!({})),
+        ] {
+            assert_eq!(Meaning::of_request(operation, &body), meaning);
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! Plays one run: the scenario with its faults, then the same operation again without faults.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use lambda_idempotency::{
+    ErrorKind, Fingerprint, Idempotency, Invocation, Key, RunError, Store, StoredKey, current,
+    settings::{Execution, OnHandlerError},
+    store::Owner,
+    time::{Clock, SystemClock},
+};
+use lambda_idempotency_rehearsal::{
+    clock,
+    problem::{Context, Problem, Result},
+};
+use testkit::random::{Random, fresh_seed};
+
+use super::{
+    budget::{self, Lateness, SETTLE_WITHIN, TimeOuts},
+    case::Case,
+    proxy::{Exchange, lock},
+    scenario::{Handler, Scenario, Size},
+    stage::{Snapshot, Stage},
+    watched::{Call, Interlude, Watched},
+};
+use crate::site::Ahead;
+
+/// Longer than any lease here, margin included, and shorter than any retention.
+const UNTIL_ALL_LEASES_END: Duration = Duration::from_secs(90);
+/// The message of a recorded panic.
+pub(super) const PANICKED: &str = "the handler panicked";
+
+/// The answer to a delivery.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    Value(String),
+    /// Its own handler's error.
+    HandlerFailed(String),
+    /// A recorded failure.
+    Recorded(String),
+    Refused(ErrorKind),
+    /// [`ErrorKind::Unavailable`], because of the deadline.
+    NoTimeLeft,
+    Panicked,
+    /// No answer within any budget.
+    Hung,
+}
+
+/// One run of the handler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Effect {
+    /// The delivery's number.
+    pub(super) delivery: usize,
+    pub(super) generation: u64,
+    pub(super) succeeded: bool,
+}
+
+/// One delivery of the operation.
+#[derive(Clone, Debug)]
+pub(super) struct Delivery {
+    pub(super) answer: Answer,
+    /// The wait that the caller was given, if any.
+    pub(super) retry_after: Option<Duration>,
+    pub(super) took: Duration,
+    /// The total lateness of timers during the delivery.
+    pub(super) late: Duration,
+    /// The owners that were drawn for it.
+    pub(super) owners: Vec<Owner>,
+    /// The record before it began.
+    pub(super) before: Snapshot,
+    /// The record after the delivery ended and its late requests due by then arrived.
+    pub(super) after: Snapshot,
+}
+
+/// Everything known about a run.
+#[derive(Clone, Debug)]
+pub(super) struct Facts {
+    pub(super) case: Case,
+    pub(super) time_outs: TimeOuts,
+    pub(super) fingerprint: Fingerprint,
+    /// The first has the faults. The second follows right after it, the third when all leases have ended.
+    pub(super) deliveries: Vec<Delivery>,
+    /// The record that the rival left, if it came.
+    pub(super) rival: Option<Snapshot>,
+    pub(super) effects: Vec<Effect>,
+    /// The library's store calls in the first delivery.
+    pub(super) calls: Vec<Call>,
+    /// The requests of the first delivery.
+    pub(super) exchanges: Vec<Exchange>,
+}
+
+/// The state that the parts of a run share.
+struct Run<'r> {
+    stage: &'r Stage,
+    case: &'r Case,
+    key: Key,
+    stored: StoredKey,
+    payload: &'static str,
+    fingerprint: Fingerprint,
+    tag: u64,
+    effects: Arc<Mutex<Vec<Effect>>>,
+}
+
+/// Plays `case` on `stage`.
+pub(super) async fn play(stage: &Stage, case: &Case, lateness: &Lateness) -> Result<Facts> {
+    let run = Run::new(stage, case)?;
+    let time_outs = TimeOuts::of(case);
+    let (between, store) = stage.wire(&run.stored, case, time_outs).await?;
+    let made = Fingerprint::of(ORIGINAL).context("couldn't compute the fingerprint")?;
+    stage.prepare(&run.stored, case.scenario.prior, made).await?;
+
+    let left = Arc::default();
+    let watched = Watched::new(store, between.notes(), run.interlude(&left));
+    let calls = watched.calls();
+    let limit = budget::of_any_delivery(time_outs);
+    let before = stage.snapshot(&run.stored, &SystemClock).await?;
+    let first = run.deliver(0, Arc::new(watched), SystemClock, limit).await?;
+    between.close().await;
+    let first = run.closed(first, before, &SystemClock, lateness).await?;
+
+    let direct = Arc::clone(&stage.direct);
+    let patience = Duration::from_secs(120);
+    let second = run.deliver(1, Arc::clone(&direct), SystemClock, patience).await?;
+    between.deliver_the_rest().await;
+    let second = run.closed(second, first.after.clone(), &SystemClock, lateness).await?;
+
+    let ahead = Ahead(UNTIL_ALL_LEASES_END);
+    let before = Snapshot { at: ahead.now(), ..second.after.clone() };
+    let third = run.deliver(2, direct, ahead, patience).await?;
+    let third = run.closed(third, before, &ahead, lateness).await?;
+
+    let mut calls = lock(&calls).clone();
+    for call in &mut calls {
+        call.late = lateness.during(call.ended, call.took);
+    }
+    let rival = lock(&left).take().transpose()?;
+    Ok(Facts {
+        case: case.clone(),
+        time_outs,
+        fingerprint: run.fingerprint,
+        deliveries: vec![first, second, third],
+        rival,
+        effects: lock(&run.effects).clone(),
+        calls,
+        exchanges: between.notes().exchanges(),
+    })
+}
+
+const ORIGINAL: &str = "order 17, 12.50 EUR";
+const ANOTHER: &str = "order 17, 13.50 EUR";
+
+/// A delivery that was answered, before its record is read.
+struct Answered {
+    answer: Answer,
+    retry_after: Option<Duration>,
+    took: Duration,
+    ended: Instant,
+    owners: Vec<Owner>,
+}
+
+/// Where the rival stores the record that it left.
+type Left = Arc<Mutex<Option<Result<Snapshot>>>>;
+
+impl<'r> Run<'r> {
+    fn new(stage: &'r Stage, case: &'r Case) -> Result<Self> {
+        let random = Owner::random().context("couldn't draw a key")?;
+        let key = Key::new(random.to_string()).context("invalid key")?;
+        let operation = Idempotency::builder(Arc::clone(&stage.direct)).function("wire").build();
+        let operation =
+            operation.and_then(|engine| engine.operation("charge")).context("invalid operation")?;
+        let payload = if case.scenario.is_another_request { ANOTHER } else { ORIGINAL };
+        Ok(Self {
+            stage,
+            case,
+            stored: operation.stored_key(&key),
+            key,
+            payload,
+            fingerprint: Fingerprint::of(payload).context("couldn't compute the fingerprint")?,
+            tag: fresh_seed(),
+            effects: Arc::default(),
+        })
+    }
+
+    fn interlude(&self, left: &Left) -> Option<Interlude> {
+        let (at, rival) = self.case.scenario.rival?;
+        let (stage, key, left) = (self.stage.clone(), self.stored.clone(), Arc::clone(left));
+        let fingerprint = self.fingerprint;
+        let comes = async move {
+            let came = match stage.rival(&key, rival, fingerprint).await {
+                Ok(()) => stage.snapshot(&key, &SystemClock).await,
+                Err(problem) => Err(problem),
+            };
+            *lock(&left) = Some(came);
+        };
+        Some((at, Box::pin(comes)))
+    }
+
+    async fn deliver(
+        &self,
+        nth: usize,
+        store: Arc<dyn Store>,
+        clock_of_engine: impl Clock + Copy,
+        limit: Duration,
+    ) -> Result<Answered> {
+        let scenario = self.case.scenario;
+        let owners: Arc<Mutex<Vec<Owner>>> = Arc::default();
+        let engine = self.engine(store, clock_of_engine, Arc::clone(&owners))?;
+        let engine = if scenario.is_short_of_time && nth == 0 {
+            let now = clock_of_engine.now();
+            let deadline = now.saturating_add(TimeOuts::SHORT.attempt);
+            engine.for_invocation(Invocation::entered(now, deadline, "short of time"))
+        } else {
+            engine
+        };
+        let (handler, size) = match nth {
+            0 => (scenario.handler, scenario.size),
+            _ => (Handler::Succeeds, Size::Small),
+        };
+        let (key, payload, effects) = (self.key.clone(), self.payload, Arc::clone(&self.effects));
+        let response = response(nth, size, self.tag);
+        let start = clock::start();
+        let mut running = tokio::spawn(async move {
+            let effect =
+                |generation| Effect { delivery: nth, generation, succeeded: handler == Handler::Succeeds };
+            let operation = || async {
+                let generation = current().map_or(0, |claim| claim.generation().get());
+                lock(&effects).push(effect(generation));
+                match handler {
+                    Handler::Succeeds => Ok(response),
+                    Handler::Fails => Err(failure(nth)),
+                    // Unlike `panic!`, this prints no message.
+                    Handler::Panics => std::panic::resume_unwind(Box::new(PANICKED)),
+                }
+            };
+            engine.operation("charge")?.run(key, payload, operation).await
+        });
+        let (answer, retry_after) = match tokio::time::timeout(limit, &mut running).await {
+            Ok(Ok(result)) => {
+                let retry_after = match &result {
+                    Err(RunError::Idempotency(error)) => error.retry_after(),
+                    _ => None,
+                };
+                (answer_of(result), retry_after)
+            }
+            Ok(Err(_)) => (Answer::Panicked, None),
+            Err(_) => {
+                running.abort();
+                (Answer::Hung, None)
+            }
+        };
+        let (took, ended) = (start.elapsed(), clock::start());
+        let owners = lock(&owners).clone();
+        Ok(Answered { answer, retry_after, took, ended, owners })
+    }
+
+    fn engine(
+        &self,
+        store: Arc<dyn Store>,
+        clock_of_engine: impl Clock,
+        owners: Arc<Mutex<Vec<Owner>>>,
+    ) -> Result<Idempotency> {
+        let Scenario { at_most_once, records_errors, .. } = self.case.scenario;
+        let draw = move || {
+            let owner = Owner::random()?;
+            lock(&owners).push(owner);
+            Ok(owner)
+        };
+        Idempotency::builder(store)
+            .function("wire")
+            .clock(clock_of_engine)
+            .owner_source(draw)
+            .settle_within(SETTLE_WITHIN)
+            .execution(if *at_most_once { Execution::AtMostOnce } else { Execution::AtLeastOnce })
+            .on_handler_error(if *records_errors { OnHandlerError::Record } else { OnHandlerError::Release })
+            .build()
+            .context("couldn't build the engine")
+    }
+
+    async fn closed(
+        &self,
+        answered: Answered,
+        before: Snapshot,
+        clock_of_engine: &dyn Clock,
+        lateness: &Lateness,
+    ) -> Result<Delivery> {
+        let Answered { answer, retry_after, took, ended, owners } = answered;
+        let after = self.stage.snapshot(&self.stored, clock_of_engine).await?;
+        let late = lateness.during(ended, took);
+        Ok(Delivery { answer, retry_after, took, late, owners, before, after })
+    }
+}
+
+fn answer_of(result: Result<String, RunError<String>>) -> Answer {
+    match result {
+        Ok(value) => Answer::Value(value),
+        Err(RunError::Handler(failure)) => Answer::HandlerFailed(failure),
+        Err(RunError::Recorded(failure)) => Answer::Recorded(failure.error_message),
+        Err(RunError::Idempotency(error)) if error.to_string().contains("no time is left") => {
+            Answer::NoTimeLeft
+        }
+        Err(RunError::Idempotency(error)) => Answer::Refused(error.kind()),
+        // An unknown variant can't be a correct answer.
+        Err(_) => Answer::Refused(ErrorKind::Invalid),
+    }
+}
+
+/// The handler's error in this delivery.
+pub(super) fn failure(nth: usize) -> String {
+    format!("the failure of delivery {nth}")
+}
+
+/// The handler's response in this delivery. No two are the same, and the large ones don't compress.
+fn response(nth: usize, size: Size, tag: u64) -> String {
+    let length = match size {
+        Size::Small => 0,
+        Size::Large => 600,
+        Size::Huge => 560 * 1024,
+    };
+    let mut random = Random::new(tag);
+    let mut response = format!("the response of delivery {nth}, {tag:016x}: ");
+    while response.len() < length {
+        let bits = random.bits();
+        // Letters and digits that JSON doesn't escape, six bits each.
+        response.extend((0..10).map(|digit| {
+            char::from(
+                b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+                    [(bits >> (6 * digit)) as usize & 63],
+            )
+        }));
+    }
+    response
+}
+
+/// Whether `text` is the response of this delivery.
+pub(super) fn is_response_of(nth: usize, text: &str) -> bool {
+    text.starts_with(&format!("the response of delivery {nth}, "))
+}
+
+impl Facts {
+    /// The delivery with the faults.
+    pub(super) fn first(&self) -> Result<&Delivery> {
+        self.deliveries.first().ok_or_else(|| Problem::new("a run without a delivery"))
+    }
+}

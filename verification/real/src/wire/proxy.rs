@@ -1,0 +1,422 @@
+//! The proxy of one run: on loopback, between the SDK and the server, with planned faults.
+
+use std::{
+    collections::BTreeMap,
+    fmt::{self, Display},
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use lambda_idempotency_rehearsal::clock;
+use serde_json::Value;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::watch,
+    task::{JoinHandle, JoinSet},
+};
+
+use super::{
+    fault::{Fault, When},
+    meaning::Meaning,
+    message::{Answer, Conversation, Request, Upstream, throttled},
+};
+
+/// One request and what happened to it. Keys and payloads aren't kept.
+#[derive(Clone, Debug)]
+pub(crate) struct Exchange {
+    /// When the request came, since the beginning of the run.
+    pub(crate) at: Duration,
+    pub(crate) meaning: Meaning,
+    /// The fault that happened to it.
+    pub(crate) fault: Option<Fault>,
+    /// The server's answer: its status and its error, if any.
+    pub(crate) served: Option<Served>,
+    /// When the answer was completely written, if it was sent.
+    pub(crate) answered: Option<Duration>,
+}
+
+/// The server's answer, and when it came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Served {
+    pub(crate) at: Duration,
+    pub(crate) status: u16,
+    pub(crate) error: Option<String>,
+}
+
+impl Exchange {
+    /// Whether the server applied the write or answered the read.
+    pub(crate) fn applied(&self) -> bool {
+        self.served.as_ref().is_some_and(|served| served.status == 200)
+    }
+
+    /// Whether its fault can make a call fail.
+    pub(crate) fn is_broken(&self) -> bool {
+        !matches!(self.fault, None | Some(Fault::FastDrip | Fault::NoOldItem))
+    }
+
+    /// Whether the server rejected it because of its condition.
+    pub(crate) fn refused(&self) -> bool {
+        let error = self.served.as_ref().and_then(|served| served.error.as_deref());
+        error.is_some_and(|error| error.contains("ConditionalCheckFailed"))
+    }
+}
+
+impl Display for Exchange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:>6.1} ms  {:12}", self.at.as_secs_f64() * 1e3, self.meaning)?;
+        match &self.served {
+            Some(Served { at, status, error }) => {
+                write!(f, "  served at {:.1}: {status}", at.as_secs_f64() * 1e3)?;
+                if let Some(error) = error {
+                    write!(f, " {error}")?;
+                }
+            }
+            None => f.write_str("  not served")?,
+        }
+        match self.fault {
+            Some(fault) => write!(f, "  << {fault}"),
+            None if self.answered.is_none() => f.write_str("  (not answered)"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The proxy. Dropping it closes its port and cuts its connections.
+#[derive(Debug)]
+pub(crate) struct Proxy {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    accepting: JoinHandle<()>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    upstream: Upstream,
+    plan: Mutex<BTreeMap<usize, Fault>>,
+    /// The attempt's timeout, which sets the pace of drips and late requests.
+    attempt: Duration,
+    begun: Instant,
+    log: Mutex<Vec<Exchange>>,
+    held: Mutex<Vec<(When, usize, Request)>>,
+    is_closed: AtomicBool,
+    /// How many requests are on their way to the server.
+    under_way: watch::Sender<usize>,
+}
+
+impl Proxy {
+    /// Listens on a free loopback port. Request number n gets the fault that `plan` has for n.
+    pub(crate) async fn start(
+        upstream: Upstream,
+        plan: BTreeMap<usize, Fault>,
+        attempt: Duration,
+    ) -> io::Result<Self> {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+        let address = listener.local_addr()?;
+        let shared = Arc::new(Shared {
+            upstream,
+            plan: Mutex::new(plan),
+            attempt,
+            begun: clock::start(),
+            log: Mutex::default(),
+            held: Mutex::default(),
+            is_closed: AtomicBool::new(false),
+            under_way: watch::Sender::new(0),
+        });
+        let accepting = tokio::spawn(accept(listener, Arc::clone(&shared)));
+        Ok(Self { address, shared, accepting })
+    }
+
+    /// The client's endpoint.
+    pub(crate) fn endpoint(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// The address on which it listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Breaks the next `requests` requests.
+    pub(crate) fn break_next(&self, requests: usize, fault: Fault) {
+        let next = lock(&self.shared.log).len();
+        lock(&self.shared.plan).extend((next..next + requests).map(|nth| (nth, fault)));
+    }
+
+    /// Returns its log, which stays readable when the proxy is elsewhere.
+    pub(crate) fn log(&self) -> Log {
+        Log(Arc::clone(&self.shared))
+    }
+
+    /// Lets nothing more through, and waits until the server has answered every request on its way.
+    pub(crate) async fn close(&self) {
+        self.shared.is_closed.store(true, Ordering::SeqCst);
+        let mut under_way = self.shared.under_way.subscribe();
+        // The wait fails only when the sender is dropped, and this proxy holds it.
+        let _ = under_way.wait_for(|count| *count == 0).await;
+    }
+
+    /// Forwards the requests held until now, in their order, even if the proxy is closed.
+    pub(crate) async fn deliver(&self, until: When) {
+        let due: Vec<_> = {
+            let mut held = lock(&self.shared.held);
+            let (due, rest) = held.drain(..).partition(|(when, ..)| *when == until);
+            *held = rest;
+            due
+        };
+        for (_, nth, request) in due {
+            let _ = self.shared.send_on(nth, request).await;
+        }
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+/// The requests so far.
+#[derive(Clone, Debug)]
+pub(crate) struct Log(Arc<Shared>);
+
+impl Log {
+    /// The number of requests.
+    pub(crate) fn len(&self) -> usize {
+        lock(&self.0.log).len()
+    }
+
+    /// All of them, in order.
+    pub(crate) fn exchanges(&self) -> Vec<Exchange> {
+        lock(&self.0.log).clone()
+    }
+}
+
+async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+    // Dropping the task drops the set and its connections.
+    let mut connections = JoinSet::new();
+    loop {
+        let Ok((stream, _)) = listener.accept().await else { continue };
+        while connections.try_join_next().is_some() {}
+        connections.spawn(converse(stream, Arc::clone(&shared)));
+    }
+}
+
+async fn converse(stream: TcpStream, shared: Arc<Shared>) {
+    let mut conversation = Conversation::new(stream);
+    // An error means that the client went away, which is expected.
+    while let Ok(Some(request)) = conversation.request().await {
+        let nth = shared.note(&request);
+        let fault = lock(&shared.plan).get(&nth).copied();
+        if !matches!(shared.answer(&mut conversation, nth, request, fault).await, Ok(Then::GoOn)) {
+            return;
+        }
+    }
+}
+
+/// The next step for a connection after an answer.
+enum Then {
+    GoOn,
+    Close,
+}
+
+impl Shared {
+    fn note(&self, request: &Request) -> usize {
+        let body: Value = serde_json::from_slice(&request.body).unwrap_or_default();
+        let meaning = Meaning::of_request(request.operation(), &body);
+        let at = self.begun.elapsed();
+        let mut log = lock(&self.log);
+        log.push(Exchange { at, meaning, fault: None, served: None, answered: None });
+        log.len() - 1
+    }
+
+    fn amend(&self, nth: usize, amend: impl FnOnce(&mut Exchange)) {
+        if let Some(exchange) = lock(&self.log).get_mut(nth) {
+            amend(exchange);
+        }
+    }
+
+    /// Forwards the request, unless the proxy is closed.
+    async fn forward(&self, nth: usize, request: Request) -> io::Result<Answer> {
+        // Count it before checking for the close. Then either the closer sees this request, or this request
+        // sees the close.
+        self.under_way.send_modify(|count| *count += 1);
+        let answer = if self.is_closed.load(Ordering::SeqCst) {
+            Err(io::Error::other("the proxy is closed"))
+        } else {
+            self.send_on(nth, request).await
+        };
+        self.under_way.send_modify(|count| *count -= 1);
+        answer
+    }
+
+    /// Forwards the request, and waits for the server even if the client goes away.
+    async fn send_on(&self, nth: usize, request: Request) -> io::Result<Answer> {
+        let answer = self.upstream.send(request).await;
+        let at = self.begun.elapsed();
+        if let Ok(answer) = &answer {
+            let error = (answer.status != 200).then(|| error_of(&answer.body));
+            self.amend(nth, |exchange| {
+                exchange.served = Some(Served { at, status: answer.status, error });
+            });
+        }
+        answer.map_err(io::Error::other)
+    }
+
+    async fn answer(
+        self: &Arc<Self>,
+        client: &mut Conversation,
+        nth: usize,
+        request: Request,
+        fault: Option<Fault>,
+    ) -> io::Result<Then> {
+        if fault != Some(Fault::NoOldItem) {
+            self.amend(nth, |exchange| exchange.fault = fault);
+        }
+        match fault {
+            None => {
+                let answer = self.forward(nth, request).await?;
+                self.write(client, nth, &answer.message()).await
+            }
+            Some(Fault::CutBefore) => Ok(Then::Close),
+            Some(Fault::HangBefore) => self.hang(client).await,
+            Some(Fault::ErrorBefore) => self.write(client, nth, &internal_error().message()).await,
+            Some(Fault::Throttle) => self.write(client, nth, &throttled(nth).message()).await,
+            Some(Fault::Conflict) => self.write(client, nth, &conflict().message()).await,
+            Some(Fault::Late(When::Soon)) => {
+                self.send_soon(nth, request);
+                self.hang(client).await
+            }
+            Some(Fault::Late(when)) => {
+                lock(&self.held).push((when, nth, request));
+                self.hang(client).await
+            }
+            Some(fault) => {
+                let answer = self.forward(nth, request).await?;
+                self.spoil(client, nth, answer, fault).await
+            }
+        }
+    }
+
+    /// Breaks or loses the answer to an applied request.
+    async fn spoil(
+        &self,
+        client: &mut Conversation,
+        nth: usize,
+        mut answer: Answer,
+        fault: Fault,
+    ) -> io::Result<Then> {
+        let half = answer.body.len() / 2;
+        match fault {
+            Fault::ErrorAfter => answer = internal_error(),
+            Fault::NotJson => answer = Answer::new(200, "<html><body>One moment, please.</body></html>"),
+            Fault::WrongShape => {
+                answer = Answer::new(200, r#"{"Item":[7],"Attributes":[7],"ConsumedCapacity":[7]}"#);
+            }
+            Fault::HalfJson => answer.body.truncate(half),
+            Fault::NoOldItem => {
+                if let Some(body) = without_old_item(&answer.body) {
+                    answer.body = body.into();
+                    self.amend(nth, |exchange| exchange.fault = Some(fault));
+                }
+            }
+            Fault::NotHttp => {
+                client.write(b"\x16\x03\x01\x02\x00 this isn't HTTP\r\n\r\n").await?;
+                return Ok(Then::Close);
+            }
+            Fault::Stalled | Fault::Truncated => {
+                client.write(&answer.head(answer.body.len())).await?;
+                client.write(&answer.body[..half]).await?;
+                return if fault == Fault::Stalled { self.hang(client).await } else { Ok(Then::Close) };
+            }
+            Fault::FastDrip => return self.drip(client, nth, &answer.message(), self.attempt / 4).await,
+            Fault::SlowDrip => return self.drip(client, nth, &answer.message(), self.attempt * 3).await,
+            Fault::CutAfter => return Ok(Then::Close),
+            // The other faults were handled before the request reached the server.
+            _ => return self.hang(client).await,
+        }
+        self.write(client, nth, &answer.message()).await
+    }
+
+    async fn write(&self, client: &mut Conversation, nth: usize, message: &[u8]) -> io::Result<Then> {
+        client.write(message).await?;
+        let at = self.begun.elapsed();
+        self.amend(nth, |exchange| exchange.answered = Some(at));
+        Ok(Then::GoOn)
+    }
+
+    async fn hang(&self, client: &mut Conversation) -> io::Result<Then> {
+        client.until_gone().await;
+        Ok(Then::Close)
+    }
+
+    /// Sends byte by byte, evenly over this time.
+    async fn drip(
+        &self,
+        client: &mut Conversation,
+        nth: usize,
+        message: &[u8],
+        over: Duration,
+    ) -> io::Result<Then> {
+        let (start, count) = (clock::start(), u32::try_from(message.len()).unwrap_or(u32::MAX));
+        for (index, byte) in (0..count).zip(message) {
+            let ahead = (over * index / count).saturating_sub(start.elapsed());
+            // Timers count whole milliseconds, so bytes due within one go out at once.
+            if ahead >= Duration::from_millis(1) {
+                clock::pause(ahead).await;
+            }
+            client.write(std::slice::from_ref(byte)).await?;
+        }
+        let at = self.begun.elapsed();
+        self.amend(nth, |exchange| exchange.answered = Some(at));
+        Ok(Then::GoOn)
+    }
+
+    fn send_soon(self: &Arc<Self>, nth: usize, request: Request) {
+        let shared = Arc::clone(self);
+        // It counts as on its way from now on, so that the record isn't read before it has arrived.
+        shared.under_way.send_modify(|count| *count += 1);
+        tokio::spawn(async move {
+            clock::pause(shared.attempt + shared.attempt / 8).await;
+            let _ = shared.send_on(nth, request).await;
+            shared.under_way.send_modify(|count| *count -= 1);
+        });
+    }
+}
+
+fn internal_error() -> Answer {
+    Answer::error(
+        500,
+        "InternalServerError",
+        "The request processing has failed because of an unknown error.",
+    )
+}
+
+fn conflict() -> Answer {
+    Answer::error(400, "TransactionConflictException", "Transaction is ongoing for the item")
+}
+
+/// The name of the error, never its item.
+fn error_of(body: &[u8]) -> String {
+    let body: Value = serde_json::from_slice(body).unwrap_or_default();
+    let kind = body.get("__type").and_then(Value::as_str).unwrap_or("an error without a name");
+    kind.rsplit('#').next().unwrap_or_default().to_owned()
+}
+
+/// The answer of a failed condition with its item removed, if it had one.
+fn without_old_item(body: &[u8]) -> Option<String> {
+    let mut body: Value = serde_json::from_slice(body).ok()?;
+    let is_refusal = body.get("__type")?.as_str()?.ends_with("ConditionalCheckFailedException");
+    if !is_refusal {
+        return None;
+    }
+    body.as_object_mut()?.remove("Item").map(|_| body.to_string())
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

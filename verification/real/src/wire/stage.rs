@@ -1,0 +1,435 @@
+//! The table of the runs, with a direct connection and one through the proxy.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use aws_sdk_dynamodb::{
+    Client,
+    config::retry::{RetryConfig, RetryPartition},
+    types::AttributeValue,
+};
+use bytes::Bytes;
+use lambda_idempotency::{
+    Fingerprint, RecordedFailure, StoredKey,
+    store::{
+        Generation, Lock, Outcome, Owner, Place, Record, Revision, Settlement, State, Status, Store,
+        StoredResponse, Write, WriteOutcome, dynamodb::DynamoDbStore,
+    },
+    time::{Clock, SystemClock, Timestamp},
+};
+use lambda_idempotency_rehearsal::problem::{Context, Problem, Result};
+
+use super::{
+    budget::TimeOuts,
+    calls::{Calls, Notes},
+    case::{Case, Retries},
+    fault::{Medium, When},
+    message::Upstream,
+    proxy::Proxy,
+    sabotage::{Sabotage, sabotaged},
+    scenario::{Prior, Rival},
+};
+use crate::{
+    servers::{Server, config_of, fresh_table},
+    site::{Kind, Site},
+    tcp::{Protocol, TcpProxy},
+};
+
+/// The outcome that was there before.
+pub(super) const PRIOR: &str = "the prior outcome";
+/// The rival's outcome.
+pub(super) const RIVAL: &str = "the rival's outcome";
+/// The inline limit of the store under test. It's so low that a chunk needn't be large.
+const INLINE_LIMIT: usize = 256;
+
+/// How often to retry the warm-up of a store.
+const WARM_UPS: u32 = 10;
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+static CLIENTS: AtomicU64 = AtomicU64::new(0);
+
+/// A table on a server. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Stage {
+    /// The store without the proxy.
+    pub(super) direct: Arc<dyn Store>,
+    way: Way,
+    pub(super) sabotage: Option<Sabotage>,
+}
+
+/// How the store under test reaches its server.
+#[derive(Clone)]
+enum Way {
+    DynamoDb {
+        /// The connections of all proxies.
+        upstream: Box<Upstream>,
+        client: Client,
+        table: Arc<str>,
+    },
+    Tcp {
+        site: Arc<Site>,
+        protocol: Protocol,
+    },
+}
+
+/// The proxy between the store and the server in one run.
+pub(super) enum Between {
+    Http(Proxy),
+    Tcp(Arc<Calls>),
+}
+
+impl Between {
+    pub(super) fn notes(&self) -> Notes {
+        match self {
+            Self::Http(proxy) => Notes::Requests(proxy.log()),
+            Self::Tcp(calls) => Notes::Calls(Arc::clone(calls)),
+        }
+    }
+
+    /// Lets nothing more through but the requests due right after the answer.
+    pub(super) async fn close(&self) {
+        match self {
+            Self::Http(proxy) => {
+                proxy.close().await;
+                proxy.deliver(When::AfterAnswer).await;
+            }
+            Self::Tcp(calls) => calls.close().await,
+        }
+    }
+
+    /// Forwards the requests that are due even later.
+    pub(super) async fn deliver_the_rest(&self) {
+        if let Self::Http(proxy) = self {
+            proxy.deliver(When::AfterRedelivery).await;
+        }
+    }
+}
+
+/// The table's record and its outcome.
+#[derive(Clone, Debug)]
+pub(super) struct Snapshot {
+    /// When it was read, by the judge's clock.
+    pub(super) at: Timestamp,
+    pub(super) record: Option<Record>,
+    /// Its outcome.
+    pub(super) outcome: Option<Said>,
+}
+
+/// The content of an outcome.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Said {
+    /// The response's text, or the failure's message.
+    Text(String),
+    /// The response wasn't kept.
+    Omitted,
+    /// The outcome can't be read, for this reason.
+    Unreadable(String),
+}
+
+impl Stage {
+    /// Creates its own table on `server`. No sweeper runs on it, since that would be another rival.
+    pub(super) async fn set(server: &Server, sabotage: Option<Sabotage>) -> Result<Self> {
+        let (table, client) = (fresh_table()?, server.client());
+        server.database().create_table(&table, "id").await?;
+        let direct = DynamoDbStore::builder(&table)
+            .client(client.clone())
+            .attempt_timeout(Duration::from_secs(10))
+            .operation_timeout(Duration::from_secs(30))
+            .build()
+            .await
+            .context(format!("{}: couldn't open the store in table {table}", server.name))?;
+        let upstream = Box::new(Upstream::new(server.database().endpoint().clone()));
+        let way = Way::DynamoDb { upstream, client, table: table.into() };
+        Ok(Self { direct: Arc::new(direct), way, sabotage })
+    }
+
+    /// Creates its own table on a server that it starts.
+    pub(super) async fn start(kind: Kind) -> Result<Self> {
+        let protocol = match kind {
+            Kind::DynamoDb => return Self::set(&Server::embedded().await?, None).await,
+            Kind::Postgres => Protocol::Postgres,
+            Kind::Redis => Protocol::Redis,
+        };
+        let site = Arc::new(Site::start(kind).await?);
+        let direct = site.direct().await?;
+        Ok(Self { direct, way: Way::Tcp { site, protocol }, sabotage: None })
+    }
+
+    /// The protocol of its server.
+    pub(super) fn medium(&self) -> Medium {
+        match self.way {
+            Way::DynamoDb { .. } => Medium::Http,
+            Way::Tcp { .. } => Medium::Tcp,
+        }
+    }
+
+    /// Connects one run, with the case's faults on the wire and the store under test at its end.
+    pub(super) async fn wire(
+        &self,
+        key: &StoredKey,
+        case: &Case,
+        time_outs: TimeOuts,
+    ) -> Result<(Between, Arc<dyn Store>)> {
+        match &self.way {
+            Way::DynamoDb { upstream, table, .. } => {
+                let proxy = Proxy::start(Upstream::clone(upstream), case.plan(), time_outs.attempt).await;
+                let proxy = proxy.context("couldn't start the proxy")?;
+                let store = self.dynamodb(table, &proxy.endpoint(), case.retries, time_outs).await?;
+                Ok((Between::Http(proxy), store))
+            }
+            Way::Tcp { site, protocol } => {
+                let proxy =
+                    TcpProxy::before(site.address()?, *protocol).await.context("couldn't start the proxy")?;
+                let TimeOuts { attempt, operation } = time_outs;
+                let store = site.limited_store_at(proxy.address(), attempt, operation)?;
+                // Connect first, so that a call is one request.
+                warm_up(&*store, key).await?;
+                let calls = Calls::new(proxy, case, Arc::clone(&self.direct), key.clone());
+                Ok((Between::Tcp(Arc::new(calls)), store))
+            }
+        }
+    }
+
+    /// Creates the store under test, whose SDK talks to `endpoint`.
+    async fn dynamodb(
+        &self,
+        table: &str,
+        endpoint: &str,
+        retries: Retries,
+        time_outs: TimeOuts,
+    ) -> Result<Arc<dyn Store>> {
+        let retry = match retries {
+            Retries::Default => RetryConfig::standard(),
+            Retries::Quick => RetryConfig::standard().with_initial_backoff(Duration::from_millis(1)),
+            Retries::None => RetryConfig::disabled(),
+        };
+        let config = config_of(endpoint)
+            .retry_config(retry)
+            // All clients of a process and a Region share one retry quota. This gives each its own.
+            .retry_partition(RetryPartition::new(format!("wire {}", CLIENTS.fetch_add(1, Ordering::Relaxed))))
+            .build();
+        let time_outs = match self.sabotage {
+            Some(Sabotage::NeverTimesOut) => TimeOuts::NONE,
+            _ => time_outs,
+        };
+        let store = DynamoDbStore::builder(table)
+            .client(Client::from_conf(config))
+            .attempt_timeout(time_outs.attempt)
+            .operation_timeout(time_outs.operation)
+            .inline_limit(INLINE_LIMIT)
+            .build()
+            .await
+            .context("couldn't open the store behind the proxy")?;
+        Ok(sabotaged(store, self.sabotage))
+    }
+
+    /// Reads the record of `key`, with the time by `clock`.
+    pub(super) async fn snapshot(&self, key: &StoredKey, clock: &dyn Clock) -> Result<Snapshot> {
+        let record = self.direct.read(key).await.context("couldn't read the record directly")?;
+        let outcome = match &record {
+            Some(record) => self.said(key, record).await,
+            None => None,
+        };
+        Ok(Snapshot { at: clock.now(), record, outcome })
+    }
+
+    async fn said(&self, key: &StoredKey, record: &Record) -> Option<Said> {
+        let (outcome, is_failure) = match &record.state {
+            State::Completed(outcome) => (outcome, false),
+            State::Failed(outcome) => (outcome, true),
+            State::Started { .. } | State::Released => return None,
+        };
+        let response = match outcome {
+            Outcome::Omitted => return Some(Said::Omitted),
+            Outcome::Retained(response) => response,
+        };
+        let said = self.decoded(key, record.owner, response).await;
+        let said = said.and_then(|json| if is_failure { text_of_failure(&json) } else { text_of(&json) });
+        Some(said.map_or_else(Said::Unreadable, Said::Text))
+    }
+
+    async fn decoded(
+        &self,
+        key: &StoredKey,
+        owner: Owner,
+        response: &StoredResponse,
+    ) -> Result<Bytes, String> {
+        let kept = match (&response.place, self.direct.chunks()) {
+            (Place::Inline(kept), _) => kept.clone(),
+            (Place::Chunks(count), Some(parts)) => parts
+                .read_chunks(key, owner, *count, response.length)
+                .await
+                .map_err(|error| error.to_string())?,
+            (Place::Chunks(_), None) => return Err("the store has no chunks".into()),
+        };
+        response.decode(&kept).map_err(|damage| damage.to_string())
+    }
+
+    /// Writes the `prior` record, as made by the request with this fingerprint.
+    pub(super) async fn prepare(
+        &self,
+        key: &StoredKey,
+        prior: Prior,
+        fingerprint: Fingerprint,
+    ) -> Result<()> {
+        if prior == Prior::Absent {
+            return Ok(());
+        }
+        let now = SystemClock.now();
+        let long_ago = now.saturating_sub(2 * DAY);
+        let (lease_until, lock_expires_at) = match prior {
+            Prior::Stale => (now.saturating_sub(Duration::from_secs(10)), now.saturating_add(DAY)),
+            Prior::StaleAndExpired => (long_ago, now.saturating_sub(DAY)),
+            _ => (now.saturating_add(Duration::from_secs(60)), now.saturating_add(2 * DAY)),
+        };
+        let acquired = lease_until.saturating_sub(Duration::from_secs(60));
+        let lock = Lock {
+            owner: Owner::random().context("couldn't draw an owner")?,
+            generation: Generation::new(acquired.as_millis()),
+            attempt: 1,
+            fingerprint,
+            lock_acquired_at: acquired,
+            lease_until,
+            expires_at: Some(lock_expires_at.rounded_up_to_second()),
+            interrupted: false,
+            request_id: Some("the prior invocation".into()),
+        };
+        let expires_at = match prior {
+            Prior::Expired => now.saturating_sub(Duration::from_secs(60 * 60)),
+            _ => now.saturating_add(DAY),
+        }
+        .rounded_up_to_second();
+        let settlement = match prior {
+            Prior::Completed | Prior::Expired => Settlement::Complete(inline(&json(PRIOR)), expires_at),
+            Prior::CompletedInParts => {
+                Settlement::Complete(self.in_parts(key, lock.owner, PRIOR, expires_at).await?, expires_at)
+            }
+            Prior::NotRetained => Settlement::Complete(Outcome::Omitted, expires_at),
+            Prior::Failed => Settlement::Fail(inline(&failure(PRIOR)), expires_at),
+            Prior::Released => Settlement::Release { expires_at, interrupted: false },
+            _ => return self.make(key, &Write::Claim(lock)).await,
+        };
+        self.make(key, &Write::Claim(lock.clone())).await?;
+        self.make(key, &settle(&lock, settlement)).await
+    }
+
+    /// Writes the rival's record: with the protocol's conditions, but at any time.
+    pub(super) async fn rival(&self, key: &StoredKey, rival: Rival, fingerprint: Fingerprint) -> Result<()> {
+        if rival == Rival::Gone {
+            return self.remove(key).await;
+        }
+        let Some(record) = self.direct.read(key).await.context("couldn't read the rival's record")? else {
+            return Ok(());
+        };
+        let now = SystemClock.now();
+        let lock = Lock {
+            owner: Owner::random().context("couldn't draw the rival's owner")?,
+            generation: Generation::new(record.generation.get().saturating_add(1).max(now.as_millis())),
+            attempt: record.attempt + 1,
+            fingerprint,
+            lock_acquired_at: now,
+            lease_until: now.saturating_add(Duration::from_secs(60)),
+            expires_at: Some(now.saturating_add(2 * DAY).rounded_up_to_second()),
+            interrupted: record.interrupted,
+            request_id: Some("the rival's invocation".into()),
+        };
+        let (seen, expires_at) = (Revision::of(&record), now.saturating_add(DAY).rounded_up_to_second());
+        let claim = match record.status() {
+            Status::Started => Write::TakeOver { seen, lock: lock.clone() },
+            _ => Write::Reclaim { seen, lock: lock.clone() },
+        };
+        let settlement = match rival {
+            Rival::AtWork | Rival::Gone => return self.make(key, &claim).await,
+            Rival::Completes => Settlement::Complete(inline(&json(RIVAL)), expires_at),
+            Rival::CompletesInParts => {
+                Settlement::Complete(self.in_parts(key, lock.owner, RIVAL, expires_at).await?, expires_at)
+            }
+            Rival::Fails => Settlement::Fail(inline(&failure(RIVAL)), expires_at),
+            Rival::Releases => Settlement::Release { expires_at, interrupted: false },
+        };
+        self.make(key, &claim).await?;
+        self.make(key, &settle(&lock, settlement)).await
+    }
+
+    /// Removes the record, as the sweeper does.
+    async fn remove(&self, key: &StoredKey) -> Result<()> {
+        match &self.way {
+            Way::DynamoDb { client, table, .. } => {
+                let gone = client.delete_item().table_name(&**table);
+                let gone = gone.key("id", AttributeValue::S(key.as_str().to_owned())).send().await;
+                gone.map(drop).map_err(|error| Problem::new(format!("the rival: {error:?}")))
+            }
+            Way::Tcp { site, .. } => site.remove(key).await,
+        }
+    }
+
+    async fn make(&self, key: &StoredKey, write: &Write) -> Result<()> {
+        match self.direct.apply(key, write).await.context("couldn't write the record directly")? {
+            WriteOutcome::Applied => Ok(()),
+            WriteOutcome::Refused(record) => {
+                Err(Problem::new(format!("{write:?}, made directly, was refused because of {record:?}")))
+            }
+        }
+    }
+
+    async fn in_parts(
+        &self,
+        key: &StoredKey,
+        owner: Owner,
+        text: &str,
+        expires_at: Timestamp,
+    ) -> Result<Outcome> {
+        let stored = StoredResponse::new(json(text));
+        let (Place::Inline(kept), Some(parts)) = (&stored.place, self.direct.chunks()) else {
+            return Err(Problem::new("the store has no chunks"));
+        };
+        let count =
+            parts.write_chunks(key, owner, kept, expires_at).await.context("couldn't write the chunks")?;
+        Ok(Outcome::Retained(stored.into_chunks(count)))
+    }
+}
+
+/// Reads until a connection works.
+async fn warm_up(store: &dyn Store, key: &StoredKey) -> Result<()> {
+    let mut tries = 1;
+    loop {
+        match store.read(key).await {
+            Ok(_) => return Ok(()),
+            Err(error) if tries == WARM_UPS => return Err(Problem::new(format!("warming up: {error}"))),
+            Err(_) => tries += 1,
+        }
+    }
+}
+
+fn settle(lock: &Lock, settlement: Settlement) -> Write {
+    Write::Settle { owner: lock.owner, generation: lock.generation, settlement }
+}
+
+fn inline(json: &Bytes) -> Outcome {
+    Outcome::Retained(StoredResponse::new(json.clone()))
+}
+
+/// A response in the form that `Operation::run` records.
+fn json(text: &str) -> Bytes {
+    serde_json::Value::from(text).to_string().into()
+}
+
+/// A failure in the form that `Operation::run` records.
+fn failure(text: &str) -> Bytes {
+    serde_json::to_vec(&RecordedFailure::new("Wire", text)).unwrap_or_default().into()
+}
+
+fn text_of(json: &Bytes) -> Result<String, String> {
+    serde_json::from_slice(json).map_err(|error| error.to_string())
+}
+
+fn text_of_failure(json: &Bytes) -> Result<String, String> {
+    serde_json::from_slice(json)
+        .map(|failure: RecordedFailure| failure.error_message)
+        .map_err(|error| error.to_string())
+}

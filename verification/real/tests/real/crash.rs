@@ -1,0 +1,91 @@
+//! Kills and freezes processes.
+
+use lambda_idempotency_rehearsal::function::Function;
+use lambda_idempotency_verification_real::{
+    crash::{
+        backend::Backend,
+        form::Form,
+        judge::Promise,
+        kills::{self, Numbers},
+        point::{Call, Point},
+        sabotage::Sabotage,
+        scenario,
+    },
+    servers::Server,
+};
+use testkit::random::fresh_seed;
+
+fn function() -> Function {
+    Function::at(env!("CARGO_BIN_EXE_verification-function"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn crash_or_freeze_is_safe_everywhere() {
+    for form in Form::ALL {
+        let backends = Backend::all(form).await.unwrap();
+        let rows = scenario::check(&function(), backends, Point::of(form), 1, None, form).await.unwrap();
+        for row in rows {
+            eprintln!("{}: {row}", form.name());
+            assert!(row.violations.is_empty(), "{:#?}", row.violations);
+            let in_the_gap = form.promise() == Promise::AtLeastOnce && row.point.is_in_the_gap();
+            assert!(row.crashes_in_the_gap >= u64::from(in_the_gap), "{row}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn random_kills_and_freezes_are_safe() {
+    let numbers = Numbers { kills: 100, seed: fresh_seed() };
+    for form in Form::ALL {
+        let backends = Backend::all(form).await.unwrap();
+        for figures in kills::check(&function(), backends, numbers, None, form).await.unwrap() {
+            eprintln!("{figures}");
+            assert!(figures.violations.is_empty(), "seed {}: {}", figures.seed, figures.violations[0]);
+            let taken_over = figures.found.later_claims > 0 || !form.claims();
+            assert!(taken_over, "no claim was taken over, so nothing was tested");
+        }
+    }
+}
+
+/// Asserts that the check catches a function broken in this way, with these words, when its process is killed
+/// or frozen at `point`.
+async fn assert_caught(sabotage: Sabotage, point: Point, words: &str) {
+    assert_caught_in(Form::Ledger, sabotage, point, words).await;
+}
+
+async fn assert_caught_in(form: Form, sabotage: Sabotage, point: Point, words: &str) {
+    let backends = vec![Backend::dynamodb(Server::embedded().await.unwrap()).await.unwrap()];
+    let rows = scenario::check(&function(), backends, &[point], 1, Some(sabotage), form).await.unwrap();
+    let violations: Vec<String> =
+        rows.iter().flat_map(|row| &row.violations).map(ToString::to_string).collect();
+    assert!(violations.iter().any(|violation| violation.contains(words)), "{sabotage:?}: {violations:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_function_without_its_fence_is_caught() {
+    let held = Point::Before(Call::Complete);
+    tokio::join!(
+        assert_caught(Sabotage::Unfenced, held, "answered with a response that isn't the record's"),
+        assert_caught(Sabotage::Overwriting, held, "answered with a response that isn't the record's"),
+        assert_caught(Sabotage::Unsettled, Point::Entered, "its record is STARTED, not COMPLETED"),
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_function_without_its_claim_is_caught() {
+    tokio::join!(
+        assert_caught(Sabotage::Unclaimed, Point::Answered, "claimed the key during the lease"),
+        assert_caught(Sabotage::Impatient, Point::AfterEffect, "claimed the key during the lease"),
+        assert_caught(Sabotage::EffectFirst, Point::Entered, "generation 0 had two effects"),
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn non_atomic_transaction_is_caught() {
+    let (entered, applied) = (Point::Entered, Point::After(Call::Complete));
+    tokio::join!(
+        assert_caught_in(Form::Transaction, Sabotage::Torn, applied, "transaction, but happened 0 times"),
+        assert_caught_in(Form::Transaction, Sabotage::Repeated, entered, "transaction, but happened 2 times"),
+        assert_caught_in(Form::Optimistic, Sabotage::Torn, entered, "transaction, but happened 0 times"),
+    );
+}

@@ -1,0 +1,244 @@
+//! The bounds of an exploration: how many executors, with which clocks, at which moments, with which faults.
+
+use std::time::Duration;
+
+use lambda_idempotency::{
+    Fingerprint,
+    protocol::{Limits, Plan, Rules},
+    settings::Execution,
+    store::{Outcome, Owner, StoredResponse},
+    time::Timestamp,
+};
+
+use crate::model::Verdict;
+
+/// The most executors in a state.
+pub const MAX_SLOTS: usize = 3;
+/// The most deliveries in a state.
+pub const MAX_DELIVERIES: usize = 6;
+/// The most writes in flight after their sender gave up on them.
+pub const MAX_LATE: usize = 2;
+/// The most transactions that the store knows by their tokens: one per executor, and those that may arrive
+/// late.
+pub const MAX_MADE: usize = MAX_SLOTS + MAX_LATE;
+
+/// A day in milliseconds: the library's own minimum for a lock's retention.
+pub const DAY: i64 = 24 * 60 * 60 * 1000;
+/// The step of the coarse grid: half a day, so that a lock's retention is two steps.
+pub const TICK: i64 = DAY / 2;
+
+/// The true time at which every exploration begins: a whole day, so that its moments are whole seconds.
+const BEGINNING: i64 = 20_776 * DAY;
+
+/// Whether the platform ends an invocation at its deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Host {
+    /// It does, as ordinary Lambda: a little late, but within the lease's grace.
+    Kills,
+    /// It doesn't, as Lambda Managed Instances: the library cuts the handler off, before each poll.
+    LetsRun,
+}
+
+/// How an executor processes a delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Flow {
+    /// It claims the key, and runs its handler under the claim.
+    Claim,
+    /// It looks for an outcome, runs its handler without a claim, and concludes.
+    Look,
+    /// It runs its handler at once, without looking first.
+    Blind,
+}
+
+/// One space to explore. Times are in milliseconds after the beginning.
+#[derive(Clone, Debug)]
+pub struct Configuration {
+    /// Its name in reports.
+    pub name: &'static str,
+    /// The clocks, by how far each is ahead of true time. Executor `n` begins with clock `n`.
+    pub clocks: Vec<i64>,
+    /// How many executors there are: they use the first clocks of the list.
+    pub executors: usize,
+    /// How many deliveries each executor may take.
+    pub attempts: u8,
+    /// The moments of true time.
+    pub times: Vec<i64>,
+    /// The length of a lease, counted from the delivery.
+    pub lease: i64,
+    /// How long before the lease's end it's too late to start.
+    pub reserve: i64,
+    /// The clock skew that the protocol allows for.
+    pub skew_margin: i64,
+    /// How long a settled record is replayed.
+    pub retention: i64,
+    /// Whether the platform ends a handler in time.
+    pub host: Host,
+    /// How a stale claim is treated.
+    pub execution: Execution,
+    /// How many different requests use the key: 1 or 2.
+    pub requests: u8,
+    /// How an executor may process a delivery.
+    pub flows: &'static [Flow],
+    /// How a handler may end.
+    pub verdicts: &'static [Verdict],
+    /// How many faults one path may have; `u8::MAX` for no limit.
+    pub faults: u8,
+    /// How many writes may be in flight after their senders gave up: at most [`MAX_LATE`].
+    pub in_flight: u8,
+    /// How often a clock may jump to another of the list.
+    pub jumps: u8,
+    /// How often an operator may decide on a write: on a settled record, or on one whose claim is stale by true
+    /// time.
+    pub operations: u8,
+    /// How often a lease may be extended while its handler runs: by its first length, counted from then.
+    pub extensions: u8,
+    /// How often a condition on the handler's own writes may fail.
+    pub declines: u8,
+    /// How long the store knows a transaction by its token.
+    pub token_window: i64,
+    /// Whether the store may also reject a request, refuse its content permanently, or hold a record that can't
+    /// be read.
+    pub permanent_faults: bool,
+    /// How often a settlement is retried.
+    pub max_retries: u8,
+    /// How long it's retried.
+    pub settle_within: Duration,
+}
+
+impl Default for Configuration {
+    /// Two executors on an even grid, whose clocks are as far apart as the skew margin allows. The lease is one
+    /// tick, and so is the skew margin: by the clock that's ahead, a lock is stale from the second tick on. Its
+    /// retention is two more, so from the fourth on it has also expired.
+    fn default() -> Self {
+        Self {
+            name: "two",
+            clocks: vec![0, TICK],
+            executors: 2,
+            attempts: 1,
+            times: ticks(6),
+            lease: TICK,
+            reserve: 2000,
+            skew_margin: TICK,
+            retention: 2 * TICK,
+            host: Host::LetsRun,
+            execution: Execution::AtLeastOnce,
+            requests: 1,
+            flows: &[Flow::Claim],
+            verdicts: &[Verdict::Complete, Verdict::Fail, Verdict::Release],
+            faults: 1,
+            in_flight: 2,
+            jumps: 0,
+            operations: 0,
+            extensions: 0,
+            declines: 0,
+            token_window: 0,
+            permanent_faults: false,
+            max_retries: 1,
+            // An instant in every machine's state would split equal states into many. `max_retries` is a bound
+            // as well.
+            settle_within: Duration::MAX,
+        }
+    }
+}
+
+/// The first `count` moments of the even grid.
+pub fn ticks(count: i64) -> Vec<i64> {
+    (0..count).map(|n| n * TICK).collect()
+}
+
+impl Configuration {
+    /// Whether all clocks, true time included, agree up to the skew margin. The protocol's promises about time
+    /// hold only then.
+    pub fn clocks_agree(&self) -> bool {
+        let all = || self.clocks.iter().copied().chain([0]);
+        let apart = all().max().unwrap_or(0) - all().min().unwrap_or(0);
+        apart <= self.skew_margin
+    }
+
+    /// True time at this moment.
+    pub fn moment(&self, time: u8) -> Timestamp {
+        at(self.times.get(usize::from(time)).copied().unwrap_or(i64::MAX / 2))
+    }
+
+    /// The time that this clock shows at this moment.
+    pub fn clock(&self, time: u8, clock: u8) -> Timestamp {
+        let ahead = self.clocks.get(usize::from(clock)).copied().unwrap_or(0);
+        at(self.times.get(usize::from(time)).copied().unwrap_or(i64::MAX / 2) + ahead)
+    }
+
+    /// The plan, under `owner`, of a delivery that arrives at `now` by its executor's clock. With no time left,
+    /// its deadline is this very moment.
+    pub fn plan(&self, owner: Owner, request: u8, now: Timestamp, has_time: bool) -> Plan {
+        let deadline = if has_time { self.lease - self.reserve } else { 0 };
+        let usable_until = now.saturating_add(millis(deadline));
+        Plan {
+            rules: self.rules(),
+            owner,
+            fingerprint: fingerprint(request),
+            lease_until: usable_until.saturating_add(millis(self.reserve)),
+            usable_until,
+            limits: self.limits(),
+            request_id: None,
+        }
+    }
+
+    /// The lease is the only deadline: calls take no time here, and only faults end them early.
+    fn limits(&self) -> Limits {
+        Limits { max_retries: self.max_retries, ..Limits::unknown(self.settle_within) }
+    }
+
+    /// The rules that every executor follows.
+    pub fn rules(&self) -> Rules {
+        Rules {
+            skew_margin: millis(self.skew_margin),
+            retention: millis(self.retention),
+            execution: self.execution,
+        }
+    }
+}
+
+/// The moment `millis` milliseconds after the beginning.
+fn at(millis: i64) -> Timestamp {
+    Timestamp::from_millis(u64::try_from(BEGINNING + millis).unwrap_or(0))
+}
+
+/// A duration; a negative one is zero.
+pub fn millis(millis: i64) -> Duration {
+    Duration::from_millis(u64::try_from(millis).unwrap_or(0))
+}
+
+/// How many milliseconds after the beginning `time` is.
+pub fn since_beginning(time: Timestamp) -> i64 {
+    i64::try_from(time.as_millis()).map_or(i64::MAX, |millis| millis - BEGINNING)
+}
+
+/// The owner of a delivery: its number and the number of the request.
+pub fn owner(delivery: u8, request: u8) -> Owner {
+    let mut bytes = [0; 16];
+    (bytes[0], bytes[1]) = (delivery + 1, request);
+    Owner::from_bytes(bytes)
+}
+
+/// The owner that an operator draws: never a delivery's, and different every time. The response stored under it
+/// is that of [`NOBODY`](crate::model::NOBODY).
+pub fn operator(operations_left: u8) -> Owner {
+    let mut bytes = [0; 16];
+    bytes[2] = operations_left;
+    Owner::from_bytes(bytes)
+}
+
+/// The delivery that drew `owner`, and its request.
+pub fn drawn_by(owner: Owner) -> (u8, u8) {
+    (owner.as_bytes()[0].wrapping_sub(1), owner.as_bytes()[1])
+}
+
+/// The fingerprint of a request.
+pub fn fingerprint(request: u8) -> Fingerprint {
+    Fingerprint::from_digest([request; 32])
+}
+
+/// The response of a delivery's handler. No two deliveries respond alike, so that a replay shows whose response
+/// it is. Nor is a response the same with the handler's own writes as without.
+pub fn response(delivery: u8, verdict: Verdict) -> Outcome {
+    Outcome::Retained(StoredResponse::new(vec![delivery, u8::from(verdict == Verdict::Commit)].into()))
+}

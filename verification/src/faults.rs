@@ -1,0 +1,225 @@
+//! Lists every choice that's possible next in an explored state: progress and faults.
+
+use crate::{
+    configuration::{Configuration, Flow, Host},
+    model::{Slot, Stage, Verdict, World},
+};
+
+/// One event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Choice {
+    /// The executor does nothing more at this moment, or sends the request that it's about to send.
+    Wait(u8),
+    /// True time advances to the next moment. Executors that aren't scheduled until then are frozen.
+    Tick,
+    /// The sweeper removes the record.
+    Sweep,
+    /// The write with this number, which its sender gave up on, reaches the store.
+    Land(u8),
+    /// An operator looks at the record, and sends a write that settles it with this verdict.
+    Operate(Verdict),
+    /// The first executor's clock jumps to the clock with the second number.
+    Jump(u8, u8),
+    /// This executor receives this request, and processes it with this flow.
+    Deliver(u8, u8, Flow),
+    /// The same, with a deadline that's this very moment.
+    DeliverLate(u8, u8, Flow),
+    /// The store receives the executor's write, and answers.
+    Answer(u8),
+    /// The store receives the executor's transaction. The record's condition holds, and one of the handler's
+    /// own fails.
+    Decline(u8),
+    /// The store applies the write; the response is lost.
+    LoseAnswer(u8),
+    /// The store never receives the write; the executor can't tell.
+    LoseWrite(u8),
+    /// The executor gives up on a write that's still in flight.
+    Delay(u8),
+    /// The store applies the write, the response is lost, and the SDK sends the write again.
+    Retry(u8),
+    /// The SDK gives up on a write that's still in flight, and sends it again.
+    RetryDelayed(u8),
+    /// The store throttles.
+    Throttle(u8),
+    /// Another transaction conflicts on the record.
+    Conflict(u8),
+    /// The store rejects the request.
+    Reject(u8),
+    /// The store can never store the response in it.
+    RejectContent(u8),
+    /// The store holds a record that can't be read.
+    Garble(u8),
+    /// The store answers the executor's read.
+    Read(u8),
+    /// The read fails.
+    FailRead(u8),
+    /// The read finds a record that can't be read.
+    GarbleRead(u8),
+    /// The executor looks at the response.
+    Look(u8),
+    /// The executor's pause is over.
+    Resume(u8),
+    /// The executor's handler ends with this verdict.
+    Finish(u8, Verdict),
+    /// The executor asks for a longer lease, while its handler runs.
+    Extend(u8),
+    /// The library cuts the handler off.
+    CutOff(u8),
+    /// The executor dies.
+    Crash(u8),
+}
+
+/// Adds every possible event in `world` to `choices`; some of them may turn out to change nothing.
+///
+/// An executor's decision that doesn't involve the record depends on the moment, not on the other executors. So
+/// it's taken as soon as it's possible, and again at each new moment. Within a moment, only events that touch
+/// the record are reordered: of the many orders that lead to the same state, this keeps one. Dying is such a
+/// decision too. An executor that dies later, having done nothing, might as well have died at once.
+pub fn choices(configuration: &Configuration, world: &World, choices: &mut Vec<Choice>) {
+    choices.clear();
+    if world.is_over() {
+        return;
+    }
+    let slots = &world.slots[..configuration.executors];
+    if let Some(at) = slots.iter().position(|slot| slot.is_urgent) {
+        decisions(configuration, world, at, choices);
+        return;
+    }
+    if usize::from(world.time) + 1 < configuration.times.len() {
+        choices.push(Choice::Tick);
+    }
+    if world.record != 0 {
+        choices.push(Choice::Sweep);
+    }
+    if world.operations_left > 0 && world.record != 0 {
+        // An operator doesn't panic.
+        let verdicts = configuration.verdicts.iter().filter(|&&verdict| verdict != Verdict::Panic);
+        choices.extend(verdicts.map(|&verdict| Choice::Operate(verdict)));
+    }
+    for (late, number) in world.late.iter().zip(0..) {
+        if late.write != 0 {
+            choices.push(Choice::Land(number));
+        }
+    }
+    for (slot, number) in slots.iter().zip(0..) {
+        match slot.stage {
+            Stage::Applying | Stage::Extending => {
+                choices.push(Choice::Answer(number));
+                if world.declines_left > 0 && slot.stage == Stage::Applying {
+                    choices.push(Choice::Decline(number));
+                }
+                if world.faults_left > 0 && !slot.is_retried {
+                    choices.extend([Choice::LoseAnswer(number), Choice::Retry(number)]);
+                }
+            }
+            Stage::Reading => choices.push(Choice::Read(number)),
+            Stage::Idle | Stage::Answered | Stage::Pausing | Stage::Running => {}
+        }
+    }
+}
+
+/// The decisions that the executor may take at this moment.
+fn decisions(configuration: &Configuration, world: &World, at: usize, choices: &mut Vec<Choice>) {
+    let (slot, number) = (world.slots[at], at as u8);
+    let may_fail = world.faults_left > 0;
+    choices.push(Choice::Wait(number));
+    if may_fail && slot.is_active() && !slot.is_retried {
+        choices.push(Choice::Crash(number));
+    }
+    let looks_at_clock = !matches!(slot.stage, Stage::Applying | Stage::Reading);
+    if world.jumps_left > 0 && looks_at_clock {
+        let clocks = 0..configuration.clocks.len() as u8;
+        choices.extend(clocks.filter(|&to| to != slot.clock).map(|to| Choice::Jump(number, to)));
+    }
+    match slot.stage {
+        Stage::Idle => {
+            // Of two equal executors, the first has already decided for both to wait.
+            let waits = Slot { is_urgent: false, ..slot };
+            if world.slots[..configuration.executors].contains(&waits) {
+                return;
+            }
+            for &flow in configuration.flows {
+                let requests = 0..configuration.requests;
+                choices.extend(requests.map(|request| Choice::Deliver(number, request, flow)));
+                if may_fail {
+                    choices.push(Choice::DeliverLate(number, 0, flow));
+                }
+            }
+        }
+        Stage::Applying if may_fail => sending(configuration, world, at, choices),
+        Stage::Reading if may_fail => {
+            choices.push(Choice::FailRead(number));
+            if configuration.permanent_faults {
+                choices.push(Choice::GarbleRead(number));
+            }
+        }
+        Stage::Applying | Stage::Reading => {}
+        Stage::Answered => choices.push(Choice::Look(number)),
+        Stage::Pausing => choices.push(Choice::Resume(number)),
+        Stage::Running => {
+            running(configuration, number, choices);
+            if world.extensions_left > 0 && !slot.is_open {
+                choices.push(Choice::Extend(number));
+            }
+        }
+        Stage::Extending => {
+            if may_fail {
+                sending(configuration, world, at, choices);
+            }
+            running(configuration, number, choices);
+            // It gives up on the extension in flight, and asks again.
+            if world.extensions_left > 0 {
+                choices.push(Choice::Extend(number));
+            }
+        }
+    }
+}
+
+/// How a running handler may end.
+fn running(configuration: &Configuration, number: u8, choices: &mut Vec<Choice>) {
+    choices.extend(configuration.verdicts.iter().map(|&verdict| Choice::Finish(number, verdict)));
+    if configuration.host == Host::LetsRun {
+        choices.push(Choice::CutOff(number));
+    }
+}
+
+/// The faults of a write that doesn't reach the store, or not yet.
+fn sending(configuration: &Configuration, world: &World, at: usize, choices: &mut Vec<Choice>) {
+    let (slot, number) = (world.slots[at], at as u8);
+    choices.push(Choice::Conflict(number));
+    if slot.is_retried {
+        // Any other fault of a second attempt is as ambiguous as if there had been no second attempt.
+        return;
+    }
+    choices.extend([Choice::LoseWrite(number), Choice::Throttle(number)]);
+    if world.late.iter().filter(|late| late.write != 0).count() < usize::from(configuration.in_flight) {
+        choices.extend([Choice::Delay(number), Choice::RetryDelayed(number)]);
+    }
+    if configuration.permanent_faults {
+        choices.extend([Choice::Reject(number), Choice::RejectContent(number), Choice::Garble(number)]);
+    }
+}
+
+impl Choice {
+    /// Whether it counts as a fault, which a configuration limits.
+    pub fn is_fault(self) -> bool {
+        !matches!(
+            self,
+            Self::Wait(_)
+                | Self::Tick
+                | Self::Sweep
+                | Self::Land(_)
+                | Self::Operate(_)
+                | Self::Jump(..)
+                | Self::Deliver(..)
+                | Self::Answer(_)
+                | Self::Decline(_)
+                | Self::Read(_)
+                | Self::Look(_)
+                | Self::Resume(_)
+                | Self::Finish(..)
+                | Self::Extend(_)
+                | Self::CutOff(_)
+        )
+    }
+}

@@ -1,0 +1,262 @@
+//! Deliberately broken protocols, each wrong in one way. If the model checker misses one of them, it has a
+//! hole, so a test runs them all.
+//!
+//! A mutant is the shipping protocol with one interception: it changes the machine's input or output, or the
+//! store's condition. The shipping code itself isn't copied.
+
+mod claiming;
+mod extending;
+mod remembering;
+mod retrying;
+mod settling;
+mod store;
+mod transacting;
+mod unclaimed;
+
+use lambda_idempotency::{
+    protocol::{self, Action, End, Event, Held, Input, Intent, Plan, State},
+    store::{Owner, Record, Revision, Write, WriteOutcome},
+    time::Timestamp,
+};
+
+use crate::{
+    configuration::{self, Configuration},
+    invariants::Invariant,
+    under_test::{Effect, Protocol},
+};
+
+/// A protocol that is wrong in one way.
+#[derive(Clone, Copy)]
+pub struct Mutant {
+    /// Its name.
+    pub name: &'static str,
+    /// The invariant that breaks first in breadth-first search. The test names it, so that a change is noticed.
+    pub caught_by: Invariant,
+    /// The space that's explored for it.
+    pub space: fn() -> Configuration,
+    /// The owner that a delivery draws.
+    owner: fn(u8, u8) -> Owner,
+    /// Changes the plan that the machine sees.
+    plan: fn(Plan) -> Plan,
+    /// Changes the event that the machine sees.
+    hears: fn(&Moment<'_>, Event) -> Event,
+    /// Changes the record that the machine sees.
+    takes: fn(&Moment<'_>, Record) -> Record,
+    /// Changes the result of the step.
+    does: fn(&Moment<'_>, Outcome) -> Outcome,
+    /// The store's effect for a write.
+    applies: fn(&Write, Option<&Record>) -> Effect,
+    /// Whether the sweeper may already remove a record.
+    sweeps: fn(&Record, Timestamp) -> bool,
+    /// The store's effect for a transaction, and whether it applies the handler's own writes. The effect of the
+    /// write alone is the last argument.
+    commits: fn(&Write, Option<&Record>, Effect) -> (Effect, bool),
+}
+
+/// A step, as a mutant sees it.
+#[derive(Debug)]
+pub(crate) struct Moment<'a> {
+    pub(crate) now: Timestamp,
+    pub(crate) plan: &'a Plan,
+    /// The machine before the step.
+    pub(crate) before: &'a Mutated,
+    /// The event that really happened.
+    pub(crate) event: &'a Event,
+}
+
+/// The result of a step.
+pub(crate) type Outcome = (State, Action);
+
+/// A mutant's state: the machine's, and the facts that some mutants remember.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Mutated {
+    machine: State,
+    /// The intent with which the handler ended, once it has.
+    pub(crate) intent: Option<Intent>,
+    /// The last request that was sent.
+    pub(crate) sent: Option<Outcome>,
+    /// Whether the last request was a read.
+    pub(crate) is_asking: bool,
+}
+
+impl Mutated {
+    /// The claim that the machine holds.
+    pub(crate) fn held(&self) -> Option<&Held> {
+        self.machine.held()
+    }
+}
+
+/// A mutant that changes nothing: the base of the others.
+pub(crate) const NONE: Mutant = Mutant {
+    name: "none",
+    caught_by: Invariant::Terminates,
+    space: small,
+    owner: configuration::owner,
+    plan: |plan| plan,
+    hears: |_, event| event,
+    takes: |_, record| record,
+    does: |_, outcome| outcome,
+    applies: |write, current| write.apply_to(current).into(),
+    sweeps: |record, now| record.expires_at.is_some_and(|expires_at| expires_at <= now),
+    commits: |_, _, effect| {
+        let is_made = effect != Effect::Refused;
+        (effect, is_made)
+    },
+};
+
+/// Every mutant.
+pub fn all() -> Vec<Mutant> {
+    [
+        store::MUTANTS,
+        claiming::MUTANTS,
+        settling::MUTANTS,
+        extending::MUTANTS,
+        remembering::MUTANTS,
+        retrying::MUTANTS,
+        transacting::MUTANTS,
+        unclaimed::MUTANTS,
+    ]
+    .concat()
+}
+
+/// The base of the others.
+pub fn none() -> Mutant {
+    NONE
+}
+
+/// Harmless mutants: each omits a condition that the other conditions imply. `verification mutants` checks that
+/// nothing breaks.
+pub fn implied() -> Vec<Mutant> {
+    store::IMPLIED.to_vec()
+}
+
+/// The spaces for the harmless ones: clocks that agree, and clocks that don't.
+pub fn spaces_of_implied() -> Vec<Configuration> {
+    let [behind, far_behind, ahead, far_ahead] = store::DISTANT.map(|space| space());
+    vec![small(), behind, far_behind, ahead, far_ahead]
+}
+
+/// The space of most mutants.
+pub(crate) fn small() -> Configuration {
+    Configuration { name: "clocks M apart", ..Configuration::default() }
+}
+
+impl Protocol for Mutant {
+    type State = Mutated;
+
+    fn owner(&self, delivery: u8, request: u8) -> Owner {
+        (self.owner)(delivery, request)
+    }
+
+    fn begin(&self, plan: &Plan) -> Mutated {
+        Mutated { machine: State::new((self.plan)(plan.clone())), intent: None, sent: None, is_asking: false }
+    }
+
+    fn step(&self, state: Mutated, input: Input) -> (Mutated, Action) {
+        let Input { now, event } = input;
+        let plan = state.machine.plan().clone();
+        let moment = Moment { now, plan: &plan, before: &state, event: &event };
+        let (heard, swapped) = self.told(&moment);
+        let mut machine = state.machine.clone();
+        let action = protocol::step(&mut machine, Input { now, event: heard });
+        let (machine, action) = (self.does)(&moment, (machine, put_back(action, swapped)));
+        let intent = match &event {
+            Event::Settle(intent) => Some(intent.clone()),
+            _ => state.intent.clone(),
+        };
+        let sent = match &action {
+            Action::Apply(_) | Action::Commit { .. } => Some((machine.clone(), action.clone())),
+            _ => state.sent.clone(),
+        };
+        let is_asking = action == Action::Read;
+        (Mutated { machine, intent, sent, is_asking }, action)
+    }
+
+    fn held(&self, state: &Mutated) -> Option<Held> {
+        state.machine.held().cloned()
+    }
+
+    fn apply(&self, write: &Write, current: Option<&Record>) -> Effect {
+        (self.applies)(write, current)
+    }
+
+    fn may_sweep(&self, record: &Record, now: Timestamp) -> bool {
+        (self.sweeps)(record, now)
+    }
+
+    fn commit(&self, write: &Write, current: Option<&Record>) -> (Effect, bool) {
+        (self.commits)(write, current, (self.applies)(write, current))
+    }
+}
+
+/// A swapped record: the one that the machine was shown, and the real one.
+type Swapped = Option<(Record, Record)>;
+
+impl Mutant {
+    /// The event that the machine sees.
+    fn told(&self, moment: &Moment<'_>) -> (Event, Swapped) {
+        let mut swapped = None;
+        let mut shown = |record: Option<Record>| {
+            record.map(|real| {
+                let shown = (self.takes)(moment, real.clone());
+                swapped = Some((shown.clone(), real));
+                shown
+            })
+        };
+        let event = match (self.hears)(moment, moment.event.clone()) {
+            Event::Answered(WriteOutcome::Refused(record)) => {
+                Event::Answered(WriteOutcome::Refused(shown(record)))
+            }
+            Event::Found(record) => Event::Found(shown(record)),
+            event => event,
+        };
+        (event, swapped)
+    }
+}
+
+/// Undoes a swap in the machine's action: the mutant misjudges the record, it doesn't forge it.
+fn put_back(action: Action, swapped: Swapped) -> Action {
+    let Some((shown, real)) = swapped else { return action };
+    let seen = |seen: Revision| if seen == Revision::of(&shown) { Revision::of(&real) } else { seen };
+    let replayed = |record: Record| if record == shown { real.clone() } else { record };
+    match action {
+        Action::Apply(Write::Reclaim { seen: s, lock }) => {
+            Action::Apply(Write::Reclaim { seen: seen(s), lock })
+        }
+        Action::Apply(Write::TakeOver { seen: s, lock }) => {
+            Action::Apply(Write::TakeOver { seen: seen(s), lock })
+        }
+        Action::Apply(Write::Conclude { seen: s, record }) => {
+            Action::Apply(Write::Conclude { seen: s.map(seen), record })
+        }
+        Action::Commit { write: Write::Conclude { seen: s, record }, submission } => {
+            Action::Commit { write: Write::Conclude { seen: s.map(seen), record }, submission }
+        }
+        Action::Replay(record) => Action::Replay(replayed(record)),
+        Action::Settled(End::Superseded(record)) => Action::Settled(End::Superseded(replayed(record))),
+        action => action,
+    }
+}
+
+impl Moment<'_> {
+    /// Whether the handler has ended.
+    pub(crate) fn is_settling(&self) -> bool {
+        self.before.intent.is_some()
+    }
+
+    /// The last action that was sent, if any.
+    pub(crate) fn sent(&self) -> Option<&Action> {
+        self.before.sent.as_ref().map(|(_, action)| action)
+    }
+
+    /// Whether a response was ambiguous.
+    pub(crate) fn is_doubtful(&self) -> bool {
+        matches!(self.event, Event::Failed(fault) if fault.maybe_applied)
+    }
+}
+
+impl std::fmt::Debug for Mutant {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mutant").field("name", &self.name).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,460 @@
+//! A schedule: derived from a seed, and written as one line.
+
+use std::{fmt, str::FromStr};
+
+use super::{outages::Outage, undone::Undone};
+use crate::random::Random;
+
+/// A kind of failure. A schedule has a random subset of these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Fault {
+    /// A request gets lost before the store; the client can't tell.
+    LostRequest,
+    /// A response gets lost after the write was applied; the client can't tell.
+    LostAnswer,
+    /// A write is applied after its sender gave up on it.
+    LateApply,
+    /// The SDK's own retry meets the result of the first attempt.
+    OwnRetry,
+    /// The store is throttled: the write definitely wasn't applied.
+    Throttled,
+    /// Another transaction conflicts on the record: the write definitely wasn't applied.
+    Conflict,
+    /// An executor dies, at any poll.
+    Crash,
+    /// An executor freezes, and continues later.
+    Freeze,
+    /// The executors' clocks are apart, by no more than the skew margin.
+    Skew,
+    /// The executors' clocks are off by up to a minute: only fencing is promised.
+    SkewBeyond,
+    /// The sweeper removes expired records.
+    Sweep,
+    /// Handlers return errors.
+    HandlerError,
+    /// Handlers panic.
+    Panic,
+    /// Handlers are slow or hang.
+    Hang,
+    /// A caller gives up, and its future is dropped.
+    Drop,
+    /// A key is used with another payload.
+    OtherPayload,
+    /// Responses are large, and their chunks can't always be written.
+    Parts,
+    /// The store keeps no chunks, and rejects an item over its limit (400 KB in DynamoDB).
+    ItemLimit,
+    /// An executor's clock jumps, back or ahead, within what is allowed.
+    Jump,
+    /// An executor's clock stops for a while, and then catches up.
+    Stand,
+    /// A condition on the handler's own writes fails.
+    Declined,
+    /// A settlement takes seconds, but is answered.
+    SlowSettlement,
+}
+
+impl Fault {
+    /// All faults.
+    pub const ALL: [Self; 22] = [
+        Self::LostRequest,
+        Self::LostAnswer,
+        Self::LateApply,
+        Self::OwnRetry,
+        Self::Throttled,
+        Self::Conflict,
+        Self::Crash,
+        Self::Freeze,
+        Self::Skew,
+        Self::SkewBeyond,
+        Self::Sweep,
+        Self::HandlerError,
+        Self::Panic,
+        Self::Hang,
+        Self::Drop,
+        Self::OtherPayload,
+        Self::Parts,
+        Self::ItemLimit,
+        Self::Jump,
+        Self::Stand,
+        Self::Declined,
+        Self::SlowSettlement,
+    ];
+
+    /// The faults that may keep an executor's own answer from becoming the recorded one: its settlement gets no
+    /// response, is rejected, or is about another payload.
+    pub const UNRECORDING: [Self; 6] = [
+        Self::LostRequest,
+        Self::LostAnswer,
+        Self::LateApply,
+        Self::Throttled,
+        Self::Conflict,
+        Self::OtherPayload,
+    ];
+
+    /// Its bit in [`Config::faults`].
+    pub const fn bit(self) -> u32 {
+        1 << self as u32
+    }
+}
+
+/// A deliberately broken store, which shows that the simulation catches faults.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sabotage {
+    /// It isn't broken.
+    #[default]
+    None,
+    /// It settles any current claim, as Powertools does.
+    SettleUnconditionally,
+    /// It takes over and reclaims without comparing the version that was seen.
+    ReplaceUnconditionally,
+    /// It claims a key that is taken.
+    ClaimUnconditionally,
+    /// It extends any current claim.
+    ExtendUnconditionally,
+    /// It puts a conclusion over any record.
+    ConcludeUnconditionally,
+    /// It applies the handler's own writes even if the record's condition fails.
+    EffectUnconditionally,
+}
+
+/// How the deliveries of a schedule are protected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Way {
+    /// By claims; the handler's effect happens at once.
+    #[default]
+    Claims,
+    /// By claims; the handler's effect is part of one transaction with its outcome.
+    Transactions,
+    /// By claims, or only by that transaction: chosen for each delivery.
+    Mixed,
+}
+
+impl Way {
+    const ALL: [(Self, &str); 3] =
+        [(Self::Claims, "claims"), (Self::Transactions, "transactions"), (Self::Mixed, "mixed")];
+}
+
+impl Sabotage {
+    /// All sabotages, by name.
+    pub const ALL: [(Self, &str); 7] = [
+        (Self::None, "none"),
+        (Self::SettleUnconditionally, "settle"),
+        (Self::ReplaceUnconditionally, "replace"),
+        (Self::ClaimUnconditionally, "claim"),
+        (Self::ExtendUnconditionally, "extend"),
+        (Self::ConcludeUnconditionally, "conclude"),
+        (Self::EffectUnconditionally, "effect"),
+    ];
+}
+
+/// A user's settings, where they aren't the default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choices {
+    /// How long an outcome is replayed, in seconds.
+    pub retention: u64,
+    /// Whether a handler's error is recorded.
+    pub records: bool,
+    /// Whether a delivery waits for another one's outcome.
+    pub waits: bool,
+    /// Whether each process keeps copies of settled records.
+    pub caches: bool,
+    /// Whether a handler runs without protection when the store fails.
+    pub unprotected: bool,
+    /// Whether some deliveries use `begin` and the `Claim`, in place of `run`.
+    pub begins: bool,
+    /// Whether an operator settles claims, even while their handlers run.
+    pub operates: bool,
+    /// Whether the platform lets a process run past its deadline, as Managed Instances do.
+    pub lets_run: bool,
+}
+
+impl Choices {
+    /// The retentions: one longer than the longest lease, five minutes, an hour, the default, and ninety days.
+    pub const RETENTIONS: [u64; 5] = [90, 300, 3600, 86_400, 90 * 86_400];
+    /// The default settings, but with a retention of five minutes.
+    pub const NONE: Self = Self {
+        retention: 300,
+        records: false,
+        waits: false,
+        caches: false,
+        unprotected: false,
+        begins: false,
+        operates: false,
+        lets_run: false,
+    };
+
+    fn random(seed: u64) -> Self {
+        let mut random = Random::new(seed ^ 0x1b_87_35_93_cc_9e_2d_51);
+        let mut is_so = |of: u64| random.below(of) == 0;
+        let chosen = Self {
+            records: is_so(4),
+            waits: is_so(4),
+            caches: is_so(4),
+            unprotected: is_so(6),
+            begins: is_so(4),
+            operates: is_so(6),
+            lets_run: is_so(2),
+            retention: 0,
+        };
+        // Half of them are so short that they end within the schedule.
+        let retention = if is_so(2) { 300 } else { *random.pick(&Self::RETENTIONS).unwrap_or(&300) };
+        Self { retention, ..chosen }
+    }
+
+    fn flags(&mut self) -> [(&'static str, &mut bool); 7] {
+        [
+            ("records", &mut self.records),
+            ("waits", &mut self.waits),
+            ("caches", &mut self.caches),
+            ("unprotected", &mut self.unprotected),
+            ("begins", &mut self.begins),
+            ("operates", &mut self.operates),
+            ("lets_run", &mut self.lets_run),
+        ]
+    }
+
+    /// The same choices with one thing less, in each way.
+    fn smaller(self) -> Vec<Self> {
+        let mut all = Vec::new();
+        for nth in 0..self.to_owned().flags().len() {
+            let mut less = self;
+            let is_less = std::mem::take(less.flags()[nth].1);
+            all.extend(is_less.then_some(less));
+        }
+        if self.retention != Self::NONE.retention {
+            all.push(Self { retention: Self::NONE.retention, ..self });
+        }
+        all
+    }
+}
+
+/// One schedule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Decides everything that the other fields leave open.
+    pub seed: u64,
+    /// Executors.
+    pub executors: u32,
+    /// Keys.
+    pub keys: u32,
+    /// Deliveries per executor.
+    pub deliveries: u32,
+    /// One bit per fault.
+    pub faults: u32,
+    /// Whether it runs under at-most-once.
+    pub at_most_once: bool,
+    /// How deliveries are protected.
+    pub way: Way,
+    /// Whether leases are short, and extended while handlers run.
+    pub extends: bool,
+    /// The user's settings.
+    pub choices: Choices,
+    /// Whether pairs of executors share one process, which handles two deliveries concurrently.
+    pub shares: bool,
+    /// How stores fail in this schedule's outages, if any. A campaign's schedules have no other faults.
+    pub outage: Option<Outage>,
+    /// How the store is broken, if it is.
+    pub sabotage: Sabotage,
+    /// The library's precaution that's removed, if any.
+    pub undone: Undone,
+}
+
+impl Config {
+    /// The schedule of a seed. Most schedules are small, since most bugs need little; some are large.
+    pub fn from_seed(seed: u64) -> Self {
+        let mut random = Random::new(seed ^ 0x51_7c_c1_b7_27_22_0a_95);
+        let (executors, keys) = match random.below(100) {
+            0 => (random.between(9, 64), random.between(1, 1000)),
+            1..=9 => (random.between(4, 16), random.between(1, 20)),
+            _ => (random.between(2, 5), random.between(1, 2)),
+        };
+        // Each fault is in half of the schedules, the one beyond the promise in an eighth.
+        let mut faults = random.bits() as u32 & ((1 << Fault::ALL.len() as u32) - 1);
+        if random.below(4) != 0 {
+            faults &= !Fault::SkewBeyond.bit();
+        }
+        // In a quarter of them every settlement is recorded, which allows stricter checks.
+        if random.below(4) == 0 {
+            faults &= !Fault::UNRECORDING.iter().fold(0, |all, fault| all | fault.bit());
+        }
+        let deliveries = random.between(1, 4) as u32;
+        let at_most_once = random.below(4) == 0;
+        let way = random.pick(&Way::ALL).map_or(Way::Claims, |(way, _)| *way);
+        Self {
+            seed,
+            executors: executors as u32,
+            keys: keys as u32,
+            deliveries,
+            faults,
+            at_most_once,
+            way,
+            extends: random.below(3) == 0,
+            choices: Choices::random(seed),
+            shares: random.below(4) == 0,
+            outage: None,
+            sabotage: Sabotage::None,
+            undone: Undone::Nothing,
+        }
+    }
+
+    /// The schedule of a seed in a campaign: outages of one kind, and no process crashes or freezes.
+    pub fn of_campaign(seed: u64, outage: Outage) -> Self {
+        let mut random = Random::new(seed ^ 0x2b_7e_15_16_28_ae_d2_a6);
+        // With a short lease, skewed clocks leave less time than the executor can know about.
+        let extends = random.below(4) == 0;
+        let is_skewed = !extends && random.below(2) == 0;
+        Self {
+            seed,
+            executors: random.between(1, 4) as u32,
+            keys: random.between(1, 2) as u32,
+            deliveries: random.between(1, 3) as u32,
+            faults: if is_skewed { Fault::Skew.bit() } else { 0 },
+            at_most_once: random.below(8) == 0,
+            way: if random.below(4) == 0 { Way::Transactions } else { Way::Claims },
+            extends,
+            choices: Choices::NONE,
+            shares: random.below(2) == 0,
+            outage: Some(outage),
+            sabotage: Sabotage::None,
+            undone: Undone::Nothing,
+        }
+    }
+
+    /// Whether a handler runs without a claim when the store fails. Under at-most-once none does. Nor with
+    /// transactions, which would have no outcome to commit with.
+    pub fn may_run_unprotected(&self) -> bool {
+        self.choices.unprotected && !self.at_most_once && self.way == Way::Claims
+    }
+
+    /// Whether deliveries use `begin` and the `Claim`.
+    pub fn may_begin(&self) -> bool {
+        self.choices.begins && self.way == Way::Claims
+    }
+
+    /// Whether this fault can happen.
+    pub const fn has(&self, fault: Fault) -> bool {
+        self.faults & fault.bit() != 0
+    }
+
+    /// The same schedule with one thing less, in each way.
+    pub fn smaller(&self) -> Vec<Self> {
+        let mut all: Vec<Self> = Fault::ALL
+            .into_iter()
+            .filter(|fault| self.has(*fault))
+            .map(|fault| Self { faults: self.faults & !fault.bit(), ..*self })
+            .collect();
+        if self.extends {
+            all.push(Self { extends: false, ..*self });
+        }
+        if self.shares {
+            all.push(Self { shares: false, ..*self });
+        }
+        all.extend(self.choices.smaller().into_iter().map(|choices| Self { choices, ..*self }));
+        if self.way == Way::Mixed {
+            all.push(Self { way: Way::Transactions, ..*self });
+        }
+        for (executors, keys, deliveries) in [
+            (self.executors / 2, self.keys, self.deliveries),
+            (self.executors - 1, self.keys, self.deliveries),
+            (self.executors, self.keys / 2, self.deliveries),
+            (self.executors, self.keys - 1, self.deliveries),
+            (self.executors, self.keys, self.deliveries - 1),
+        ] {
+            if executors > 0 && keys > 0 && deliveries > 0 {
+                all.push(Self { executors, keys, deliveries, ..*self });
+            }
+        }
+        all
+    }
+}
+
+impl fmt::Display for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seed, executors, keys, deliveries, faults, at_most_once, way, extends, shares, .. } = self;
+        let Self { outage, sabotage, undone, .. } = self;
+        let way = Way::ALL.iter().find(|(one, _)| one == way).map_or("", |(_, name)| name);
+        if let Some((_, name)) =
+            Sabotage::ALL.iter().find(|(one, _)| one == sabotage && *one != Sabotage::None)
+        {
+            write!(f, "sabotage={name} ")?;
+        }
+        if *undone != Undone::Nothing {
+            write!(f, "undone={} ", undone.name())?;
+        }
+        if let Some(outage) = outage {
+            write!(f, "outage={} ", outage.name())?;
+        }
+        write!(
+            f,
+            "seed={seed} executors={executors} keys={keys} deliveries={deliveries} faults={faults:#x} \
+             at_most_once={at_most_once} way={way} extends={extends} shares={shares}"
+        )?;
+        let mut choices = self.choices;
+        write!(f, " retention={}", choices.retention)?;
+        choices.flags().iter().try_for_each(|(name, is_set)| write!(f, " {name}={is_set}"))
+    }
+}
+
+impl FromStr for Config {
+    type Err = String;
+
+    /// Reads what [`Display`](fmt::Display) writes; missing fields come from the seed.
+    fn from_str(line: &str) -> Result<Self, String> {
+        let value =
+            |name: &str| line.split_whitespace().find_map(|part| part.strip_prefix(name)?.strip_prefix('='));
+        let number =
+            |name: &str, text: &str| text.parse().map_err(|_| format!("{name}={text} isn't a number"));
+        let seed = value("seed").ok_or("a schedule needs seed=NUMBER")?;
+        let mut config = Self::from_seed(seed.parse().map_err(|_| format!("seed={seed} isn't a number"))?);
+        for (name, field) in [
+            ("executors", &mut config.executors),
+            ("keys", &mut config.keys),
+            ("deliveries", &mut config.deliveries),
+        ] {
+            if let Some(text) = value(name) {
+                *field = number(name, text)?;
+            }
+        }
+        if let Some(text) = value("faults") {
+            config.faults = u32::from_str_radix(text.trim_start_matches("0x"), 16)
+                .map_err(|_| format!("faults={text} isn't a hexadecimal number"))?;
+        }
+        if let Some(text) = value("at_most_once") {
+            config.at_most_once = text == "true";
+        }
+        if let Some(text) = value("extends") {
+            config.extends = text == "true";
+        }
+        if let Some(text) = value("shares") {
+            config.shares = text == "true";
+        }
+        if let Some(text) = value("retention") {
+            config.choices.retention =
+                text.parse().map_err(|_| format!("retention={text} isn't a number"))?;
+        }
+        for (name, is_set) in config.choices.flags() {
+            if let Some(text) = value(name) {
+                *is_set = text == "true";
+            }
+        }
+        if let Some(text) = value("outage") {
+            let outage = Outage::named(text);
+            config.outage = Some(outage.ok_or_else(|| format!("outage={text} isn't a known outage"))?);
+        }
+        if let Some(text) = value("undone") {
+            config.undone =
+                Undone::named(text).ok_or_else(|| format!("undone={text} isn't a known precaution"))?;
+        }
+        if let Some(text) = value("way") {
+            let known = Way::ALL.iter().find(|(_, name)| *name == text);
+            config.way = known.ok_or_else(|| format!("way={text} isn't a known way"))?.0;
+        }
+        if let Some(text) = value("sabotage") {
+            let known = Sabotage::ALL.iter().find(|(_, name)| *name == text);
+            config.sabotage = known.ok_or_else(|| format!("sabotage={text} isn't a known sabotage"))?.0;
+        }
+        Ok(config)
+    }
+}

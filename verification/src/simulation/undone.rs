@@ -1,0 +1,133 @@
+//! Removes the library's precautions one by one: a campaign or the simulation must fail without each.
+
+use lambda_idempotency::{
+    Store, StoredKey,
+    store::{
+        BoxFuture, Record, ResponseChunks, Settlement, StoreError, StoreErrorKind, Transactions, Write,
+        WriteOutcome,
+    },
+};
+
+use super::network::SimulatedStore;
+
+/// The precaution that's removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Undone {
+    /// No precaution is removed.
+    #[default]
+    Nothing,
+    /// An outcome is abandoned at the store's first error.
+    Retries,
+    /// Calls to the store continue until the deadline.
+    AnswerReserve,
+    /// Calls to the store are not cut off.
+    CutOffs,
+    /// A pause before a retry isn't shortened, however little time is left.
+    ShortPauses,
+    /// A rejected write is sent again without the response.
+    Refusals,
+    /// Ambiguous errors are treated as definite.
+    Doubts,
+    /// A claim whose response was lost isn't released.
+    GivingBack,
+    /// A record forgets that an attempt was interrupted.
+    Interruptions,
+    /// Under at-most-once, a claim has an expiry.
+    EndlessClaims,
+}
+
+impl Undone {
+    /// All variants, by name.
+    pub const ALL: [(Self, &str); 10] = [
+        (Self::Nothing, "nothing"),
+        (Self::Retries, "settlements_are_not_retried"),
+        (Self::AnswerReserve, "calls_end_at_the_deadline"),
+        (Self::CutOffs, "calls_are_not_cut_off"),
+        (Self::ShortPauses, "pauses_are_not_clipped"),
+        (Self::Refusals, "refusals_drop_the_response"),
+        (Self::Doubts, "doubts_are_treated_as_definite"),
+        (Self::GivingBack, "claims_in_doubt_are_not_released"),
+        (Self::Interruptions, "interruptions_are_forgotten"),
+        (Self::EndlessClaims, "at_most_once_claims_expire"),
+    ];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        Self::ALL.into_iter().find(|(one, _)| *one == self).map_or("", |(_, name)| name)
+    }
+
+    /// The variant with this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|(_, of)| *of == name).map(|(one, _)| one)
+    }
+}
+
+/// The simulated store, without one precaution.
+#[derive(Debug)]
+pub struct Undoing {
+    /// The store.
+    pub store: SimulatedStore,
+    /// The precaution that's removed.
+    pub undone: Undone,
+}
+
+impl Undoing {
+    fn write(&self, write: &Write) -> Write {
+        let mut write = write.clone();
+        match (self.undone, &mut write) {
+            (
+                Undone::Interruptions,
+                Write::Settle { settlement: Settlement::Release { interrupted, .. }, .. },
+            ) => {
+                *interrupted = false;
+            }
+            (
+                Undone::Interruptions,
+                Write::Claim(lock) | Write::Reclaim { lock, .. } | Write::TakeOver { lock, .. },
+            ) => lock.interrupted = false,
+            (
+                Undone::EndlessClaims,
+                Write::Claim(lock) | Write::Reclaim { lock, .. } | Write::TakeOver { lock, .. },
+            ) => lock.expires_at = Some(lock.lease_until.saturating_add(std::time::Duration::from_secs(5))),
+            _ => {}
+        }
+        write
+    }
+
+    fn error(&self, error: StoreError) -> StoreError {
+        match (self.undone, error.kind()) {
+            (Undone::Refusals, StoreErrorKind::Rejected) => {
+                StoreError::new(StoreErrorKind::Unstorable, "treated as too large").with_source(error)
+            }
+            (Undone::Doubts, kind) => StoreError::new(kind, "treated as definite").with_source(error),
+            _ => error,
+        }
+    }
+}
+
+impl Store for Undoing {
+    fn apply<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        write: &'a Write,
+    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
+        let is_release = matches!(write, Write::Settle { settlement: Settlement::Release { .. }, .. });
+        if is_release && self.undone == Undone::GivingBack {
+            return Box::pin(async { Ok(WriteOutcome::Applied) });
+        }
+        let write = self.write(write);
+        Box::pin(async move { self.store.apply(key, &write).await.map_err(|error| self.error(error)) })
+    }
+
+    fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+        Box::pin(async move { self.store.read(key).await.map_err(|error| self.error(error)) })
+    }
+
+    fn transactions(&self) -> Option<&dyn Transactions> {
+        self.store.transactions()
+    }
+
+    fn chunks(&self) -> Option<&dyn ResponseChunks> {
+        self.store.chunks()
+    }
+}

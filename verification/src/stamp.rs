@@ -1,0 +1,141 @@
+//! Computes a stamp of the rules and of the model checker that explores them.
+
+use std::{
+    fmt::Write as _,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use sha2::{Digest as _, Sha256};
+
+/// The source of the rules: single files, and folders with everything below them. Of `src/settings.rs`, the
+/// machine uses only the names of the two ways to execute.
+const RULES: [&str; 5] =
+    ["src/protocol", "src/protocol.rs", "src/record.rs", "src/store/write.rs", "verification/src"];
+/// The files below those that don't affect the exploration: tests, the simulation (it drives the library),
+/// reporting, and the spaces, each of which is recorded with its own digest.
+const NOT_RULES: [&str; 13] = [
+    "src/protocol/tests",
+    "src/protocol/tests.rs",
+    "verification/src/lib.rs",
+    "verification/src/main.rs",
+    "verification/src/mutants",
+    "verification/src/mutants.rs",
+    "verification/src/peer.rs",
+    "verification/src/recorded.rs",
+    "verification/src/report.rs",
+    "verification/src/simulation",
+    "verification/src/simulation.rs",
+    "verification/src/spaces.rs",
+    "verification/src/stamp.rs",
+];
+
+/// SHA-256 over the rule files below `root`: each file's path and code, in the order of the paths. Comments,
+/// blank lines and the tests at a file's end are left out, so that only a change of a rule changes the stamp.
+///
+/// # Errors
+///
+/// If a file can't be read.
+pub fn stamp(root: &Path) -> io::Result<String> {
+    let mut files = Vec::new();
+    for name in RULES {
+        collect(root, name, &mut files)?;
+    }
+    files.sort();
+    let mut digest = Sha256::new();
+    for name in &files {
+        let content = fs::read_to_string(root.join(name))?;
+        digest.update(format!("file {name}\n"));
+        for line in code(&content) {
+            digest.update(format!("{line}\n"));
+        }
+    }
+    Ok(hex(&digest.finalize()))
+}
+
+/// `bytes` in lower-case hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for byte in bytes {
+        // Writing into a string can't fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+/// The lines of code: no comments, no blank lines, no tests.
+fn code(content: &str) -> impl Iterator<Item = &str> {
+    let lines = content.lines().take_while(|line| *line != "#[cfg(test)]").map(str::trim);
+    lines.filter(|line| !line.is_empty() && !line.starts_with("//"))
+}
+
+fn collect(root: &Path, name: &str, files: &mut Vec<String>) -> io::Result<()> {
+    if NOT_RULES.contains(&name) {
+        return Ok(());
+    }
+    let path = root.join(name);
+    if !path.is_dir() {
+        let is_source = Path::new(name).extension().is_some_and(|extension| extension == "rs");
+        files.extend(is_source.then(|| name.to_owned()));
+        return Ok(());
+    }
+    for entry in fs::read_dir(path)? {
+        collect(root, &format!("{name}/{}", entry?.file_name().to_string_lossy()), files)?;
+    }
+    Ok(())
+}
+
+/// The root of the repository that this was built in.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_rules_change_the_stamp() {
+        let root = std::env::temp_dir().join(format!("stamp-{}", std::process::id()));
+        let write = |name: &str, text: &str| {
+            let path = root.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        for name in ["src/protocol.rs", "src/record.rs", "src/store.rs"] {
+            write(name, "rules");
+        }
+        for name in ["src/protocol/settle.rs", "verification/src/net.rs", "verification/src/net/record.rs"] {
+            write(name, "more");
+        }
+        let first = stamp(&root).unwrap();
+        assert_eq!(first.len(), 64);
+        for name in [
+            "src/protocol/tests.rs",
+            "src/protocol/tests/open.rs",
+            "verification/src/simulation/x.rs",
+            "verification/src/spaces.rs",
+        ] {
+            write(name, "a test");
+            assert_eq!(stamp(&root).unwrap(), first, "{name}");
+        }
+        for comment in ["rules\n// A comment.\n", "/// Docs.\n\n  rules", "rules\n#[cfg(test)]\nmod tests {}"]
+        {
+            write("src/store.rs", comment);
+            assert_eq!(stamp(&root).unwrap(), first, "{comment}");
+        }
+        let mut seen = vec![first];
+        for name in [
+            "src/store.rs",
+            "src/protocol/settle.rs",
+            "verification/src/net/record.rs",
+            "src/protocol/new.rs",
+        ] {
+            write(name, "changed");
+            let stamp = stamp(&root).unwrap();
+            assert!(!seen.contains(&stamp), "{name}");
+            seen.push(stamp);
+        }
+        fs::remove_dir_all(&root).unwrap();
+    }
+}

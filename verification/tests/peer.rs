@@ -1,0 +1,49 @@
+//! Powertools' protocol in the same model checker: its known weaknesses must be found, and ours must not be
+//! among them.
+
+use lambda_idempotency_verification::{
+    configuration::{Configuration, ticks},
+    explore::{Limits, Report, explore},
+    invariants::Invariant,
+    peer::{self, Powertools},
+    under_test::Shipping,
+};
+
+#[test]
+fn powertools_weaknesses_are_found() {
+    let [ordinary, managed, apart] = peer::spaces().map(short);
+    for space in [&ordinary, &managed, &apart] {
+        let report = explore(&Powertools, space, Limits { go_on: true, ..Limits::default() });
+        for weakness in [
+            // Its own claim, which the SDK sent twice, is refused as if it were another caller's.
+            Invariant::OwnRecognised,
+            // A late completion overwrites the successor's claim or record.
+            Invariant::OwnerSettles,
+            Invariant::OutcomeKept,
+            // A late failure deletes the successor's record.
+            Invariant::OwnerReleases,
+            // Then a third handler runs beside the second.
+            Invariant::OneInsideLease,
+        ] {
+            assert!(found(&report, weakness), "{}: {weakness}", space.name);
+        }
+    }
+}
+
+#[test]
+fn this_protocol_lacks_powertools_weaknesses() {
+    for space in peer::spaces().map(short) {
+        let report = explore(&Shipping, &space, Limits { go_on: true, ..Limits::default() });
+        assert!(report.violations.is_empty(), "{}: {:?}", space.name, report.violations);
+        assert!(report.is_complete);
+    }
+}
+
+/// Three moments are enough to find these.
+fn short(space: Configuration) -> Configuration {
+    Configuration { times: ticks(3), ..space }
+}
+
+fn found(report: &Report, invariant: Invariant) -> bool {
+    report.violations.iter().any(|violation| violation.invariant == invariant)
+}

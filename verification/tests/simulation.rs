@@ -1,0 +1,136 @@
+//! The bounded form of the simulation. The long form is `verification simulate`.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+use lambda_idempotency_verification::simulation::{
+    campaign,
+    config::{Choices, Config, Fault, Sabotage, Way},
+    outages::{self, Outage},
+    simulate,
+    undone::Undone,
+};
+
+#[test]
+fn twenty_thousand_schedules_pass_and_reach_everything() {
+    let figures = campaign(0, 20_000, |config| config).unwrap_or_else(|report| panic!("{report}"));
+    for (fault, struck) in Fault::ALL.into_iter().zip(figures.struck) {
+        // Skew isn't an event: it's there from the beginning.
+        let is_constant = matches!(fault, Fault::Skew | Fault::SkewBeyond);
+        assert!(is_constant || struck > 0, "{fault:?} never happened");
+    }
+    for (what, count) in [
+        ("a repeated effect", figures.repeated),
+        ("a takeover", figures.takeovers),
+        ("a reclaim", figures.reclaims),
+        ("a fenced completion", figures.fenced),
+        ("a transaction", figures.committed),
+        ("a declined transaction", figures.declined),
+        ("a conclusion without a claim", figures.concluded),
+        ("an applied transaction that's sent again", figures.repeats_known),
+        ("an extension", figures.extended),
+        ("a crash", figures.crashes),
+    ] {
+        assert!(count > 0, "{what} never happened");
+    }
+}
+
+#[test]
+fn effects_never_repeat_without_faults() {
+    let figures =
+        campaign(0, 500, |config| Config { faults: 0, ..config }).unwrap_or_else(|report| panic!("{report}"));
+    assert_eq!((figures.takeovers, figures.crashes), (0, 0));
+}
+
+#[test]
+fn a_seed_replays_byte_for_byte() {
+    for seed in 0..50 {
+        let config = Config::from_seed(seed);
+        let (first, again) = (simulate(config, true), simulate(config, true));
+        assert_eq!((first.digest, &first.trace), (again.digest, &again.trace), "{config}");
+        assert!(!first.trace.is_empty(), "{config}: nothing happened");
+        assert_eq!(config.to_string().parse(), Ok(config));
+    }
+    assert_ne!(simulate(Config::from_seed(1), false).digest, simulate(Config::from_seed(2), false).digest);
+}
+
+#[test]
+fn broken_store_is_caught_and_shrunk() {
+    for sabotage in Sabotage::ALL.into_iter().skip(1).map(|(sabotage, _)| sabotage) {
+        let report = match campaign(0, 20_000, |config| Config { sabotage, ..config }) {
+            Ok(figures) => panic!("{sabotage:?} wasn't caught in {figures}"),
+            Err(report) => report,
+        };
+        assert!(report.trace.len() < 60, "{sabotage:?} wasn't shrunk:\n{report}");
+        let line = report.to_string();
+        let line = line.rsplit("replay ").next().unwrap().trim_matches('\'');
+        let again = simulate(line.parse().unwrap(), true);
+        assert_eq!((again.digest, &again.violation), (report.digest, &report.violation), "{line}");
+    }
+}
+
+/// The short form of `verification campaign`.
+#[test]
+fn short_outages_repeat_no_effect() {
+    for outage in Outage::ALL {
+        let figures =
+            outages::play(outage, 0, 3000).unwrap_or_else(|report| panic!("{outage:?}: {report:?}"));
+        assert_eq!(figures.repeated, 0, "{outage:?}");
+        let (all, long): (u64, u64) = (figures.outages.iter().sum(), figures.outages[5..].iter().sum());
+        assert!(all > 1000 && long * 10 >= all * 3, "{outage:?}: {long} of {all} outages are long");
+    }
+}
+
+fn caught(undone: Undone, schedule: impl Fn(Config) -> Config) -> &'static str {
+    match campaign(0, 20_000, |config| Config { undone, ..schedule(config) }) {
+        Ok(figures) => panic!("{undone:?} wasn't caught in {figures}"),
+        Err(report) => report.violation.as_ref().unwrap().rule,
+    }
+}
+
+#[test]
+fn campaigns_catch_each_removed_precaution() {
+    for (undone, outage, rule) in [
+        (Undone::Retries, Outage::Throttles, "an answered operation is completed"),
+        (Undone::Retries, Outage::LostRequests, "an answered operation is completed"),
+        (Undone::AnswerReserve, Outage::Silence, "answers are in time"),
+        (Undone::CutOffs, Outage::Silence, "answers are in time"),
+        (Undone::ShortPauses, Outage::Throttles, "answers are in time"),
+        (Undone::Refusals, Outage::Refusals, "an answered operation is completed"),
+        (Undone::Doubts, Outage::LostAnswers, "a refused claim is released"),
+        (Undone::GivingBack, Outage::LostAnswers, "a refused claim is released"),
+    ] {
+        let by = caught(undone, |config| Config::of_campaign(config.seed, outage));
+        assert_eq!(by, rule, "{undone:?} in {outage:?}");
+    }
+}
+
+#[test]
+fn simulation_catches_each_removed_precaution() {
+    let only = |faults: &[Fault]| {
+        let faults = faults.iter().fold(0, |all, fault| all | fault.bit());
+        let choices = Choices::NONE;
+        move |config| Config {
+            faults,
+            way: Way::Claims,
+            at_most_once: false,
+            extends: false,
+            choices,
+            shares: false,
+            ..config
+        }
+    };
+    for (undone, faults, rule) in [
+        (Undone::Retries, &[Fault::Throttled][..], "a repeated effect has a reason"),
+        (Undone::Interruptions, &[Fault::Crash, Fault::HandlerError], "an interrupted attempt is reported"),
+        (Undone::Interruptions, &[Fault::Panic], "an interrupted attempt is reported"),
+    ] {
+        assert_eq!(caught(undone, only(faults)), rule, "{undone:?} with {faults:?}");
+    }
+    let hanging = only(&[Fault::Hang]);
+    let lets_run = Choices { lets_run: true, ..Choices::NONE };
+    let by = caught(Undone::CutOffs, |config| Config { choices: lets_run, ..hanging(config) });
+    assert_eq!(by, "answers are in time");
+    let once = only(&[Fault::Crash, Fault::Sweep]);
+    let by = caught(Undone::EndlessClaims, |config| Config { at_most_once: true, ..once(config) });
+    assert_eq!(by, "at most once");
+}
