@@ -89,8 +89,8 @@
 //!   [`required`](HttpLayer::required). So does a request without a body, and a form or a file.
 //! - A body that claims to be JSON and isn't, and a field that can't be looked up, get 400 and `key-invalid`. The
 //!   problem's `field` names the field to correct.
-//! - The key belongs to its caller, as with headers. Anonymous callers share their keys, so put the customer into the
-//!   fields.
+//! - The key belongs to its caller, as with headers. Anonymous callers share their keys, and such a key is easier to
+//!   guess than a header's: anyone who sends the same body gets the recorded response.
 //!
 //! The rest is as with headers: another method, path, query or body under the same key gets 422, and so on.
 //! [`HttpLayer::fingerprint_fields`] compares less. [`KeySyntax`] and [`KeyFormat`] are rules for headers.

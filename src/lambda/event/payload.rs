@@ -103,6 +103,7 @@ fn of_http(event: &Event<'_>, begun: &FingerprintBuilder) -> Option<FingerprintB
     if senders.iter().all(|(name, _)| name.ends_with("/iss") || name.ends_with("/issuerDN")) {
         // The handler may check these: another sender's request isn't a retry of this one.
         senders.extend(credentials(event)?);
+        senders.extend(unnamed(&context));
     }
     Some(
         senders
@@ -114,7 +115,7 @@ fn of_http(event: &Event<'_>, begun: &FingerprintBuilder) -> Option<FingerprintB
 /// The sender that the front end verified, by the names that stay the same when a token is refreshed or a role has
 /// another session. See `lambda::http::verified_caller`, which needs the feature `http`.
 fn verified(context: &Value) -> Vec<(String, String)> {
-    const NAMES: [&str; 15] = [
+    const NAMES: [&str; 17] = [
         "/authorizer/jwt/claims/iss",
         "/authorizer/jwt/claims/sub",
         "/authorizer/claims/iss",
@@ -123,8 +124,10 @@ fn verified(context: &Value) -> Vec<(String, String)> {
         "/authorizer/lambda",
         "/authorizer/iam/cognitoIdentity/identityId",
         "/authorizer/iam/callerId",
+        "/authorizer/iam/userArn",
         "/identity/cognitoIdentityId",
         "/identity/caller",
+        "/identity/userArn",
         "/identity/clientCert/issuerDN",
         "/identity/clientCert/subjectDN",
         "/authentication/clientCert/issuerDN",
@@ -138,6 +141,13 @@ fn verified(context: &Value) -> Vec<(String, String)> {
         other => Some(((*name).to_owned(), other.to_string())),
     });
     named.collect()
+}
+
+/// What an authorizer passed on that names no sender in a known field, without its own latency.
+fn unnamed(context: &Value) -> Option<(String, String)> {
+    let mut authorizer = context.get("authorizer")?.as_object()?.clone();
+    authorizer.remove("integrationLatency");
+    (!authorizer.is_empty()).then(|| ("/authorizer".to_owned(), Value::Object(authorizer).to_string()))
 }
 
 /// The headers that carry a credential. `None` if they can't be read.

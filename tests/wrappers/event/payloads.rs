@@ -158,6 +158,21 @@ async fn tokens_and_cookies_name_unverified_senders() {
     assert_eq!(function.runs_after(&again).await, Err(ErrorKind::Mismatch));
 }
 
+#[tokio::test]
+async fn authorizers_without_names_still_count() {
+    let (_, mut first, mut again) = front_ends().remove(1);
+    for (event, latency) in [(&mut first, 3), (&mut again, 9)] {
+        event["requestContext"]["identity"] = json!({"sourceIp": "203.0.113.24"});
+        event["requestContext"]["authorizer"] = json!({"shop": "c4n4ry-shop", "integrationLatency": latency});
+    }
+    let function = Function::new(idempotency().events(by_order));
+    for event in [&first, &again] {
+        assert_eq!(function.runs_after(event).await, Ok(1));
+    }
+    again["requestContext"]["authorizer"]["shop"] = "c4n4ry-another".into();
+    assert_eq!(function.runs_after(&again).await, Err(ErrorKind::Mismatch));
+}
+
 /// A producer's second event about the same thing has other ids and times. Another payload is a mismatch.
 #[tokio::test]
 async fn repeated_payloads_replay_from_every_source() {
