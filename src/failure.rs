@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    error::{Error, RecordedFailure},
+    error::RecordedFailure,
     settings::{Execution, OnHandlerError},
 };
 
@@ -60,6 +60,7 @@ impl Failure {
     }
 
     /// The recorded failure, if it's permanent.
+    #[cfg(feature = "events")]
     pub(crate) fn recorded(&self) -> Option<&RecordedFailure> {
         match &self.0 {
             How::Permanent(failure) => Some(failure),
@@ -81,7 +82,7 @@ impl Failure {
         match &self.0 {
             How::Permanent(_) => None,
             How::Transient(caused) | How::Other(caused) => {
-                caused.error.downcast_ref::<Error>().map(ToString::to_string)
+                caused.error.downcast_ref::<crate::Error>().map(ToString::to_string)
             }
         }
     }
