@@ -36,11 +36,13 @@
 //! | a schedule (EventBridge, or its scheduler) | the same, and the time | id |
 //! | SNS | topic, subject, message | message id, attributes, times, signature |
 //! | SQS | queue, body | message id, attributes, receipt handle, receive count, times |
-//! | Kinesis | stream, partition key, data | sequence number, times |
+//! | Kinesis | stream, data | partition key, sequence number, times |
 //! | DynamoDB Streams | table, change, keys, old and new image | event id, sequence number, times |
 //! | S3 | change, bucket, object | request id, times, sender's address |
 //! | [`keys::event_bridge`](super::keys::event_bridge), [`scheduler`](super::keys::scheduler), [`sns`](super::keys::sns), [`s3`](super::keys::s3) | the fields that their pages name | everything else |
 //! | any other | the whole event | |
+//! | a batch's record ([`batch`](super::batch)) | the same part of this record; the source is in its key | the same |
+//! | a request ([`Idempotency::http`]) | method, path, query, body; the caller is in its key | headers |
 //!
 //! A body or message is compared as JSON if it's JSON, so white space and the order of names don't matter. With
 //! several records in an event, all of them count. Message attributes aren't compared, since tracing adds to them: if

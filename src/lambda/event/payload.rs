@@ -143,7 +143,7 @@ fn verified(context: &Value) -> Vec<(String, String)> {
     named.collect()
 }
 
-/// What an authorizer passed on that names no sender in a known field, without its own latency.
+/// The rest of an authorizer's context, where none of its known fields names a sender. It leaves out the latency.
 fn unnamed(context: &Value) -> Option<(String, String)> {
     let mut authorizer = context.get("authorizer")?.as_object()?.clone();
     authorizer.remove("integrationLatency");
@@ -237,10 +237,7 @@ struct Sns<'e> {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
 struct Kinesis<'e> {
-    #[serde(borrow)]
-    partition_key: Option<&'e RawValue>,
     #[serde(borrow)]
     data: Option<&'e RawValue>,
 }
@@ -278,7 +275,7 @@ impl Record<'_> {
             return Some(builder.content("message", sns.message));
         }
         if let Some(kinesis) = &self.kinesis {
-            return Some(builder.value("partition", kinesis.partition_key).value("data", kinesis.data));
+            return Some(builder.value("data", kinesis.data));
         }
         if let Some(change) = &self.dynamodb {
             let builder = builder.value("name", self.name).value("keys", change.keys);
