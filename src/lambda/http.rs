@@ -231,8 +231,8 @@ impl HttpLayer {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the name is empty, too long, or contains anything but ASCII letters, digits,
-    /// `-`, `_` and `.`.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the name is empty, too long, or contains anything but
+    /// ASCII letters, digits, `-`, `_` and `.`.
     pub fn operation(mut self, name: impl AsRef<str>) -> Result<Self, Error> {
         self.idempotency = self.idempotency.named(name.as_ref())?;
         Ok(self)
