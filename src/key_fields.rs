@@ -38,7 +38,7 @@ pub struct KeyFields {
     fields: Vec<Selector>,
     /// This many of the first fields must have a value.
     required: usize,
-    /// The fields that must match when the key is used again; `None` means the whole event.
+    /// The fields that must match when the key is used again; `None` means the event's payload.
     #[cfg(feature = "events")]
     compared: Option<Vec<Selector>>,
     /// The event's source, if the key's fields don't name it.
@@ -92,7 +92,7 @@ impl KeyFields {
         Self { source: Some(source), ..self }
     }
 
-    /// The fields that must match when the key is used again; `None` means the whole event.
+    /// The fields that must match when the key is used again; `None` means the event's payload.
     #[cfg(feature = "events")]
     pub(crate) fn compared(&self) -> Option<&[Selector]> {
         self.compared.as_deref()
@@ -101,6 +101,18 @@ impl KeyFields {
     /// The fields, as they were named.
     pub fn iter(&self) -> impl Iterator<Item = &Selector> {
         self.fields.iter()
+    }
+
+    /// The first field that can't be looked up, or else the first that's absent or blank.
+    #[cfg(feature = "http")]
+    pub(crate) fn field_to_correct(&self, json: &[u8]) -> Option<&Selector> {
+        let found: Vec<_> = self.fields.iter().map(|field| (field, field.find(json))).collect();
+        let unreadable = found.iter().find(|(_, found)| found.is_err());
+        let is_there = |found: &Result<Option<Cow<'_, str>>, _>| {
+            found.as_ref().is_ok_and(|value| value.as_deref().is_some_and(names_something))
+        };
+        let absent = || found.iter().find(|(_, found)| !is_there(found));
+        unreadable.or_else(absent).map(|(field, _)| *field)
     }
 
     /// Reads the key from `json`, if it has one.
@@ -176,7 +188,7 @@ mod tests {
     #[test]
     fn only_the_compared_fields_are_compared() {
         let fields = KeyFields::known(&["/id"], &[]);
-        assert!(fields.compared().is_none(), "the whole event");
+        assert!(fields.compared().is_none(), "the payload");
         let fields = fields.comparing(&["/detail", "/source"]);
         let compared = fields.compared().unwrap().iter().map(Selector::as_str).collect::<Vec<_>>();
         assert_eq!(compared, ["/detail", "/source"]);

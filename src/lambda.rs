@@ -40,6 +40,7 @@ pub mod batch;
 pub mod event;
 #[cfg(feature = "http")]
 pub mod http;
+mod identity;
 pub mod keys;
 
 use lambda_runtime::{Context, Diagnostic};
@@ -75,8 +76,10 @@ impl Idempotency {
 
     /// A tower layer that makes a handler of typed events idempotent.
     ///
-    /// `key` returns the key of the operation that an event asks for. The fingerprint is the whole event as it
-    /// was sent, including unknown fields and exact numbers. The layered service takes raw JSON and returns raw
+    /// `key` returns the key of the operation that an event asks for. The event that the key is used for again must
+    /// have the same payload: for the events of AWS's sources, [the part that a retry
+    /// repeats](crate::lambda::event#whats-compared), and otherwise the whole event as it was sent, including
+    /// unknown fields and exact numbers. The layered service takes raw JSON and returns raw
     /// JSON, so a replay is the recorded response byte for byte.
     pub fn events<T, F, K>(&self, key: F) -> EventLayer<T, F>
     where

@@ -107,6 +107,7 @@ pub use dynamodb::DynamoDbRecord;
 use handler::{Handle, KeyOf};
 pub use kinesis::KinesisRecord;
 pub use record::Record;
+pub(super) use record::source_arn;
 pub use sqs::SqsMessage;
 use visibility::SharedVisibility;
 

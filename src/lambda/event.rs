@@ -23,6 +23,41 @@
 //! .await
 //! # }
 //! ```
+//!
+//! # What's compared
+//!
+//! When a key is used again, the payload must be the same: [`EventLayer::fingerprint_fields`] chooses other fields,
+//! or with `[""]` the whole event. By default it's the part that a retry repeats, without what the delivery adds.
+//!
+//! | event | compared | not compared |
+//! |---|---|---|
+//! | API Gateway, function URL, load balancer, VPC Lattice | method, path, query, body, sender | request id, times, traces, other headers |
+//! | EventBridge | source, account, detail type, resources, detail | id, time, `replay-name` |
+//! | a schedule (EventBridge, or its scheduler) | the same, and the time | id |
+//! | SNS | topic, subject, message | message id, attributes, times, signature |
+//! | SQS | queue, body | message id, attributes, receipt handle, receive count, times |
+//! | Kinesis | stream, data | partition key, sequence number, times |
+//! | DynamoDB Streams | table, change, keys, old and new image | event id, sequence number, times |
+//! | S3 | change, bucket, object | request id, times, sender's address |
+//! | [`keys::event_bridge`](super::keys::event_bridge), [`scheduler`](super::keys::scheduler), [`sns`](super::keys::sns), [`s3`](super::keys::s3) | the fields that their pages name | everything else |
+//! | any other | the whole event | |
+//! | a batch's record ([`batch`](super::batch)) | the same part of this record; the source is in its key | the same |
+//! | a request ([`Idempotency::http`]) | method, path, query, body; the caller is in its key | headers |
+//!
+//! A body or message is compared as JSON if it's JSON, so white space and the order of names don't matter. With
+//! several records in an event, all of them count. Message attributes aren't compared, since tracing adds to them: if
+//! they decide what the function does, put them into the key.
+//!
+//! The sender is the caller that the front end verified, without the parts that a refreshed token or another session
+//! of a role changes. Without one, everything that an authorizer passed on counts, all headers that carry a
+//! credential, and cookies other than a load balancer's. So another sender's request is a mismatch, and never gets
+//! this one's answer. To give each sender its own keys, put the sender into [`KeyFields`], or use
+//! [`Idempotency::http`], which does that.
+//!
+//! An event that has a field twice, or whose parts can't be read, counts as one of another source.
+
+mod payload;
+mod replays;
 
 use std::{
     any::type_name,
@@ -33,7 +68,7 @@ use std::{
 
 use lambda_runtime::{Context, Diagnostic, LambdaEvent};
 use serde::{Serialize, de::DeserializeOwned};
-use serde_json::value::RawValue;
+use serde_json::{Value, value::RawValue};
 use tower::{Layer, Service};
 
 use crate::{
@@ -49,11 +84,13 @@ use crate::{
     run::{
         context::{OperationContext, within},
         protect::{Protected, Target, as_it_is, protect},
+        replay::Replay,
         response::Verdict,
     },
     selector::{self, Selector},
     settings::MissingKey,
 };
+use replays::OnReplay;
 
 /// The return type of a key closure. `None` is a missing key, and never a key that events share.
 pub trait IntoKey {
@@ -94,7 +131,7 @@ pub trait EventKey<T>: Clone + Send + Sync + 'static {
     fn key_of(&self, event: &T, raw: &RawValue, context: &Context) -> Result<Option<Key>, Error>;
 
     /// The fields of the event that must match when its key is used again, unless the layer sets others
-    /// ([`EventLayer::fingerprint_fields`]). Default: the whole event.
+    /// ([`EventLayer::fingerprint_fields`]). Default: [the event's payload](self#whats-compared).
     fn compared(&self) -> Option<&[Selector]> {
         None
     }
@@ -126,8 +163,9 @@ pub struct EventLayer<T, F> {
     idempotency: Idempotency,
     key: F,
     missing_key: MissingKey,
-    /// `None` means the whole event.
+    /// `None` means the payload.
     fingerprinted: Option<Vec<Selector>>,
+    on_replay: OnReplay,
     event: PhantomData<fn(T)>,
 }
 
@@ -138,14 +176,15 @@ impl<T, F> EventLayer<T, F> {
             key,
             missing_key: MissingKey::default(),
             fingerprinted: None,
+            on_replay: OnReplay::default(),
             event: PhantomData,
         }
     }
 
-    /// Compares only these fields of the event, each given as a [`Selector`], in place of the whole event. Use
-    /// it for events that change in each delivery, for example by a trace id or a timestamp. A missing field is
-    /// compared as absent. If an event has none of them, or one can't be looked up, the whole event is
-    /// compared.
+    /// Compares these fields of the event, each given as a [`Selector`], in place of [its
+    /// payload](self#whats-compared). Use it for your own events that change in each delivery, for example by a
+    /// trace id or a timestamp. A missing field is compared as absent. If an event has none of them, or one can't
+    /// be looked up, the whole event is compared. The empty pointer, `""`, is the whole event.
     ///
     /// # Errors
     ///
@@ -166,6 +205,28 @@ impl<T, F> EventLayer<T, F> {
     ) -> Result<Self, Error> {
         self.fingerprinted = Some(selector::some_of(fields)?);
         Ok(self)
+    }
+
+    /// Calls this with each replay, and adds the fields that it returns to the answer, behind the answer's own. An
+    /// answer that has a field of this name keeps its own. A recorded failure gets no fields, nor does an answer
+    /// that isn't a JSON object. It never changes what's stored.
+    ///
+    /// ```
+    /// # use lambda_idempotency::{Idempotency, Key, store::memory::MemoryStore};
+    /// # #[derive(serde::Deserialize)]
+    /// # struct Order { id: String }
+    /// # let idempotency = Idempotency::builder(MemoryStore::new()).function("orders").build()?;
+    /// let layer = idempotency
+    ///     .events(|order: &Order| Key::new(&order.id))
+    ///     .on_replay(|replay| [("replayed", true.into()), ("attempt", replay.attempt().into())]);
+    /// # Ok::<(), lambda_idempotency::Error>(())
+    /// ```
+    pub fn on_replay<A>(mut self, add: impl Fn(&Replay) -> A + Send + Sync + 'static) -> Self
+    where
+        A: IntoIterator<Item = (&'static str, Value)>,
+    {
+        self.on_replay = OnReplay::new(add);
+        self
     }
 
     /// Names the operation. If a function has more than one such layer, give each its own name, or they share
@@ -194,6 +255,7 @@ impl<T, F: Clone> Clone for EventLayer<T, F> {
             key: self.key.clone(),
             missing_key: self.missing_key,
             fingerprinted: self.fingerprinted.clone(),
+            on_replay: self.on_replay.clone(),
             event: PhantomData,
         }
     }
@@ -205,6 +267,7 @@ impl<T, F> fmt::Debug for EventLayer<T, F> {
             .field("event", &type_name::<T>())
             .field("missing_key", &self.missing_key)
             .field("fingerprinted", &self.fingerprinted)
+            .field("on_replay", &self.on_replay)
             .finish_non_exhaustive()
     }
 }
@@ -298,8 +361,14 @@ where
         let handler = || inner.call(LambdaEvent::new(payload, context));
         match protect(self.idempotency.driver(), target, handler, judge, as_it_is).await? {
             Protected::Ran(result) | Protected::RanUnrecorded(result) => result,
-            Protected::Replayed(replay) if replay.is_failure() => Err(recorded_failure(replay.response())),
-            Protected::Replayed(replay) => Ok(recorded_response(replay.response())?),
+            Protected::Replayed(replay) if replay.is_failure() => {
+                self.on_replay.failed(&replay);
+                Err(recorded_failure(replay.response()))
+            }
+            Protected::Replayed(replay) => {
+                let answer = recorded_response(replay.response())?;
+                Ok(self.on_replay.answered(&replay, answer))
+            }
         }
     }
 
@@ -319,12 +388,13 @@ where
     fn fingerprint(&self, raw: &RawValue) -> Result<Fingerprint, Error> {
         let json = raw.get().as_bytes();
         let compared = self.fingerprinted.as_deref().or_else(|| self.key.compared());
-        match compared.and_then(|fields| selector::found_in(fields, json)) {
-            Some(found) => {
-                Ok(found.into_iter().fold(Fingerprint::builder("event"), FingerprintBuilder::field).finish())
-            }
-            None => Fingerprint::of_json(json),
-        }
+        let of_part = match compared {
+            Some(fields) => selector::found_in(fields, json).map(|found| {
+                found.into_iter().fold(Fingerprint::builder("event"), FingerprintBuilder::field).finish()
+            }),
+            None => payload::fingerprint(raw),
+        };
+        of_part.map_or_else(|| Fingerprint::of_json(json), Ok)
     }
 }
 

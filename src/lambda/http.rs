@@ -20,7 +20,7 @@
 //! ```
 //!
 //! The layer protects POST and PATCH; every other method passes through untouched. A request without a key
-//! passes through too, unless [`HttpLayer::required`] is set.
+//! passes through too, unless [`HttpLayer::required`] is set. [`HttpLayer::key`] takes the key from the body.
 //!
 //! | the layer's own response | status | `code` |
 //! |---|---|---|
@@ -46,7 +46,7 @@
 //! [the page](crate::guide::idempotency_specification), or on yours ([`HttpLayer::documentation`]), and a
 //! `Link` leads there. It has a boolean `retryable`. A retryable one carries `Retry-After`: the rest of the
 //! lease, at most 5 s. A replay is marked with `Idempotent-Replayed: true`, and leaves out headers that belong
-//! to one exchange, such as `Set-Cookie`, `Date` and `x-request-id`.
+//! to one exchange, such as `Set-Cookie`, `Date` and `x-request-id`. [`HttpLayer::on_replay`] adds headers to it.
 //! [`guide::idempotency_specification`](crate::guide::idempotency_specification) is the page to publish for an
 //! API's clients.
 //!
@@ -58,6 +58,42 @@
 //! [`Recording::Release`]: a layer inside this one may have responded after the handler's effect.
 //! [`ReleaseRejections`] wraps a layer, and marks the responses with which it rejects requests before it calls
 //! the handler.
+//!
+//! # Keys from the body
+//!
+//! Some clients send no header. [`HttpLayer::key`] takes the key from the request then: from
+//! [`KeyFields`](crate::KeyFields) of its JSON body, or from a closure over the request and the body.
+//!
+//! ```
+//! use std::time::Duration;
+//! use lambda_idempotency::KeyFields;
+//!
+//! # let store = lambda_idempotency::store::memory::MemoryStore::new();
+//! # let idempotency = lambda_idempotency::Idempotency::builder(store).function("shop").build()?;
+//! let layer = idempotency
+//!     .with_settings(|settings| settings.retention = Duration::from_secs(10 * 60))?
+//!     .http()
+//!     .operation("purchase")?
+//!     .key(KeyFields::new(["/user", "/product_id"])?.all_required());
+//! # Ok::<(), lambda_idempotency::Error>(())
+//! ```
+//!
+//! **A customer who buys the same again within the retention gets a replay, and no second product.** The layer can't
+//! tell a retry from a second purchase, unless a field does, such as a cart's id. Without one, keep the retention
+//! short: a little longer than clients retry.
+//!
+//! - A header, where sent, wins. A malformed header is refused, and the layer doesn't look into the body.
+//! - The same text in a header and in a field is two operations: headers' records are in the scope `http`, and the
+//!   others in `http-body`. So a client that begins to send headers never meets another's record.
+//! - A field that's absent, null or blank is a missing key: the request runs unprotected, or gets 400 if a key is
+//!   [`required`](HttpLayer::required). So does a request without a body, and a form or a file.
+//! - A body that claims to be JSON and isn't, and a field that can't be looked up, get 400 and `key-invalid`. The
+//!   problem's `field` names the field to correct.
+//! - The key belongs to its caller, as with headers. Anonymous callers share their keys, and such a key is easier to
+//!   guess than a header's: anyone who sends the same body gets the recorded response.
+//!
+//! The rest is as with headers: another method, path, query or body under the same key gets 422, and so on.
+//! [`HttpLayer::fingerprint_fields`] compares less. [`KeySyntax`] and [`KeyFormat`] are rules for headers.
 //!
 //! # Who gets a replay
 //!
@@ -115,6 +151,7 @@
 //! ```
 
 mod answer;
+mod body_key;
 mod caller;
 mod config;
 mod credentials;
@@ -130,6 +167,7 @@ mod response;
 mod streaming;
 
 pub use answer::ResponseBody;
+pub use body_key::RequestKey;
 pub use caller::{Caller, Verified, scope_caller, verified_caller};
 pub use guard::{Guarded, Readable, guarded_streaming, run, run_streaming};
 pub use key::{KeyFormat, KeySyntax};
@@ -149,12 +187,12 @@ use lambda_http::{Body, IntoResponse, RequestExt};
 use tower::{Layer, Service};
 
 use crate::{
-    error::{Error, ErrorKind, RecordedFailure},
+    error::{Error, RecordedFailure},
     failure::{ErrorPolicy, OnError},
     future::BoxFuture,
     idempotency::Idempotency,
     invocation::Invocation,
-    key::{Key, Scope, StoredKey},
+    key::{Scope, StoredKey},
     lambda::{take_ready, tenant},
     observe,
     run::{
@@ -166,7 +204,8 @@ use crate::{
     },
 };
 use answer::{Answer, Buffered, Read, Streamed};
-use config::{Config, Predicate, Unnamed};
+use body_key::{Keyed, Origin};
+use config::{Config, Unnamed};
 use problem::Problem;
 
 /// The place of a caller's credentials if the front end verified the caller but didn't name it.
@@ -192,8 +231,8 @@ impl HttpLayer {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if the name is empty, too long, or contains anything but ASCII letters, digits,
-    /// `-`, `_` and `.`.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the name is empty, too long, or contains anything but
+    /// ASCII letters, digits, `-`, `_` and `.`.
     pub fn operation(mut self, name: impl AsRef<str>) -> Result<Self, Error> {
         self.idempotency = self.idempotency.named(name.as_ref())?;
         Ok(self)
@@ -285,29 +324,28 @@ impl HttpLayer {
             Some(until) => invocation.with_caller_waiting_until(until),
             None => invocation,
         };
-        let key = match self.key_of(&parts) {
-            Ok(Some(key)) => key,
-            Ok(None) => {
-                let surroundings = OperationContext::unprotected(invocation);
-                let request = Request::from_parts(parts, body);
-                let response = async { Ok(self.unmarked(M::pass(inner.call(request).await?).await)) };
-                return within(surroundings, response).await;
-            }
-            Err(error) => {
-                observe::refused_unasked(&error);
-                return Ok(Answer::Whole(self.problem(&error)));
-            }
+        let Keyed { key, body } = match self.keyed(&parts, body).await {
+            Ok(keyed) => keyed,
+            Err(problem) => return Ok(Answer::Whole(self.problem(problem))),
         };
-        let scoped =
-            self.caller_of(&parts).and_then(|caller| Ok((self.scope(&parts, caller.as_ref())?, caller)));
+        let Some((key, origin)) = key else {
+            let surroundings = OperationContext::unprotected(invocation);
+            let request = Request::from_parts(parts, body.into_body());
+            let response = async { Ok(self.unmarked(M::pass(inner.call(request).await?).await)) };
+            return within(surroundings, response).await;
+        };
+        let scoped = self
+            .caller_of(&parts)
+            .and_then(|caller| Ok((self.scope(&parts, caller.as_ref(), origin)?, caller)));
         let (scope, caller) = match scoped {
             Ok(scoped) => scoped,
             Err(problem) => return Ok(Answer::Whole(self.problem(problem))),
         };
-        let (fingerprint, body) = match request::fingerprinted(&self.config, &parts, body).await {
-            Ok(read) => read,
+        let body = match body.read(self.config.max_body).await {
+            Ok(body) => body,
             Err(problem) => return Ok(Answer::Whole(self.problem(problem))),
         };
+        let fingerprint = request::fingerprint(&self.config, &parts, body.bytes());
         let for_replay =
             self.config.may_replay.as_ref().map(|may_replay| (may_replay, parts.clone(), caller));
         let target = Target {
@@ -318,7 +356,7 @@ impl HttpLayer {
             mode: self.idempotency.mode(),
         };
         let handler = || {
-            let mut request = Request::from_parts(parts, body);
+            let mut request = Request::from_parts(parts, body.into_body());
             if let Some(claim) = current() {
                 request.extensions_mut().insert(claim);
             }
@@ -346,32 +384,27 @@ impl HttpLayer {
                     self.problem(ProblemKind::ReplayForbidden)
                 }))
             }
-            Err(error) => Ok(Answer::Whole(self.problem(&error))),
+            Err(error) => Ok(Answer::Whole(self.problem(Problem::from(&error).of(origin)))),
         }
     }
 
     fn replayed(&self, replay: &Replay) -> Response<Body> {
-        if replay.is_failure() {
-            return self.problem(ProblemKind::OperationFailed);
+        let mut response = if replay.is_failure() {
+            self.problem(ProblemKind::OperationFailed)
+        } else {
+            match response::decode(replay.response(), &self.config.marker) {
+                Ok(response) => response,
+                Err(error) => return self.problem(&error),
+            }
+        };
+        if let Some(on_replay) = &self.config.on_replay {
+            on_replay(replay, &mut response);
         }
-        response::decode(replay.response(), &self.config.marker).unwrap_or_else(|error| self.problem(&error))
+        response
     }
 
     fn problem(&self, problem: impl Into<Problem>) -> Response<Body> {
         problem.into().into_response(&self.config)
-    }
-
-    /// The request's key, if it has one and its method is protected.
-    fn key_of(&self, parts: &Parts) -> Result<Option<Key>, Error> {
-        let passes = |passes: &Predicate| passes(parts);
-        if !self.config.methods.contains(&parts.method) || self.config.passes.as_ref().is_some_and(passes) {
-            return Ok(None);
-        }
-        let key = self.config.keys.read(&parts.headers)?;
-        if key.is_none() && self.config.required.as_ref().is_some_and(|is_required| is_required(parts)) {
-            return Err(Error::new(ErrorKind::MissingKey, "the request has no Idempotency-Key header"));
-        }
-        Ok(key)
     }
 
     /// The caller that the key belongs to: as `caller` names it, or the front end.
@@ -408,12 +441,13 @@ impl HttpLayer {
     }
 
     /// The namespace of the caller's keys.
-    fn scope(&self, parts: &Parts, caller: Option<&Caller>) -> Result<Scope, Problem> {
+    fn scope(&self, parts: &Parts, caller: Option<&Caller>, origin: Origin) -> Result<Scope, Problem> {
         let tenant = parts.extensions.lambda_context_ref().and_then(tenant);
-        let scope = self.idempotency.scope("http").and_then(|scope| match scope_caller(caller, tenant) {
-            Some(caller) => scope.with_caller(caller),
-            None => Ok(scope),
-        });
+        let scope =
+            self.idempotency.scope(origin.via()).and_then(|scope| match scope_caller(caller, tenant) {
+                Some(caller) => scope.with_caller(caller),
+                None => Ok(scope),
+            });
         scope.map_err(|error| not_scoped(&error))
     }
 

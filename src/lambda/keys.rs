@@ -77,6 +77,8 @@ pub fn sns() -> KeyFields {
 
 /// The change of an object: event name, bucket, key, version and sequencer. S3 sends one record per event.
 ///
+/// The change, the bucket and the object must match. The request's id and time aren't compared.
+///
 /// S3 only gives PUTs and DELETEs a sequencer ("Event message structure", S3 user guide). Another notification,
 /// such as that of a tag, has no key here: use your own key for it.
 pub fn s3() -> KeyFields {
@@ -89,6 +91,7 @@ pub fn s3() -> KeyFields {
         ],
         &["/Records/0/s3/object/versionId"],
     )
+    .comparing(&["/Records/0/eventName", "/Records/0/s3/bucket/name", "/Records/0/s3/object"])
 }
 
 /// An execution's entry into the state that calls the function: the fields `execution`, `state` and `entered`

@@ -1,3 +1,5 @@
+mod payloads;
+
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering},

@@ -1,3 +1,4 @@
+mod body_keys;
 mod caller_table;
 mod callers;
 mod cors;
@@ -6,6 +7,7 @@ mod draft;
 mod guard;
 mod large;
 mod recorded;
+mod replays;
 mod streaming;
 
 use std::{

@@ -120,7 +120,7 @@ fn next_steps(view: &View<'_>, arguments: &Arguments) -> String {
     };
     let complete = command(
         "complete",
-        if via(view.key) == "http" {
+        if matches!(via(view.key), "http" | "http-body") {
             &["--response", "FILE", "--status", "CODE"]
         } else {
             &["--response", "FILE"]

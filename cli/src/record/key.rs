@@ -91,6 +91,8 @@ struct ScopeArguments {
 enum Via {
     /// The Idempotency-Key header: `idempotency.http()`.
     Http,
+    /// A field of a request's body, or a closure's key: `idempotency.http().key(…)`.
+    HttpBody,
     /// A typed event: `idempotency.events(…)`.
     Event,
     /// A step inside a handler: `operation.run(…)` or `begin`.
@@ -134,7 +136,7 @@ impl ScopeArguments {
             Via::Run if self.operation.is_none() => Err(Problem::new(
                 "a step needs its name: add --operation, as in `idempotency.operation(NAME)`",
             )),
-            Via::Http | Via::Event if self.for_caller.is_some() => {
+            Via::Http | Via::HttpBody | Via::Event if self.for_caller.is_some() => {
                 Err(Problem::new("--for-caller is only for steps: leave it out, or use --via run"))
             }
             Via::Event | Via::Run if has_caller => Err(Problem::new(
@@ -161,6 +163,7 @@ impl ScopeArguments {
         };
         let scope = builder.build()?.scope(match via {
             Via::Http => "http",
+            Via::HttpBody => "http-body",
             Via::Event => "event",
             Via::Run => "run",
         })?;
@@ -196,7 +199,7 @@ impl ScopeArguments {
 
     fn caller(&self, via: Via) -> Option<String> {
         match via {
-            Via::Http => scope_caller(self.http_caller().as_ref(), self.tenant.as_deref()),
+            Via::Http | Via::HttpBody => scope_caller(self.http_caller().as_ref(), self.tenant.as_deref()),
             Via::Event => self.tenant.clone(),
             Via::Run => self.for_caller.clone(),
         }

@@ -48,7 +48,7 @@ impl ResponseArguments {
         let Some(path) = &self.response else { return Ok(Resolution::CompleteWithoutResponse) };
         let file = fs::read(path).context(format!("couldn't read the response file {}", path.display()))?;
         let bytes = match via(key) {
-            "http" => self.http(file)?,
+            "http" | "http-body" => self.http(file)?,
             _ if self.status.is_some() => {
                 return Err(Problem::new("--status is only for HTTP operations: leave it out"));
             }

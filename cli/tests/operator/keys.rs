@@ -4,7 +4,7 @@ use lambda_http::{
     Body, Request, RequestExt as _, Response,
     tower::{Layer as _, ServiceExt as _, service_fn},
 };
-use lambda_idempotency::{Key, StoredKey, current};
+use lambda_idempotency::{Key, KeyFields, StoredKey, current};
 use lambda_runtime::{Context, LambdaEvent};
 use serde_json::{Value, json, value::RawValue};
 
@@ -116,6 +116,16 @@ async fn event_and_step_keys_match() {
         operation.run(key, &1, || async { Ok::<_, std::io::Error>(2) }).await.unwrap();
         assert_eq!(derived(&bench, "run", options).await, made(&bench).await.as_str());
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_from_bodies_are_derived() {
+    let bench = Bench::new().await;
+    let layer = bench.function().http().key(KeyFields::new(["/id"]).unwrap());
+    let handler = service_fn(|_: Request| async { Ok::<_, std::convert::Infallible>("paid") });
+    let body = Body::Text(json!({ "id": KEY }).to_string());
+    layer.layer(handler).oneshot(lambda_http::http::Request::post("/").body(body).unwrap()).await.unwrap();
+    assert_eq!(derived(&bench, "http-body", &[]).await, made(&bench).await.as_str());
 }
 
 #[tokio::test(flavor = "multi_thread")]

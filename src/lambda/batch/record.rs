@@ -107,7 +107,7 @@ struct Origin<'e> {
 ///
 /// The ARN of a Kinesis consumer, or of a table's stream, changes when someone registers the consumer or
 /// enables the stream again. This leaves that part out.
-pub(super) fn source_arn(record: &RawValue) -> String {
+pub(in crate::lambda) fn source_arn(record: &RawValue) -> String {
     let origin: Origin<'_> = serde_json::from_str(record.get()).unwrap_or_default();
     let arn = origin.arn.unwrap_or_default();
     let end = ["/consumer/", "/stream/"].iter().filter_map(|part| arn.find(part)).min();

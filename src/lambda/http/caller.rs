@@ -17,7 +17,7 @@ use lambda_http::{
 };
 use serde_json::Value;
 
-use crate::key::joined;
+use crate::{key::joined, lambda::identity::without_session};
 
 /// The caller in the scope of an HTTP request's key: verified by the front end, or named by
 /// [`HttpLayer::caller`](super::HttpLayer::caller). [`guide::callers`](crate::guide::callers) has the table.
@@ -266,20 +266,6 @@ fn text(value: &Value) -> Option<&str> {
 
 fn named_by(id: &Option<String>) -> Option<&str> {
     id.as_deref().filter(|id| !id.is_empty())
-}
-
-/// A role's id without its session, whose name differs between sessions. `AROA…:session` becomes the role's
-/// unique id, and `arn:aws:sts::account:assumed-role/role/session` loses the session ("IAM identifiers", IAM
-/// user guide). In other ids the part after a colon identifies the caller: `account:name` is a federated user.
-fn without_session(id: &str) -> &str {
-    let role = if id.starts_with("AROA") {
-        id.split_once(':').map(|(role, _)| role)
-    } else if id.contains(":assumed-role/") {
-        id.rsplit_once('/').map(|(role, _)| role)
-    } else {
-        None
-    };
-    role.unwrap_or(id)
 }
 
 #[cfg(test)]

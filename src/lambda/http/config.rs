@@ -7,6 +7,7 @@ use lambda_http::Body;
 
 use super::{
     HttpLayer,
+    body_key::RequestKey,
     caller::Caller,
     credentials::IgnoredCookies,
     headers::HeaderRules,
@@ -18,6 +19,7 @@ use crate::{
     error::Error,
     future::BoxFuture,
     observe,
+    run::replay::Replay,
     selector::{self, Selector},
 };
 
@@ -28,6 +30,7 @@ const MAX_BODY: usize = 10 * 1024 * 1024;
 pub(super) type Predicate = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
 type Resolver = Arc<dyn Fn(&Parts) -> Result<Option<String>, Error> + Send + Sync>;
 type MayReplay = Arc<dyn Fn(Parts, Option<Caller>) -> BoxFuture<'static, bool> + Send + Sync>;
+type OnReplay = Arc<dyn Fn(&Replay, &mut Response<Body>) + Send + Sync>;
 type Judge = Arc<dyn Fn(&Response<Body>) -> bool + Send + Sync>;
 
 /// How the layer treats keyed requests whose caller has no name.
@@ -46,6 +49,8 @@ pub(super) enum Unnamed {
 #[derive(Clone)]
 pub(super) struct Config {
     pub(super) keys: KeyRules,
+    /// The key of a request without the header.
+    pub(super) key: Option<Arc<dyn RequestKey>>,
     pub(super) methods: Vec<Method>,
     pub(super) required: Option<Predicate>,
     pub(super) passes: Option<Predicate>,
@@ -67,12 +72,14 @@ pub(super) struct Config {
     pub(super) statuses: Vec<(ProblemKind, StatusCode)>,
     pub(super) documentation: String,
     pub(super) may_replay: Option<MayReplay>,
+    pub(super) on_replay: Option<OnReplay>,
 }
 
 impl Default for Config {
     fn default() -> Self {
         Self {
             keys: KeyRules::default(),
+            key: None,
             methods: vec![Method::POST, Method::PATCH],
             required: None,
             passes: None,
@@ -91,6 +98,7 @@ impl Default for Config {
             statuses: Vec::new(),
             documentation: problem::PAGE.into(),
             may_replay: None,
+            on_replay: None,
         }
     }
 }
@@ -99,6 +107,7 @@ impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Config")
             .field("keys", &self.keys)
+            .field("key", &self.key)
             .field("methods", &self.methods)
             .field("unnamed", &self.unnamed)
             .field("api_name", &self.api_name)
@@ -161,6 +170,27 @@ impl HttpLayer {
     /// ```
     pub fn pass_through_when(self, passes: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         self.with(|config| config.passes = Some(Arc::new(passes)))
+    }
+
+    /// Takes the key of a request without an `Idempotency-Key` header from here: [`KeyFields`](crate::KeyFields)
+    /// of its JSON body, or a closure over the request and its body. A header, where sent, wins. Keys from here and
+    /// keys from headers are separate operations. [The module](super#keys-from-the-body) has the rules, and a
+    /// warning: the layer replays an identical second order too.
+    ///
+    /// ```
+    /// use lambda_http::http::request::Parts;
+    /// use lambda_idempotency::{Key, KeyFields};
+    ///
+    /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
+    /// # let idempotency = lambda_idempotency::Idempotency::builder(store).function("payments").build()?;
+    /// let by_fields = idempotency.http().key(KeyFields::new(["/user", "/product_id"])?);
+    /// let by_closure = idempotency.http().key(|request: &Parts, _body: &[u8]| {
+    ///     request.headers.get("x-github-delivery").map(|id| Key::new(id.to_str().unwrap_or_default())).transpose()
+    /// });
+    /// # Ok::<(), lambda_idempotency::Error>(())
+    /// ```
+    pub fn key(self, key: impl RequestKey) -> Self {
+        self.with(|config| config.key = Some(Arc::new(key)))
     }
 
     /// Accepts keys in this syntax. Default: quoted or bare.
@@ -379,5 +409,20 @@ impl HttpLayer {
         self.with(|config| {
             config.may_replay = Some(Arc::new(move |parts, caller| Box::pin(may_replay(parts, caller))));
         })
+    }
+
+    /// Calls this with each replay, before the caller gets it, for example to add a header. It never changes what's
+    /// stored. A recorded failure's answer is `operation-failed`.
+    ///
+    /// ```
+    /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
+    /// # let idempotency = lambda_idempotency::Idempotency::builder(store).function("payments").build()?;
+    /// let layer = idempotency.http().on_replay(|replay, response| {
+    ///     response.headers_mut().insert("x-recorded-by-attempt", replay.attempt().into());
+    /// });
+    /// # Ok::<(), lambda_idempotency::Error>(())
+    /// ```
+    pub fn on_replay(self, add: impl Fn(&Replay, &mut Response<Body>) + Send + Sync + 'static) -> Self {
+        self.with(|config| config.on_replay = Some(Arc::new(add)))
     }
 }

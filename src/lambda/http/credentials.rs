@@ -3,24 +3,7 @@
 
 use http::{HeaderMap, HeaderName, header};
 
-/// Headers that carry a credential. Load balancers write the groups in `PREFIXES`: the session of an OpenID
-/// Connect login (`x-amzn-oidc-*`), and the client's certificate (`x-amzn-mtls-clientcert*`). A function can't
-/// tell whether its load balancer wrote them or the client did, so they name no caller, but they count.
-const HEADERS: [HeaderName; 7] = [
-    header::AUTHORIZATION,
-    header::PROXY_AUTHORIZATION,
-    HeaderName::from_static("x-api-key"),
-    HeaderName::from_static("x-auth-token"),
-    HeaderName::from_static("client-cert"),
-    HeaderName::from_static("x-forwarded-client-cert"),
-    HeaderName::from_static("x-amz-security-token"),
-];
-const PREFIXES: [&str; 2] = ["x-amzn-oidc-", "x-amzn-mtls-clientcert"];
-
-/// A load balancer's stickiness cookies: they choose a target, and don't authenticate the client ("Sticky
-/// sessions", Elastic Load Balancing user guides).
-const LOAD_BALANCER_COOKIES: [&str; 6] =
-    ["AWSALB", "AWSALBCORS", "AWSALBTG", "AWSALBTGCORS", "AWSELB", "AWSELBCORS"];
+use crate::lambda::identity::{cookie_name, cookies, is_credential};
 
 /// The names of cookies that aren't credentials, besides a load balancer's.
 #[derive(Clone, Debug, Default)]
@@ -32,32 +15,28 @@ impl IgnoredCookies {
     }
 
     fn has(&self, name: &str) -> bool {
-        LOAD_BALANCER_COOKIES.contains(&name)
-            || self.0.iter().any(|ignored| match ignored.strip_suffix('*') {
-                Some(beginning) => name.starts_with(beginning),
-                None => name == ignored,
-            })
+        self.0.iter().any(|ignored| match ignored.strip_suffix('*') {
+            Some(beginning) => name.starts_with(beginning),
+            None => name == ignored,
+        })
     }
 }
 
 /// The name of the first header that carries a credential.
 pub(super) fn carried_in<'a>(headers: &'a HeaderMap, ignored: &IgnoredCookies) -> Option<&'a HeaderName> {
     headers.iter().find_map(|(name, value)| {
-        let is_credential = match name {
+        let carries = match name {
             name if *name == header::COOKIE => has_cookie(value.as_bytes(), ignored),
-            name => HEADERS.contains(name) || PREFIXES.iter().any(|prefix| name.as_str().starts_with(prefix)),
+            name => is_credential(name.as_str()),
         };
-        is_credential.then_some(name)
+        carries.then_some(name)
     })
 }
 
 /// Whether one of the cookies isn't ignored. A value that can't be read counts as one that isn't.
 fn has_cookie(value: &[u8], ignored: &IgnoredCookies) -> bool {
     let Ok(text) = std::str::from_utf8(value) else { return true };
-    let pairs = text.split(';').map(str::trim).filter(|pair| !pair.is_empty());
-    pairs
-        .map(|pair| pair.split_once('=').map_or(pair, |(name, _)| name.trim()))
-        .any(|name| !ignored.has(name))
+    cookies(text).any(|pair| !ignored.has(cookie_name(pair)))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use lambda_http::Body;
 use serde::Serialize;
 
-use super::config::Config;
+use super::{body_key::Origin, config::Config};
 use crate::error::{Error, ErrorKind};
 
 /// The page with the problems' `type`s, unless [`HttpLayer::documentation`](super::HttpLayer::documentation)
@@ -182,6 +182,33 @@ impl ProblemKind {
     }
 }
 
+impl ProblemKind {
+    /// The title and the detail for a request whose key isn't from the header, where they differ.
+    const fn without_header(self) -> Option<(&'static str, &'static str)> {
+        Some(match self {
+            Self::KeyMissing => (
+                "The request names no operation",
+                "This operation needs the field of the body that identifies it, or an Idempotency-Key header. Nothing \
+                 was done.",
+            ),
+            Self::KeyInvalid => (
+                "The field that identifies the operation can't be read",
+                "Send a JSON body with a readable value in this field, once, or an Idempotency-Key header. Nothing was \
+                 done.",
+            ),
+            Self::KeyReused => (
+                "The operation was already requested with other content",
+                "A request that identifies the same operation had other content. Nothing was done now.",
+            ),
+            Self::InProgress => (
+                "A request for this operation is outstanding",
+                "The operation is still running. Send the same request again after Retry-After.",
+            ),
+            _ => return None,
+        })
+    }
+}
+
 impl From<ErrorKind> for ProblemKind {
     fn from(kind: ErrorKind) -> Self {
         match kind {
@@ -208,15 +235,35 @@ const SOON: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 /// One of the layer's own responses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Problem {
     kind: ProblemKind,
     retry_after: Option<Duration>,
+    /// Where the key is from, or should be.
+    origin: Origin,
+    /// The field of the body to correct.
+    field: Option<String>,
+}
+
+impl Problem {
+    fn new(kind: ProblemKind, retry_after: Option<Duration>) -> Self {
+        Self { kind, retry_after, origin: Origin::Header, field: None }
+    }
+
+    /// The same problem, of a key from there.
+    pub(super) fn of(self, origin: Origin) -> Self {
+        Self { origin, ..self }
+    }
+
+    /// The same problem, with this field to correct.
+    pub(super) fn about(self, field: Option<String>) -> Self {
+        Self { field, ..self }
+    }
 }
 
 impl From<ProblemKind> for Problem {
     fn from(kind: ProblemKind) -> Self {
-        Self { kind, retry_after: kind.is_retryable().then_some(SOON) }
+        Self::new(kind, kind.is_retryable().then_some(SOON))
     }
 }
 
@@ -228,7 +275,7 @@ impl From<&Error> for Problem {
             false => ProblemKind::from(error.kind()),
         };
         let wait = || error.retry_after().unwrap_or(SOON).min(LONGEST_WAIT);
-        Self { kind, retry_after: kind.is_retryable().then(wait) }
+        Self::new(kind, kind.is_retryable().then(wait))
     }
 }
 
@@ -240,18 +287,24 @@ struct Details<'a> {
     detail: &'a str,
     code: &'a str,
     retryable: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    field: Option<String>,
 }
 
 impl Problem {
     pub(super) fn into_response(self, config: &Config) -> Response<Body> {
-        let Self { kind, retry_after } = self;
-        let (code, (title, detail)) = (kind.code(), kind.title_and_detail());
+        let Self { kind, retry_after, origin, field } = self;
+        let code = kind.code();
+        let (title, detail) = match origin {
+            Origin::Header => kind.title_and_detail(),
+            Origin::Request => kind.without_header().unwrap_or(kind.title_and_detail()),
+        };
         let said = config.statuses.iter().rev().find(|(of, _)| *of == kind);
         let status = said.map_or(kind.status(), |(_, status)| *status);
         let page = &config.documentation;
         let r#type = format!("{page}#{code}");
         let retryable = kind.is_retryable();
-        let details = Details { r#type, title, status: status.as_u16(), detail, code, retryable };
+        let details = Details { r#type, title, status: status.as_u16(), detail, code, retryable, field };
         // Plain fields always serialise. If they didn't, the body would be empty, and the status would still be
         // right.
         let mut response = Response::new(Body::Text(serde_json::to_string(&details).unwrap_or_default()));

@@ -1,48 +1,18 @@
 //! The fingerprint of a request: the parts that must match when its key is used again.
 
-use std::{any::Any, borrow::Cow};
+use std::borrow::Cow;
 
 use http::{header, request::Parts};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use lambda_http::{RequestExt, aws_lambda_events::query_map::QueryMap, request::RequestContext};
 
-use super::{config::Config, problem::ProblemKind};
+use super::config::Config;
 use crate::{
     fingerprint::{Fingerprint, FingerprintBuilder},
     selector,
 };
 
-/// The request's fingerprint, and its body unchanged.
-///
-/// # Errors
-///
-/// The problem for a body that is too large or breaks off.
-pub(super) async fn fingerprinted<B>(
-    config: &Config,
-    parts: &Parts,
-    body: B,
-) -> Result<(Fingerprint, B), ProblemKind>
-where
-    B: http_body::Body + From<Vec<u8>> + 'static,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-{
-    // Lambda passes whole bodies, as text or as bytes, and a handler may distinguish them, so the body keeps
-    // its form.
-    if let Some(whole) = (&body as &dyn Any).downcast_ref::<lambda_http::Body>() {
-        if whole.len() > config.max_body {
-            return Err(ProblemKind::BodyTooLarge);
-        }
-        return Ok((fingerprint(config, parts, whole), body));
-    }
-    let bytes = match Limited::new(body, config.max_body).collect().await {
-        Ok(collected) => collected.to_bytes(),
-        Err(error) if error.is::<LengthLimitError>() => return Err(ProblemKind::BodyTooLarge),
-        Err(_) => return Err(ProblemKind::BodyUnreadable),
-    };
-    Ok((fingerprint(config, parts, &bytes), Vec::from(bytes).into()))
-}
-
-fn fingerprint(config: &Config, parts: &Parts, body: &[u8]) -> Fingerprint {
+/// The fingerprint of a request with this body.
+pub(super) fn fingerprint(config: &Config, parts: &Parts, body: &[u8]) -> Fingerprint {
     let builder = Fingerprint::builder("http").part("method", parts.method.as_str());
     let mut builder =
         if config.api_name.is_some() { portable_path(builder, parts) } else { path(builder, parts) };
@@ -62,7 +32,7 @@ fn fingerprint(config: &Config, parts: &Parts, body: &[u8]) -> Fingerprint {
 }
 
 /// Whether the type is JSON (RFC 6839, section 3.1), or the client sent none.
-fn may_be_json(parts: &Parts) -> bool {
+pub(super) fn may_be_json(parts: &Parts) -> bool {
     let Some(content_type) = parts.headers.get(header::CONTENT_TYPE) else { return true };
     let essence = content_type.to_str().unwrap_or_default().split(';').next().unwrap_or_default();
     let essence = essence.trim().to_ascii_lowercase();

@@ -1,0 +1,312 @@
+//! The payload of an event from a known source: the part that a retry repeats, without what the delivery adds.
+
+use std::{borrow::Cow, collections::BTreeMap};
+
+use serde::Deserialize;
+use serde_json::{Value, value::RawValue};
+
+use crate::{
+    fingerprint::{Fingerprint, FingerprintBuilder},
+    lambda::{
+        batch::source_arn,
+        identity::{cookies, is_credential, without_session},
+    },
+};
+
+/// Each known source's events have one of these fields.
+const NAMES: [&str; 3] = ["\"requestContext\"", "\"detail-type\"", "\"Records\""];
+
+/// The fingerprint of the event's payload, if the event is from a known source; the table is in
+/// [the module](super). `None` means that the whole event counts.
+///
+/// An event with a field twice is from no known source, so all of it counts.
+pub(super) fn fingerprint(event: &RawValue) -> Option<Fingerprint> {
+    // Spares other events the parsing.
+    if !NAMES.iter().any(|name| event.get().contains(name)) {
+        return None;
+    }
+    let event: Event<'_> = serde_json::from_str(event.get()).ok()?;
+    let begun = Fingerprint::builder("payload of an event");
+    Some(
+        of_http(&event, &begun)
+            .or_else(|| of_event_bus(&event, &begun))
+            .or_else(|| of_records(&event, begun))?
+            .finish(),
+    )
+}
+
+/// The fields of every known source. None of them has two sources' fields.
+#[derive(Deserialize)]
+#[serde(bound(deserialize = "'de: 'e"))]
+struct Event<'e> {
+    #[serde(rename = "requestContext", borrow)]
+    context: Option<&'e RawValue>,
+    #[serde(rename = "httpMethod", alias = "method", borrow)]
+    method: Option<&'e RawValue>,
+    #[serde(alias = "rawPath", borrow)]
+    path: Option<&'e RawValue>,
+    #[serde(rename = "queryStringParameters", borrow)]
+    query: Option<&'e RawValue>,
+    #[serde(rename = "multiValueQueryStringParameters", borrow)]
+    repeated_query: Option<&'e RawValue>,
+    #[serde(borrow)]
+    headers: Option<&'e RawValue>,
+    #[serde(rename = "multiValueHeaders", borrow)]
+    repeated_headers: Option<&'e RawValue>,
+    #[serde(borrow)]
+    cookies: Option<&'e RawValue>,
+    #[serde(borrow)]
+    body: Option<&'e RawValue>,
+    #[serde(rename = "isBase64Encoded", borrow)]
+    is_base64: Option<&'e RawValue>,
+
+    #[serde(borrow)]
+    source: Option<&'e RawValue>,
+    #[serde(borrow)]
+    account: Option<&'e RawValue>,
+    #[serde(rename = "detail-type", borrow)]
+    detail_type: Option<&'e RawValue>,
+    #[serde(borrow)]
+    time: Option<&'e RawValue>,
+    #[serde(borrow)]
+    resources: Option<&'e RawValue>,
+    #[serde(borrow)]
+    detail: Option<&'e RawValue>,
+
+    #[serde(rename = "Records", borrow)]
+    records: Option<Vec<&'e RawValue>>,
+}
+
+/// API Gateway, a function URL, a load balancer and VPC Lattice: the request, and who sent it.
+fn of_http(event: &Event<'_>, begun: &FingerprintBuilder) -> Option<FingerprintBuilder> {
+    let raw = event.context?;
+    let context: Value = serde_json::from_str(raw.get()).ok()?;
+    let of_http_api = context.pointer("/http/method");
+    let route = context.get("routeKey");
+    if event.method.is_none() && of_http_api.is_none() && route.is_none() {
+        return None;
+    }
+    let text = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or_default().to_owned();
+    let builder = begun
+        .clone()
+        .part("kind", "http")
+        .value("method", event.method)
+        .part("method", text(of_http_api))
+        .part("route", text(route))
+        .value("path", event.path)
+        .value("query", event.query)
+        .value("query", event.repeated_query)
+        .content("body", event.body)
+        .value("base64", event.is_base64);
+    let mut senders = verified(&context);
+    // An issuer alone names no sender.
+    if senders.iter().all(|(name, _)| name.ends_with("/iss") || name.ends_with("/issuerDN")) {
+        // The handler may check these: another sender's request isn't a retry of this one.
+        senders.extend(credentials(event)?);
+        senders.extend(unnamed(&context));
+    }
+    Some(
+        senders
+            .into_iter()
+            .fold(builder, |builder, (name, value)| builder.part("sender", name).part("is", value)),
+    )
+}
+
+/// The sender that the front end verified, by the names that stay the same when a token is refreshed or a role has
+/// another session. See `lambda::http::verified_caller`, which needs the feature `http`.
+fn verified(context: &Value) -> Vec<(String, String)> {
+    const NAMES: [&str; 17] = [
+        "/authorizer/jwt/claims/iss",
+        "/authorizer/jwt/claims/sub",
+        "/authorizer/claims/iss",
+        "/authorizer/claims/sub",
+        "/authorizer/principalId",
+        "/authorizer/lambda",
+        "/authorizer/iam/cognitoIdentity/identityId",
+        "/authorizer/iam/callerId",
+        "/authorizer/iam/userArn",
+        "/identity/cognitoIdentityId",
+        "/identity/caller",
+        "/identity/userArn",
+        "/identity/clientCert/issuerDN",
+        "/identity/clientCert/subjectDN",
+        "/authentication/clientCert/issuerDN",
+        "/authentication/clientCert/subjectDN",
+        "/identity/principal",
+    ];
+    let named = NAMES.iter().filter_map(|name| match context.pointer(name)? {
+        Value::Null => None,
+        Value::String(id) if id.is_empty() => None,
+        Value::String(id) => Some(((*name).to_owned(), without_session(id).to_owned())),
+        other => Some(((*name).to_owned(), other.to_string())),
+    });
+    named.collect()
+}
+
+/// The rest of an authorizer's context, where none of its known fields names a sender. It leaves out the latency.
+fn unnamed(context: &Value) -> Option<(String, String)> {
+    let mut authorizer = context.get("authorizer")?.as_object()?.clone();
+    authorizer.remove("integrationLatency");
+    (!authorizer.is_empty()).then(|| ("/authorizer".to_owned(), Value::Object(authorizer).to_string()))
+}
+
+/// The headers that carry a credential. `None` if they can't be read.
+fn credentials(event: &Event<'_>) -> Option<Vec<(String, String)>> {
+    let mut headers = BTreeMap::<String, Value>::new();
+    if let Some(raw) = event.headers.or(event.repeated_headers) {
+        headers = serde_json::from_str(raw.get()).ok()?;
+    }
+    if let Some(raw) = event.cookies {
+        headers.insert("cookie".to_owned(), serde_json::from_str(raw.get()).ok()?);
+    }
+    let mut carried = Vec::new();
+    for (name, value) in headers {
+        let name = name.to_ascii_lowercase();
+        let values = match &value {
+            Value::Array(values) => values.as_slice(),
+            one => std::slice::from_ref(one),
+        };
+        for value in values.iter().filter_map(Value::as_str) {
+            match name.as_str() {
+                "cookie" => carried.extend(cookies(value).map(|cookie| (name.clone(), cookie.to_owned()))),
+                _ if is_credential(&name) => carried.push((name.clone(), value.to_owned())),
+                _ => {}
+            }
+        }
+    }
+    carried.sort();
+    Some(carried)
+}
+
+/// EventBridge and its scheduler: the detail, and where it's from.
+fn of_event_bus(event: &Event<'_>, begun: &FingerprintBuilder) -> Option<FingerprintBuilder> {
+    let (Some(_), Some(of), Some(_)) = (event.source, event.detail_type, event.detail) else { return None };
+    // A schedule's events differ only in the time for which each is scheduled.
+    let scheduled_for = event.time.filter(|_| of.get() == r#""Scheduled Event""#);
+    Some(
+        begun
+            .clone()
+            .part("kind", "event bus")
+            .value("source", event.source)
+            .value("account", event.account)
+            .value("type", event.detail_type)
+            .value("time", scheduled_for)
+            .value("resources", event.resources)
+            .value("detail", event.detail),
+    )
+}
+
+/// SNS, SQS, Kinesis, DynamoDB Streams and S3: the content of each record, and where it's from.
+fn of_records(event: &Event<'_>, begun: FingerprintBuilder) -> Option<FingerprintBuilder> {
+    let records = event.records.as_ref()?;
+    records.iter().try_fold(begun.part("kind", "records"), |builder, raw| {
+        let record: Record<'_> = serde_json::from_str(raw.get()).ok()?;
+        record.add_to(builder.part("source", record.source.as_deref()?).part("from", source_arn(raw)))
+    })
+}
+
+#[derive(Deserialize)]
+#[serde(bound(deserialize = "'de: 'e"))]
+struct Record<'e> {
+    /// SNS capitalises it.
+    #[serde(rename = "eventSource", alias = "EventSource", borrow)]
+    source: Option<Cow<'e, str>>,
+    #[serde(rename = "eventName", borrow)]
+    name: Option<&'e RawValue>,
+    #[serde(rename = "Sns", borrow)]
+    sns: Option<Sns<'e>>,
+    #[serde(borrow)]
+    body: Option<&'e RawValue>,
+    #[serde(borrow)]
+    kinesis: Option<Kinesis<'e>>,
+    #[serde(borrow)]
+    dynamodb: Option<Change<'e>>,
+    #[serde(borrow)]
+    s3: Option<S3<'e>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Sns<'e> {
+    #[serde(borrow)]
+    topic_arn: Option<&'e RawValue>,
+    #[serde(borrow)]
+    subject: Option<&'e RawValue>,
+    #[serde(borrow)]
+    message: Option<&'e RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Kinesis<'e> {
+    #[serde(borrow)]
+    data: Option<&'e RawValue>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Change<'e> {
+    #[serde(borrow)]
+    keys: Option<&'e RawValue>,
+    #[serde(borrow)]
+    new_image: Option<&'e RawValue>,
+    #[serde(borrow)]
+    old_image: Option<&'e RawValue>,
+}
+
+#[derive(Deserialize)]
+struct S3<'e> {
+    #[serde(borrow)]
+    bucket: Option<Bucket<'e>>,
+    #[serde(borrow)]
+    object: Option<&'e RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Bucket<'e> {
+    #[serde(borrow)]
+    name: Option<&'e RawValue>,
+}
+
+impl Record<'_> {
+    /// Adds the record's content, if its source is known.
+    fn add_to(&self, builder: FingerprintBuilder) -> Option<FingerprintBuilder> {
+        if let Some(sns) = &self.sns {
+            let builder = builder.value("topic", sns.topic_arn).value("subject", sns.subject);
+            return Some(builder.content("message", sns.message));
+        }
+        if let Some(kinesis) = &self.kinesis {
+            return Some(builder.value("data", kinesis.data));
+        }
+        if let Some(change) = &self.dynamodb {
+            let builder = builder.value("name", self.name).value("keys", change.keys);
+            return Some(builder.value("new", change.new_image).value("old", change.old_image));
+        }
+        if let Some(s3) = &self.s3 {
+            let bucket = s3.bucket.as_ref().and_then(|bucket| bucket.name);
+            let builder = builder.value("name", self.name).value("bucket", bucket);
+            return Some(builder.value("object", s3.object));
+        }
+        if self.source.as_deref() != Some("aws:sqs") {
+            return None;
+        }
+        Some(builder.content("body", self.body))
+    }
+}
+
+impl FingerprintBuilder {
+    /// Adds a field's value, or its absence.
+    fn value(self, label: &str, value: Option<&RawValue>) -> Self {
+        match value {
+            Some(value) => self.json_or_bytes(label, value.get()),
+            None => self.part("absent", label),
+        }
+    }
+
+    /// Adds a text by its content, which is JSON or not.
+    fn content(self, label: &str, text: Option<&RawValue>) -> Self {
+        match text.map(|text| serde_json::from_str::<String>(text.get())) {
+            Some(Ok(content)) => self.json_or_bytes(label, content),
+            _ => self.value(label, text),
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Keys that the layer takes from the request, where the client sends no header.
+
+use std::{any::Any, fmt};
+
+use ::http::request::Parts;
+use bytes::Bytes;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde_json::value::RawValue;
+
+use super::{
+    BoxError, HttpLayer,
+    config::Predicate,
+    problem::{Problem, ProblemKind},
+    request::may_be_json,
+};
+use crate::{
+    error::{Error, ErrorKind},
+    key::Key,
+    key_fields::KeyFields,
+    lambda::event::IntoKey,
+    observe,
+};
+
+/// The source of a key for requests without the header: [`KeyFields`] of the JSON body, or a closure over the
+/// request and its body. See [`HttpLayer::key`].
+pub trait RequestKey: Send + Sync + 'static {
+    /// The request's key, if it has one.
+    ///
+    /// # Errors
+    ///
+    /// If there is a key, but it isn't valid, or if the body can't be searched for it: the client gets 400 and
+    /// `key-invalid`.
+    fn key_of(&self, request: &Parts, body: &[u8]) -> Result<Option<Key>, Error>;
+
+    /// The field that the client has to correct when there's no valid key, for the problem's `field`.
+    fn field_to_correct(&self, _body: &[u8]) -> Option<String> {
+        None
+    }
+}
+
+impl RequestKey for KeyFields {
+    fn key_of(&self, request: &Parts, body: &[u8]) -> Result<Option<Key>, Error> {
+        // Clients send JSON with other types too, such as `text/plain`: the fields count there as well. A form or
+        // a file has none.
+        let is_json = || serde_json::from_slice::<&RawValue>(body).is_ok();
+        if body.trim_ascii().is_empty() || !(may_be_json(request) || is_json()) {
+            return Ok(None);
+        }
+        KeyFields::key_of(self, body)
+    }
+
+    fn field_to_correct(&self, body: &[u8]) -> Option<String> {
+        KeyFields::field_to_correct(self, body).map(|field| field.as_str().to_owned())
+    }
+}
+
+impl<F, K> RequestKey for F
+where
+    F: Fn(&Parts, &[u8]) -> K + Send + Sync + 'static,
+    K: IntoKey,
+{
+    fn key_of(&self, request: &Parts, body: &[u8]) -> Result<Option<Key>, Error> {
+        self(request, body).into_key()
+    }
+}
+
+impl fmt::Debug for dyn RequestKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RequestKey")
+    }
+}
+
+/// Where a key is from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// The header.
+    #[default]
+    Header,
+    /// The API's [`RequestKey`].
+    Request,
+}
+
+impl Origin {
+    /// The entry point's name in the scope. It separates the two: the header `17` and the field `17` are two
+    /// operations.
+    pub(super) fn via(self) -> &'static str {
+        match self {
+            Self::Header => "http",
+            Self::Request => "http-body",
+        }
+    }
+}
+
+/// A request's body, and its key if it has one.
+pub(super) struct Keyed<B> {
+    pub(super) key: Option<(Key, Origin)>,
+    pub(super) body: Payload<B>,
+}
+
+/// A request's body. The layer reads it once: for the key, or else for the fingerprint.
+pub(super) enum Payload<B> {
+    Unread(B),
+    /// Lambda's own type, which is whole, and stays text or bytes as it came.
+    Whole(B),
+    Read(Bytes),
+}
+
+impl<B> Payload<B>
+where
+    B: http_body::Body + From<Vec<u8>> + 'static,
+    B::Error: Into<BoxError>,
+{
+    /// Reads the body, unless it's been read.
+    ///
+    /// # Errors
+    ///
+    /// The problem for a body that is too large or breaks off.
+    pub(super) async fn read(self, most: usize) -> Result<Self, ProblemKind> {
+        let Self::Unread(body) = self else { return Ok(self) };
+        // Lambda passes whole bodies, as text or as bytes, and a handler may distinguish them, so the body keeps
+        // its form.
+        if let Some(whole) = whole(&body) {
+            return if whole.len() > most { Err(ProblemKind::BodyTooLarge) } else { Ok(Self::Whole(body)) };
+        }
+        match Limited::new(body, most).collect().await {
+            Ok(collected) => Ok(Self::Read(collected.to_bytes())),
+            Err(error) if error.is::<LengthLimitError>() => Err(ProblemKind::BodyTooLarge),
+            Err(_) => Err(ProblemKind::BodyUnreadable),
+        }
+    }
+
+    /// The body's bytes; none if it hasn't been read.
+    pub(super) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Unread(body) | Self::Whole(body) => whole(body).unwrap_or_default(),
+            Self::Read(bytes) => bytes,
+        }
+    }
+
+    /// The body, for the handler.
+    pub(super) fn into_body(self) -> B {
+        match self {
+            Self::Unread(body) | Self::Whole(body) => body,
+            Self::Read(bytes) => Vec::from(bytes).into(),
+        }
+    }
+}
+
+/// The bytes of a body of Lambda's own type.
+fn whole<B: 'static>(body: &B) -> Option<&[u8]> {
+    (body as &dyn Any).downcast_ref::<lambda_http::Body>().map(|body| &**body)
+}
+
+impl HttpLayer {
+    /// The request's key, if it has one and its method is protected: from the header, or else from the API's own
+    /// source.
+    ///
+    /// # Errors
+    ///
+    /// The problem for a key that's required and missing, or can't be read, and for a body that can't be read.
+    pub(super) async fn keyed<B>(&self, parts: &Parts, body: B) -> Result<Keyed<B>, Problem>
+    where
+        B: http_body::Body + From<Vec<u8>> + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let body = Payload::Unread(body);
+        let passes = |passes: &Predicate| passes(parts);
+        if !self.config.methods.contains(&parts.method) || self.config.passes.as_ref().is_some_and(passes) {
+            return Ok(Keyed { key: None, body });
+        }
+        let refused = |error: &Error, origin| {
+            observe::refused_unasked(error);
+            Problem::from(error).of(origin)
+        };
+        let of_header =
+            self.config.keys.read(&parts.headers).map_err(|error| refused(&error, Origin::Header))?;
+        let (key, body) = match (of_header, &self.config.key) {
+            (Some(key), _) => (Some((key, Origin::Header)), body),
+            (None, None) => (None, body),
+            (None, Some(source)) => {
+                let body = body.read(self.config.max_body).await?;
+                let key = source.key_of(parts, body.bytes()).map_err(|error| {
+                    let field = source.field_to_correct(body.bytes());
+                    refused(&unusable(error), Origin::Request).about(field)
+                })?;
+                (key.map(|key| (key, Origin::Request)), body)
+            }
+        };
+        if key.is_none() && self.config.required.as_ref().is_some_and(|is_required| is_required(parts)) {
+            return Err(match &self.config.key {
+                None => refused(&missing("the request has no Idempotency-Key header"), Origin::Header),
+                Some(source) => refused(&missing("the request has no key"), Origin::Request)
+                    .about(source.field_to_correct(body.bytes())),
+            });
+        }
+        Ok(Keyed { key, body })
+    }
+}
+
+fn missing(message: &'static str) -> Error {
+    Error::new(ErrorKind::MissingKey, message)
+}
+
+/// The body isn't the API's mistake but the client's.
+fn unusable(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::Invalid => Error::new(ErrorKind::InvalidKey, error.to_string()),
+        _ => error,
+    }
+}

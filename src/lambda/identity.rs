@@ -1,0 +1,52 @@
+//! Whose request it is: what the HTTP layer and the event layer know about it in common.
+
+/// Headers that carry a credential, in lower case.
+const CREDENTIALS: [&str; 7] = [
+    "authorization",
+    "proxy-authorization",
+    "x-api-key",
+    "x-auth-token",
+    "client-cert",
+    "x-forwarded-client-cert",
+    "x-amz-security-token",
+];
+
+/// Load balancers write these groups: the session of an OpenID Connect login (`x-amzn-oidc-*`), and the client's
+/// certificate (`x-amzn-mtls-clientcert*`). A function can't tell whether its load balancer wrote them or the client
+/// did, so they name no caller, but they count.
+const PREFIXES: [&str; 2] = ["x-amzn-oidc-", "x-amzn-mtls-clientcert"];
+
+/// A load balancer's stickiness cookies: they choose a target, and don't authenticate the client ("Sticky
+/// sessions", Elastic Load Balancing user guides).
+const LOAD_BALANCER_COOKIES: [&str; 6] =
+    ["AWSALB", "AWSALBCORS", "AWSALBTG", "AWSALBTGCORS", "AWSELB", "AWSELBCORS"];
+
+/// Whether the header of this name, in lower case, carries a credential. A cookie isn't among them.
+pub(super) fn is_credential(header: &str) -> bool {
+    CREDENTIALS.contains(&header) || PREFIXES.iter().any(|prefix| header.starts_with(prefix))
+}
+
+/// The pairs of a `Cookie` header, without a load balancer's.
+pub(super) fn cookies(header: &str) -> impl Iterator<Item = &str> {
+    let pairs = header.split(';').map(str::trim).filter(|pair| !pair.is_empty());
+    pairs.filter(|pair| !LOAD_BALANCER_COOKIES.contains(&cookie_name(pair)))
+}
+
+/// The name of a cookie's pair.
+pub(super) fn cookie_name(pair: &str) -> &str {
+    pair.split_once('=').map_or(pair, |(name, _)| name.trim())
+}
+
+/// A role's id without its session, whose name differs between sessions. `AROA…:session` becomes the role's
+/// unique id, and `arn:aws:sts::account:assumed-role/role/session` loses the session ("IAM identifiers", IAM
+/// user guide). In other ids the part after a colon identifies the caller: `account:name` is a federated user.
+pub(super) fn without_session(id: &str) -> &str {
+    let role = if id.starts_with("AROA") {
+        id.split_once(':').map(|(role, _)| role)
+    } else if id.contains(":assumed-role/") {
+        id.rsplit_once('/').map(|(role, _)| role)
+    } else {
+        None
+    };
+    role.unwrap_or(id)
+}

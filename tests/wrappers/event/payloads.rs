@@ -1,0 +1,307 @@
+//! What's compared by default: the payload of each source's events, without what the delivery adds.
+
+use lambda_idempotency::{Replay, lambda::event::EventLayer};
+use serde_json::{Value, json};
+
+use super::*;
+
+fn parsed(text: &str) -> Value {
+    serde_json::from_str(text).unwrap()
+}
+
+/// An event of a front end, and a client's retry of the same request.
+fn front_ends() -> Vec<(&'static str, Value, Value)> {
+    macro_rules! pair {
+        ($name:literal) => {
+            (
+                $name,
+                parsed(include_str!(concat!("../../../events/payments/", $name, ".json"))),
+                parsed(include_str!(concat!("../../../events/payments/", $name, "-again.json"))),
+            )
+        };
+    }
+    let mut all = vec![pair!("http-api"), pair!("rest-api"), pair!("function-url"), pair!("alb")];
+    for (_, _, again) in &mut all {
+        again["headers"]["traceparent"] = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".into();
+        again["headers"]["user-agent"] = "shop/2.5".into();
+    }
+    all
+}
+
+/// The event as a delivery. Only the request is secret: the recording has the names of paths and sources.
+fn sent(event: &Value) -> LambdaEvent<Box<RawValue>> {
+    recording::secrets(|secrets| secrets.add_http(event));
+    LambdaEvent::new(serde_json::value::to_raw_value(event).unwrap(), Context::default())
+}
+
+/// The order in the body.
+fn by_order(event: &Value) -> Result<Key, Error> {
+    Key::new(parsed(event["body"].as_str().unwrap())["order_id"].as_str().unwrap())
+}
+
+struct Function<F> {
+    layer: EventLayer<Value, F>,
+    runs: Runs,
+}
+
+impl<F: lambda_idempotency::lambda::event::EventKey<Value>> Function<F> {
+    fn new(layer: EventLayer<Value, F>) -> Self {
+        Self { layer, runs: Runs::default() }
+    }
+
+    /// The number of runs after this delivery, or the refusal.
+    async fn runs_after(&self, event: &Value) -> Result<usize, ErrorKind> {
+        let runs = self.runs.clone();
+        let handler = service_fn(move |_: LambdaEvent<Value>| {
+            let nth = runs.next();
+            async move { Ok::<_, lambda_runtime::Error>(json!({ "nth": nth })) }
+        });
+        let answer = self.layer.layer(handler).oneshot(sent(event)).await;
+        match kind_of(&answer) {
+            Some(kind) => Err(kind),
+            None => answer.map(|_| self.runs.count()).map_err(|error| panic!("{error:?}")),
+        }
+    }
+}
+
+#[tokio::test]
+async fn clients_retries_replay_on_every_front_end() {
+    for (name, first, again) in front_ends() {
+        let function = Function::new(idempotency().events(by_order));
+        assert_eq!(function.runs_after(&first).await, Ok(1));
+        assert_eq!(function.runs_after(&again).await, Ok(1), "{name}");
+        let mut formatted = again.clone();
+        let body = parsed(again["body"].as_str().unwrap());
+        formatted["body"] = serde_json::to_string_pretty(&body).unwrap().into();
+        assert_eq!(function.runs_after(&formatted).await, Ok(1), "{name}");
+
+        let whole = Function::new(idempotency().events(by_order).fingerprint_fields([""]).unwrap());
+        assert_eq!(whole.runs_after(&first).await, Ok(1));
+        assert_eq!(whole.runs_after(&again).await, Err(ErrorKind::Mismatch), "{name}: the whole event");
+    }
+}
+
+#[cfg(feature = "jmespath")]
+#[tokio::test]
+async fn field_keys_of_requests_replay_retries() {
+    for (name, first, again) in front_ends() {
+        let by_fields = KeyFields::new(["json(body).order_id"]).unwrap();
+        let function = Function::new(idempotency().events_by(by_fields));
+        for event in [&first, &again] {
+            assert_eq!(function.runs_after(event).await, Ok(1), "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn other_requests_are_mismatches() {
+    for (name, first, again) in front_ends() {
+        let function = Function::new(idempotency().events(by_order));
+        function.runs_after(&first).await.unwrap();
+        let with = |pointer: &str, value: &str| {
+            let mut other = again.clone();
+            if let Some(place) = other.pointer_mut(pointer) {
+                *place = value.into();
+            }
+            other
+        };
+        let body = first["body"].as_str().unwrap().replace("1250", "1251");
+        let mut signed = again.clone();
+        signed["headers"]["Authorization"] = "Bearer c4n4ry-another-callers-token".into();
+        let of_another = match name {
+            "rest-api" => with("/requestContext/identity/caller", "AROA2FQX7T5ZK4ANOTHER:checkout-7f3a"),
+            "alb" => signed.clone(),
+            _ => with("/requestContext/authorizer/iam/callerId", "AROA2FQX7T5ZK4ANOTHER:checkout-7f3a"),
+        };
+        let mut queried = again.clone();
+        queried["queryStringParameters"] = json!({"dry": "run"});
+        for other in [
+            with("/body", &body),
+            with("/path", "/refunds"),
+            with("/rawPath", "/refunds"),
+            with("/httpMethod", "PATCH"),
+            with("/requestContext/http/method", "PATCH"),
+            of_another,
+            queried,
+        ] {
+            let expected = if other == again { Ok(1) } else { Err(ErrorKind::Mismatch) };
+            assert_eq!(function.runs_after(&other).await, expected, "{name}: {other}");
+        }
+        // A refreshed token, where the front end names the caller.
+        let expected = if name == "alb" { Err(ErrorKind::Mismatch) } else { Ok(1) };
+        assert_eq!(function.runs_after(&signed).await, expected, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn tokens_and_cookies_name_unverified_senders() {
+    let (_, mut first, mut again) = front_ends().pop().unwrap();
+    first["headers"]["cookie"] = "session=c4n4ry-session-a; AWSALB=c4n4ry-one".into();
+    again["headers"]["cookie"] = "AWSALB=c4n4ry-two; session=c4n4ry-session-a".into();
+    let function = Function::new(idempotency().events(by_order));
+    for event in [&first, &again] {
+        assert_eq!(function.runs_after(event).await, Ok(1));
+    }
+    again["headers"]["cookie"] = "session=c4n4ry-session-b".into();
+    assert_eq!(function.runs_after(&again).await, Err(ErrorKind::Mismatch));
+    // An issuer alone names no sender.
+    let (_, mut first, mut again) = front_ends().remove(0);
+    for event in [&mut first, &mut again] {
+        event["requestContext"]["authorizer"] = json!({"jwt": {"claims": {"iss": "https://c4n4ry-login"}}});
+        event["headers"]["authorization"] = "Bearer c4n4ry-first-token".into();
+    }
+    let function = Function::new(idempotency().events(by_order));
+    for event in [&first, &again] {
+        assert_eq!(function.runs_after(event).await, Ok(1));
+    }
+    again["headers"]["authorization"] = "Bearer c4n4ry-second-token".into();
+    assert_eq!(function.runs_after(&again).await, Err(ErrorKind::Mismatch));
+}
+
+#[tokio::test]
+async fn authorizers_without_names_still_count() {
+    let (_, mut first, mut again) = front_ends().remove(1);
+    for (event, latency) in [(&mut first, 3), (&mut again, 9)] {
+        event["requestContext"]["identity"] = json!({"sourceIp": "203.0.113.24"});
+        event["requestContext"]["authorizer"] = json!({"shop": "c4n4ry-shop", "integrationLatency": latency});
+    }
+    let function = Function::new(idempotency().events(by_order));
+    for event in [&first, &again] {
+        assert_eq!(function.runs_after(event).await, Ok(1));
+    }
+    again["requestContext"]["authorizer"]["shop"] = "c4n4ry-another".into();
+    assert_eq!(function.runs_after(&again).await, Err(ErrorKind::Mismatch));
+}
+
+/// A producer's second event about the same thing has other ids and times. Another payload is a mismatch.
+#[tokio::test]
+async fn repeated_payloads_replay_from_every_source() {
+    macro_rules! event {
+        ($path:literal) => {
+            parsed(include_str!(concat!("../../../events/", $path)))
+        };
+    }
+    let cases: [(Value, &str, &[&str], &str); 6] = [
+        (
+            event!("receipts/event-bridge.json"),
+            "/detail/payment_id",
+            &["/id", "/time"],
+            "/detail/amount_cents",
+        ),
+        (
+            event!("sources/sns.json"),
+            "/Records/0/Sns/Message",
+            &["/Records/0/Sns/MessageId", "/Records/0/Sns/Timestamp", "/Records/0/Sns/Signature"],
+            "/Records/0/Sns/Subject",
+        ),
+        (
+            event!("orders/sqs.json"),
+            "/Records/0/body",
+            &["/Records/0/messageId", "/Records/0/receiptHandle", "/Records/0/attributes/SentTimestamp"],
+            "/Records/1/body",
+        ),
+        (
+            event!("sources/kinesis.json"),
+            "/Records/0/kinesis/partitionKey",
+            &["/Records/0/kinesis/sequenceNumber", "/Records/0/eventID"],
+            "/Records/0/kinesis/data",
+        ),
+        (
+            event!("sources/dynamodb.json"),
+            "/Records/0/dynamodb/Keys/order_id/S",
+            &["/Records/0/dynamodb/SequenceNumber", "/Records/0/eventID"],
+            "/Records/0/dynamodb/NewImage/quantity/N",
+        ),
+        (
+            event!("sources/s3.json"),
+            "/Records/0/s3/object/key",
+            &["/Records/0/eventTime", "/Records/0/responseElements/x-amz-request-id"],
+            "/Records/0/s3/object/eTag",
+        ),
+    ];
+    for (first, key, delivery, payload) in cases {
+        let function = Function::new(idempotency().events_by(KeyFields::new([key]).unwrap()));
+        assert_eq!(function.runs_after(&first).await, Ok(1));
+        let mut again = first.clone();
+        for field in delivery {
+            *again.pointer_mut(field).unwrap() = "another".into();
+        }
+        assert_eq!(function.runs_after(&again).await, Ok(1), "{key}");
+        *again.pointer_mut(payload).unwrap() = "another".into();
+        assert_eq!(function.runs_after(&again).await, Err(ErrorKind::Mismatch), "{key}");
+    }
+}
+
+#[tokio::test]
+async fn s3_notifications_may_be_repeated() {
+    let first = parsed(include_str!("../../../events/sources/s3.json"));
+    let function = Function::new(idempotency().events_by(keys::s3()));
+    let mut again = first.clone();
+    again["Records"][0]["responseElements"]["x-amz-request-id"] = "another".into();
+    for event in [&first, &again] {
+        assert_eq!(function.runs_after(event).await, Ok(1));
+    }
+    again["Records"][0]["s3"]["object"]["size"] = 1.into();
+    assert_eq!(function.runs_after(&again).await, Err(ErrorKind::Mismatch));
+}
+
+/// A schedule's events differ only in their time.
+#[tokio::test]
+async fn schedules_compare_their_time() {
+    let first = parsed(include_str!("../../../events/sources/scheduler.json"));
+    let function = Function::new(idempotency().events_by(KeyFields::new(["/resources/0"]).unwrap()));
+    let mut again = first.clone();
+    again["id"] = "another".into();
+    for event in [&first, &again] {
+        assert_eq!(function.runs_after(event).await, Ok(1));
+    }
+    again["time"] = "2026-11-21T09:00:00Z".into();
+    assert_eq!(function.runs_after(&again).await, Err(ErrorKind::Mismatch));
+}
+
+#[tokio::test]
+async fn hooks_add_fields_to_event_replays() {
+    let idempotency = idempotency();
+    let layer = || idempotency.events(key);
+    let told = layer().on_replay(|replay: &Replay| [("again", true.into()), ("by", replay.attempt().into())]);
+    let handler = |answer: Value| {
+        service_fn(move |_: LambdaEvent<Order>| {
+            let answer = answer.clone();
+            async move { Ok::<_, lambda_runtime::Error>(answer) }
+        })
+    };
+    for (id, answer, replay) in [
+        ("a", json!({"nth": 1}), r#"{"nth":1,"again":true,"by":1}"#),
+        ("b", json!({"by": "hand"}), r#"{"by":"hand","again":true}"#),
+        ("c", json!("text"), r#""text""#),
+    ] {
+        let event = || event(&format!(r#"{{"id":"{id}"}}"#));
+        let plain = answer.to_string();
+        let first = told.layer(handler(answer.clone())).oneshot(event()).await.unwrap();
+        assert_eq!(first.get(), plain, "a first run gets nothing");
+        for _ in 0..2 {
+            assert_eq!(told.layer(handler(Value::Null)).oneshot(event()).await.unwrap().get(), replay);
+        }
+        let stored = layer().layer(handler(Value::Null)).oneshot(event()).await.unwrap();
+        assert_eq!(stored.get(), plain, "nothing is stored");
+    }
+}
+
+#[tokio::test]
+async fn event_hooks_see_recorded_failures() {
+    let builder = Idempotency::builder(empty_store()).function("orders");
+    let idempotency = builder.execution(Execution::AtMostOnce).build().unwrap();
+    let (runs, seen) = (Runs::default(), Runs::default());
+    let counted = seen.clone();
+    let layer = idempotency.events(key).on_replay(move |replay| {
+        assert!(replay.is_failure());
+        counted.next();
+        None
+    });
+    for replays in 0..2 {
+        let error =
+            layer.layer(handler(&runs)).oneshot(event(r#"{"id":"1","fail":true}"#)).await.unwrap_err();
+        assert!(matches!(error, RunError::Recorded(_)), "{error:?}");
+        assert_eq!((runs.count(), seen.count()), (1, replays));
+    }
+}
