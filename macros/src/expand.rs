@@ -37,10 +37,9 @@ fn idempotent(arguments: &Arguments, mut function: Function) -> Result<TokenStre
     let key = &arguments.key;
 
     let (attributes, visibility, body) = (&function.attributes, &function.visibility, &function.body);
-    // With the user's places, so that errors about types point there.
-    let idempotency = quote_spanned!(with.span()=> &(#with));
-    let checked = quote_spanned!(key.span()=> ::lambda_idempotency::Key::new(&(#key))?);
-    let payload = quote_spanned!(compare.span()=> &(#compare));
+    let idempotency = quote_spanned!(at(&with)=> &(#with));
+    let checked = quote_spanned!(at(key)=> ::lambda_idempotency::Key::new(&(#key))?);
+    let payload = quote_spanned!(at(&compare)=> &(#compare));
     let output: ReturnType =
         parse_quote!(-> ::core::result::Result<#value, ::lambda_idempotency::RunError<#error>>);
     function.signature.output = output;
@@ -55,6 +54,11 @@ fn idempotent(arguments: &Arguments, mut function: Function) -> Result<TokenStre
             operation.run::<#value, #error, _, _, _>(key, #payload, || async #body).await
         }
     })
+}
+
+/// The place of the user's tokens, so that errors about types point there. Clippy leaves the macro's own tokens out.
+fn at(tokens: &impl Spanned) -> Span {
+    tokens.span().resolved_at(Span::mixed_site())
 }
 
 /// Where the `Idempotency` is.

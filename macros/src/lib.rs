@@ -78,7 +78,7 @@ use proc_macro::TokenStream;
 /// | argument | what it is | if left out |
 /// |---|---|---|
 /// | `key` | the operation's key: a `Key`, or text that makes one | it's required |
-/// | `compare` | what must match when the key comes again; `()`: nothing | all parameters but `self` and `idempotency` |
+/// | `compare` | what must match if the key comes again; `()`: nothing | all parameters but `self` and `idempotency` |
 /// | `operation` | the operation's name, in quotes | the function's path with dots: `orders.payment.charge` |
 /// | `with` | where the `Idempotency` is | the parameter `idempotency`, or the field `self.idempotency` |
 ///
