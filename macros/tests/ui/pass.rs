@@ -22,6 +22,12 @@ where
     Ok(made)
 }
 
+/// Parameters with the names of the expansion's own variables.
+#[idempotent(key = key)]
+async fn same_names(key: &str, operation: u8, idempotency: &Idempotency) -> Result<usize, io::Error> {
+    Ok(key.len() + usize::from(operation))
+}
+
 trait Charge {
     async fn charge(self, id: String) -> Result<(), lambda_idempotency::RunError<String>>;
 }
