@@ -20,6 +20,10 @@ pub mod idempotency_specification {}
 #[doc = include_str!("guide/callers.md")]
 pub mod callers {}
 
+#[cfg(all(feature = "dynamodb", feature = "http"))]
+#[doc = include_str!("guide/recipes.md")]
+pub mod recipes {}
+
 #[doc = include_str!("guide/own_store.md")]
 #[doc = include_str!("../examples/file_store/store.rs")]
 #[doc = include_str!("guide/own_store_end.md")]

@@ -17,7 +17,7 @@
 //! - typed events: [`Idempotency::events`], for `lambda_runtime`;
 //! - batches, record by record: [`Idempotency::sqs`], [`kinesis`](Idempotency::kinesis) and
 //!   [`dynamodb_stream`](Idempotency::dynamodb_stream);
-//! - one function inside a handler: [`Operation::run`];
+//! - one function inside a handler: [`Operation::run`], or the attribute `#[idempotent]`;
 //! - anything else: [`Operation::begin`] and [`Claim`].
 //!
 //! [`Idempotency::from_env`] takes the table from the environment; [`Idempotency::builder`] takes any
@@ -49,6 +49,7 @@
 //! | `events` | by `http` | the layer and the workers for `lambda_runtime`: typed events; SQS, Kinesis, DynamoDB Streams |
 //! | `sqs` | no | hides an SQS message that another delivery is processing until that one's lease ends |
 //! | `jmespath` | no | JMESPath expressions in a [`Selector`] |
+//! | `macros` | no | the attribute `#[idempotent]`, the short form of [`Operation::run`] |
 //! | `client` | no | the module `client`: a `reqwest` client that keeps one key over all attempts |
 //! | `redis` | no | the Redis and Valkey store; needs no AWS crate |
 //! | `postgres` | no | the PostgreSQL store, and the record in the handler's own transaction |
@@ -114,6 +115,8 @@ pub use idempotency::{Builder, Idempotency, Operation, Resolution, Resolved};
 pub use invocation::Invocation;
 pub use key::{Key, Scope, StoredKey};
 pub use key_fields::KeyFields;
+#[cfg(feature = "macros")]
+pub use lambda_idempotency_macros::idempotent;
 #[cfg(feature = "postgres")]
 pub use run::postgres::InTransaction;
 pub use run::{

@@ -5,13 +5,14 @@ use std::{fs, path::Path};
 use testkit::source::root;
 
 /// The repository pages to check.
-const PAGES: [&str; 8] = [
+const PAGES: [&str; 9] = [
     "README.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
     "cli/README.md",
     "docs/performance.md",
+    "docs/powertools.md",
     "rehearsal/README.md",
     "verification/README.md",
 ];

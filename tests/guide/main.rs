@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by a panic")]
 
 mod links;
+mod powertools;
 mod promises;
 
 use std::fs;
@@ -12,7 +13,8 @@ use testkit::source::{read_under, root};
 
 /// The text of every file with tests.
 fn sources() -> String {
-    let folders = ["src", "tests", "examples", "testkit", "rehearsal", "verification", "cli", "functions"];
+    let folders =
+        ["src", "macros", "tests", "examples", "testkit", "rehearsal", "verification", "cli", "functions"];
     folders.map(read_under).into_iter().flatten().map(|(_, text)| text).collect()
 }
 

@@ -1,0 +1,82 @@
+//! The attribute's arguments: `key = order.id, compare = order, operation = "charge", with = app.idempotency`.
+
+use proc_macro2::Span;
+use syn::{
+    Error, Expr, ExprLit, Ident, Lit, LitStr, Result, Token,
+    parse::{Parse, ParseStream},
+};
+
+pub(crate) struct Arguments {
+    pub(crate) key: Expr,
+    pub(crate) compare: Option<Expr>,
+    pub(crate) operation: Option<LitStr>,
+    pub(crate) with: Option<Expr>,
+}
+
+impl Parse for Arguments {
+    fn parse(input: ParseStream<'_>) -> Result<Self> {
+        let (mut key, mut compare, mut operation, mut with) = (None, None, None, None);
+        while !input.is_empty() {
+            let name: Ident = input.parse()?;
+            let is_new = match name.to_string().as_str() {
+                "key" => key.replace(expression(input, &name)?).is_none(),
+                "compare" => compare.replace(expression(input, &name)?).is_none(),
+                "operation" => operation.replace(operation_name(input)?).is_none(),
+                "with" => with.replace(expression(input, &name)?).is_none(),
+                _ => {
+                    let text = format!(
+                        "`{name}` isn't an argument of `idempotent`; it has `key`, `compare`, `operation` and `with`"
+                    );
+                    return Err(Error::new(name.span(), text));
+                }
+            };
+            if !is_new {
+                return Err(Error::new(name.span(), format!("`{name}` is given twice")));
+            }
+            if !input.is_empty() {
+                input.parse::<Token![,]>()?;
+            }
+        }
+        let missing = || {
+            let text = "`key` is missing; say which key the operation has: `#[idempotent(key = order.id)]`";
+            Error::new(Span::call_site(), text)
+        };
+        Ok(Self { key: key.ok_or_else(missing)?, compare, operation, with })
+    }
+}
+
+/// Parses `= EXPRESSION`.
+fn expression(input: ParseStream<'_>, name: &Ident) -> Result<Expr> {
+    input.parse::<Token![=]>()?;
+    let expression: Expr = input.parse()?;
+    // A quoted expression would otherwise be one constant key for all calls.
+    if let Expr::Lit(ExprLit { lit: Lit::Str(text), .. }) = &expression {
+        let said = format!(
+            "a quoted `{name}` is the same text in every call; leave out the quotes: `{name} = {}`",
+            text.value()
+        );
+        return Err(Error::new(text.span(), said));
+    }
+    Ok(expression)
+}
+
+/// Parses `= "NAME"`, and checks it as `Idempotency::operation` does.
+fn operation_name(input: ParseStream<'_>) -> Result<LitStr> {
+    input.parse::<Token![=]>()?;
+    let name: LitStr = input.parse()?;
+    if is_operation_name(&name.value()) {
+        return Ok(name);
+    }
+    let said = format!(
+        "an operation's name has 1 to {LONGEST_NAME} ASCII letters, digits, `-`, `_` and `.`; choose such a name"
+    );
+    Err(Error::new(name.span(), said))
+}
+
+/// The longest name of an operation that `Idempotency::operation` takes, in bytes.
+pub(crate) const LONGEST_NAME: usize = 124;
+
+fn is_operation_name(name: &str) -> bool {
+    let allowed = |sign: char| sign.is_ascii_alphanumeric() || matches!(sign, '-' | '_' | '.');
+    (1..=LONGEST_NAME).contains(&name.len()) && name.chars().all(allowed)
+}

@@ -1,0 +1,131 @@
+//! From the attribute and its function to what a user would write with `Operation::run`.
+
+use proc_macro2::{Span, TokenStream, TokenTree};
+use quote::{ToTokens, quote, quote_spanned};
+use syn::{Error, Ident, Result, ReturnType, parse_quote, spanned::Spanned};
+
+use crate::{
+    arguments::{Arguments, LONGEST_NAME},
+    function::Function,
+};
+
+/// The parameter or field that holds the `Idempotency`, unless `with` names another.
+const IDEMPOTENCY: &str = "idempotency";
+
+pub(crate) fn expand(arguments: TokenStream, function: TokenStream) -> TokenStream {
+    let expanded = syn::parse2::<Function>(function.clone()).and_then(|parsed| {
+        let arguments = syn::parse2(arguments)?;
+        idempotent(&arguments, parsed)
+    });
+    // The function stays after an error, so that its callers don't report one too.
+    expanded.unwrap_or_else(|error| {
+        let error = error.into_compile_error();
+        quote!(#error #function)
+    })
+}
+
+fn idempotent(arguments: &Arguments, mut function: Function) -> Result<TokenStream> {
+    let ident = &function.signature.ident;
+    if function.signature.asyncness.is_none() {
+        return Err(Error::new_spanned(ident, "an idempotent function is `async`; write `async fn`"));
+    }
+    let (value, error) = function.result()?;
+    let (value, error) = (value.clone(), error.clone());
+    let with = with(arguments, &function)?;
+    let (name, check) = operation(arguments, &function)?;
+    let compare = compare(arguments, &function, &with)?;
+    let key = &arguments.key;
+
+    let (attributes, visibility, body) = (&function.attributes, &function.visibility, &function.body);
+    let idempotency = quote_spanned!(at(&with)=> &(#with));
+    let checked = quote_spanned!(at(key)=> ::lambda_idempotency::Key::new(&(#key))?);
+    let payload = quote_spanned!(at(&compare)=> &(#compare));
+    let output: ReturnType =
+        parse_quote!(-> ::core::result::Result<#value, ::lambda_idempotency::RunError<#error>>);
+    function.signature.output = output;
+    let signature = &function.signature;
+    // The closure and its future borrow what the body borrows, and take what it consumes.
+    Ok(quote_spanned! {Span::mixed_site()=>
+        #check
+        #(#attributes)*
+        #visibility #signature {
+            let operation = ::lambda_idempotency::Idempotency::operation(#idempotency, #name)?;
+            let key = #checked;
+            operation.run::<#value, #error, _, _, _>(key, #payload, || async #body).await
+        }
+    })
+}
+
+/// The place of the user's tokens, so that errors about types point there. Clippy leaves the macro's own tokens out.
+fn at(tokens: &impl Spanned) -> Span {
+    tokens.span().resolved_at(Span::mixed_site())
+}
+
+/// Where the `Idempotency` is.
+fn with(arguments: &Arguments, function: &Function) -> Result<TokenStream> {
+    if let Some(with) = &arguments.with {
+        return Ok(with.to_token_stream());
+    }
+    let mut names = function.parameters().filter_map(|(_, name)| name);
+    if let Some(parameter) = names.find(|name| *name == IDEMPOTENCY) {
+        return Ok(parameter.to_token_stream());
+    }
+    if let Some(receiver) = function.signature.receiver() {
+        let this = &receiver.self_token;
+        return Ok(quote!(#this.idempotency));
+    }
+    let text = "where is the `Idempotency`? Add a parameter `idempotency: &Idempotency`, or name another place: \
+                `with = app.idempotency`";
+    Err(Error::new_spanned(&function.signature.ident, text))
+}
+
+/// The operation's name, and an item that checks it when the function is compiled.
+fn operation(arguments: &Arguments, function: &Function) -> Result<(TokenStream, TokenStream)> {
+    if let Some(given) = &arguments.operation {
+        return Ok((given.to_token_stream(), TokenStream::new()));
+    }
+    let (ident, name) = (&function.signature.ident, function.name());
+    // Two types of one module may have methods of one name, which would share their keys.
+    if function.has_receiver() {
+        let text = format!("a method's operation needs a name: `operation = \"{name}\"`");
+        return Err(Error::new_spanned(ident, text));
+    }
+    let path = quote!(::core::concat!(::core::module_path!(), "::", #name));
+    let text = format!(
+        "the path of `{name}` isn't a name for an operation: up to {LONGEST_NAME} ASCII letters. \
+         Name the operation: `operation = \"…\"`"
+    );
+    // An `impl` refuses this item, and with it a function without `self` whose type isn't part of the path.
+    let check = quote_spanned! {ident.span()=>
+        const _: () = ::core::assert!(#path.len() <= #LONGEST_NAME && #path.is_ascii(), #text);
+    };
+    Ok((quote!(#path.replace("::", ".")), check))
+}
+
+/// The payload to compare: by default, all parameters but the one with the `Idempotency`.
+fn compare(arguments: &Arguments, function: &Function, with: &TokenStream) -> Result<TokenStream> {
+    if let Some(compare) = &arguments.compare {
+        return Ok(compare.to_token_stream());
+    }
+    let mut compared: Vec<&Ident> = Vec::new();
+    for (pattern, name) in function.parameters() {
+        match name {
+            Some(name) if names(with, name) => {}
+            Some(name) => compared.push(name),
+            None => {
+                let text = "this parameter has no name to compare it by; say what to compare: `compare = …`";
+                return Err(Error::new_spanned(pattern, text));
+            }
+        }
+    }
+    Ok(match compared.as_slice() {
+        [one] => one.to_token_stream(),
+        all => quote_spanned!(function.signature.paren_token.span.join()=> (#(&#all,)*)),
+    })
+}
+
+/// Says whether `tokens` begin at `name`, as `app.idempotency` begins at `app`.
+fn names(tokens: &TokenStream, name: &Ident) -> bool {
+    let first = tokens.clone().into_iter().find(|token| !matches!(token, TokenTree::Punct(_)));
+    matches!(first, Some(TokenTree::Ident(first)) if first == *name)
+}

@@ -1,0 +1,82 @@
+//! The function that the attribute is on. Its body stays a list of tokens.
+
+use proc_macro2::{Group, TokenStream};
+use quote::{ToTokens, quote};
+use syn::{
+    Attribute, Error, FnArg, GenericArgument, Ident, Pat, PathArguments, Result, ReturnType, Signature,
+    Token, Type, Visibility,
+    ext::IdentExt,
+    parse::{Parse, ParseStream},
+};
+
+pub(crate) struct Function {
+    pub(crate) attributes: Vec<Attribute>,
+    pub(crate) visibility: Visibility,
+    pub(crate) signature: Signature,
+    pub(crate) body: Group,
+}
+
+impl Parse for Function {
+    fn parse(input: ParseStream<'_>) -> Result<Self> {
+        let attributes = input.call(Attribute::parse_outer)?;
+        let visibility = input.parse()?;
+        let signature: Signature = input.parse()?;
+        if input.peek(Token![;]) {
+            return Err(Error::new(
+                input.span(),
+                "`idempotent` needs the function's body; put it on the `impl`",
+            ));
+        }
+        Ok(Self { attributes, visibility, signature, body: input.parse()? })
+    }
+}
+
+impl Function {
+    pub(crate) fn name(&self) -> String {
+        self.signature.ident.unraw().to_string()
+    }
+
+    pub(crate) fn has_receiver(&self) -> bool {
+        self.signature.receiver().is_some()
+    }
+
+    /// The parameters but `self`, each by its name. `None` for a pattern that isn't a single name.
+    pub(crate) fn parameters(&self) -> impl Iterator<Item = (&Pat, Option<&Ident>)> {
+        self.signature.inputs.iter().filter_map(|input| match input {
+            FnArg::Receiver(_) => None,
+            FnArg::Typed(typed) => match &*typed.pat {
+                pattern @ Pat::Ident(named) if named.subpat.is_none() => Some((pattern, Some(&named.ident))),
+                pattern => Some((pattern, None)),
+            },
+        })
+    }
+
+    /// The `T` and the `E` of the return type.
+    pub(crate) fn result(&self) -> Result<(&Type, &Type)> {
+        let text = "an idempotent function returns `Result<T, E>`, written with both types";
+        let ReturnType::Type(_, output) = &self.signature.output else {
+            return Err(Error::new_spanned(&self.signature.ident, text));
+        };
+        types_of_result(output).ok_or_else(|| Error::new_spanned(output, text))
+    }
+}
+
+fn types_of_result(output: &Type) -> Option<(&Type, &Type)> {
+    let Type::Path(path) = output else { return None };
+    let last = path.path.segments.last().filter(|last| last.ident == "Result")?;
+    let PathArguments::AngleBracketed(types) = &last.arguments else { return None };
+    let mut types = types.args.iter();
+    match (types.next(), types.next(), types.next()) {
+        (Some(GenericArgument::Type(value)), Some(GenericArgument::Type(error)), None) => {
+            Some((value, error))
+        }
+        _ => None,
+    }
+}
+
+impl ToTokens for Function {
+    fn to_tokens(&self, tokens: &mut TokenStream) {
+        let Self { attributes, visibility, signature, body } = self;
+        tokens.extend(quote!(#(#attributes)* #visibility #signature #body));
+    }
+}

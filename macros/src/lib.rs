@@ -1,0 +1,113 @@
+//! The attribute macro of [`lambda-idempotency`](https://docs.rs/lambda-idempotency). Use it from there, with
+//! the feature `macros`.
+
+mod arguments;
+mod expand;
+mod function;
+
+use proc_macro::TokenStream;
+
+/// Runs an async function once per key, and answers every later call with its recorded result: the short form
+/// of [`Operation::run`][run].
+///
+/// [run]: https://docs.rs/lambda-idempotency/latest/lambda_idempotency/struct.Operation.html#method.run
+///
+/// ```
+/// use lambda_idempotency::{Idempotency, idempotent, store::memory::MemoryStore};
+/// # use std::cell::Cell;
+///
+/// #[derive(serde::Serialize)]
+/// struct Order {
+///     id: String,
+///     cents: u64,
+/// }
+///
+/// #[idempotent(key = order.id, compare = order)]
+/// async fn charge(order: &Order, gateway: &Gateway, idempotency: &Idempotency) -> Result<String, std::io::Error> {
+///     gateway.charge(order.cents).await
+/// }
+/// # struct Gateway(Cell<u32>);
+/// # impl Gateway {
+/// #     async fn charge(&self, cents: u64) -> Result<String, std::io::Error> {
+/// #         self.0.set(self.0.get() + 1);
+/// #         Ok(format!("receipt for {cents}"))
+/// #     }
+/// # }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let gateway = Gateway(Cell::new(0));
+/// let idempotency = Idempotency::builder(MemoryStore::new()).function("orders").build()?;
+/// let order = Order { id: "order-17".into(), cents: 1250 };
+/// let receipt = charge(&order, &gateway, &idempotency).await?;
+/// // The same order again: answered from the record.
+/// assert_eq!(charge(&order, &gateway, &idempotency).await?, receipt);
+/// # assert_eq!(gateway.0.get(), 1);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// The function is `async` and returns `Result<T, E>`, written with both types. The attribute changes that into
+/// `Result<T, RunError<E>>`; `T` and `E` need what `Operation::run` asks of them. The rest of the signature
+/// stays. This is what the example expands to:
+///
+/// ```
+/// # use lambda_idempotency::{Idempotency, Key, RunError};
+/// # #[derive(serde::Serialize)]
+/// # struct Order { id: String, cents: u64 }
+/// # struct Gateway;
+/// # impl Gateway {
+/// #     async fn charge(&self, cents: u64) -> Result<String, std::io::Error> { Ok(format!("receipt for {cents}")) }
+/// # }
+/// async fn charge(
+///     order: &Order,
+///     gateway: &Gateway,
+///     idempotency: &Idempotency,
+/// ) -> Result<String, RunError<std::io::Error>> {
+///     let operation = idempotency.operation(concat!(module_path!(), "::charge").replace("::", "."))?;
+///     let key = Key::new(&order.id)?;
+///     operation.run(key, &order, || async { gateway.charge(order.cents).await }).await
+/// }
+/// ```
+///
+/// # Arguments
+///
+/// Each is a Rust expression over the parameters, without quotes. The body runs after them, and only once, so it
+/// may borrow any parameter.
+///
+/// | argument | what it is | if left out |
+/// |---|---|---|
+/// | `key` | the operation's key: a `Key`, or text that makes one | it's required |
+/// | `compare` | what must match if the key comes again; `()`: nothing | all parameters but `self` and `idempotency` |
+/// | `operation` | the operation's name, in quotes | the function's path with dots: `orders.payment.charge` |
+/// | `with` | where the `Idempotency` is | the parameter `idempotency`, or the field `self.idempotency` |
+///
+/// The name is part of every stored key. So an operation that's named after its function is a new one when
+/// you move or rename the function. A name of yours avoids that. Functions in an `impl` need one, because the
+/// attribute doesn't see their type. (Without `self`, the compiler's words for that are "`const` items in
+/// this context need a name".) Give a function inside another function one too, since the path leaves out the
+/// outer function.
+///
+/// The payload is borrowed while the body runs. If the body changes or consumes a parameter, compare a clone:
+/// `compare = order.clone()`.
+///
+/// # On a method
+///
+/// ```
+/// use lambda_idempotency::{Idempotency, idempotent};
+///
+/// struct Payments {
+///     idempotency: Idempotency,
+/// }
+///
+/// impl Payments {
+///     #[idempotent(operation = "refund", key = format!("{order}/{line}"))]
+///     async fn refund(&self, order: &str, line: u32) -> Result<u64, std::io::Error> {
+///         Ok(1250)
+///     }
+/// }
+/// ```
+#[proc_macro_attribute]
+pub fn idempotent(arguments: TokenStream, function: TokenStream) -> TokenStream {
+    expand::expand(arguments.into(), function.into()).into()
+}

@@ -1,0 +1,250 @@
+//! Functions with the attribute on the memory store, beside the same work written by hand.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by a panic")]
+
+use std::{
+    cell::{Cell, RefCell},
+    io,
+    rc::Rc,
+    sync::Arc,
+    time::Duration,
+};
+
+use lambda_idempotency::{
+    ErrorKind, Idempotency, Key, RunError, Store, StoredKey, idempotent,
+    store::{
+        BoxFuture, Record, Settlement, StoreError, StoreErrorKind, Write, WriteOutcome, memory::MemoryStore,
+    },
+};
+use serde::Serialize;
+
+#[derive(Clone, Serialize)]
+struct Order {
+    id: String,
+    cents: u64,
+}
+
+fn order(id: &str, cents: u64) -> Order {
+    Order { id: id.into(), cents }
+}
+
+fn memory() -> (MemoryStore, Idempotency) {
+    let store = MemoryStore::new();
+    let idempotency = Idempotency::builder(store.clone()).function("orders").build().unwrap();
+    (store, idempotency)
+}
+
+fn kind<T: std::fmt::Debug, E: std::fmt::Debug>(result: Result<T, RunError<E>>) -> ErrorKind {
+    match result {
+        Err(RunError::Idempotency(error)) => error.kind(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Charges, and counts its runs. It borrows from its caller, and its future isn't `Send`.
+#[idempotent(key = order.id, compare = order)]
+async fn charge(
+    order: &Order,
+    runs: &Rc<Cell<u32>>,
+    log: &mut Vec<String>,
+    idempotency: &Idempotency,
+) -> Result<String, io::Error> {
+    runs.set(runs.get() + 1);
+    tokio::task::yield_now().await;
+    log.push(order.id.clone());
+    if order.cents == 0 {
+        return Err(io::Error::other("nothing to charge"));
+    }
+    let cents: i64 = order.cents.try_into().map_err(io::Error::other)?;
+    Ok(format!("receipt {} for {cents}", runs.get()))
+}
+
+#[tokio::test]
+async fn second_calls_replay_the_first_result() {
+    let (_, idempotency) = memory();
+    let (runs, mut log) = (Rc::default(), Vec::new());
+    for _ in 0..2 {
+        let receipt = charge(&order("17", 1250), &runs, &mut log, &idempotency).await.unwrap();
+        assert_eq!(receipt, "receipt 1 for 1250");
+    }
+    assert_eq!((runs.get(), log.len()), (1, 1));
+    let other = charge(&order("18", 1250), &runs, &mut log, &idempotency).await.unwrap();
+    assert_eq!(other, "receipt 2 for 1250");
+}
+
+#[tokio::test]
+async fn another_payload_is_a_mismatch() {
+    let (_, idempotency) = memory();
+    let (runs, mut log) = (Rc::default(), Vec::new());
+    charge(&order("17", 1250), &runs, &mut log, &idempotency).await.unwrap();
+    let other = charge(&order("17", 1), &runs, &mut log, &idempotency).await;
+    assert_eq!(kind(other), ErrorKind::Mismatch);
+    assert_eq!(runs.get(), 1);
+}
+
+#[tokio::test]
+async fn handler_errors_release_the_key() {
+    let (_, idempotency) = memory();
+    let (runs, mut log) = (Rc::default(), Vec::new());
+    for _ in 0..2 {
+        let failed = charge(&order("17", 0), &runs, &mut log, &idempotency).await;
+        assert!(matches!(failed, Err(RunError::Handler(error)) if error.to_string() == "nothing to charge"));
+    }
+    assert_eq!(runs.get(), 2);
+}
+
+#[tokio::test]
+async fn invalid_keys_run_nothing() {
+    let (_, idempotency) = memory();
+    let (runs, mut log) = (Rc::default(), Vec::new());
+    let failed = charge(&order("", 1250), &runs, &mut log, &idempotency).await;
+    assert_eq!((kind(failed), runs.get()), (ErrorKind::InvalidKey, 0));
+}
+
+/// The attribute's record answers the handwritten call, and the other way round: one name, one stored key, one
+/// fingerprint.
+#[tokio::test]
+async fn expansion_equals_the_handwritten_form() {
+    let (store, idempotency) = memory();
+    let (runs, mut log) = (Rc::default(), Vec::new());
+    let (first, second) = (order("17", 1250), order("18", 900));
+    let by_hand = idempotency.operation("idempotent.charge").unwrap();
+
+    let receipt = charge(&first, &runs, &mut log, &idempotency).await.unwrap();
+    let key = Key::new("17").unwrap();
+    let record = store.read(&by_hand.stored_key(&key)).await.unwrap();
+    assert!(record.is_some(), "the attribute stored another key");
+    let replayed: Result<String, RunError<io::Error>> =
+        by_hand.run(key, &first, || async { panic!("ran again") }).await;
+    assert_eq!(replayed.unwrap(), receipt);
+
+    let key = Key::new("18").unwrap();
+    let said = async || Ok::<_, io::Error>("by hand".to_owned());
+    by_hand.run(key, &second, said).await.unwrap();
+    assert_eq!(charge(&second, &runs, &mut log, &idempotency).await.unwrap(), "by hand");
+    assert_eq!(runs.get(), 1);
+}
+
+struct Payments {
+    idempotency: Arc<Idempotency>,
+    refunded: RefCell<Vec<u64>>,
+}
+
+impl Payments {
+    /// Compares both parameters, and consumes none.
+    #[idempotent(operation = "refund", key = Key::new(format!("{order}/{line}"))?)]
+    async fn refund(&self, order: &str, line: u64) -> Result<usize, io::Error> {
+        self.refunded.borrow_mut().push(line);
+        Ok(self.refunded.borrow().len())
+    }
+
+    /// Consumes its parameter.
+    #[idempotent(operation = "keep", key = order.id, compare = order.clone(), with = app.0)]
+    async fn keep(order: Order, app: (&Idempotency, u8)) -> Result<u8, io::Error> {
+        drop(order);
+        Ok(app.1)
+    }
+}
+
+#[tokio::test]
+async fn methods_run_once_per_key() {
+    let (store, idempotency) = memory();
+    let payments = Payments { idempotency: Arc::new(idempotency.clone()), refunded: RefCell::default() };
+    assert_eq!(payments.refund("17", 1).await.unwrap(), 1);
+    assert_eq!(payments.refund("17", 2).await.unwrap(), 2);
+    assert_eq!(payments.refund("17", 1).await.unwrap(), 1);
+    let key = idempotency.operation("refund").unwrap().stored_key(&Key::new("17/2").unwrap());
+    assert!(store.read(&key).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn all_parameters_are_compared_by_default() {
+    #[idempotent(operation = "order", key = id)]
+    async fn place(id: &str, cents: u64, idempotency: &Idempotency) -> Result<u64, io::Error> {
+        Ok(cents)
+    }
+    let (_, idempotency) = memory();
+    assert_eq!(place("17", 1250, &idempotency).await.unwrap(), 1250);
+    assert_eq!(place("17", 1250, &idempotency).await.unwrap(), 1250);
+    assert_eq!(kind(place("17", 1, &idempotency).await), ErrorKind::Mismatch);
+}
+
+#[tokio::test]
+async fn consumed_parameters_compare_by_clone() {
+    let (_, idempotency) = memory();
+    assert_eq!(Payments::keep(order("17", 1250), (&idempotency, 1)).await.unwrap(), 1);
+    assert_eq!(Payments::keep(order("17", 1250), (&idempotency, 2)).await.unwrap(), 1);
+    assert_eq!(kind(Payments::keep(order("17", 1), (&idempotency, 1)).await), ErrorKind::Mismatch);
+}
+
+#[tokio::test]
+async fn changed_parameters_keep_their_record() {
+    #[idempotent(operation = "order", key = order.id, compare = order.clone())]
+    async fn place(mut order: Order, idempotency: &Idempotency) -> Result<String, io::Error> {
+        order.id.push_str(", changed");
+        order.cents = 0;
+        Ok(order.id)
+    }
+    let (_, idempotency) = memory();
+    assert_eq!(place(order("17", 1250), &idempotency).await.unwrap(), "17, changed");
+    assert_eq!(place(order("17", 1250), &idempotency).await.unwrap(), "17, changed");
+    assert_eq!(kind(place(order("17", 0), &idempotency).await), ErrorKind::Mismatch);
+}
+
+/// A memory store that fails to release.
+#[derive(Debug)]
+struct WithoutReleases(MemoryStore);
+
+impl Store for WithoutReleases {
+    fn apply<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        write: &'a Write,
+    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
+        match write {
+            Write::Settle { settlement: Settlement::Release { .. }, .. } => {
+                let error = StoreError::new(StoreErrorKind::Unavailable, "the store is down");
+                Box::pin(std::future::ready(Err(error)))
+            }
+            _ => self.0.apply(key, write),
+        }
+    }
+
+    fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+        self.0.read(key)
+    }
+}
+
+#[tokio::test]
+async fn lost_releases_keep_the_handlers_error() {
+    let store = WithoutReleases(MemoryStore::new());
+    let builder = Idempotency::builder(store).function("orders").settle_within(Duration::ZERO);
+    let idempotency = builder.build().unwrap();
+    let (runs, mut log) = (Rc::default(), Vec::new());
+    let failed = charge(&order("order-17", 0), &runs, &mut log, &idempotency).await;
+    assert!(matches!(failed, Err(RunError::Handler(error)) if error.to_string() == "nothing to charge"));
+    // The lease frees the key. Until then, the error names the stored key, and not the caller's.
+    let again = charge(&order("order-17", 0), &runs, &mut log, &idempotency).await.unwrap_err().to_string();
+    let key = idempotency.operation("idempotent.charge").unwrap().stored_key(&Key::new("order-17").unwrap());
+    assert!(again.contains(key.as_str()) && !again.contains("order-17"), "{again}");
+    assert!(again.contains("still running"), "{again}");
+    assert_eq!(runs.get(), 1);
+}
+
+/// The longest name that the attribute accepts is the longest that the library accepts.
+#[tokio::test]
+async fn longest_operation_names_are_valid() {
+    #[rustfmt::skip]
+    #[idempotent(
+        operation = "aaaaaaaaa.bbbbbbbbb.ccccccccc.ddddddddd.eeeeeeeee.fffffffff.\
+                     ggggggggg.hhhhhhhhh.iiiiiiiii.jjjjjjjjj.kkkkkkkkk.lllllllll.mmmm",
+        key = id
+    )]
+    async fn place(id: &str, idempotency: &Idempotency) -> Result<u64, io::Error> {
+        Ok(1)
+    }
+    let (_, idempotency) = memory();
+    assert_eq!(place("17", &idempotency).await.unwrap(), 1);
+    assert!(idempotency.operation("n".repeat(124)).is_ok());
+    assert!(idempotency.operation("n".repeat(125)).is_err());
+}

@@ -1,0 +1,47 @@
+//! Forms that must compile: generic functions, all kinds of parameters, other attributes, a renamed result.
+
+use std::{borrow::Cow, fmt, io, sync::Arc};
+
+use lambda_idempotency::{Idempotency, Key, idempotent};
+use serde::{Serialize, de::DeserializeOwned};
+
+/// A key of another type than `String`.
+#[idempotent(key = id, compare = id)]
+pub(crate) async fn cow(id: Cow<'_, str>, mut count: u32, idempotency: Arc<Idempotency>) -> Result<u32, io::Error> {
+    count += 1;
+    Ok(count)
+}
+
+#[idempotent(key = id, compare = (), with = app.1)]
+#[allow(clippy::unused_async, reason = "an attribute below")]
+async fn generic<'a, T, E>(id: &'a Key, (made, _): (T, u8), app: &(u8, Idempotency)) -> std::result::Result<T, E>
+where
+    T: Serialize + DeserializeOwned + 'static,
+    E: fmt::Display + 'static,
+{
+    Ok(made)
+}
+
+/// Parameters with the names of the expansion's own variables.
+#[idempotent(key = key)]
+async fn same_names(key: &str, operation: u8, idempotency: &Idempotency) -> Result<usize, io::Error> {
+    Ok(key.len() + usize::from(operation))
+}
+
+trait Charge {
+    async fn charge(self, id: String) -> Result<(), lambda_idempotency::RunError<String>>;
+}
+
+struct Gateway {
+    idempotency: Idempotency,
+}
+
+impl Charge for Gateway {
+    #[idempotent(operation = "charge", key = id)]
+    async fn charge(self, id: String) -> Result<(), String> {
+        Err("no".to_owned())?;
+        Ok(())
+    }
+}
+
+fn main() {}

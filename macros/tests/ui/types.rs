@@ -1,0 +1,22 @@
+//! Mistakes that the compiler reports: a key that isn't a parameter, and a function of a type without a name for
+//! its operation.
+
+use std::io;
+
+use lambda_idempotency::{Idempotency, idempotent};
+
+#[idempotent(key = order_id)]
+async fn no_such_parameter(id: &str, idempotency: &Idempotency) -> Result<u32, io::Error> {
+    Ok(1)
+}
+
+struct Payments;
+
+impl Payments {
+    #[idempotent(key = id)]
+    async fn unnamed(id: &str, idempotency: &Idempotency) -> Result<u32, io::Error> {
+        Ok(1)
+    }
+}
+
+fn main() {}

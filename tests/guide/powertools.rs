@@ -1,0 +1,40 @@
+//! Checks that the comparison with Powertools has all its scenarios, and that each names existing tests.
+
+use std::fs;
+
+use testkit::source::root;
+
+/// The scenarios that this library lacks, so that no test shows them.
+const MISSING: [u8; 3] = [48, 52, 53];
+
+#[test]
+fn every_scenario_names_its_tests() {
+    let page = fs::read_to_string(root().join("docs/powertools.md")).unwrap();
+    let tests = super::sources();
+
+    let (mut numbers, mut wrong) = (Vec::new(), Vec::new());
+    for row in page.lines() {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let Ok(number) = cells[0].parse::<u8>() else { continue };
+        let [_, _, _, here, shown_by] = cells[..] else { panic!("not five cells: {row}") };
+        numbers.push(number);
+        if MISSING.contains(&number) {
+            if (here, shown_by) != ("missing", "none") {
+                wrong.push(format!("{number}: isn't missing any more; name its tests"));
+            }
+            continue;
+        }
+        if !["same", "differs: "].iter().any(|word| here.starts_with(word)) {
+            wrong.push(format!("{number}: says neither same nor differs"));
+        }
+        let named: Vec<&str> = shown_by.split('`').skip(1).step_by(2).collect();
+        if named.is_empty() {
+            wrong.push(format!("{number}: no test shows this"));
+        }
+        let is_there = |test: &&&str| tests.contains(&format!("fn {test}("));
+        let lost = named.iter().filter(|test| !is_there(test));
+        wrong.extend(lost.map(|test| format!("{number}: no test is named {test}")));
+    }
+    assert_eq!(numbers, (1..=53).collect::<Vec<u8>>());
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
