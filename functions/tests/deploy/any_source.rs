@@ -141,7 +141,7 @@ async fn ship_change(record: DynamoDbRecord) -> Result<String, Failure> {
 fn ship(order: &Value) -> Result<String, Error> {
     tracing::info!("{MARK}");
     if order["carrier"] == "closed" && !WAS_CLOSED.swap(true, Ordering::SeqCst) {
-        return Err("every carrier is closed".into());
+        return Err("no carrier takes parcels".into());
     }
     Ok(format!("parcel {}", RUNS.fetch_add(1, Ordering::SeqCst)))
 }
