@@ -90,7 +90,7 @@ impl Idempotency {
     }
 
     /// Like [`events`](Self::events), but with a key that isn't a closure: fields of the event's JSON, or a key
-    /// from [`keys`](keys) for one of AWS's own sources.
+    /// from [`keys`] for one of AWS's own sources.
     ///
     /// ```
     /// use lambda_idempotency::{Idempotency, KeyFields};

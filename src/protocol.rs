@@ -13,7 +13,7 @@
 //!
 //! While a claim is held, its lease can be extended (T7). If the handler has staged its own writes, the
 //! settlement is a transaction ([`Action::Commit`], T8). If those writes are the handler's only effect, it
-//! needs no claim: the library puts the finished record together with them ([`Write::Conclude`]), and a
+//! needs no claim: the library puts the finished record together with them ([`Write::Conclude`](crate::store::Write::Conclude)), and a
 //! duplicate that comes second writes nothing.
 //!
 //! ```text

@@ -135,7 +135,7 @@ impl Operation {
     /// can't be read back, such as NaN, isn't recorded: this call returns it, and duplicates get
     /// [`ErrorKind::NotRetained`](crate::ErrorKind::NotRetained).
     ///
-    /// An error releases the key. With [`OnHandlerError::Record`] it's recorded instead: this call and every
+    /// An error releases the key. With [`OnHandlerError::Record`](crate::settings::OnHandlerError::Record) it's recorded instead: this call and every
     /// later one then fail with [`RunError::Recorded`] and the same error type, so that a Step Functions
     /// `Catch` handles them alike.
     ///

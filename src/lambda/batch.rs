@@ -44,7 +44,7 @@
 //!
 //! One event (`returned`) logs why a record is redelivered, with the record's identifier. It never contains the
 //! payload. It has the type of a handler's error and not its text, which may quote the payload: log that in the
-//! handler. If the handler failed with this library's [`Error`](crate::Error), the event has its text, which
+//! handler. If the handler failed with this library's [`Error`], the event has its text, which
 //! never does.
 //!
 //! # Order

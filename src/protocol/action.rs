@@ -9,27 +9,27 @@ use crate::{
 /// The next thing to do.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// Send this write to the store, and feed back [`Event::Answered`] or [`Event::Failed`].
+    /// Send this write to the store, and feed back `Event::Answered` or `Event::Failed`.
     Apply(Write),
     /// Send this write to the store together with the handler's own writes, in one transaction whose token
-    /// names this submission. Feed back [`Event::Answered`], [`Event::Declined`] or [`Event::Failed`].
+    /// names this submission. Feed back `Event::Answered`, `Event::Declined` or `Event::Failed`.
     Commit {
         /// The write.
         write: Write,
         /// The submission's number. Sending the same number again sends the same request.
         submission: u32,
     },
-    /// Read the record, and feed back [`Event::Found`] or [`Event::Failed`].
+    /// Read the record, and feed back `Event::Found` or `Event::Failed`.
     Read,
-    /// Wait a little, longer each time, and feed back [`Event::Resumed`].
+    /// Wait a little, longer each time, and feed back `Event::Resumed`.
     Pause(u8),
-    /// The claim is held: run the handler, then feed back [`Event::Settle`].
+    /// The claim is held: run the handler, then feed back `Event::Settle`.
     Claimed(Held),
     /// There's an outcome: answer with it. The machine is done.
     Replay(Record),
     /// The claim failed, and the handler must not run. The machine is done.
     Refused(Refusal),
-    /// There's no live record, and nothing is claimed: run the handler, then feed back [`Event::Settle`].
+    /// There's no live record, and nothing is claimed: run the handler, then feed back `Event::Settle`.
     Open,
     /// The lease was extended: the claim is now held like this.
     Extended(Held),
@@ -38,7 +38,7 @@ pub enum Action {
     /// The claim has been taken over, or its record is gone or unreadable: stop the handler.
     Lost,
     /// The transaction was definitely not applied. If there's a claim, it's held as before: feed back
-    /// [`Event::Settle`].
+    /// `Event::Settle`.
     Declined(Decline),
     /// The settlement ended. The machine is done.
     Settled(End),

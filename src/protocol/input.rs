@@ -21,13 +21,13 @@ pub struct Input {
 pub enum Event {
     /// Start claiming.
     Begin,
-    /// The store answered an [`Action::Apply`].
+    /// The store answered an `Action::Apply`.
     Answered(WriteOutcome),
-    /// The store answered an [`Action::Read`].
+    /// The store answered an `Action::Read`.
     Found(Option<Record>),
     /// The store failed at either.
     Failed(Fault),
-    /// An [`Action::Pause`] is over.
+    /// An `Action::Pause` is over.
     Resumed,
     /// Settle the claim that's held, or conclude an optimistic run.
     Settle(Intent),
@@ -35,7 +35,7 @@ pub enum Event {
     Look,
     /// Extend the held claim's lease to this time.
     Extend(Timestamp),
-    /// The store answered an [`Action::Commit`]: the record's condition held, but a condition of the
+    /// The store answered an `Action::Commit`: the record's condition held, but a condition of the
     /// handler's writes failed. Nothing was written.
     Declined,
 }
