@@ -102,7 +102,7 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         };
-        for name in ["src/protocol.rs", "src/record.rs", "src/store.rs"] {
+        for name in ["src/protocol.rs", "src/record.rs", "src/store/write.rs"] {
             write(name, "rules");
         }
         for name in ["src/protocol/settle.rs", "verification/src/net.rs", "verification/src/net/record.rs"] {
@@ -121,12 +121,12 @@ mod tests {
         }
         for comment in ["rules\n// A comment.\n", "/// Docs.\n\n  rules", "rules\n#[cfg(test)]\nmod tests {}"]
         {
-            write("src/store.rs", comment);
+            write("src/store/write.rs", comment);
             assert_eq!(stamp(&root).unwrap(), first, "{comment}");
         }
         let mut seen = vec![first];
         for name in [
-            "src/store.rs",
+            "src/store/write.rs",
             "src/protocol/settle.rs",
             "verification/src/net/record.rs",
             "src/protocol/new.rs",

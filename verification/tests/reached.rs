@@ -70,6 +70,8 @@ const KINDS: &[(&str, By)] = &[
 /// The ways in: the methods of `Idempotency`, `Operation` and the claims that run something, and the layers.
 const WAYS_IN: &[(&str, By)] = &[
     ("run", Simulated(&[Item::Claims, Item::Own, Item::Replayed])),
+    ("run_with_replay", Test("src/idempotency/tests/settings.rs", "replays_say_which_attempt_they_repeat")),
+    ("with_settings", Test("src/idempotency/tests/settings.rs", "operations_have_their_own_settings")),
     (
         "begin",
         Simulated(&[Item::ClaimCompleted, Item::ClaimFailed, Item::ClaimReleased, Item::ClaimReplayed]),
@@ -177,9 +179,8 @@ fn every_entry_point_is_tested() {
         "src/idempotency.rs",
         "src/idempotency/operation.rs",
         "src/idempotency/operator.rs",
-        "src/run/cache.rs",
         "src/store/named.rs",
-        "src/run/postgres.rs",
+        "src/idempotency/postgres.rs",
         "src/lambda.rs",
         "src/lambda/batch.rs",
         "src/lambda/event.rs",
