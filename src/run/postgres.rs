@@ -168,14 +168,7 @@ impl<'t> InTransaction<'t> {
                 let outcome = driver.successors_outcome(key, &record, ErrorKind::InProgress, answer_by).await;
                 outcome.map(Settled::Superseded)
             }
-            end => {
-                let is_reported = matches!(end, End::Unrecorded(_) | End::NotCommitted(_));
-                let error = not_concluded(key, &end, None, driver.now());
-                if is_reported {
-                    observe::not_committed(key, &error);
-                }
-                Err(error)
-            }
+            end => Err(not_concluded(key, &end, None, driver.now())),
         }
     }
 }

@@ -362,14 +362,7 @@ async fn finish<U>(
             let outcome = driver.successors_outcome(key, &record, ErrorKind::InProgress, answer_by).await;
             outcome.map(Protected::Replayed)
         }
-        end => {
-            let is_reported = matches!(end, End::Unrecorded(_) | End::NotCommitted(_));
-            let error = not_concluded(key, &end, ending.store_error, driver.now());
-            if is_reported {
-                observe::not_committed(key, &error);
-            }
-            Err(error)
-        }
+        end => Err(not_concluded(key, &end, ending.store_error, driver.now())),
     })
 }
 

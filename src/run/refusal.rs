@@ -157,15 +157,18 @@ pub(super) fn fenced(key: &StoredKey, cause: Option<StoreError>) -> Error {
 }
 
 /// Returns the error for an outcome that was to be stored with the handler's own writes, or without a claim, and
-/// isn't. Nothing is known to have been written.
+/// isn't. Nothing is known to have been written. Reports a definite end, which nothing else does.
 pub(super) fn not_concluded(key: &StoredKey, end: &End, cause: Option<StoreError>, now: Timestamp) -> Error {
-    match *end {
-        End::Fenced(until) => in_progress(key, until, now),
-        End::Unresolved(until) => unresolved(key, until, cause, now),
-        End::Unrecorded(refusal) | End::NotCommitted(refusal) => refusal_error(key, refusal, cause, now),
+    let refusal = match *end {
+        End::Fenced(until) => return in_progress(key, until, now),
+        End::Unresolved(until) => return unresolved(key, until, cause, now),
+        End::Unrecorded(refusal) | End::NotCommitted(refusal) => refusal,
         // Unreachable: both are outcomes.
-        End::Recorded | End::Superseded(_) => refusal_error(key, Refusal::Unavailable, cause, now),
-    }
+        End::Recorded | End::Superseded(_) => Refusal::Unavailable,
+    };
+    let error = refusal_error(key, refusal, cause, now);
+    observe::not_committed(key, &error);
+    error
 }
 
 /// Returns the error for a transaction that may have been applied, or may still be. A retry gets its outcome, or

@@ -93,11 +93,11 @@ async fn sweeps_keep_records_extended_concurrently() {
         let lock = lock();
         let reclaim = Write::Reclaim { seen, lock: lock.clone() };
         let (swept, written) = tokio::join!(store.sweep(now, 10), store.apply(&key, &reclaim));
-        let stands = store.read(&key).await.unwrap();
+        let there = store.read(&key).await.unwrap();
         match (swept.unwrap(), written.unwrap()) {
-            (0, lambda_idempotency::store::WriteOutcome::Applied) => assert_eq!(stands, Some(lock.into())),
-            (1, lambda_idempotency::store::WriteOutcome::Refused(None)) => assert_eq!(stands, None),
-            other => panic!("{other:?}, but the record is {stands:?}"),
+            (0, lambda_idempotency::store::WriteOutcome::Applied) => assert_eq!(there, Some(lock.into())),
+            (1, lambda_idempotency::store::WriteOutcome::Refused(None)) => assert_eq!(there, None),
+            other => panic!("{other:?}, but the record is {there:?}"),
         }
     }
 }
