@@ -1,4 +1,4 @@
-//! What a handler can do to the world outside, and how a test drives a handler.
+//! The effects that a handler can have, and how a test drives a handler.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher as _, Hasher as _};
@@ -133,7 +133,7 @@ pub fn body<T: serde::de::DeserializeOwned>(request: &Request) -> Result<T, Erro
 }
 
 /// The event of an HTTP API with a JWT authorizer: who asks, further headers, a trace id, and the body. The
-/// headers and the body are written as they stand in the event's JSON.
+/// headers and the body are written as in the event's JSON.
 #[macro_export]
 macro_rules! http_event {
     ($subject:literal, $headers:literal, $trace:literal, $body:literal) => {
@@ -151,7 +151,7 @@ macro_rules! http_event {
     };
 }
 
-/// The event of an SQS queue: for each message its id and its body, written as it stands in the event's JSON.
+/// The event of an SQS queue: for each message its id and its body, written as in the event's JSON.
 #[macro_export]
 macro_rules! sqs_event {
     ($(($id:literal, $body:literal)),+) => {

@@ -1,4 +1,4 @@
-//! A refusal is final and recorded. After an outage the message comes again.
+//! A refusal is final and recorded. After an outage SQS delivers the message again.
 
 use crate::world::*;
 
@@ -27,10 +27,10 @@ pub const SAMPLE: &str = sqs_event!(
     ("1", r#"{\"id\":\"order-17\",\"account\":\"anna\",\"email\":\"anna@example.com\",\"cents\":1250}"#),
     ("2", r#"{\"id\":\"order-20\",\"account\":\"anna\",\"email\":\"anna@example.com\",\"cents\":0}"#)
 );
-pub const AGAIN: &str = sqs_event!((
-    "9",
-    r#"{\"id\":\"order-17\",\"account\":\"anna\",\"email\":\"anna@example.com\",\"cents\":1250}"#
-));
+pub const AGAIN: &str = sqs_event!(
+    ("8", r#"{\"id\":\"order-17\",\"account\":\"anna\",\"email\":\"anna@example.com\",\"cents\":1250}"#),
+    ("9", r#"{\"id\":\"order-20\",\"account\":\"anna\",\"email\":\"anna@example.com\",\"cents\":0}"#)
+);
 pub const OTHER: &str = sqs_event!((
     "3",
     r#"{\"id\":\"order-18\",\"account\":\"otto\",\"email\":\"otto@example.com\",\"cents\":990}"#

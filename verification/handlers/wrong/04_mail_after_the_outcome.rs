@@ -1,6 +1,7 @@
 //! The author believed: the money comes first. Once that's recorded, the customer gets the mail.
 
 use crate::world::*;
+use lambda_idempotency::Settled;
 
 async fn pay(order: Order, idempotency: Idempotency, world: Arc<dyn World>) -> Result<String, Error> {
     let pay = idempotency.operation("pay")?;
@@ -16,7 +17,9 @@ async fn pay(order: Order, idempotency: Idempotency, world: Arc<dyn World>) -> R
             return Err(error.into());
         }
     };
-    claim.complete(charge.clone()).await?;
+    if let Settled::Superseded(replay) = claim.complete(charge.clone()).await? {
+        return Ok(String::from_utf8(replay.into_response().to_vec())?);
+    }
     world.send_mail(Some(&key), &order.email, "Thank you for your order").await?;
     Ok(charge)
 }

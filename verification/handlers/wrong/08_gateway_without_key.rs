@@ -1,4 +1,4 @@
-//! The author believed: the layer makes the request idempotent, so the gateway needs no key of its own.
+//! The author believed: the layer makes the request idempotent, so the gateway needs no key.
 
 use crate::world::*;
 

@@ -1,4 +1,4 @@
-//! The author believed: the key should say what's paid, so that it's surely unique.
+//! The author believed: the key should say what's paid, so that it's unique.
 
 use crate::world::*;
 

@@ -1,4 +1,4 @@
-//! The author believed: each step needs a key of its own, and a counter gives each of them one.
+//! The author believed: each step needs its own key, and a counter gives it one.
 
 use crate::world::*;
 use std::sync::atomic::{AtomicU64, Ordering};

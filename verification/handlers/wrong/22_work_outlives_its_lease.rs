@@ -1,6 +1,7 @@
 //! The author believed: a short lease is good, since a crashed order is free again soon.
 
 use crate::world::*;
+use lambda_idempotency::Settled;
 
 async fn produce(order: Order, idempotency: Idempotency, world: Arc<dyn World>) -> Result<String, Error> {
     let produce = idempotency.operation("produce")?;
@@ -9,14 +10,14 @@ async fn produce(order: Order, idempotency: Idempotency, world: Arc<dyn World>) 
         Begun::Claimed(claim) => claim,
     };
     tokio::time::sleep(Duration::from_secs(20)).await; // the machine warms up
-    match world.add("stock", &order.id, -1).await {
-        Ok(()) => claim.complete(order.id.clone()).await?,
-        Err(error) => {
-            claim.release().await?;
-            return Err(error.into());
-        }
-    };
-    Ok(order.id)
+    if let Err(error) = world.add("stock", &order.id, -1).await {
+        claim.release().await?;
+        return Err(error.into());
+    }
+    match claim.complete(order.id.clone()).await? {
+        Settled::Recorded => Ok(order.id),
+        Settled::Superseded(replay) => Ok(String::from_utf8(replay.into_response().to_vec())?),
+    }
 }
 
 pub fn event(idempotency: Idempotency, world: Arc<dyn World>) -> Result<EventFunction, Error> {
