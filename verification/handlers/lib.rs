@@ -3,87 +3,47 @@
 pub mod world;
 
 pub mod wrong {
-    #[path = "13_amount_in_the_key.rs"]
     pub mod amount_in_the_key;
-    #[path = "12_amount_not_compared.rs"]
     pub mod amount_not_compared;
-    #[path = "19_batch_without_failures.rs"]
     pub mod batch_without_failures;
-    #[path = "03_charge_before_the_claim.rs"]
     pub mod charge_before_the_claim;
-    #[path = "06_error_answered_with_200.rs"]
     pub mod error_answered_with_200;
-    #[path = "09_fresh_gateway_key.rs"]
     pub mod fresh_gateway_key;
-    #[path = "08_gateway_without_key.rs"]
     pub mod gateway_without_key;
-    #[path = "30_key_from_a_proxys_header.rs"]
     pub mod key_from_a_proxys_header;
-    #[path = "17_loop_with_one_key.rs"]
     pub mod loop_with_one_key;
-    #[path = "04_mail_after_the_outcome.rs"]
     pub mod mail_after_the_outcome;
-    #[path = "10_mail_in_a_drop.rs"]
     pub mod mail_in_a_drop;
-    #[path = "21_mail_on_replay.rs"]
     pub mod mail_on_replay;
-    #[path = "18_message_id_as_key.rs"]
     pub mod message_id_as_key;
-    #[path = "14_optional_field_as_key.rs"]
     pub mod optional_field_as_key;
-    #[path = "07_outage_recorded_as_final.rs"]
     pub mod outage_recorded_as_final;
-    #[path = "24_random_dedup_id.rs"]
     pub mod random_dedup_id;
-    #[path = "01_random_key.rs"]
     pub mod random_key;
-    #[path = "20_receipt_from_the_clock.rs"]
     pub mod receipt_from_the_clock;
-    #[path = "23_refund_in_the_cleanup.rs"]
     pub mod refund_in_the_cleanup;
-    #[path = "29_retries_in_the_background.rs"]
     pub mod retries_in_the_background;
-    #[path = "28_second_effect_repeats_the_first.rs"]
     pub mod second_effect_repeats_the_first;
-    #[path = "25_seen_before_it_is_done.rs"]
     pub mod seen_before_it_is_done;
-    #[path = "05_spawned_charge.rs"]
     pub mod spawned_charge;
-    #[path = "27_staged_and_direct.rs"]
     pub mod staged_and_direct;
-    #[path = "26_static_keeps_the_first.rs"]
     pub mod static_keeps_the_first;
-    #[path = "16_step_number_from_a_counter.rs"]
     pub mod step_number_from_a_counter;
-    #[path = "11_tenants_share_a_key.rs"]
     pub mod tenants_share_a_key;
-    #[path = "15_two_steps_one_name.rs"]
     pub mod two_steps_one_name;
-    #[path = "02_whole_event_as_key.rs"]
     pub mod whole_event_as_key;
-    #[path = "22_work_outlives_its_lease.rs"]
     pub mod work_outlives_its_lease;
 }
 
 pub mod right {
-    #[path = "03_at_most_once.rs"]
     pub mod at_most_once;
-    #[path = "01_derived_key_over_http.rs"]
     pub mod derived_key_over_http;
-    #[path = "05_fifo_forwarder.rs"]
     pub mod fifo_forwarder;
-    #[path = "09_final_and_passing_failures.rs"]
     pub mod final_and_passing_failures;
-    #[path = "06_key_from_the_body.rs"]
     pub mod key_from_the_body;
-    #[path = "07_mail_with_dedup_id.rs"]
     pub mod mail_with_dedup_id;
-    #[path = "08_pure_quote.rs"]
     pub mod pure_quote;
-    #[path = "10_settled_by_hand.rs"]
     pub mod settled_by_hand;
-    #[path = "02_staged_payment.rs"]
     pub mod staged_payment;
-    #[path = "04_steps_with_their_own_names.rs"]
     pub mod steps_with_their_own_names;
 }
