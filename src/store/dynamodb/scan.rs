@@ -25,6 +25,9 @@ const CHUNK: &str = "#part#";
 /// Items, and the key of the last one if more follow.
 type Page = (Vec<Item>, Option<Item>);
 
+/// A record, or why it can't be decoded, with its key.
+type Scanned = (StoredKey, Result<Record, StoreError>);
+
 /// Where a scan continues.
 #[derive(Clone, Debug)]
 pub struct ScanPosition(Item);
@@ -114,7 +117,7 @@ impl DynamoDbStore {
     }
 
     /// The record in `item`, or `None` if it's a chunk.
-    fn scanned(&self, item: Item) -> Result<Option<(StoredKey, Result<Record, StoreError>)>, StoreError> {
+    fn scanned(&self, item: Item) -> Result<Option<Scanned>, StoreError> {
         let Some(key) = self.stored_key_of(&item) else {
             let table = &self.inner.table;
             return Err(StoreError::new(
