@@ -1,5 +1,6 @@
 //! The [`Store`] contract: the operations that the library needs from a database.
 
+mod admin;
 #[cfg(feature = "dynamodb")]
 pub mod dynamodb;
 mod error;
@@ -11,6 +12,7 @@ pub mod postgres;
 pub mod redis;
 mod write;
 
+pub use admin::{Page, Position, TableProblem};
 pub use error::{StoreError, StoreErrorKind};
 pub use named::NamedStore;
 pub use write::{Revision, Settlement, Write, WriteOutcome};

@@ -192,7 +192,7 @@ impl Table {
             builder = builder.sort_key(sort_key);
         }
         if let Some(attributes) = self.attributes {
-            builder = builder.attributes(attributes.parse()?);
+            builder = builder.attributes(attributes)?;
         }
         Ok(builder)
     }
