@@ -4,6 +4,7 @@
 use std::{
     fmt,
     io::{Read, Write as _},
+    sync::Arc,
 };
 
 use bytes::Bytes;
@@ -33,8 +34,14 @@ pub struct StoredResponse {
     pub encoding: Encoding,
     /// The response's length in bytes, which bounds what decoding may produce.
     pub length: u64,
-    /// The SHA-256 of the response itself, not of the kept bytes.
+    /// The SHA-256 of the response itself. For an encrypted response, it's that of the kept bytes: a digest of the
+    /// plaintext would let a reader of the table check guesses.
     pub sha256: [u8; 32],
+    /// The name of the response's [`Format`](crate::store::Format), if it isn't the default one.
+    pub format: Option<Arc<str>>,
+    /// The id of the key that the kept bytes are encrypted with, if a [`Cipher`](crate::store::Cipher)
+    /// encrypted them.
+    pub key_id: Option<Arc<str>>,
     /// Where the kept bytes are.
     pub place: Place,
 }
@@ -79,7 +86,13 @@ impl StoredResponse {
             Some(compressed) => (Encoding::Deflate, compressed),
             None => (Encoding::Identity, response),
         };
-        Self { encoding, length, sha256, place: Place::Inline(kept) }
+        Self { encoding, length, sha256, format: None, key_id: None, place: Place::Inline(kept) }
+    }
+
+    /// Replaces the kept bytes by `ciphertext`, which is encrypted with the key `key_id`.
+    pub(crate) fn encrypted(self, key_id: Arc<str>, ciphertext: Bytes) -> Self {
+        let sha256 = Sha256::digest(&ciphertext).into();
+        Self { sha256, key_id: Some(key_id), place: Place::Inline(ciphertext), ..self }
     }
 
     /// Returns the same response, noting that its kept bytes are in `count` chunks, which the caller has written.
@@ -92,17 +105,41 @@ impl StoredResponse {
     ///
     /// # Errors
     ///
-    /// [`Damaged`] if the bytes don't decode to the recorded length and digest.
+    /// [`Damaged`] if the bytes don't decode to the recorded length and digest, or are encrypted.
     pub fn decode(&self, kept: &Bytes) -> Result<Bytes, Damaged> {
+        if self.key_id.is_some() {
+            return Err(Damaged("the stored response is encrypted"));
+        }
+        let response = self.decoded(kept)?;
+        self.check_digest(&response)?;
+        Ok(response)
+    }
+
+    /// Checks the ciphertext of an encrypted response.
+    ///
+    /// # Errors
+    ///
+    /// [`Damaged`] if it isn't the recorded one.
+    pub(crate) fn check_digest(&self, bytes: &[u8]) -> Result<(), Damaged> {
+        if <[u8; 32]>::from(Sha256::digest(bytes)) == self.sha256 {
+            Ok(())
+        } else {
+            Err(Damaged("the stored response doesn't match its digest"))
+        }
+    }
+
+    /// Decodes `kept`, which isn't encrypted or is decrypted, without a look at the digest.
+    ///
+    /// # Errors
+    ///
+    /// [`Damaged`] if the bytes don't decode to the recorded length.
+    pub(crate) fn decoded(&self, kept: &Bytes) -> Result<Bytes, Damaged> {
         let response = match self.encoding {
             Encoding::Identity => kept.clone(),
             Encoding::Deflate => decompressed(kept, self.length)?,
         };
         if response.len() as u64 != self.length {
             return Err(Damaged("the stored response's length doesn't match the record"));
-        }
-        if <[u8; 32]>::from(Sha256::digest(&response)) != self.sha256 {
-            return Err(Damaged("the stored response doesn't match its digest"));
         }
         Ok(response)
     }
@@ -119,6 +156,8 @@ impl fmt::Debug for StoredResponse {
             .field("encoding", &self.encoding)
             .field("length", &self.length)
             .field("sha256", &format_args!("{}…", Hex(&self.sha256[..4])))
+            .field("format", &self.format)
+            .field("key_id", &self.key_id)
             .field("inline_bytes", &kept)
             .field("chunks", &chunks)
             .finish()

@@ -71,6 +71,11 @@ mod dynamodb {
         prove_as(|builder| builder.sort_key("sk")).await;
     }
 
+    #[tokio::test(flavor = "multi_thread")]
+    async fn conforms_in_a_shared_partition() {
+        prove_as(|builder| builder.sort_key("sk").partition("idempotency")).await;
+    }
+
     /// User-chosen names: reserved words, and characters that an expression can't contain.
     #[tokio::test(flavor = "multi_thread")]
     async fn conforms_with_other_names() {

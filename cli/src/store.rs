@@ -51,6 +51,10 @@ pub(crate) struct StoreArguments {
     #[arg(long, value_name = "ATTRIBUTE")]
     sort_key: Option<String>,
 
+    /// The partition that all records share, if they do. The stored key is then the sort key.
+    #[arg(long, value_name = "VALUE")]
+    partition: Option<String>,
+
     /// The table's attribute names that differ from the defaults, such as id:pk,expires_at:ttl. The functions
     /// on the table need the same ones.
     #[arg(long, value_name = "ATTRIBUTE:NAME,…")]
@@ -143,6 +147,9 @@ impl StoreArguments {
         if let Some(sort_key) = &self.sort_key {
             builder = builder.sort_key(sort_key);
         }
+        if let Some(partition) = &self.partition {
+            builder = builder.partition(partition);
+        }
         if let Some(attributes) = &self.attributes {
             builder = builder.attributes(attributes).map_err(|error| Problem::of(&error))?;
         }
@@ -159,11 +166,12 @@ impl StoreArguments {
         }
     }
 
-    fn table_options(&self) -> [(&'static str, &Option<String>); 4] {
+    fn table_options(&self) -> [(&'static str, &Option<String>); 5] {
         [
             ("--endpoint-url", &self.endpoint_url),
             ("--region", &self.region),
             ("--sort-key", &self.sort_key),
+            ("--partition", &self.partition),
             ("--attributes", &self.attributes),
         ]
     }

@@ -98,6 +98,7 @@ fn encode(record: &Record) -> Vec<u8> {
     let outcome = match &record.state {
         State::Completed(Outcome::Retained(response)) | State::Failed(Outcome::Retained(response)) => json!({
             "is_deflated": response.encoding == Encoding::Deflate, "length": response.length, "sha256": response.sha256,
+            "format": response.format.as_deref(), "key_id": response.key_id.as_deref(),
             "kept": match &response.place { Place::Inline(kept) => json!(&kept[..]), Place::Chunks(n) => json!(n) },
         }),
         _ => Value::Null,
@@ -147,6 +148,8 @@ fn outcome(fields: &Value) -> Option<Outcome> {
         encoding: if is_deflated { Encoding::Deflate } else { Encoding::Identity },
         length: fields["length"].as_u64()?,
         sha256: bytes(&fields["sha256"])?.try_into().ok()?,
+        format: fields["format"].as_str().map(Into::into),
+        key_id: fields["key_id"].as_str().map(Into::into),
         place: match fields["kept"].as_u64() {
             Some(count) => Place::Chunks(count.try_into().ok()?),
             None => Place::Inline(bytes(&fields["kept"])?.into()),

@@ -150,11 +150,17 @@ pub(super) fn edge_locks() -> Verdict<Vec<Lock>> {
 pub(super) const LAST_SECOND: Timestamp = Timestamp::from_secs(u64::MAX / 1000);
 
 fn edge_outcomes() -> Vec<Outcome> {
-    let kept = |encoding, length, place| {
-        Outcome::Retained(StoredResponse { encoding, length, sha256: [0xa5; 32], place })
+    let kept = |encoding, length, place| StoredResponse {
+        encoding,
+        length,
+        sha256: [0xa5; 32],
+        format: None,
+        key_id: None,
+        place,
     };
+    let other = || Place::Inline(Bytes::from_static(b"other"));
     let every_byte: Vec<u8> = (0..=255).collect();
-    vec![
+    let mut outcomes = vec![
         Outcome::Omitted,
         inline(b""),
         inline(b"null"),
@@ -162,14 +168,26 @@ fn edge_outcomes() -> Vec<Outcome> {
         inline("Größe \u{1f980}\u{0}".as_bytes()),
         inline(&noise(30 * 1024, 1)),
         inline(&[b'a'; 100_000]),
-        // The library checks whether a response is intact, not the store.
-        kept(Encoding::Identity, 7, Place::Inline(Bytes::from_static(b"other"))),
+    ];
+    // The library checks whether a response is intact, not the store.
+    let odd = [
+        kept(Encoding::Identity, 7, other()),
         kept(Encoding::Deflate, u64::MAX, Place::Inline(Bytes::new())),
         kept(Encoding::Identity, 400_000, Place::Chunks(1)),
         kept(Encoding::Deflate, 6_291_556, Place::Chunks(17)),
         kept(Encoding::Identity, 0, Place::Chunks(0)),
         kept(Encoding::Identity, u64::MAX, Place::Chunks(u32::MAX)),
-    ]
+        StoredResponse { format: Some("cbor".into()), ..kept(Encoding::Identity, 5, other()) },
+        StoredResponse { format: Some("a.b-1".into()), ..kept(Encoding::Deflate, 1, Place::Chunks(2)) },
+        StoredResponse { key_id: Some("k".repeat(512).into()), ..kept(Encoding::Identity, 5, other()) },
+        StoredResponse {
+            format: Some("f".repeat(32).into()),
+            key_id: Some("arn:aws:kms:eu-west-1:111122223333:key/a;key=/".into()),
+            ..kept(Encoding::Deflate, 9, Place::Chunks(3))
+        },
+    ];
+    outcomes.extend(odd.map(Outcome::Retained));
+    outcomes
 }
 
 /// Replaces a record that no sweeper would ever remove by an ordinary one.

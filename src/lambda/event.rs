@@ -130,6 +130,7 @@ pub struct EventLayer<T> {
     /// `None` means the payload.
     fingerprinted: Option<Vec<Selector>>,
     on_replay: OnReplay,
+    not_retained: Option<Value>,
 }
 
 impl<T> EventLayer<T> {
@@ -140,6 +141,7 @@ impl<T> EventLayer<T> {
             required: true,
             fingerprinted: None,
             on_replay: OnReplay::default(),
+            not_retained: None,
         }
     }
 
@@ -195,6 +197,28 @@ impl<T> EventLayer<T> {
         self
     }
 
+    /// Answers a duplicate with this JSON when the operation is done but its answer wasn't kept, in place of
+    /// [`ErrorKind::NotRetained`]. For jobs whose answer no caller needs: with
+    /// [`max_response`](crate::settings::Settings::max_response) 0, no answer is stored. Duplicates of a failure still
+    /// get the failure.
+    ///
+    /// ```
+    /// # use lambda_idempotency::{Idempotency, Key};
+    /// # #[derive(serde::Deserialize)]
+    /// # struct Night { date: String }
+    /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
+    /// let idempotency = Idempotency::builder(store).function("reports").max_response(0).build()?;
+    /// let layer = idempotency
+    ///     .events(|night: &Night| Key::new(&night.date))
+    ///     .on_not_retained(serde_json::json!({"done": true}));
+    /// # let _ = layer;
+    /// # Ok::<(), lambda_idempotency::Error>(())
+    /// ```
+    pub fn on_not_retained(mut self, answer: Value) -> Self {
+        self.not_retained = Some(answer);
+        self
+    }
+
     /// Names the operation. If a function has more than one such layer, give each its own name, or they share
     /// keys. Default: [`Builder::operation`](crate::Builder::operation)'s.
     ///
@@ -223,6 +247,7 @@ impl<T> Clone for EventLayer<T> {
             required: self.required,
             fingerprinted: self.fingerprinted.clone(),
             on_replay: self.on_replay.clone(),
+            not_retained: self.not_retained.clone(),
         }
     }
 }
@@ -307,7 +332,14 @@ impl<T: DeserializeOwned> EventLayer<T> {
         };
         drop(raw);
         let handler = || inner.call(LambdaEvent::new(payload, context));
-        match protect(self.idempotency.driver(), target, handler, judge, as_it_is).await? {
+        let protected = protect(self.idempotency.driver(), target, handler, judge, as_it_is).await;
+        if let (Err(error), Some(answer)) = (&protected, &self.not_retained)
+            && error.kind() == ErrorKind::NotRetained
+            && !error.is_of_failure()
+        {
+            return Ok(encoded(answer)?);
+        }
+        match protected? {
             Protected::Ran(result) | Protected::RanUnrecorded(result) => result,
             Protected::Replayed(replay) if replay.is_failure() => {
                 self.on_replay.failed(&replay);

@@ -180,12 +180,12 @@ use std::{
     task::{Context, Poll},
 };
 
-use ::http::{Request, Response, request::Parts};
+use ::http::{HeaderValue, Request, Response, request::Parts};
 use lambda_http::{Body, IntoResponse, RequestExt};
 use tower::{Layer, Service};
 
 use crate::{
-    error::{Error, RecordedFailure},
+    error::{Error, ErrorKind, RecordedFailure},
     failure::{ErrorPolicy, OnError},
     future::BoxFuture,
     idempotency::Idempotency,
@@ -204,7 +204,7 @@ use crate::{
 use answer::{Answer, Read, Streamed};
 use body_key::{Keyed, Origin};
 use caller::{Verified, verified_in};
-use config::{Config, Unnamed};
+use config::{Config, MayReplay, Unnamed};
 use problem::Problem;
 
 /// The place of a caller's credentials if the front end verified the caller but didn't name it.
@@ -368,18 +368,35 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         match protect(self.idempotency.driver(), target, handler, judge, again).await {
             Ok(Protected::Ran(result) | Protected::RanUnrecorded(result)) => result,
             Ok(Protected::Replayed(replay)) => {
-                let may_replay = match for_replay {
-                    Some((may_replay, parts, caller)) => may_replay(parts, caller).await,
-                    None => true,
-                };
-                Ok(Answer::Whole(if may_replay {
-                    self.replayed(&replay)
-                } else {
-                    self.problem(ProblemKind::ReplayForbidden)
-                }))
+                Ok(Answer::Whole(self.if_allowed(for_replay, || self.replayed(&replay)).await))
+            }
+            Err(error) if error.kind() == ErrorKind::NotRetained && !error.is_of_failure() => {
+                let done = || self.not_retained(Problem::from(&error).of(origin));
+                Ok(Answer::Whole(self.if_allowed(for_replay, done).await))
             }
             Err(error) => Ok(Answer::Whole(self.problem(Problem::from(&error).of(origin)))),
         }
+    }
+
+    /// Asks `replay_if`, if it's set, before it answers a duplicate.
+    async fn if_allowed(
+        &self,
+        for_replay: Option<(&MayReplay, Parts, Option<Caller>)>,
+        answer: impl FnOnce() -> Response<Body>,
+    ) -> Response<Body> {
+        let may_replay = match for_replay {
+            Some((may_replay, parts, caller)) => may_replay(parts, caller).await,
+            None => true,
+        };
+        if may_replay { answer() } else { self.problem(ProblemKind::ReplayForbidden) }
+    }
+
+    /// The response to a duplicate whose outcome is a success without a response.
+    fn not_retained(&self, problem: impl Into<Problem>) -> Response<Body> {
+        let Some(answer) = &self.config.on_not_retained else { return self.problem(problem) };
+        let mut response = answer();
+        response.headers_mut().insert(&self.config.marker, HeaderValue::from_static("true"));
+        response
     }
 
     fn replayed(&self, replay: &Replay) -> Response<Body> {
@@ -461,7 +478,10 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
                 if self.is_recorded(response)
                     && most_bytes.is_some_and(|most| response::delivered_bytes(response) > most) =>
             {
-                return (Verdict::CompleteOmitted, Ok(Answer::Whole(self.problem(ProblemKind::NotRetained))));
+                return (
+                    Verdict::CompleteOmitted,
+                    Ok(Answer::Whole(self.not_retained(ProblemKind::NotRetained))),
+                );
             }
             Ok(answer) => return (self.verdict(answer), result),
         };

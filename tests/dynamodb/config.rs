@@ -40,6 +40,9 @@ async fn invalid_settings_are_refused_when_built() {
             good().attributes("owner:status").unwrap(),
             "`status` and `owner` have the same attribute name `status`",
         ),
+        (good().partition("p"), "a partition is set, but no sort key"),
+        (good().sort_key("sk").partition(""), "the partition has 0 bytes"),
+        (good().sort_key("sk").partition("p".repeat(2049)), "the partition has 2049 bytes"),
         (good().endpoint_url(" "), "the endpoint URL is empty"),
         (good().region(""), "the Region is empty"),
     ];
@@ -54,6 +57,18 @@ async fn invalid_settings_are_refused_when_built() {
         assert_eq!(DynamoDbStore::new(client(address), table).unwrap().table(), table);
     }
     assert!(good().inline_limit(350 * 1024).build().await.is_ok());
+}
+
+/// So that CloudTrail and AWS's support see which requests are the library's.
+#[tokio::test]
+async fn requests_name_the_library() {
+    let wire = Wire::scripted(None, &[Reply::internal()]).await;
+    let store = builder(wire.address).operation_timeout(Duration::from_millis(200)).build().await.unwrap();
+    store.read(&key()).await.unwrap_err();
+    let head = wire.heads()[0].to_ascii_lowercase();
+    let agent = head.lines().find(|line| line.starts_with("user-agent:")).unwrap();
+    let expected = concat!("lib/lambda-idempotency/", env!("CARGO_PKG_VERSION"));
+    assert!(agent.contains(expected), "{agent}");
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use std::sync::{
 use lambda_idempotency::{
     Error, ErrorKind, Idempotency, Key, KeyFields, RunError, current,
     lambda::{event::IntoKey, keys},
-    settings::Execution,
+    settings::{Execution, OnHandlerError},
 };
 use lambda_runtime::{Context, Diagnostic, LambdaEvent, tower::ServiceExt};
 use serde::{Deserialize, Serialize};
@@ -463,5 +463,24 @@ fn kind_of<T, E>(answer: &Result<T, RunError<E>>) -> Option<ErrorKind> {
     match answer {
         Err(RunError::Idempotency(error)) => Some(error.kind()),
         _ => None,
+    }
+}
+
+/// A job whose answer no caller needs. A failure stays one.
+#[tokio::test]
+async fn unkept_answers_are_chosen() {
+    let done = serde_json::json!({"done": true});
+    for (json, first, again) in [
+        (r#"{"id":"a"}"#, Some("\"order 1\""), Some(r#"{"done":true}"#)),
+        (r#"{"id":"b","fail":true}"#, None, None),
+    ] {
+        let builder = Idempotency::builder(empty_store()).function("orders").max_response(0);
+        let idempotency = builder.on_handler_error(OnHandlerError::Record).build().unwrap();
+        recording::shown(&idempotency);
+        let service = idempotency.events(key).on_not_retained(done.clone()).layer(handler(&Runs::default()));
+        for expected in [first, again] {
+            let answer = service.clone().oneshot(event(json)).await.ok();
+            assert_eq!(answer.as_deref().map(RawValue::get), expected);
+        }
     }
 }

@@ -31,8 +31,9 @@ const MAX_BODY: usize = 10 * 1024 * 1024;
 
 pub(super) type Predicate = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
 type Resolver = Arc<dyn Fn(&Parts) -> Result<Option<String>, Error> + Send + Sync>;
-type MayReplay = Arc<dyn Fn(Parts, Option<Caller>) -> BoxFuture<'static, bool> + Send + Sync>;
+pub(super) type MayReplay = Arc<dyn Fn(Parts, Option<Caller>) -> BoxFuture<'static, bool> + Send + Sync>;
 type OnReplay = Arc<dyn Fn(&Replay, &mut Response<Body>) + Send + Sync>;
+type OnNotRetained = Arc<dyn Fn() -> Response<Body> + Send + Sync>;
 type Judge = Arc<dyn Fn(&Response<Body>) -> bool + Send + Sync>;
 
 /// How the layer treats keyed requests whose caller has no name.
@@ -75,6 +76,7 @@ pub(super) struct Config {
     pub(super) documentation: String,
     pub(super) may_replay: Option<MayReplay>,
     pub(super) on_replay: Option<OnReplay>,
+    pub(super) on_not_retained: Option<OnNotRetained>,
 }
 
 impl Default for Config {
@@ -101,6 +103,7 @@ impl Default for Config {
             documentation: problem::PAGE.into(),
             may_replay: None,
             on_replay: None,
+            on_not_retained: None,
         }
     }
 }
@@ -447,5 +450,23 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
     /// ```
     pub fn on_replay(self, add: impl Fn(&Replay, &mut Response<Body>) + Send + Sync + 'static) -> Self {
         self.with(|config| config.on_replay = Some(Arc::new(add)))
+    }
+
+    /// Answers a duplicate with this response when the operation is done but its response wasn't kept, in place of
+    /// 409. The response gets the replay marker. For jobs whose response no caller needs: with
+    /// [`max_response`](crate::settings::Settings::max_response) 0, no response is stored. Duplicates of a failure
+    /// still get the failure's status.
+    ///
+    /// ```
+    /// # use lambda_http::{Body, http::Response};
+    /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
+    /// # let builder = lambda_idempotency::Idempotency::builder(store).function("reports");
+    /// let idempotency = builder.max_response(0).build()?;
+    /// let layer = idempotency.http().on_not_retained(|| Response::new(Body::from(r#"{"done":true}"#)));
+    /// # let _ = layer;
+    /// # Ok::<(), lambda_idempotency::Error>(())
+    /// ```
+    pub fn on_not_retained(self, answer: impl Fn() -> Response<Body> + Send + Sync + 'static) -> Self {
+        self.with(|config| config.on_not_retained = Some(Arc::new(answer)))
     }
 }

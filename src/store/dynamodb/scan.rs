@@ -11,6 +11,12 @@ use crate::{
     store::{Page, Position, StoreError, StoreErrorKind},
 };
 
+/// A part of a chunk's stored key. No name in a stored key's scope can contain a `#`, so no record's has it.
+const CHUNK: &str = "#part#";
+
+/// Items, and the key of the last one if more follow.
+type Items = (Vec<Item>, Option<Item>);
+
 impl DynamoDbStore {
     /// Returns one page of records, from the beginning or from the end of an earlier page. It's for an
     /// operator, not for a handler, since DynamoDB bills every item that it reads by its size. A page can be
@@ -19,7 +25,7 @@ impl DynamoDbStore {
     /// It omits chunks of responses. If the table has a sort key, it omits everything that isn't a record.
     /// Each record is read consistently, but the scan isn't a snapshot.
     ///
-    /// Needs `dynamodb:Scan`.
+    /// Needs `dynamodb:Scan`; with a [`partition`](super::DynamoDbStoreBuilder::partition), `dynamodb:Query`.
     ///
     /// # Errors
     ///
@@ -46,10 +52,20 @@ impl DynamoDbStore {
     /// # }
     /// ```
     pub async fn scan(&self, from: Option<Position>) -> Result<Page, StoreError> {
-        // No name in a stored key's scope can contain a `#`, so only a chunk's key contains this.
-        let (filter, name, value) = match &self.inner.sort_key {
-            Some(sort_key) => ("#key = :value", sort_key.as_str(), RECORD_SORT_KEY),
-            None => ("NOT contains(#key, :value)", self.inner.attributes.of(Attribute::Id), "#part#"),
+        let start = from.map(|position| self.start_of(&position)).transpose()?;
+        let (items, next) = match (&self.inner.partition, &self.inner.sort_key) {
+            (Some(partition), Some(_)) => self.query_partition(partition, start).await?,
+            (_, sort_key) => self.scan_table(sort_key.as_deref(), start).await?,
+        };
+        let next = next.filter(|key| !key.is_empty()).map(|key| self.position_of(&key)).transpose()?;
+        let records = items.into_iter().filter_map(|item| self.scanned(item).transpose());
+        Ok(Page { records: records.collect::<Result<_, _>>()?, next })
+    }
+
+    async fn scan_table(&self, sort_key: Option<&str>, start: Option<Item>) -> Result<Items, StoreError> {
+        let (filter, name, value) = match sort_key {
+            Some(sort_key) => ("#key = :value", sort_key, RECORD_SORT_KEY),
+            None => ("NOT contains(#key, :value)", self.inner.attributes.of(Attribute::Id), CHUNK),
         };
         let request = self
             .inner
@@ -60,15 +76,29 @@ impl DynamoDbStore {
             .filter_expression(filter)
             .expression_attribute_names("#key", name)
             .expression_attribute_values(":value", codec::text(value))
-            .set_exclusive_start_key(from.map(|position| self.start_of(&position)).transpose()?);
-        let answer = match observed(request.customize().config_override(table::patient()).send()).await {
-            (Ok(answer), _) => answer,
-            (Err(error), findings) => return Err(self.error(&error, findings).await.maybe_applied(false)),
-        };
-        let next = answer.last_evaluated_key.filter(|key| !key.is_empty());
-        let next = next.map(|key| self.position_of(&key)).transpose()?;
-        let records = answer.items.unwrap_or_default().into_iter().map(|item| self.scanned(item));
-        Ok(Page { records: records.collect::<Result<_, _>>()?, next })
+            .set_exclusive_start_key(start);
+        match observed(request.customize().config_override(table::patient()).send()).await {
+            (Ok(answer), _) => Ok((answer.items.unwrap_or_default(), answer.last_evaluated_key)),
+            (Err(error), findings) => Err(self.error(&error, findings).await.maybe_applied(false)),
+        }
+    }
+
+    /// The items of one partition, with the chunks: DynamoDB can't filter a query by its sort key.
+    async fn query_partition(&self, partition: &str, start: Option<Item>) -> Result<Items, StoreError> {
+        let request = self
+            .inner
+            .client
+            .query()
+            .table_name(&self.inner.table)
+            .consistent_read(true)
+            .key_condition_expression("#key = :value")
+            .expression_attribute_names("#key", self.inner.attributes.of(Attribute::Id))
+            .expression_attribute_values(":value", codec::text(partition))
+            .set_exclusive_start_key(start);
+        match observed(request.customize().config_override(table::patient()).send()).await {
+            (Ok(answer), _) => Ok((answer.items.unwrap_or_default(), answer.last_evaluated_key)),
+            (Err(error), findings) => Err(self.error(&error, findings).await.maybe_applied(false)),
+        }
     }
 
     /// The names of the table's key attributes.
@@ -92,13 +122,16 @@ impl DynamoDbStore {
         Ok(names.into_iter().map(str::to_owned).zip(values.into_iter().map(codec::text)).collect())
     }
 
-    fn scanned(&self, item: Item) -> Result<(StoredKey, Result<Record, StoreError>), StoreError> {
-        let Some(AttributeValue::S(id)) = item.get(self.inner.attributes.of(Attribute::Id)) else {
+    /// The record in `item`, or `None` if it's a chunk.
+    fn scanned(&self, item: Item) -> Result<Option<(StoredKey, Result<Record, StoreError>)>, StoreError> {
+        let Some(key) = self.stored_key_of(&item) else {
             return Err(self.other_key());
         };
-        let key = StoredKey::from_stored(id);
+        if key.as_str().contains(CHUNK) {
+            return Ok(None);
+        }
         let record = self.decode(&key, item);
-        Ok((key, record))
+        Ok(Some((key, record)))
     }
 
     fn other_key(&self) -> StoreError {

@@ -43,6 +43,8 @@ fn completed(owner: Owner) -> Record {
         encoding: Encoding::Identity,
         length: 0,
         sha256: [0; 32],
+        format: None,
+        key_id: None,
         place: Place::Inline(bytes::Bytes::new()),
     });
     Record { state: State::Completed(outcome), ..started(owner) }
