@@ -61,16 +61,6 @@ pub enum OnStoreFailure {
     RunUnprotected,
 }
 
-/// How to handle a delivery without an idempotency key.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum MissingKey {
-    /// Refuse with [`ErrorKind::MissingKey`]; the handler doesn't run.
-    #[default]
-    Refuse,
-    /// Run the handler without protection.
-    RunUnprotected,
-}
-
 /// Plain settings, all with a default. They have the names of the builder's methods.
 #[derive(Clone, Debug)]
 #[non_exhaustive]

@@ -1,5 +1,6 @@
 //! The [`Store`] contract: the operations that the library needs from a database.
 
+mod admin;
 mod cipher;
 pub(crate) mod codec;
 #[cfg(feature = "dynamodb")]
@@ -13,6 +14,7 @@ pub mod postgres;
 pub mod redis;
 mod write;
 
+pub use admin::{Page, Position, TableProblem};
 pub use cipher::Cipher;
 pub use error::{StoreError, StoreErrorKind};
 pub use named::NamedStore;

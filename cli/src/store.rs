@@ -6,7 +6,7 @@ use clap::Args;
 use lambda_idempotency::{
     Store,
     store::{
-        NamedStore,
+        NamedStore, Page, Position,
         dynamodb::{DynamoDbStore, DynamoDbStoreBuilder},
         postgres::PostgresStore,
         redis::RedisStore,
@@ -72,6 +72,23 @@ pub(crate) enum OpenStore {
     Postgres(PostgresStore),
 }
 
+impl OpenStore {
+    /// One page of the store's records, from the beginning or from an earlier page's end. A record may appear
+    /// twice.
+    ///
+    /// # Errors
+    ///
+    /// If the store can't be reached, or rejects the request.
+    pub(crate) async fn scan(&self, from: Option<Position>) -> Result<Page> {
+        let page = match self {
+            Self::DynamoDb(store) => store.scan(from).await,
+            Self::Redis(store) => store.scan(from).await,
+            Self::Postgres(store) => store.scan(from).await,
+        };
+        page.map_err(|error| Problem::of(&error))
+    }
+}
+
 impl StoreArguments {
     /// Opens the store. It sends no request.
     ///
@@ -134,8 +151,7 @@ impl StoreArguments {
             builder = builder.partition(partition);
         }
         if let Some(attributes) = &self.attributes {
-            let names = attributes.parse().map_err(|error: lambda_idempotency::Error| Problem::of(&error))?;
-            builder = builder.attributes(names);
+            builder = builder.attributes(attributes).map_err(|error| Problem::of(&error))?;
         }
         let builder = builder.attempt_timeout(ATTEMPT_TIMEOUT).operation_timeout(OPERATION_TIMEOUT);
         builder.build().await.map_err(|error| Problem::of(&error))

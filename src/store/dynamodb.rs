@@ -89,11 +89,8 @@ mod table;
 mod transaction;
 mod values;
 
-pub use attributes::AttributeNames;
 pub use builder::DynamoDbStoreBuilder;
-pub use scan::{ScanPage, ScanPosition};
-pub use table::{TableCreation, TableProblem};
-pub use transaction::{Declined, FailedCondition, Transaction};
+pub use transaction::{Declined, Transaction};
 
 use std::{
     collections::HashMap,
@@ -114,7 +111,7 @@ use aws_sdk_dynamodb::{
 
 use self::{
     attempts::{Findings, observed},
-    attributes::Attribute,
+    attributes::{Attribute, AttributeNames},
     codec::Item,
     expressions::{Plan, Plans},
     fault::{Class, Fault},

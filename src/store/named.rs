@@ -196,7 +196,7 @@ impl Table {
             builder = builder.partition(partition);
         }
         if let Some(attributes) = self.attributes {
-            builder = builder.attributes(attributes.parse()?);
+            builder = builder.attributes(attributes)?;
         }
         Ok(builder)
     }

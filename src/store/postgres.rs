@@ -163,9 +163,7 @@ mod writes;
 
 pub use builder::PostgresStoreBuilder;
 pub use limits::Timeouts;
-pub use scan::{ScanPage, ScanPosition};
-pub use table::{TableCreation, TableProblem};
-pub use transaction::{Looked, PostgresTransaction};
+pub use transaction::PostgresTransaction;
 
 /// The client and the pool, in the versions that this store accepts.
 pub use deadpool_postgres::{self, tokio_postgres};

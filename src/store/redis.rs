@@ -108,7 +108,6 @@ mod scan;
 mod transition;
 
 pub use builder::RedisStoreBuilder;
-pub use scan::{ScanPage, ScanPosition};
 
 use std::{fmt, sync::Arc, time::Duration};
 

@@ -89,7 +89,7 @@ fn declined(committed: Result<CommitOutcome, StoreError>) -> Vec<(usize, bool)> 
     let CommitOutcome::Declined(details) = committed.unwrap() else { panic!("answered") };
     let details: &dyn std::any::Any = &*details;
     let conditions = details.downcast_ref::<Declined>().unwrap().conditions();
-    conditions.iter().map(|failed| (failed.place(), failed.item().is_some())).collect()
+    conditions.map(|(place, item)| (place, item.is_some())).collect()
 }
 
 impl Table {

@@ -11,8 +11,9 @@ use aws_sdk_dynamodb::{
 };
 
 use super::{
-    AttributeNames, DynamoDbStore, Inner,
+    DynamoDbStore, Inner,
     attempts::{AttemptObserver, shown},
+    attributes::AttributeNames,
     expressions::Plans,
 };
 use crate::error::{Error, ErrorKind};
@@ -102,10 +103,27 @@ impl DynamoDbStoreBuilder {
         self
     }
 
-    /// Uses these names for the attributes.
-    pub fn attributes(mut self, attributes: AttributeNames) -> Self {
-        self.attributes = attributes;
-        self
+    /// Uses other names for some of the item's attributes, for an existing table or your own naming style: pairs of
+    /// [an attribute](crate::store::dynamodb) and its name, separated by commas. It's the form that `?attributes=`
+    /// has in a URL, and `--attributes` on the command line. The other attributes keep their default names.
+    ///
+    /// Every function that uses the table needs the same names: to this one, a record written under other names is
+    /// corrupt.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] for an unknown attribute, or a pair without a name. [`build`](Self::build) checks the
+    /// names.
+    ///
+    /// ```
+    /// use lambda_idempotency::store::dynamodb::DynamoDbStore;
+    ///
+    /// let builder = DynamoDbStore::builder("payments").attributes("id:pk,expires_at:ttl")?;
+    /// # Ok::<(), lambda_idempotency::Error>(())
+    /// ```
+    pub fn attributes(mut self, names: impl AsRef<str>) -> Result<Self, Error> {
+        self.attributes = names.as_ref().parse()?;
+        Ok(self)
     }
 
     /// Stores a response of up to this many bytes, after encoding, in the record itself, and a larger one in

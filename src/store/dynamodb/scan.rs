@@ -1,41 +1,29 @@
 //! Iterates over all records of the table, for operators.
 
+use aws_sdk_dynamodb::types::AttributeValue;
+
 use super::{
     DynamoDbStore, RECORD_SORT_KEY, attempts::observed, attributes::Attribute, codec, codec::Item, table,
 };
 use crate::{
     key::StoredKey,
     record::Record,
-    store::{StoreError, StoreErrorKind},
+    store::{Page, Position, StoreError, StoreErrorKind},
 };
-
-/// One page of records; see [`DynamoDbStore::scan`].
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct ScanPage {
-    /// The records by their keys, in no particular order. A record that can't be decoded is an error.
-    pub records: Vec<(StoredKey, Result<Record, StoreError>)>,
-    /// Where the next page begins, if there is more.
-    pub next: Option<ScanPosition>,
-}
 
 /// A part of a chunk's stored key. No name in a stored key's scope can contain a `#`, so no record's has it.
 const CHUNK: &str = "#part#";
 
 /// Items, and the key of the last one if more follow.
-type Page = (Vec<Item>, Option<Item>);
+type Items = (Vec<Item>, Option<Item>);
 
 /// A record, or why it can't be decoded, with its key.
 type Scanned = (StoredKey, Result<Record, StoreError>);
 
-/// Where a scan continues.
-#[derive(Clone, Debug)]
-pub struct ScanPosition(Item);
-
 impl DynamoDbStore {
     /// Returns one page of records, from the beginning or from the end of an earlier page. It's for an
     /// operator, not for a handler, since DynamoDB bills every item that it reads by its size. A page can be
-    /// empty even if more follow.
+    /// empty even if more follow. The records are in no particular order.
     ///
     /// It omits chunks of responses. If the table has a sort key, it omits everything that isn't a record.
     /// Each record is read consistently, but the scan isn't a snapshot.
@@ -66,18 +54,18 @@ impl DynamoDbStore {
     /// }
     /// # }
     /// ```
-    pub async fn scan(&self, from: Option<ScanPosition>) -> Result<ScanPage, StoreError> {
-        let start = from.map(|position| position.0);
+    pub async fn scan(&self, from: Option<Position>) -> Result<Page, StoreError> {
+        let start = from.map(|position| self.start_of(&position)).transpose()?;
         let (items, next) = match (&self.inner.partition, &self.inner.sort_key) {
             (Some(partition), Some(_)) => self.query_partition(partition, start).await?,
             (_, sort_key) => self.scan_table(sort_key.as_deref(), start).await?,
         };
-        let next = next.filter(|key| !key.is_empty()).map(ScanPosition);
+        let next = next.filter(|key| !key.is_empty()).map(|key| self.position_of(&key)).transpose()?;
         let records = items.into_iter().filter_map(|item| self.scanned(item).transpose());
-        Ok(ScanPage { records: records.collect::<Result<_, _>>()?, next })
+        Ok(Page { records: records.collect::<Result<_, _>>()?, next })
     }
 
-    async fn scan_table(&self, sort_key: Option<&str>, start: Option<Item>) -> Result<Page, StoreError> {
+    async fn scan_table(&self, sort_key: Option<&str>, start: Option<Item>) -> Result<Items, StoreError> {
         let (filter, name, value) = match sort_key {
             Some(sort_key) => ("#key = :value", sort_key, RECORD_SORT_KEY),
             None => ("NOT contains(#key, :value)", self.inner.attributes.of(Attribute::Id), CHUNK),
@@ -99,7 +87,7 @@ impl DynamoDbStore {
     }
 
     /// The items of one partition, with the chunks: DynamoDB can't filter a query by its sort key.
-    async fn query_partition(&self, partition: &str, start: Option<Item>) -> Result<Page, StoreError> {
+    async fn query_partition(&self, partition: &str, start: Option<Item>) -> Result<Items, StoreError> {
         let request = self
             .inner
             .client
@@ -116,21 +104,46 @@ impl DynamoDbStore {
         }
     }
 
+    /// The names of the table's key attributes.
+    fn key_names(&self) -> impl Iterator<Item = &str> {
+        [self.inner.attributes.of(Attribute::Id)].into_iter().chain(self.inner.sort_key.as_deref())
+    }
+
+    fn position_of(&self, key: &Item) -> Result<Position, StoreError> {
+        let values = self.key_names().map(|name| match key.get(name) {
+            Some(AttributeValue::S(value)) => Ok(value.clone()),
+            _ => Err(self.other_key()),
+        });
+        Ok(Position::new(values.collect::<Result<Vec<_>, _>>()?))
+    }
+
+    fn start_of(&self, position: &Position) -> Result<Item, StoreError> {
+        let (names, values) = (self.key_names().collect::<Vec<_>>(), position.parts());
+        if names.len() != values.len() {
+            return Err(Position::foreign());
+        }
+        Ok(names.into_iter().map(str::to_owned).zip(values.into_iter().map(codec::text)).collect())
+    }
+
     /// The record in `item`, or `None` if it's a chunk.
     fn scanned(&self, item: Item) -> Result<Option<Scanned>, StoreError> {
         let Some(key) = self.stored_key_of(&item) else {
-            let table = &self.inner.table;
-            return Err(StoreError::new(
-                StoreErrorKind::Rejected,
-                format!(
-                    "table `{table}` has a key that differs from the configuration; run `idempotency table check`"
-                ),
-            ));
+            return Err(self.other_key());
         };
         if key.as_str().contains(CHUNK) {
             return Ok(None);
         }
         let record = self.decode(&key, item);
         Ok(Some((key, record)))
+    }
+
+    fn other_key(&self) -> StoreError {
+        let table = &self.inner.table;
+        StoreError::new(
+            StoreErrorKind::Rejected,
+            format!(
+                "table `{table}` has a key that differs from the configuration; run `idempotency table check`"
+            ),
+        )
     }
 }
