@@ -15,6 +15,7 @@ mod outages;
 mod results;
 mod settings;
 mod support;
+mod switch;
 mod transactions;
 mod wait;
 

@@ -48,6 +48,7 @@ const SETTINGS: &[(&str, By)] = &[
     ("on_store_failure", Simulated(&[Item::MayRunUnprotected, Item::RunsUnprotected])),
     ("max_response", Test(ENGINE, "oversized_response_is_not_retained")),
     ("local_cache", Simulated(&[Item::NoCache, Item::Caches])),
+    ("mode", Test("src/idempotency/tests/switch.rs", "store_failures_never_change_a_shadowed_outcome")),
 ];
 
 /// `ErrorKind`, variant by variant.

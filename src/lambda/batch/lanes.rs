@@ -15,6 +15,7 @@ use crate::{
     fingerprint::Fingerprint,
     key::{Key, Scope, StoredKey, joined},
     lambda::tenant,
+    run::shadow,
     settings::MissingKey,
 };
 
@@ -90,19 +91,25 @@ impl<R: Record> Batch<R> {
     }
 
     fn work(&self, raw: &RawValue, scope: &Scope) -> Work {
-        let refused = |error: &Error| Work::Refused(error.kind(), error.to_string().into());
+        let refused = |kind: ErrorKind, why: Cow<'static, str>| {
+            if shadow::lets_pass(self.idempotency.driver(), kind.as_str()) {
+                return Work::Unprotected;
+            }
+            Work::Refused(kind, why)
+        };
         let record = match R::read(raw) {
             Ok(record) => record,
-            Err(error) => return refused(&error),
+            // No handler can get it.
+            Err(error) => return Work::Refused(error.kind(), error.to_string().into()),
         };
         // A panic in `key` fails this record only.
         let key = catch_unwind(AssertUnwindSafe(|| (self.key)(&record)));
         match (key, self.choices.missing_key) {
             (Ok(Ok(Some(key))), _) => protected::<R>(&record, scope, &key),
             (Ok(Ok(None)), MissingKey::RunUnprotected) => Work::Unprotected,
-            (Ok(Ok(None)), _) => Work::Refused(ErrorKind::MissingKey, "it has no idempotency key".into()),
-            (Ok(Err(error)), _) => refused(&error),
-            (Err(_), _) => Work::Refused(ErrorKind::Invalid, "its key closure panicked".into()),
+            (Ok(Ok(None)), _) => refused(ErrorKind::MissingKey, "it has no idempotency key".into()),
+            (Ok(Err(error)), _) => refused(error.kind(), error.to_string().into()),
+            (Err(_), _) => refused(ErrorKind::Invalid, "its key closure panicked".into()),
         }
     }
 }
