@@ -154,9 +154,11 @@ impl StoredResponse {
         Self { place: Place::Chunks(count), ..self }
     }
 
-    /// Whether it's the kept form of `response`.
-    pub(crate) fn is_of(&self, response: &[u8]) -> bool {
-        self.length == response.len() as u64 && self.sha256 == <[u8; 32]>::from(Sha256::digest(response))
+    /// Whether it's the kept form of `response`. An encrypted one doesn't tell.
+    pub(crate) fn is_of(&self, response: &[u8]) -> Option<bool> {
+        let is_plain = self.labels().is_ok_and(|labels| labels.key_id.is_none());
+        let is_it = || self.length == response.len() as u64 && self.check_digest(response).is_ok();
+        is_plain.then(is_it)
     }
 
     /// Decodes `kept` into the response.
