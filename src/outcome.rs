@@ -11,7 +11,10 @@ use bytes::Bytes;
 use flate2::{Compression, read::DeflateDecoder, write::DeflateEncoder};
 use sha2::{Digest, Sha256};
 
-use crate::key::Hex;
+use crate::{
+    error::{Error, ErrorKind},
+    key::Hex,
+};
 
 /// Compressing less than this can't lower the bill: DynamoDB counts whole kilobytes ("Read/write capacity",
 /// DynamoDB developer guide).
@@ -64,18 +67,6 @@ pub enum Place {
     Chunks(u32),
 }
 
-/// The stored bytes aren't the response that was recorded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Damaged(pub(crate) &'static str);
-
-impl fmt::Display for Damaged {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0)
-    }
-}
-
-impl std::error::Error for Damaged {}
-
 impl StoredResponse {
     /// Prepares `response` for storage. Compresses it if that makes it an eighth smaller.
     ///
@@ -105,10 +96,10 @@ impl StoredResponse {
     ///
     /// # Errors
     ///
-    /// [`Damaged`] if the bytes don't decode to the recorded length and digest, or are encrypted.
-    pub fn decode(&self, kept: &Bytes) -> Result<Bytes, Damaged> {
+    /// [`ErrorKind::Corrupt`] if the bytes don't decode to the recorded length and digest, or are encrypted.
+    pub fn decode(&self, kept: &Bytes) -> Result<Bytes, Error> {
         if self.key_id.is_some() {
-            return Err(Damaged("the stored response is encrypted"));
+            return Err(damaged("the stored response is encrypted"));
         }
         let response = self.decoded(kept)?;
         self.check_digest(&response)?;
@@ -119,12 +110,12 @@ impl StoredResponse {
     ///
     /// # Errors
     ///
-    /// [`Damaged`] if it isn't the recorded one.
-    pub(crate) fn check_digest(&self, bytes: &[u8]) -> Result<(), Damaged> {
+    /// [`ErrorKind::Corrupt`] if it isn't the recorded one.
+    pub(crate) fn check_digest(&self, bytes: &[u8]) -> Result<(), Error> {
         if <[u8; 32]>::from(Sha256::digest(bytes)) == self.sha256 {
             Ok(())
         } else {
-            Err(Damaged("the stored response doesn't match its digest"))
+            Err(damaged("the stored response doesn't match its digest"))
         }
     }
 
@@ -132,14 +123,14 @@ impl StoredResponse {
     ///
     /// # Errors
     ///
-    /// [`Damaged`] if the bytes don't decode to the recorded length.
-    pub(crate) fn decoded(&self, kept: &Bytes) -> Result<Bytes, Damaged> {
+    /// [`ErrorKind::Corrupt`] if the bytes don't decode to the recorded length.
+    pub(crate) fn decoded(&self, kept: &Bytes) -> Result<Bytes, Error> {
         let response = match self.encoding {
             Encoding::Identity => kept.clone(),
             Encoding::Deflate => decompressed(kept, self.length)?,
         };
         if response.len() as u64 != self.length {
-            return Err(Damaged("the stored response's length doesn't match the record"));
+            return Err(damaged("the stored response's length doesn't match the record"));
         }
         Ok(response)
     }
@@ -173,6 +164,11 @@ impl fmt::Debug for Place {
     }
 }
 
+/// The stored bytes aren't the response that was recorded.
+fn damaged(how: &'static str) -> Error {
+    Error::new(ErrorKind::Corrupt, how)
+}
+
 fn compressed(response: &Bytes) -> Option<Bytes> {
     if response.len() < WORTH_COMPRESSING {
         return None;
@@ -185,12 +181,12 @@ fn compressed(response: &Bytes) -> Option<Bytes> {
 }
 
 /// Reads at most `length` bytes and one more, so that a damaged record can't fill the memory.
-fn decompressed(kept: &Bytes, length: u64) -> Result<Bytes, Damaged> {
+fn decompressed(kept: &Bytes, length: u64) -> Result<Bytes, Error> {
     let mut response = Vec::new();
     DeflateDecoder::new(kept.as_ref())
         .take(length.saturating_add(1))
         .read_to_end(&mut response)
-        .map_err(|_| Damaged("the stored response can't be decompressed"))?;
+        .map_err(|_| damaged("the stored response can't be decompressed"))?;
     Ok(response.into())
 }
 

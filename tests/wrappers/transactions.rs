@@ -9,7 +9,8 @@ use aws_sdk_dynamodb::{
 use lambda_http::{Body, Request, Response, http::StatusCode, tower::ServiceExt};
 use lambda_idempotency::{
     Failure, Idempotency, Key, RunError, Staging,
-    lambda::{batch::SqsMessage, http::Recording},
+    lambda::batch::SqsMessage,
+    settings::Recording,
     staging,
     store::dynamodb::{Declined, DynamoDbStore, Transaction},
 };
