@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     error::{Error, ErrorKind},
+    format::is_format_name,
     key::Hex,
 };
 
@@ -40,11 +41,11 @@ pub struct StoredResponse {
     /// The SHA-256 of the response itself. For an encrypted response, it's that of the kept bytes: a digest of the
     /// plaintext would let a reader of the table check guesses.
     pub sha256: [u8; 32],
-    /// The name of the response's [`Format`](crate::store::Format), if it isn't the default one.
-    pub format: Option<Arc<str>>,
-    /// The id of the key that the kept bytes are encrypted with, if a [`Cipher`](crate::store::Cipher)
-    /// encrypted them.
-    pub key_id: Option<Arc<str>>,
+    /// What else a reader must know, as a text that a store keeps as it is: `format=NAME` for a
+    /// [`Format`](crate::store::Format) other than JSON, and `key=ID` for the key that a
+    /// [`Cipher`](crate::store::Cipher) encrypted the kept bytes with, joined by `;`. `None` for neither. An `Arc<String>`, which is
+    /// small, since a record is part of many futures.
+    pub labels: Option<Arc<String>>,
     /// Where the kept bytes are.
     pub place: Place,
 }
@@ -67,6 +68,43 @@ pub enum Place {
     Chunks(u32),
 }
 
+/// The labels of a stored response.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Labels<'a> {
+    pub(crate) format: Option<&'a str>,
+    pub(crate) key_id: Option<&'a str>,
+}
+
+impl<'a> Labels<'a> {
+    /// Parses only texts that [`text`](Self::text) makes.
+    pub(crate) fn parse(text: &'a str) -> Option<Self> {
+        let (format, key_id) = match (text.strip_prefix("format="), text.strip_prefix("key=")) {
+            // A key's id may contain anything that's visible, a format's name not.
+            (Some(rest), _) => match rest.split_once(";key=") {
+                Some((format, key_id)) => (Some(format), Some(key_id)),
+                None => (Some(rest), None),
+            },
+            (None, Some(key_id)) => (None, Some(key_id)),
+            (None, None) => return None,
+        };
+        let is_valid = format.is_none_or(is_format_name) && key_id.is_none_or(is_key_id);
+        is_valid.then_some(Self { format, key_id })
+    }
+
+    fn text(&self) -> String {
+        match (self.format, self.key_id) {
+            (Some(format), Some(key_id)) => format!("format={format};key={key_id}"),
+            (Some(format), None) => format!("format={format}"),
+            (None, key_id) => format!("key={}", key_id.unwrap_or_default()),
+        }
+    }
+}
+
+/// Whether a key's id can be stored: 1 to 512 visible ASCII characters. An ARN of KMS has under 100.
+pub(crate) fn is_key_id(id: &str) -> bool {
+    (1..=512).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
 impl StoredResponse {
     /// Prepares `response` for storage. Compresses it if that makes it an eighth smaller.
     ///
@@ -77,13 +115,29 @@ impl StoredResponse {
             Some(compressed) => (Encoding::Deflate, compressed),
             None => (Encoding::Identity, response),
         };
-        Self { encoding, length, sha256, format: None, key_id: None, place: Place::Inline(kept) }
+        Self { encoding, length, sha256, labels: None, place: Place::Inline(kept) }
+    }
+
+    /// Adds the name of the response's format. Called before [`encrypted`](Self::encrypted).
+    pub(crate) fn in_format(self, name: &str) -> Self {
+        Self { labels: Some(Labels { format: Some(name), key_id: None }.text().into()), ..self }
     }
 
     /// Replaces the kept bytes by `ciphertext`, which is encrypted with the key `key_id`.
-    pub(crate) fn encrypted(self, key_id: Arc<str>, ciphertext: Bytes) -> Self {
+    pub(crate) fn encrypted(self, key_id: &str, ciphertext: Bytes) -> Self {
         let sha256 = Sha256::digest(&ciphertext).into();
-        Self { sha256, key_id: Some(key_id), place: Place::Inline(ciphertext), ..self }
+        let format = self.labels().ok().and_then(|labels| labels.format);
+        let labels = Some(Labels { format, key_id: Some(key_id) }.text().into());
+        Self { sha256, labels, place: Place::Inline(ciphertext), ..self }
+    }
+
+    /// # Errors
+    ///
+    /// [`ErrorKind::Corrupt`] for a label that this version doesn't know: the bytes aren't what they seem to be.
+    pub(crate) fn labels(&self) -> Result<Labels<'_>, Error> {
+        let text = self.labels.as_ref().map(|labels| labels.as_str());
+        text.map_or(Some(Labels::default()), Labels::parse)
+            .ok_or_else(|| damaged("the stored response has a label that this version can't read"))
     }
 
     /// Returns the same response, noting that its kept bytes are in `count` chunks, which the caller has written.
@@ -98,7 +152,7 @@ impl StoredResponse {
     ///
     /// [`ErrorKind::Corrupt`] if the bytes don't decode to the recorded length and digest, or are encrypted.
     pub fn decode(&self, kept: &Bytes) -> Result<Bytes, Error> {
-        if self.key_id.is_some() {
+        if self.labels()?.key_id.is_some() {
             return Err(damaged("the stored response is encrypted"));
         }
         let response = self.decoded(kept)?;
@@ -147,8 +201,7 @@ impl fmt::Debug for StoredResponse {
             .field("encoding", &self.encoding)
             .field("length", &self.length)
             .field("sha256", &format_args!("{}…", Hex(&self.sha256[..4])))
-            .field("format", &self.format)
-            .field("key_id", &self.key_id)
+            .field("labels", &self.labels)
             .field("inline_bytes", &kept)
             .field("chunks", &chunks)
             .finish()
@@ -248,6 +301,39 @@ mod tests {
         let lying = StoredResponse { length: 10, ..bomb.clone() };
         assert_eq!(decompressed(&kept(&bomb), 10).unwrap().len(), 11);
         assert!(lying.decode(&kept(&bomb)).is_err());
+    }
+
+    #[test]
+    fn labels_round_trip() {
+        for (format, key_id, text) in [
+            (Some("cbor"), None, "format=cbor"),
+            (None, Some("arn:aws:kms:eu-west-1:1:key/a;key=b"), "key=arn:aws:kms:eu-west-1:1:key/a;key=b"),
+            (Some("a.b-1"), Some("k1"), "format=a.b-1;key=k1"),
+        ] {
+            let labels = Labels { format, key_id };
+            assert_eq!((labels.text().as_str(), Labels::parse(text)), (text, Some(labels)));
+        }
+    }
+
+    #[test]
+    fn unknown_labels_are_damage() {
+        let long = format!("key={}", "k".repeat(513));
+        for text in [
+            "",
+            "x",
+            "codec=x",
+            "format=",
+            "format=CBOR",
+            "format=a;format=b",
+            "key=",
+            "key=a b",
+            "format=a;key=",
+            &long,
+        ] {
+            let stored =
+                StoredResponse { labels: Some(Arc::new(text.into())), ..StoredResponse::new("{}".into()) };
+            assert!(stored.labels().is_err() && stored.decode(&kept(&stored)).is_err(), "{text}");
+        }
     }
 
     #[test]

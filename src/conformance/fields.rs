@@ -1,5 +1,7 @@
 //! Every field must be read back unchanged, up to the limits of its values.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use super::{
@@ -154,9 +156,12 @@ fn edge_outcomes() -> Vec<Outcome> {
         encoding,
         length,
         sha256: [0xa5; 32],
-        format: None,
-        key_id: None,
+        labels: None,
         place,
+    };
+    let labelled = |labels: String, place| StoredResponse {
+        labels: Some(Arc::new(labels)),
+        ..kept(Encoding::Deflate, 5, place)
     };
     let other = || Place::Inline(Bytes::from_static(b"other"));
     let every_byte: Vec<u8> = (0..=255).collect();
@@ -177,14 +182,9 @@ fn edge_outcomes() -> Vec<Outcome> {
         kept(Encoding::Deflate, 6_291_556, Place::Chunks(17)),
         kept(Encoding::Identity, 0, Place::Chunks(0)),
         kept(Encoding::Identity, u64::MAX, Place::Chunks(u32::MAX)),
-        StoredResponse { format: Some("cbor".into()), ..kept(Encoding::Identity, 5, other()) },
-        StoredResponse { format: Some("a.b-1".into()), ..kept(Encoding::Deflate, 1, Place::Chunks(2)) },
-        StoredResponse { key_id: Some("k".repeat(512).into()), ..kept(Encoding::Identity, 5, other()) },
-        StoredResponse {
-            format: Some("f".repeat(32).into()),
-            key_id: Some("arn:aws:kms:eu-west-1:111122223333:key/a;key=/".into()),
-            ..kept(Encoding::Deflate, 9, Place::Chunks(3))
-        },
+        labelled("format=cbor".to_owned(), other()),
+        labelled("key=arn:aws:kms:eu-west-1:111122223333:key/a;key=/".to_owned(), Place::Chunks(3)),
+        labelled(format!("format={};key={}", "f".repeat(32), "k".repeat(512)), Place::Chunks(2)),
     ];
     outcomes.extend(odd.map(Outcome::Retained));
     outcomes

@@ -189,8 +189,7 @@ impl Copied {
             encoding: Encoding::Identity,
             length: stored.length,
             sha256: stored.sha256,
-            format: stored.format.clone(),
-            key_id: None,
+            labels: None,
             place: Place::Inline(response.clone()),
         };
         let state = match is_failure {

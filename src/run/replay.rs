@@ -33,7 +33,9 @@ impl Replay {
             is_failure,
             response,
             format: match outcome_of(record) {
-                Some((Outcome::Retained(stored), _)) => stored.format.clone(),
+                Some((Outcome::Retained(stored), _)) => {
+                    stored.labels().ok().and_then(|labels| labels.format).map(Into::into)
+                }
                 Some((Outcome::Omitted, _)) | None => None,
             },
             generation: record.generation,

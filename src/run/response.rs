@@ -9,7 +9,7 @@ use crate::{
     future::BoxFuture,
     key::StoredKey,
     observe,
-    outcome::{Outcome, Place, StoredResponse},
+    outcome::{Outcome, Place, StoredResponse, is_key_id},
     protocol::{Event, Intent, State},
     record::{Lock, Owner, Record, Status},
     run::{
@@ -17,7 +17,7 @@ use crate::{
         refusal::{DEFAULT_RETRY, store_error},
         replay::{Replay, outcome_of},
     },
-    store::{OwnWrites, StoreError, StoreErrorKind, Write, codec::is_key_id},
+    store::{OwnWrites, StoreError, StoreErrorKind, Write},
     time::{Stopwatch, Timestamp},
 };
 
@@ -192,8 +192,8 @@ impl Driver {
             observe::not_retained(key, Some(length), None);
             return Outcome::Omitted;
         }
-        match self.keep(key, owner, response, Some(until)).await {
-            Ok(stored) => Outcome::Retained(StoredResponse { format: format.map(Into::into), ..stored }),
+        match self.keep(key, owner, response, format, Some(until)).await {
+            Ok(stored) => Outcome::Retained(stored),
             Err(error) => {
                 observe::not_retained(key, Some(length), Some(&error));
                 Outcome::Omitted
@@ -209,9 +209,14 @@ impl Driver {
         key: &StoredKey,
         owner: Owner,
         response: Bytes,
+        format: Option<&'static str>,
         until: Option<Timestamp>,
     ) -> Result<StoredResponse, StoreError> {
         let stored = StoredResponse::new(response);
+        let stored = match format {
+            Some(name) => stored.in_format(name),
+            None => stored,
+        };
         let Place::Inline(plain) = stored.place.clone() else { return Ok(stored) };
         let stored = match &self.shared.cipher {
             None => stored,
@@ -222,7 +227,7 @@ impl Driver {
                     let what = "the cipher's key id isn't 1 to 512 visible ASCII characters";
                     return Err(StoreError::new(StoreErrorKind::Unstorable, what));
                 }
-                stored.encrypted(key_id, ciphertext)
+                stored.encrypted(&key_id, ciphertext)
             }
         };
         let Place::Inline(kept) = &stored.place else { return Ok(stored) };
@@ -312,7 +317,7 @@ impl Driver {
             }
         };
         let damaged = |damage| corrupt("the stored response is damaged").with_source(damage);
-        let response = match &response.key_id {
+        let response = match response.labels().map_err(damaged)?.key_id {
             None => response.decode(&kept).map_err(damaged)?,
             Some(key_id) => {
                 response.check_digest(&kept).map_err(damaged)?;

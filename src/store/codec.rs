@@ -1,5 +1,5 @@
 //! The text of `response_encoding`, which is the same in every store: `omitted`, or
-//! `ENCODING[/CHUNKS][;format=NAME][;key=ID]`.
+//! `ENCODING[/CHUNKS][;LABELS]`.
 //!
 //! A release that doesn't know a part of it can't read the text at all, so it refuses the record instead of
 //! replaying bytes that it can't interpret.
@@ -8,17 +8,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::{
-    format::is_format_name,
-    outcome::{Encoding, Outcome, Place, StoredResponse},
-};
+use crate::outcome::{Encoding, Labels, Outcome, Place, StoredResponse};
 
 const OMITTED: &str = "omitted";
-const FORMAT: &str = ";format=";
-const KEY: &str = ";key=";
-
-/// The longest id of a key, in bytes. An ARN of KMS has under 100.
-const MAX_KEY_ID: usize = 512;
 /// How a response is kept, without the bytes and the numbers that have their own field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Form {
@@ -28,8 +20,8 @@ pub(super) enum Form {
         encoding: Encoding,
         /// How many chunks hold it; `None` if it's in the record.
         chunks: Option<u32>,
-        format: Option<Arc<str>>,
-        key_id: Option<Arc<str>>,
+        /// See [`StoredResponse::labels`].
+        labels: Option<Arc<String>>,
     },
 }
 
@@ -42,8 +34,7 @@ impl Form {
                 Place::Inline(_) => None,
                 Place::Chunks(count) => Some(count),
             },
-            format: response.format.clone(),
-            key_id: response.key_id.clone(),
+            labels: response.labels.clone(),
         }
     }
 
@@ -52,8 +43,10 @@ impl Form {
         if text == OMITTED {
             return Some(Self::Omitted);
         }
-        let (text, key_id) = split_at_mark(text, KEY);
-        let (text, format) = split_at_mark(text, FORMAT);
+        let (text, labels) = match text.split_once(';') {
+            Some((text, labels)) => (text, Some(labels)),
+            None => (text, None),
+        };
         let (how, chunks) = match text.split_once('/') {
             Some((how, count)) => (how, Some(parse_count(count)?)),
             None => (text, None),
@@ -63,14 +56,14 @@ impl Form {
             "deflate" => Encoding::Deflate,
             _ => return None,
         };
-        if !(format.is_none_or(is_format_name) && key_id.is_none_or(is_key_id)) {
-            return None;
+        if let Some(labels) = labels {
+            Labels::parse(labels)?;
         }
-        Some(Self::Kept { encoding, chunks, format: format.map(Into::into), key_id: key_id.map(Into::into) })
+        Some(Self::Kept { encoding, chunks, labels: labels.map(|labels| Arc::new(labels.into())) })
     }
 
     pub(super) fn text(&self) -> String {
-        let Self::Kept { encoding, chunks, format, key_id } = self else { return OMITTED.to_owned() };
+        let Self::Kept { encoding, chunks, labels } = self else { return OMITTED.to_owned() };
         let mut text = match encoding {
             Encoding::Identity => "identity",
             Encoding::Deflate => "deflate",
@@ -80,11 +73,9 @@ impl Form {
             text.push('/');
             text.push_str(&count.to_string());
         }
-        for (mark, value) in [(FORMAT, format), (KEY, key_id)] {
-            if let Some(value) = value {
-                text.push_str(mark);
-                text.push_str(value);
-            }
+        if let Some(labels) = labels {
+            text.push(';');
+            text.push_str(labels);
         }
         text
     }
@@ -101,25 +92,13 @@ impl Form {
         measures: impl FnOnce(&mut F) -> Result<(u64, [u8; 32]), E>,
         kept: impl FnOnce(&mut F) -> Result<Bytes, E>,
     ) -> Result<Outcome, E> {
-        let Self::Kept { encoding, chunks, format, key_id } = self else { return Ok(Outcome::Omitted) };
+        let Self::Kept { encoding, chunks, labels } = self else { return Ok(Outcome::Omitted) };
         let (length, sha256) = measures(fields)?;
         let place = match chunks {
             Some(count) => Place::Chunks(count),
             None => Place::Inline(kept(fields)?),
         };
-        Ok(Outcome::Retained(StoredResponse { encoding, length, sha256, format, key_id, place }))
-    }
-}
-
-/// Whether a key's id can be stored: 1 to 512 visible ASCII characters.
-pub(crate) fn is_key_id(id: &str) -> bool {
-    (1..=MAX_KEY_ID).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic())
-}
-
-fn split_at_mark<'a>(text: &'a str, mark: &str) -> (&'a str, Option<&'a str>) {
-    match text.split_once(mark) {
-        Some((text, value)) => (text, Some(value)),
-        None => (text, None),
+        Ok(Outcome::Retained(StoredResponse { encoding, length, sha256, labels, place }))
     }
 }
 
@@ -133,16 +112,15 @@ mod tests {
     use super::*;
 
     fn kept(encoding: Encoding, chunks: Option<u32>) -> Form {
-        Form::Kept { encoding, chunks, format: None, key_id: None }
+        Form::Kept { encoding, chunks, labels: None }
     }
 
     #[test]
     fn forms_round_trip() {
-        let full = |format: Option<&str>, key_id: Option<&str>| Form::Kept {
+        let labelled = |labels: &str| Form::Kept {
             encoding: Encoding::Deflate,
             chunks: Some(3),
-            format: format.map(Into::into),
-            key_id: key_id.map(Into::into),
+            labels: Some(Arc::new(labels.into())),
         };
         for (text, form) in [
             ("omitted", Form::Omitted),
@@ -150,12 +128,8 @@ mod tests {
             ("deflate", kept(Encoding::Deflate, None)),
             ("identity/1", kept(Encoding::Identity, Some(1))),
             ("deflate/4294967295", kept(Encoding::Deflate, Some(u32::MAX))),
-            ("deflate/3;format=cbor", full(Some("cbor"), None)),
-            (
-                "deflate/3;key=arn:aws:kms:eu-west-1:1:key/a;key=b",
-                full(None, Some("arn:aws:kms:eu-west-1:1:key/a;key=b")),
-            ),
-            ("deflate/3;format=cbor;key=k1", full(Some("cbor"), Some("k1"))),
+            ("deflate/3;format=cbor", labelled("format=cbor")),
+            ("deflate/3;format=cbor;key=a;key=b", labelled("format=cbor;key=a;key=b")),
         ] {
             assert_eq!(Form::parse(text), Some(form.clone()), "{text}");
             assert_eq!(form.text(), text);

@@ -482,8 +482,7 @@ impl Faulty {
                 encoding: Encoding::Identity,
                 length: 0,
                 sha256: [0; 32],
-                format: None,
-                key_id: None,
+                labels: None,
                 place: Place::Chunks(count),
             });
             let record = Record {

@@ -118,8 +118,7 @@ fn large(bytes: usize) -> Outcome {
         encoding: Encoding::Identity,
         length: bytes as u64,
         sha256: [1; 32],
-        format: None,
-        key_id: None,
+        labels: None,
         place: Place::Inline(Bytes::from(vec![b'x'; bytes])),
     })
 }

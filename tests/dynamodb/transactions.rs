@@ -436,8 +436,7 @@ async fn transactions_hold_nearly_four_megabytes() {
         encoding: Encoding::Identity,
         length: 120_000,
         sha256: [1; 32],
-        format: None,
-        key_id: None,
+        labels: None,
         place: Place::Inline(vec![b'x'; 120_000].into()),
     });
     let over = settle(Settlement::Complete(response, SETTLED_UNTIL));
@@ -467,8 +466,7 @@ async fn oversized_records_are_unstorable_in_transactions() {
         encoding: Encoding::Identity,
         length: 410_000,
         sha256: [1; 32],
-        format: None,
-        key_id: None,
+        labels: None,
         place: Place::Inline(vec![b'x'; 410_000].into()),
     });
     let table = Table::new().await;

@@ -97,7 +97,7 @@ async fn encrypted_responses_are_replayed() {
         let secret = secret_of(length);
         assert_eq!(ask(&bench, &secret).await.unwrap(), secret);
         let (stored, bytes) = kept(&bench);
-        assert_eq!(stored.key_id.as_deref(), Some("key-1"));
+        assert_eq!(stored.labels.as_ref().map(|text| text.as_str()), Some("key=key-1"));
         assert!(!bytes.windows(4).any(|window| window == b"4111"), "{length}");
         // A digest of the plaintext would confirm a guess.
         let plain = serde_json::to_vec(&secret).unwrap();
@@ -116,7 +116,7 @@ async fn encrypted_failures_are_replayed() {
         assert!(matches!(failing.await, Err(RunError::Recorded(_))));
     }
     let State::Failed(Outcome::Retained(stored)) = bench.record("k").state else { panic!() };
-    assert!(stored.key_id.is_some());
+    assert!(stored.labels.is_some());
 }
 
 /// Without the right cipher nothing runs and nothing is replayed.
@@ -175,7 +175,7 @@ async fn failing_ciphers_keep_no_plaintext() {
         let bench = Bench::with(|builder| builder.cipher(vault(&script, &[])));
         assert_eq!(ask(&bench, SECRET).await.unwrap(), SECRET, "the first caller has its answer");
         if is_kept {
-            assert!(kept(&bench).0.key_id.is_some());
+            assert!(kept(&bench).0.labels.is_some());
             assert_eq!(ask(&bench, "x").await.unwrap(), SECRET);
         } else {
             assert!(matches!(bench.record("k").state, State::Completed(Outcome::Omitted)));
@@ -213,7 +213,10 @@ async fn formats_are_recorded_and_replayed() {
             assert_eq!(operation.run(Key::new("k").unwrap(), &1, work).await.unwrap(), 17);
         }
         let (stored, bytes) = kept(&bench);
-        assert_eq!((stored.format.as_deref(), bytes.as_ref()), (Some("reversed-json"), &b"71"[..]));
+        assert_eq!(
+            (stored.labels.as_ref().map(|text| text.as_str()), bytes.as_ref()),
+            (Some("format=reversed-json"), &b"71"[..])
+        );
         // To a reader of JSON, 71 would be valid.
         let plain = bench.operation();
         let json = plain.run(Key::new("k").unwrap(), &1, || async { Ok::<_, TestError>(0) });

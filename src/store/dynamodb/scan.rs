@@ -17,6 +17,9 @@ const CHUNK: &str = "#part#";
 /// Items, and the key of the last one if more follow.
 type Items = (Vec<Item>, Option<Item>);
 
+/// A record, or why it can't be decoded, with its key.
+type Scanned = (StoredKey, Result<Record, StoreError>);
+
 impl DynamoDbStore {
     /// Returns one page of records, from the beginning or from the end of an earlier page. It's for an
     /// operator, not for a handler, since DynamoDB bills every item that it reads by its size. A page can be
@@ -123,7 +126,7 @@ impl DynamoDbStore {
     }
 
     /// The record in `item`, or `None` if it's a chunk.
-    fn scanned(&self, item: Item) -> Result<Option<(StoredKey, Result<Record, StoreError>)>, StoreError> {
+    fn scanned(&self, item: Item) -> Result<Option<Scanned>, StoreError> {
         let Some(key) = self.stored_key_of(&item) else {
             return Err(self.other_key());
         };
