@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::view::{RuleArguments, View};
 use crate::{
-    problem::{Problem, Result},
+    problem::Result,
     store::{OpenStore, StoreArguments},
     words,
 };
