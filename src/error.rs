@@ -242,7 +242,7 @@ pub enum RunError<E> {
     /// The handler ran now, and this is its own error, which isn't recorded.
     Handler(E),
     /// The operation failed permanently, in this run (with
-    /// [`OnHandlerError::Record`](crate::settings::OnHandlerError::Record), or at most once) or in an earlier one, and
+    /// [`Recording::Record`](crate::settings::Recording::Record), or at most once) or in an earlier one, and
     /// every call gets this failure.
     ///
     /// If this run's failure couldn't be stored, [`Operation::run`](crate::Operation::run) returns
