@@ -100,9 +100,12 @@ pub struct Error {
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
+        let message = message.into();
+        #[cfg(feature = "testing")]
+        made::note(kind, &message);
         Self {
             kind,
-            message: message.into(),
+            message,
             retry_after: None,
             is_of_failure: false,
             source: None,
@@ -198,6 +201,32 @@ impl fmt::Debug for Error {
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         self.source.as_deref().map(|source| source as &(dyn StdError + 'static))
+    }
+}
+
+/// The errors that a test's function got from this library, whatever it makes of them.
+#[cfg(feature = "testing")]
+pub(crate) mod made {
+    use std::cell::RefCell;
+
+    use super::ErrorKind;
+
+    thread_local! {
+        /// `None` outside of a test's own threads.
+        static MADE: RefCell<Option<Vec<(ErrorKind, String)>>> = const { RefCell::new(None) };
+    }
+
+    pub(super) fn note(kind: ErrorKind, message: &str) {
+        MADE.with_borrow_mut(|made| {
+            if let Some(made) = made {
+                made.push((kind, message.to_owned()));
+            }
+        });
+    }
+
+    /// The errors that this thread has made since the last call, each with its text. The first call begins it.
+    pub(crate) fn taken() -> Vec<(ErrorKind, String)> {
+        MADE.replace(Some(Vec::new())).unwrap_or_default()
     }
 }
 
