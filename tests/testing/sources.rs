@@ -107,7 +107,7 @@ macro_rules! typed {
                 let ledger = ledger.clone();
                 async move { effect(ledger, event.payload.to_string()).await }
             });
-            let layer = idempotency.events_by::<Value, _>($key);
+            let layer = idempotency.events_by::<Value>($key);
             Function::lambda::<_, Box<RawValue>>(ServiceBuilder::new().layer(layer).service(handler))
         }
     };

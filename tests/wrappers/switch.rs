@@ -88,6 +88,7 @@ impl Clock for Paused {
         Timestamp::from_millis(1_795_000_000_000).saturating_add(self.0.elapsed())
     }
 
+    #[expect(clippy::disallowed_methods, reason = "it's the clock")]
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
         Box::pin(tokio::time::sleep(duration))
     }
@@ -375,8 +376,8 @@ async fn keyless_events_and_records_pass_unenforced() {
             }));
         assert_eq!(service.oneshot(raw(json!({}))).await.is_ok(), expected == 1, "{mode:?}");
         assert_eq!(runs.count(), expected, "{mode:?}");
-        let keys: [fn(&SqsMessage) -> Result<Option<Key>, Error>; 3] =
-            [|_| Ok(None), |_| Key::new("").map(Some), |_| panic!("the key closure")];
+        type KeyOf = fn(&SqsMessage) -> Result<Option<Key>, Error>;
+        let keys: [KeyOf; 3] = [|_| Ok(None), |_| Key::new("").map(Some), |_| panic!("the key closure")];
         for (nth, key) in keys.into_iter().enumerate() {
             let runs = Runs::new();
             let handler = runs.clone();
