@@ -146,6 +146,11 @@ impl StoredResponse {
         Self { place: Place::Chunks(count), ..self }
     }
 
+    /// Whether it's the kept form of `response`.
+    pub(crate) fn is_of(&self, response: &[u8]) -> bool {
+        self.length == response.len() as u64 && self.sha256 == <[u8; 32]>::from(Sha256::digest(response))
+    }
+
     /// Decodes `kept` into the response.
     ///
     /// # Errors
