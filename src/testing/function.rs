@@ -91,7 +91,7 @@ impl Function {
         S::Future: Send + 'static,
         S::Error: Into<lambda_runtime::Diagnostic> + Send + 'static,
     {
-        let mut inner = Self::lambda(crate::lambda::http::Guarded::new(service));
+        let mut inner = Self::lambda(crate::lambda::http::guarded(service));
         Self::of(move |event, entry| {
             let running = (inner.call)(event, entry);
             Box::pin(async move { Answer { is_http: true, ..running.await } })
