@@ -132,4 +132,3 @@ pub use run::{
     replay::Replay,
     staging::Staging,
 };
-pub use store::Store;

@@ -11,10 +11,10 @@ use std::{
 
 use lambda_http::{Body, Request, Response, tower::ServiceExt};
 use lambda_idempotency::{
-    Begun, Error, Failure, Fingerprint, Idempotency, Key, Settled, Store, StoredKey, current,
+    Begun, Error, Failure, Fingerprint, Idempotency, Key, Settled, StoredKey, current,
     lambda::batch::{BatchAnswer, KinesisRecord, SqsMessage},
     settings::Mode,
-    store::{BoxFuture, Record, StoreError, StoreErrorKind, Write, WriteOutcome, memory::MemoryStore},
+    store::{BoxFuture, Record, Store, StoreError, StoreErrorKind, Write, WriteOutcome, memory::MemoryStore},
     time::{Clock, Timestamp},
 };
 use lambda_runtime::{Context, LambdaEvent};

@@ -373,7 +373,7 @@ async fn payloads_without_json_run_unenforced() {
 async fn a_panicking_store_is_a_failed_one() {
     #[derive(Debug)]
     struct Panics;
-    impl crate::Store for Panics {
+    impl crate::store::Store for Panics {
         fn apply<'a>(
             &'a self,
             _: &'a crate::StoredKey,

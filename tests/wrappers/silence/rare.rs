@@ -3,11 +3,11 @@
 use std::{convert::Infallible, future::pending, time::Duration};
 
 use lambda_idempotency::{
-    Begun, Builder, Claim, Fingerprint, Idempotency, Key, Store, StoredKey,
+    Begun, Builder, Claim, Fingerprint, Idempotency, Key, StoredKey,
     settings::Execution,
     store::{
-        BoxFuture, Outcome, Record, State, StoreError, StoreErrorKind, StoredResponse, Write, WriteOutcome,
-        memory::MemoryStore,
+        BoxFuture, Outcome, Record, State, Store, StoreError, StoreErrorKind, StoredResponse, Write,
+        WriteOutcome, memory::MemoryStore,
     },
 };
 

@@ -6,9 +6,9 @@ use std::{
 };
 
 use lambda_idempotency::{
-    ErrorKind, Fingerprint, Idempotency, Invocation, Key, RunError, Store, StoredKey, current,
+    ErrorKind, Fingerprint, Idempotency, Invocation, Key, RunError, StoredKey, current,
     settings::{Execution, Recording},
-    store::Owner,
+    store::{Owner, Store},
     time::{Clock, SystemClock},
 };
 use lambda_idempotency_rehearsal::{
