@@ -263,7 +263,8 @@ pub(crate) async fn post(protection: &Protection, event: &Event, answer: Answer)
     let (is_error, headers, body, reply) = match answer {
         Answer::Own(posted) => {
             let Posted { is_error, headers, body, reply } = *posted;
-            (is_error, event.answering(headers), sent(body), Some(reply))
+            let body = sent(&headers, body);
+            (is_error, event.answering(headers), body, Some(reply))
         }
         Answer::Made { is_error, headers, body } => (is_error, event.answering(headers), body, None),
     };
