@@ -50,6 +50,7 @@ const SETTINGS: &[(&str, By)] = &[
     ("max_response", Test(ENGINE, "oversized_response_is_not_retained")),
     ("local_cache", Simulated(&[Item::NoCache, Item::Caches])),
     ("local_cache_records", Test("src/idempotency/tests/stored.rs", "cache_is_bounded_in_records")),
+    ("mode", Test("src/idempotency/tests/switch.rs", "store_failures_never_change_a_shadowed_outcome")),
 ];
 
 /// `ErrorKind`, variant by variant.
