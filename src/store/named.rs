@@ -93,6 +93,25 @@ impl NamedStore {
         Self::from_env_in(Mode::Enforce)
     }
 
+    /// Like [`from_env`](Self::from_env), with these variables in place of the environment's: for programs that
+    /// read their settings from a file too.
+    ///
+    /// # Errors
+    ///
+    /// As [`from_env`](Self::from_env).
+    ///
+    /// ```
+    /// use lambda_idempotency::store::NamedStore;
+    ///
+    /// let store = |name: &str| (name == "IDEMPOTENCY_STORE").then(|| "memory:".to_owned());
+    /// assert!(NamedStore::from_variables(store).is_ok());
+    /// assert!(NamedStore::from_variables(|_| None).is_err());
+    /// ```
+    pub fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Result<Self, Error> {
+        let variable = |name| variable(name).filter(|value| !value.is_empty());
+        choice_in(variable(INITIALIZATION).is_some(), variable(TABLE), variable(STORE))?.named()
+    }
+
     /// As [`from_env`](Self::from_env). A function that's switched off needs no store.
     ///
     /// # Errors

@@ -42,6 +42,7 @@ const SETTINGS: &[(&str, By)] = &[
     ("lease_extension", Simulated(&[Item::Extends, Item::T7])),
     ("answer_reserve", Test("verification/tests/simulation.rs", "campaigns_catch_each_removed_precaution")),
     ("settle_within", Test("verification/tests/simulation.rs", "short_outages_repeat_no_effect")),
+    ("cut_off", Test("src/idempotency/tests/lease.rs", "late_result_is_recorded_without_cut_off")),
     ("execution", Simulated(&[Item::AtLeastOnce, Item::AtMostOnce])),
     ("on_handler_error", Simulated(&[Item::ReleasesErrors, Item::RecordsErrors, Item::RecordedError])),
     ("wait_in_progress", Simulated(&[Item::RefusesInProgress, Item::Waits])),
