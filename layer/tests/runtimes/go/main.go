@@ -55,6 +55,8 @@ func runs(key string) int {
 type order struct {
 	ID string `json:"id"`
 	Do string `json:"do"`
+	// Everything, for the step `see`.
+	all map[string]json.RawMessage
 }
 
 func (o order) play(ctx context.Context, run string) (answer, error) {
@@ -102,6 +104,8 @@ func (o order) play(ctx context.Context, run string) (answer, error) {
 			given["pad"] = strings.Repeat("x", number(1))
 		case "context":
 			given["context"] = about(ctx)
+		case "see":
+			given["see"] = o.all[words[1]]
 		case "text":
 			given["text"] = true
 		case "status":
@@ -156,6 +160,14 @@ type record struct {
 		SequenceNumber string
 		NewImage       map[string]struct{ S string }
 	} `json:"dynamodb"`
+}
+
+func (e *event) UnmarshalJSON(text []byte) error {
+	type plain event
+	if err := json.Unmarshal(text, (*plain)(e)); err != nil {
+		return err
+	}
+	return json.Unmarshal(text, &e.all)
 }
 
 func handle(ctx context.Context, given event) (any, error) {

@@ -43,6 +43,7 @@ async function play (order, run, context) {
       case 'kill': process.kill(process.pid, 'SIGKILL'); await wait(60000); break
       case 'big': answer.pad = 'x'.repeat(Number(given[0])); break
       case 'context': answer.context = about(context); break
+      case 'see': answer.see = order[given[0]] ?? null; break
       case 'text':
       case 'status': answer[verb] = given.length > 0 ? Number(given[0]) : true; break
       default: throw new Error(`unknown step: ${step}`)

@@ -61,6 +61,8 @@ def play(order, run, context):
             answer["pad"] = "x" * int(given[0])
         elif verb == "context":
             answer["context"] = about(context)
+        elif verb == "see":
+            answer["see"] = order.get(given[0])
         elif verb in ("text", "status"):
             answer[verb] = int(given[0]) if given else True
         else:

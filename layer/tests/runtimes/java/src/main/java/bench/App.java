@@ -83,6 +83,7 @@ public class App implements RequestStreamHandler {
                 }
                 case "big" -> answer.addProperty("pad", "x".repeat(Integer.parseInt(words[1])));
                 case "context" -> answer.add("context", about(context));
+                case "see" -> answer.add("see", order.get(words[1]));
                 case "text" -> answer.addProperty("text", true);
                 case "status" -> answer.addProperty("status", Integer.parseInt(words[1]));
                 default -> throw new IllegalArgumentException("unknown step: " + step);
