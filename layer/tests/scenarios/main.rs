@@ -117,3 +117,20 @@ async fn functions_without_the_layer_repeat_effects() {
 async fn every_runtime_runs_without_the_layer() {
     expect_all_ok(play(table::baseline(), &Runtime::ALL, None).await);
 }
+
+/// The layer's program, in front of the function's command.
+fn layer() -> String {
+    format!("{} --", std::env::var("LAYER").unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn functions_behind_the_layer_have_one_effect() {
+    let short = table::scenarios().into_iter().filter(|scenario| scenario.is_short).collect();
+    expect_all_ok(play(short, &[Runtime::Python, Runtime::Go], Some(&layer())).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "all runtimes and all scenarios; see layer/tests/install"]
+async fn every_scenario_holds_in_every_runtime() {
+    expect_all_ok(play(table::scenarios(), &Runtime::ALL, Some(&layer())).await);
+}

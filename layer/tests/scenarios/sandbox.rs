@@ -60,6 +60,9 @@ impl Mode {
 /// How many concurrent invocations Managed Instances send to a process.
 const AT_ONCE: usize = 8;
 
+/// A file of settings that the function's package has.
+const CONFIG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/scenarios/config.json");
+
 /// Longer than any start takes, even on a slow machine.
 const START_LIMIT: Duration = Duration::from_secs(60);
 
@@ -266,7 +269,7 @@ fn emulator(mode: Mode, bootstrap: &Path, port: u16, runtime_port: u16) -> Comma
     command.arg("-c").arg(match mode {
         Mode::OnDemand => format!("exec {program} {addresses} {bootstrap}"),
         Mode::ManagedInstances => format!(
-            "mount -t tmpfs tmpfs /var && mkdir /var/task && cp {bootstrap} /var/task/ && exec {program} {addresses}"
+            "mount -t tmpfs tmpfs /var && mkdir /var/task && cp {bootstrap} {CONFIG} /var/task/ && exec {program} {addresses}"
         ),
     });
     // Without the variables of `cargo test`, and those that name a real AWS account.

@@ -190,9 +190,13 @@ func stream(ctx context.Context, given event) (io.Reader, error) {
 		return nil, err
 	}
 	text, err := json.Marshal(answer)
-	// Without the reader's other methods, so that the client sends chunks.
-	return struct{ io.Reader }{bytes.NewReader(text)}, err
+	return &chunks{bytes.NewReader(text)}, err
 }
+
+// chunks is a reader without other methods or fields, so that the client streams it.
+type chunks struct{ text *bytes.Reader }
+
+func (c *chunks) Read(into []byte) (int, error) { return c.text.Read(into) }
 
 func http(ctx context.Context, given event, run string) (any, error) {
 	body := []byte(given.Body)
