@@ -114,6 +114,12 @@ pub struct Settings {
     /// [`answer_reserve`](Self::answer_reserve) may end it earlier. Default: 30 seconds. Lambda bills this
     /// time; an outcome that isn't recorded means a second run.
     pub settle_within: Duration,
+    /// Whether a handler that still runs when its time is over is dropped. Default: yes.
+    ///
+    /// Set it to `false` where dropping the handler's future stops nothing, because the work runs in another
+    /// process. The library then waits for the result, and records it however late it comes, unless another claim
+    /// has taken over. Your code must answer the caller in time, and drop the future of work that never ends.
+    pub cut_off: bool,
     /// How to handle a stale claim. Default: take it over.
     pub execution: Execution,
     /// How to settle the claim when the handler fails. Default: release it.
@@ -153,6 +159,7 @@ impl Default for Settings {
             lease_extension: None,
             answer_reserve: Duration::from_millis(250),
             settle_within: Duration::from_secs(30),
+            cut_off: true,
             execution: Execution::default(),
             on_handler_error: OnHandlerError::default(),
             on_in_progress: OnInProgress::default(),

@@ -1,1 +1,151 @@
-//! Nothing yet.
+//! A Lambda layer that makes functions in any language idempotent.
+//!
+//! It's a client of Lambda's Runtime API, and a server of the same API to the function. Between the two it uses
+//! `lambda-idempotency`: it claims an event's key before the function gets the event, and records the answer before
+//! Lambda gets it.
+
+mod batch;
+mod child;
+mod config;
+mod event;
+mod extension;
+mod function;
+mod http;
+mod invoke;
+mod proxy;
+mod recorded;
+mod server;
+mod telemetry;
+mod turn;
+mod upstream;
+
+use std::{ffi::OsString, process::ExitCode, sync::Arc};
+
+use config::Config;
+use extension::Extension;
+use proxy::{Protection, Proxy};
+use telemetry::Telemetry;
+use upstream::{BoxError, Upstream};
+
+const USAGE: &str = "usage: idempotency-extension [-- COMMAND ARGUMENTS…]\n\n\
+                     With a command, it starts the function's runtime behind the proxy. Without one, it's a Lambda\n\
+                     extension, and the wrapper script starts the runtime. Settings are in the environment, in\n\
+                     variables that begin with IDEMPOTENCY_.";
+
+/// Runs the program with these arguments, without its own name.
+///
+/// It blocks until the function's process ends, or Lambda ends the sandbox.
+pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    let arguments: Vec<_> = arguments.collect();
+    let command = match arguments.split_first() {
+        None => None,
+        Some((first, command)) if first == "--" && !command.is_empty() => Some(command),
+        Some(_) => {
+            report(USAGE);
+            return ExitCode::from(2);
+        }
+    };
+    lambda_runtime::tracing::init_default_subscriber();
+    let is_concurrent = std::env::var("AWS_LAMBDA_MAX_CONCURRENCY").is_ok_and(|most| most != "1");
+    // One thread is enough for one invocation at a time, and takes less memory.
+    let mut runtime = match is_concurrent {
+        true => tokio::runtime::Builder::new_multi_thread(),
+        false => tokio::runtime::Builder::new_current_thread(),
+    };
+    let ended = match runtime.enable_all().build() {
+        Ok(runtime) => runtime.block_on(run(command)),
+        Err(error) => Err(error.into()),
+    };
+    ended.unwrap_or_else(|error| {
+        report(&format!("idempotency-extension: {error}"));
+        ExitCode::FAILURE
+    })
+}
+
+async fn run(command: Option<&[OsString]>) -> Result<ExitCode, BoxError> {
+    let api = std::env::var(child::RUNTIME_API)
+        .map_err(|_| format!("{} isn't set: Lambda, or its emulator, sets it", child::RUNTIME_API))?;
+    let upstream = Upstream::new(api);
+    let built = build(&upstream).await;
+    match command {
+        Some(command) => in_front(command, upstream, built).await,
+        None => beside(upstream, built).await,
+    }
+}
+
+/// The proxy, what it protects with, and its port as an extension.
+type Built = (Proxy, Option<Arc<Protection>>, u16);
+
+async fn build(upstream: &Upstream) -> Result<Built, String> {
+    let config = Config::of_process()?;
+    let protection = match config.protection {
+        Some((store, rules)) => {
+            let store = store.open().await.map_err(|error| error.to_string())?;
+            let idempotency = rules.open(store)?;
+            let telemetry = if config.has_metrics { Telemetry::start() } else { Telemetry::default() };
+            Some(Protection::new(idempotency, rules, upstream.clone(), telemetry))
+        }
+        None => {
+            tracing::warn!("IDEMPOTENCY_MODE is off: nothing is protected");
+            None
+        }
+    };
+    Ok((Proxy::new(upstream.clone(), protection.clone()), protection, config.port))
+}
+
+/// Runs in front of the function's runtime, which it starts.
+async fn in_front(
+    command: &[OsString],
+    upstream: Upstream,
+    built: Result<Built, String>,
+) -> Result<ExitCode, BoxError> {
+    let (proxy, protection, _) = match built {
+        Ok(built) => built,
+        Err(problem) => {
+            // The caller of the function gets the sentence too.
+            if let Err(error) = upstream.cannot_start(&problem).await {
+                tracing::error!(error = &*error, "couldn't report that the function can't start");
+            }
+            return Err(problem.into());
+        }
+    };
+    let (listener, address) = server::listen(0).await?;
+    tokio::spawn(server::serve(listener, proxy));
+    let child = child::start(command, address)
+        .map_err(|error| format!("{} can't be started: {error}", command[0].display()))?;
+    let code = child::ended(child).await?;
+    if let Some(protection) = protection {
+        protection.settled().await;
+    }
+    Ok(ExitCode::from(code))
+}
+
+/// Runs beside the runtime, which the wrapper script starts.
+async fn beside(upstream: Upstream, built: Result<Built, String>) -> Result<ExitCode, BoxError> {
+    let extension;
+    let serving = match built {
+        // The runtime starts once every extension is registered, and finds the port open.
+        Ok((proxy, _, port)) => match server::listen(port).await {
+            Ok((listener, _)) => Ok(tokio::spawn(server::serve(listener, proxy))),
+            Err(error) => {
+                Err(format!("port {port} of the loopback interface: {error}; IDEMPOTENCY_PORT names another"))
+            }
+        },
+        Err(problem) => Err(problem),
+    };
+    extension = Extension::register(upstream).await?;
+    if let Err(problem) = serving {
+        if let Err(error) = extension.cannot_start(&problem).await {
+            tracing::error!(error = &*error, "couldn't report that the extension can't start");
+        }
+        return Err(problem.into());
+    }
+    extension.ended().await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes to standard error, which is in the function's log.
+#[expect(clippy::print_stderr, reason = "the reason why a program ends")]
+fn report(text: &str) {
+    eprintln!("{text}");
+}

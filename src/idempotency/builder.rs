@@ -96,6 +96,12 @@ impl Builder {
         self
     }
 
+    /// See [`Settings::cut_off`].
+    pub fn cut_off(mut self, is_dropped: bool) -> Self {
+        self.settings.cut_off = is_dropped;
+        self
+    }
+
     /// See [`Settings::execution`].
     pub fn execution(mut self, execution: Execution) -> Self {
         self.settings.execution = execution;

@@ -240,6 +240,7 @@ pub struct Batch<R> {
     /// Replaces the source's ARN in the scope.
     source_name: Option<Arc<str>>,
     visibility: Option<SharedVisibility>,
+    on_progress: Option<Arc<dyn Fn(usize) + Send + Sync>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -273,6 +274,7 @@ impl<R> Batch<R> {
             choices,
             source_name: None,
             visibility: None,
+            on_progress: None,
         }
     }
 
@@ -313,6 +315,16 @@ impl<R> Batch<R> {
     /// memory at once.
     pub fn concurrency(mut self, records: NonZeroUsize) -> Self {
         self.choices.concurrency = records;
+        self
+    }
+
+    /// Calls this with the number of records that are being claimed, run or settled, each time it changes.
+    ///
+    /// A handler can collect records with it, to process several at once: when as many calls are waiting inside the
+    /// handler as records are in flight, no further record comes before one of them ends. The records of one lane
+    /// (a FIFO group, or a partition key [in order](Batch::in_order)) run one after the other, and count as one.
+    pub fn on_progress(mut self, call: impl Fn(usize) + Send + Sync + 'static) -> Self {
+        self.on_progress = Some(Arc::new(call));
         self
     }
 
@@ -376,6 +388,7 @@ impl<R> Clone for Batch<R> {
             choices: self.choices,
             source_name: self.source_name.clone(),
             visibility: self.visibility.clone(),
+            on_progress: self.on_progress.clone(),
         }
     }
 }

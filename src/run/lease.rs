@@ -141,7 +141,8 @@ fn limits(settings: &Settings, now: Timestamp, invocation: &Invocation) -> Limit
     Limits {
         ask_by,
         answer_by,
-        last_call: before_deadline(reserve / HARD_FLOOR),
+        // A result of work that isn't cut off may be late. It's recorded then too.
+        last_call: before_deadline(reserve / HARD_FLOOR).filter(|_| settings.cut_off),
         reserve,
         ..Limits::unknown(settle_within)
     }

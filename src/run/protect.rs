@@ -441,7 +441,11 @@ impl Right {
             Self::Claim(claim) => claim.timing().cut_off_under(claim.held().lease_until),
             Self::Optimistic(it) => it.cut_off(),
         };
-        let cut_off = CutOff::at(Some(latest.map_or(at, |latest| latest.min(at))));
+        let at = latest.map_or(at, |latest| latest.min(at));
+        let cut_off = match self {
+            Self::Claim(claim) if !claim.driver().settings.cut_off => CutOff::before_start(at),
+            _ => CutOff::at(Some(at)),
+        };
         match self {
             Self::Claim(claim) if claim.timing().is_extended() => {
                 let keeping = Box::pin(keep(claim, &cut_off, latest));

@@ -27,25 +27,36 @@ pub(super) enum Ended<T> {
 }
 
 /// The time until which a handler may be polled. An extension of its lease moves it.
-pub(super) struct CutOff(AtomicU64);
+pub(super) struct CutOff {
+    at: AtomicU64,
+    /// Whether it ends a handler that has begun.
+    ends_running: bool,
+}
 
 impl CutOff {
     /// `None` means never.
     pub(super) fn at(time: Option<Timestamp>) -> Self {
-        Self(AtomicU64::new(time.map_or(u64::MAX, Timestamp::as_millis)))
+        let at = AtomicU64::new(time.map_or(u64::MAX, Timestamp::as_millis));
+        Self { at, ends_running: true }
+    }
+
+    /// A handler that has begun by then may run to its end.
+    pub(super) fn before_start(time: Timestamp) -> Self {
+        Self { ends_running: false, ..Self::at(Some(time)) }
     }
 
     pub(super) fn move_to(&self, time: Timestamp) {
-        self.0.store(time.as_millis(), Ordering::Relaxed);
+        self.at.store(time.as_millis(), Ordering::Relaxed);
     }
 
     fn get(&self) -> Option<Timestamp> {
-        let millis = self.0.load(Ordering::Relaxed);
+        let millis = self.at.load(Ordering::Relaxed);
         (millis != u64::MAX).then(|| Timestamp::from_millis(millis))
     }
 }
 
-/// Polls `future` to its end, but not after `cut_off`. Polls `companion` beside it, whose end also ends the future.
+/// Polls `future` to its end, but not after `cut_off`. Polls `companion` beside it, whose end also ends the future,
+/// unless the cut-off doesn't end a running one.
 ///
 /// Each poll first checks the clock and the timer, and either is enough: a timer may not count the time that
 /// a sandbox is frozen, and a clock can be set back.
@@ -60,7 +71,8 @@ pub(super) async fn watch<F: Future>(
     let mut has_begun = false;
     let mut limit = Limit { cut_off, timer: None };
     let ended = poll_fn(|cx| {
-        if limit.has_passed(clock, cx) {
+        let may_end = cut_off.ends_running || !has_begun;
+        if may_end && limit.has_passed(clock, cx) {
             return Poll::Ready(if has_begun { Ended::CutOff } else { Ended::NotBegun });
         }
         has_begun = true;
@@ -72,7 +84,11 @@ pub(super) async fn watch<F: Future>(
             Err(payload) => return Poll::Ready(Ended::Panicked(payload)),
         }
         match companion.as_mut().map(|companion| companion.as_mut().poll(cx)) {
-            Some(Poll::Ready(())) => Poll::Ready(Ended::CutOff),
+            Some(Poll::Ready(())) if cut_off.ends_running => Poll::Ready(Ended::CutOff),
+            Some(Poll::Ready(())) => {
+                companion = None;
+                Poll::Pending
+            }
             Some(Poll::Pending) | None => Poll::Pending,
         }
     })

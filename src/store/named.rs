@@ -88,6 +88,25 @@ impl NamedStore {
     /// [`ErrorKind::Invalid`] if neither variable is set, both are, or one is malformed or names a store
     /// whose feature is disabled.
     pub fn from_env() -> Result<Self, Error> {
+        Self::from_variables(|name| env::var(name).ok())
+    }
+
+    /// Like [`from_env`](Self::from_env), with these variables in place of the environment's: for programs that
+    /// read their settings from a file too.
+    ///
+    /// # Errors
+    ///
+    /// As [`from_env`](Self::from_env).
+    ///
+    /// ```
+    /// use lambda_idempotency::store::NamedStore;
+    ///
+    /// let store = |name: &str| (name == "IDEMPOTENCY_STORE").then(|| "memory:".to_owned());
+    /// assert!(NamedStore::from_variables(store).is_ok());
+    /// assert!(NamedStore::from_variables(|_| None).is_err());
+    /// ```
+    pub fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Result<Self, Error> {
+        let variable = |name| variable(name).filter(|value| !value.is_empty());
         choice_in(variable(INITIALIZATION).is_some(), variable(TABLE), variable(STORE))?.named()
     }
 
@@ -171,11 +190,6 @@ impl DynamoDbStoreBuilder {
             _ => Err(invalid(format!("{STORE} doesn't name a DynamoDB table; set {TABLE} to one"))),
         }
     }
-}
-
-/// The variable's value, if it has one.
-fn variable(name: &str) -> Option<String> {
-    env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 #[cfg(feature = "dynamodb")]

@@ -148,9 +148,12 @@ impl<R: Record> Delivery<'_, R> {
         let width = self.batch.choices.concurrency.get();
         let mut running: FuturesUnordered<_> =
             waiting.by_ref().take(width).map(|lane| self.lane(lane)).collect();
+        let in_flight = |lanes: usize| self.batch.on_progress.iter().for_each(|call| call(lanes));
+        in_flight(running.len());
         let all = async {
             while running.next().await.is_some() {
                 running.extend(waiting.next().map(|lane| self.lane(lane)));
+                in_flight(running.len());
             }
         };
         // A record that hasn't ended by then has no fate, and is redelivered.

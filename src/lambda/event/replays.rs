@@ -49,6 +49,9 @@ impl fmt::Debug for OnReplay {
 /// Adds the fields that the answer lacks behind its own, whose text doesn't change. An answer that isn't an object
 /// stays as it is.
 fn with_fields(answer: Box<RawValue>, fields: Vec<Field>) -> Box<RawValue> {
+    if fields.is_empty() {
+        return answer;
+    }
     let text = answer.get();
     let names = serde_json::Deserializer::from_str(text).deserialize_map(Names);
     let (Ok(mut names), Some(begun)) = (names, text.strip_suffix('}')) else { return answer };

@@ -1,0 +1,167 @@
+//! Batches: each record is claimed by the library, and the function gets those that must run.
+
+mod together;
+
+use std::{num::NonZeroUsize, sync::Arc};
+
+use lambda_idempotency::{
+    Error, Failure, Key,
+    lambda::batch::{Batch, DynamoDbRecord, KinesisRecord, Record, SqsMessage},
+    settings::MissingKey,
+};
+use lambda_runtime::LambdaEvent;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tower::ServiceExt as _;
+
+use crate::{
+    config::{BatchAnswer, BatchMode, ClaimField},
+    event::{Event, Kind, with_field},
+    invoke::{Answer, raw},
+    proxy::Protection,
+};
+use together::Together;
+
+/// More records than any batch has: the library then claims all of them at once.
+const ALL: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
+
+/// One record, as the function gets it.
+pub(super) struct Handed {
+    identifier: String,
+    json: String,
+    /// Whether it's the record as Lambda delivered it.
+    is_original: bool,
+}
+
+/// Protects a batch of SQS messages.
+pub(crate) async fn sqs(protection: &Arc<Protection>, event: &Arc<Event>) -> Answer {
+    let together = Together::new(protection, event);
+    let (rules, function) = (Arc::clone(protection), Arc::clone(&together));
+    let key = move |message: &SqsMessage| key(&rules, Kind::Sqs, message, || message.message_key());
+    let batch = protection.idempotency.sqs(key, move |message: SqsMessage| {
+        run(Arc::clone(&function), handed(message.message_id(), message.raw(), &function))
+    });
+    handle(protection, event, &together, batch).await
+}
+
+/// Protects a batch of Kinesis records.
+pub(crate) async fn kinesis(protection: &Arc<Protection>, event: &Arc<Event>) -> Answer {
+    let together = Together::new(protection, event);
+    let (rules, function) = (Arc::clone(protection), Arc::clone(&together));
+    let key = move |record: &KinesisRecord| key(&rules, Kind::Kinesis, record, || record.sequence_key());
+    let batch = protection.idempotency.kinesis(key, move |record: KinesisRecord| {
+        run(Arc::clone(&function), handed(record.identifier(), record.raw(), &function))
+    });
+    let batch = if protection.rules.batch == BatchMode::Each { batch.in_order() } else { batch };
+    handle(protection, event, &together, batch).await
+}
+
+/// Protects a batch of a DynamoDB stream's records.
+pub(crate) async fn dynamodb(protection: &Arc<Protection>, event: &Arc<Event>) -> Answer {
+    let together = Together::new(protection, event);
+    let (rules, function) = (Arc::clone(protection), Arc::clone(&together));
+    let key = move |record: &DynamoDbRecord| key(&rules, Kind::DynamoDb, record, || record.event_key());
+    let batch = protection.idempotency.dynamodb_stream(key, move |record: DynamoDbRecord| {
+        run(Arc::clone(&function), handed(record.identifier(), record.raw(), &function))
+    });
+    let batch = if protection.rules.batch == BatchMode::Each { batch.in_order() } else { batch };
+    handle(protection, event, &together, batch).await
+}
+
+fn key(
+    protection: &Protection,
+    kind: Kind,
+    content: impl AsRef<[u8]>,
+    own: impl FnOnce() -> Result<Key, Error>,
+) -> Result<Option<Key>, Error> {
+    protection.rules.key.of_record(kind, content.as_ref(), own)
+}
+
+/// The record with the facts of its claim. Called inside the record's handler.
+fn handed(identifier: &str, raw: &RawValue, function: &Together) -> Handed {
+    let facts = lambda_idempotency::current().as_ref().map(crate::event::facts);
+    let extended = match (function.claim_field(), facts) {
+        (Some(ClaimField::Event(name)), Some(facts)) => with_field(raw.get().as_bytes(), name, &facts),
+        // One client context has no place for the facts of many records.
+        _ => None,
+    };
+    let extended = extended.and_then(|json| String::from_utf8(json.into()).ok());
+    Handed {
+        identifier: identifier.to_owned(),
+        is_original: extended.is_none(),
+        json: extended.unwrap_or_else(|| raw.get().to_owned()),
+    }
+}
+
+async fn run(function: Arc<Together>, record: Handed) -> Result<(), Failure> {
+    function.run(record).await
+}
+
+async fn handle<R: Record>(
+    protection: &Arc<Protection>,
+    event: &Arc<Event>,
+    together: &Arc<Together>,
+    batch: Batch<R>,
+) -> Answer {
+    let rules = &protection.rules;
+    let Some(raw) = raw(event) else {
+        return Answer::refusal("Idempotency.Invalid", "the event isn't JSON; nothing ran");
+    };
+    if rules.compare.is_some() {
+        return Answer::refusal(
+            "Idempotency.Invalid",
+            "the event is a batch, and IDEMPOTENCY_COMPARE is set: records are always compared as a whole",
+        );
+    }
+    let missing_key = rules.missing_key.unwrap_or(MissingKey::Refuse);
+    let progress = Arc::clone(together);
+    let concurrency = match rules.batch {
+        BatchMode::Whole => ALL,
+        BatchMode::Each => NonZeroUsize::new(rules.concurrency).unwrap_or(NonZeroUsize::MIN),
+    };
+    let batch = batch
+        .missing_key(missing_key)
+        .concurrency(concurrency)
+        .on_progress(move |records| progress.in_flight(records));
+    let answered = batch.oneshot(LambdaEvent::new(raw, event.context.clone())).await;
+    let answer = match answered {
+        Ok(answer) => answer,
+        Err(error) => return Answer::error(error),
+    };
+    let returned: Vec<&str> = answer.returned().collect();
+    let is_failed = match rules.batch_answer {
+        BatchAnswer::Report => all_failed(event, &returned, R::SOURCE),
+        BatchAnswer::Fail => !returned.is_empty(),
+    };
+    match (together.error().filter(|_| is_failed), rules.batch_answer) {
+        // Lambda gets the function's own error, as without the layer.
+        (Some((headers, body)), _) => {
+            Answer::Made { is_error: true, headers, body: crate::upstream::full(body) }
+        }
+        (None, BatchAnswer::Fail) if is_failed => {
+            let message =
+                format!("{} records of the batch failed; Lambda redelivers all of them", returned.len());
+            Answer::refusal("Idempotency.BatchFailed", &message)
+        }
+        _ => Answer::json_of(&answer),
+    }
+}
+
+/// Whether every record of the event is redelivered: all that a queue's response names, or the first of a stream's.
+fn all_failed(event: &Event, returned: &[&str], source: &str) -> bool {
+    let records = records(event);
+    match source {
+        SqsMessage::SOURCE => returned.len() == records.len(),
+        _ => returned.iter().zip(&records).any(|(first, record)| record.get().contains(first)),
+    }
+}
+
+/// The event's records.
+fn records(event: &Event) -> Vec<&RawValue> {
+    #[derive(Deserialize)]
+    struct Batch<'e> {
+        #[serde(rename = "Records", borrow)]
+        records: Vec<&'e RawValue>,
+    }
+    serde_json::from_slice::<Batch<'_>>(&event.body).map(|batch| batch.records).unwrap_or_default()
+}

@@ -1,0 +1,254 @@
+//! Hands records to the function: several in one event, or one at a time.
+
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use lambda_idempotency::Failure;
+use serde::Deserialize;
+use serde_json::{Value, value::RawValue};
+use tokio::sync::oneshot;
+
+use super::{Handed, records};
+use crate::{
+    config::{BatchMode, ClaimField},
+    event::{Event, Kind},
+    function::{Payload, Posted},
+    invoke::accept,
+    proxy::Protection,
+    turn,
+};
+
+/// What became of one record.
+#[derive(Clone, Debug)]
+enum Fate {
+    Done,
+    /// The function named it, or something before it in its stream.
+    Failed,
+    /// The function reported an error for the whole event.
+    Error {
+        error_type: String,
+        message: String,
+        is_recorded: bool,
+    },
+}
+
+/// A record that waits for the function.
+struct Waiting {
+    record: Handed,
+    fate: oneshot::Sender<Fate>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Records that are being claimed, run or settled, as the library counts them.
+    in_flight: usize,
+    waiting: Vec<Waiting>,
+    /// The function's last error for a whole event.
+    error: Option<(HeaderMap, Bytes)>,
+}
+
+/// The records of one batch that the function runs.
+pub(super) struct Together {
+    protection: Arc<Protection>,
+    event: Arc<Event>,
+    state: Mutex<State>,
+}
+
+impl Together {
+    pub(super) fn new(protection: &Arc<Protection>, event: &Arc<Event>) -> Arc<Self> {
+        Arc::new(Self {
+            protection: Arc::clone(protection),
+            event: Arc::clone(event),
+            state: Mutex::default(),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // No code between two related changes can panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn claim_field(&self) -> Option<&ClaimField> {
+        self.protection.rules.claim_field.as_ref()
+    }
+
+    /// The error that the function reported for a whole event, if it did.
+    pub(super) fn error(&self) -> Option<(HeaderMap, Bytes)> {
+        self.state().error.clone()
+    }
+
+    /// Notes how many records are in flight.
+    pub(super) fn in_flight(self: &Arc<Self>, records: usize) {
+        self.state().in_flight = records;
+        self.run_if_all_wait();
+    }
+
+    /// Hands the record to the function, and waits for its fate.
+    ///
+    /// # Errors
+    ///
+    /// The function failed for this record.
+    pub(super) async fn run(self: Arc<Self>, record: Handed) -> Result<(), Failure> {
+        let fate = match self.protection.rules.batch {
+            BatchMode::Each => self.call(&[record]).await.pop(),
+            BatchMode::Whole => {
+                let (fate, ended) = oneshot::channel();
+                self.state().waiting.push(Waiting { record, fate });
+                self.run_if_all_wait();
+                ended.await.ok()
+            }
+        };
+        match fate {
+            Some(Fate::Done) => Ok(()),
+            Some(Fate::Failed) => Err(Failure::transient("the function named the record as failed")),
+            Some(Fate::Error { error_type, message, is_recorded: true }) => {
+                Err(Failure::permanent(error_type, message))
+            }
+            Some(Fate::Error { message, .. }) => Err(Failure::transient(message)),
+            None => Err(Failure::transient("the function never got the record")),
+        }
+    }
+
+    /// Calls the function once every record in flight waits for it.
+    fn run_if_all_wait(self: &Arc<Self>) {
+        let mut waiting = {
+            let mut state = self.state();
+            // Records whose time is over don't wait any longer.
+            state.waiting.retain(|waiting| !waiting.fate.is_closed());
+            if state.waiting.is_empty() || state.waiting.len() < state.in_flight {
+                return;
+            }
+            std::mem::take(&mut state.waiting)
+        };
+        let order = self.order();
+        waiting.sort_by_key(|waiting| order.iter().position(|id| *id == waiting.record.identifier));
+        let together = Arc::clone(self);
+        tokio::spawn(async move {
+            let (records, senders): (Vec<_>, Vec<_>) =
+                waiting.into_iter().map(|waiting| (waiting.record, waiting.fate)).unzip();
+            let fates = together.call(&records).await;
+            for (sender, fate) in senders.into_iter().zip(fates) {
+                // The batch's time may be over.
+                let _ = sender.send(fate);
+            }
+        });
+    }
+
+    /// The records' identifiers, in the event's order.
+    fn order(&self) -> Vec<String> {
+        #[derive(Default, Deserialize)]
+        #[serde(default)]
+        struct Named {
+            #[serde(rename = "messageId")]
+            message: Option<String>,
+            kinesis: Option<Numbered>,
+            dynamodb: Option<Numbered>,
+        }
+        #[derive(Deserialize)]
+        struct Numbered {
+            #[serde(rename = "sequenceNumber", alias = "SequenceNumber")]
+            number: String,
+        }
+        let identifier = |record: &&RawValue| {
+            let named: Named = serde_json::from_str(record.get()).unwrap_or_default();
+            let number = named.kinesis.or(named.dynamodb).map(|numbered| numbered.number);
+            named.message.or(number).unwrap_or_default()
+        };
+        records(&self.event).iter().map(identifier).collect()
+    }
+
+    /// Calls the function with these records. Returns what became of each; nothing, if the function never got them.
+    async fn call(&self, records: &[Handed]) -> Vec<Fate> {
+        let body = self.body(records);
+        self.event.begins();
+        let headers = self.event.headers.clone();
+        let Some(posted) = self.protection.function.run(self.event.request_id(), headers, body).await else {
+            return Vec::new();
+        };
+        let fates = self.fates(records, &posted);
+        accept(posted.reply);
+        fates
+    }
+
+    /// The event with these records: the original, if it's all of them.
+    fn body(&self, handed: &[Handed]) -> Bytes {
+        let is_original = handed.iter().all(|record| record.is_original);
+        if is_original && handed.len() == records(&self.event).len() {
+            return self.event.body.clone();
+        }
+        let records: Vec<&str> = handed.iter().map(|record| record.json.as_str()).collect();
+        format!("{{\"Records\":[{}]}}", records.join(",")).into()
+    }
+
+    fn fates(&self, records: &[Handed], posted: &Posted) -> Vec<Fate> {
+        let all = |fate: Fate| vec![fate; records.len()];
+        let body = match &posted.body {
+            Payload::Whole(bytes) | Payload::Broken(bytes, _) => bytes.clone(),
+            // A list of failures is short, so this isn't one that can be read.
+            Payload::Endless(..) => return all(Fate::Failed),
+        };
+        if posted.is_error || matches!(posted.body, Payload::Broken(..)) {
+            self.state().error = Some((posted.headers.clone(), body));
+            let (error_type, message, is_recorded) = turn::reported(posted, &self.protection.rules);
+            return all(Fate::Error { error_type, message, is_recorded });
+        }
+        let identifiers: Vec<_> = records.iter().map(|record| record.identifier.as_str()).collect();
+        let Some(failed) = failed(&body, &identifiers) else { return all(Fate::Failed) };
+        let (is_stream, mut is_behind) = (self.is_stream(), false);
+        let fate = |id: &str| {
+            let is_failed = failed.contains(id);
+            is_behind |= is_failed && is_stream;
+            if is_failed || is_behind { Fate::Failed } else { Fate::Done }
+        };
+        identifiers.into_iter().map(fate).collect()
+    }
+
+    /// Whether the function's response is a checkpoint: everything from the first failure on is redelivered.
+    fn is_stream(&self) -> bool {
+        self.protection.rules.kind.unwrap_or_else(|| self.event.kind()) != Kind::Sqs
+    }
+}
+
+/// The records that the function's response names. `None` if Lambda would take the whole batch for failed: if an
+/// identifier is empty, or none of the event's ("Implementing partial batch responses", AWS Lambda developer guide).
+fn failed(response: &[u8], identifiers: &[&str]) -> Option<HashSet<String>> {
+    let response: Value = serde_json::from_slice(response).unwrap_or_default();
+    let failures = match response.get("batchItemFailures") {
+        None | Some(Value::Null) => return Some(HashSet::new()),
+        Some(failures) => failures.as_array()?,
+    };
+    let named = failures.iter().map(|item| {
+        let identifier = item.get("itemIdentifier")?.as_str()?;
+        identifiers.contains(&identifier).then(|| identifier.to_owned())
+    });
+    named.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_are_read_like_lambda_reads_them() {
+        let of = |response: &str| failed(response.as_bytes(), &["a", "b"]).map(|failed| failed.len());
+        for success in
+            ["null", "", "{}", "\"done\"", r#"{"batchItemFailures": []}"#, r#"{"batchItemFailures": null}"#]
+        {
+            assert_eq!(of(success), Some(0), "{success}");
+        }
+        assert_eq!(of(r#"{"batchItemFailures": [{"itemIdentifier": "a"}]}"#), Some(1));
+        for all in [
+            r#"{"batchItemFailures": [{"itemIdentifier": "c"}]}"#,
+            r#"{"batchItemFailures": [{"itemIdentifier": ""}]}"#,
+            r#"{"batchItemFailures": [{"itemIdentifier": null}]}"#,
+            r#"{"batchItemFailures": [{"itemidentifier": "a"}]}"#,
+            r#"{"batchItemFailures": "a"}"#,
+        ] {
+            assert_eq!(of(all), None, "{all}");
+        }
+    }
+}

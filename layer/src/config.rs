@@ -1,0 +1,419 @@
+//! The configuration: variables that begin with `IDEMPOTENCY_`, or one JSON file. Everything is checked at start.
+
+mod key;
+#[cfg(test)]
+mod tests;
+mod value;
+
+pub(crate) use key::KeyOf;
+
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+
+use http::Method;
+use lambda_idempotency::{
+    Builder, Idempotency, Selector, Store,
+    settings::{Execution, MissingKey, OnInProgress, OnStoreFailure, Settings},
+    store::NamedStore,
+};
+
+use crate::event::Kind;
+
+/// The beginning of every variable's name.
+const PREFIX: &str = "IDEMPOTENCY_";
+/// Where Lambda unpacks the function, for an extension: Lambda gives `LAMBDA_TASK_ROOT` to the runtime alone.
+const TASK_ROOT: &str = "/var/task";
+/// The port of the proxy, if it's an extension.
+const PORT: u16 = 9415;
+
+/// Every variable, by its name behind the prefix. The names in the file are these in lower case.
+const NAMES: [&str; 24] = [
+    "TABLE",
+    "STORE",
+    "KEY",
+    "COMPARE",
+    "OPERATION",
+    "RETENTION",
+    "LEASE",
+    "MAX_RESPONSE",
+    "ON_IN_PROGRESS",
+    "ON_ERROR",
+    "ON_MISSING_KEY",
+    "ON_STORE_FAILURE",
+    "ON_INTERNAL_ERROR",
+    "EXECUTION",
+    "MODE",
+    "EVENT",
+    "BATCH",
+    "BATCH_ANSWER",
+    "METHODS",
+    "CALLERS",
+    "CLAIM_FIELD",
+    "STREAMING",
+    "METRICS",
+    "PORT",
+];
+/// Variables that aren't settings: the file, and what the wrapper script reads.
+const OTHERS: [&str; 3] = ["CONFIG", "EXTENSION", "WRAPPER"];
+
+/// Where the function finds the facts of its claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ClaimField {
+    /// In this field of the event, or of each record.
+    Event(String),
+    /// Under this name in the custom values of the client context.
+    Context(String),
+}
+
+/// How an error that the function reports is settled.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum OnError {
+    /// The key is released.
+    #[default]
+    Release,
+    /// The error is recorded as the outcome.
+    Record,
+    /// Errors of these types are recorded, and others release the key.
+    RecordOnly(Vec<String>),
+    /// Errors of these types release the key, and others are recorded.
+    RecordExcept(Vec<String>),
+}
+
+impl OnError {
+    /// Whether an error of this type is recorded.
+    pub(crate) fn records(&self, error_type: &str) -> bool {
+        let has = |types: &[String]| types.iter().any(|name| name == error_type);
+        match self {
+            Self::Release => false,
+            Self::Record => true,
+            Self::RecordOnly(types) => has(types),
+            Self::RecordExcept(types) => !has(types),
+        }
+    }
+}
+
+/// How a batch is handed to the function.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum BatchMode {
+    /// One event with all records that must run.
+    #[default]
+    Whole,
+    /// One event for each record.
+    Each,
+}
+
+/// What Lambda gets for a batch in which some records failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum BatchAnswer {
+    /// The list of these records, for a mapping with `ReportBatchItemFailures`.
+    #[default]
+    Report,
+    /// An error, so that Lambda redelivers the whole batch.
+    Fail,
+}
+
+/// Whose requests share keys over HTTP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Callers {
+    /// The caller that the front end verified has its own keys. A request with other credentials is refused.
+    #[default]
+    Verified,
+    /// Like that, and a request without a verified caller is refused.
+    Required,
+    /// Callers that the front end doesn't name share their keys.
+    Shared,
+}
+
+/// How events are protected.
+#[derive(Debug)]
+pub(crate) struct Rules {
+    pub(crate) key: KeyOf,
+    pub(crate) compare: Option<Vec<String>>,
+    pub(crate) operation: Option<String>,
+    pub(crate) kind: Option<Kind>,
+    /// `None`: the library's default for the kind of event.
+    pub(crate) missing_key: Option<MissingKey>,
+    pub(crate) on_error: OnError,
+    pub(crate) passes_internal_errors: bool,
+    pub(crate) batch: BatchMode,
+    pub(crate) batch_answer: BatchAnswer,
+    pub(crate) methods: Option<Vec<Method>>,
+    pub(crate) callers: Callers,
+    pub(crate) claim_field: Option<ClaimField>,
+    pub(crate) streams: bool,
+    pub(crate) settings: Settings,
+    /// How many invocations the function runs at a time.
+    pub(crate) concurrency: usize,
+}
+
+/// The checked configuration.
+#[derive(Debug)]
+pub(crate) struct Config {
+    /// The store and the rules; `None` if the layer is switched off.
+    pub(crate) protection: Option<(NamedStore, Rules)>,
+    pub(crate) has_metrics: bool,
+    pub(crate) port: u16,
+}
+
+impl Rules {
+    /// The library's front door over `store`.
+    ///
+    /// # Errors
+    ///
+    /// The library's sentence, if it refuses the settings.
+    pub(crate) fn open(&self, store: Arc<dyn Store>) -> Result<Idempotency, String> {
+        self.build(Idempotency::builder(store))
+    }
+
+    fn build(&self, builder: Builder) -> Result<Idempotency, String> {
+        let mut builder = builder.settings(self.settings.clone());
+        if let Some(operation) = &self.operation {
+            builder = builder.operation(operation);
+        }
+        builder.build().map_err(|error| error.to_string())
+    }
+}
+
+/// The variables, and where each is from, for error messages.
+struct Values<'e> {
+    environment: &'e dyn Fn(&str) -> Option<String>,
+    file: BTreeMap<String, String>,
+    path: Option<PathBuf>,
+}
+
+impl Values<'_> {
+    /// The value of `IDEMPOTENCY_<name>`, from the environment or the file.
+    fn get(&self, name: &str) -> Option<String> {
+        let value = (self.environment)(&format!("{PREFIX}{name}"));
+        value.filter(|value| !value.is_empty()).or_else(|| self.file.get(name).cloned())
+    }
+
+    /// How a message names the setting.
+    fn named(&self, name: &str) -> String {
+        match (&self.path, self.file.contains_key(name)) {
+            (Some(path), true) => format!("`{}` in {}", name.to_lowercase(), path.display()),
+            _ => format!("{PREFIX}{name}"),
+        }
+    }
+
+    /// The parsed value; `None` if it isn't set.
+    ///
+    /// # Errors
+    ///
+    /// A sentence that names the setting and says what's wrong with it.
+    fn parsed<T>(
+        &self,
+        name: &str,
+        parse: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Result<Option<T>, String> {
+        let value = self.get(name).as_deref().map(|value| parse(value.trim())).transpose();
+        value.map_err(|problem| format!("{}: {problem}", self.named(name)))
+    }
+}
+
+impl Config {
+    /// Reads and checks the configuration of this process.
+    ///
+    /// # Errors
+    ///
+    /// A sentence that says what's wrong, and where.
+    pub(crate) fn of_process() -> Result<Self, String> {
+        let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+        Self::read(names, &|name| std::env::var(name).ok(), |path| std::fs::read_to_string(path))
+    }
+
+    /// Reads and checks the configuration of an environment.
+    ///
+    /// # Errors
+    ///
+    /// As [`of_process`](Self::of_process).
+    fn read(
+        names: impl Iterator<Item = String>,
+        environment: &dyn Fn(&str) -> Option<String>,
+        file: impl FnOnce(&PathBuf) -> std::io::Result<String>,
+    ) -> Result<Self, String> {
+        let values = values(names, environment, file)?;
+        let is_on = values.parsed("MODE", |mode| match mode {
+            "enforce" => Ok(true),
+            "off" => Ok(false),
+            "shadow" => Err("this version has no `shadow`; use enforce or off".to_owned()),
+            _ => Err(value::unknown(mode, "enforce or off")),
+        })?;
+        let has_metrics = values.parsed("METRICS", |metrics| match metrics {
+            "cloudwatch" => Ok(true),
+            "none" => Ok(false),
+            _ => Err(value::unknown(metrics, "cloudwatch or none")),
+        })?;
+        let port = values.parsed("PORT", |port| {
+            port.parse().ok().filter(|port| *port != 0).ok_or_else(|| value::unknown(port, "a port's number"))
+        })?;
+        let is_on = is_on.unwrap_or(true);
+        let rules = rules(&values, is_on)?;
+        let protection = match is_on {
+            true => {
+                let settings = "IDEMPOTENCY_TABLE or IDEMPOTENCY_STORE";
+                let lookup = |name: &str| match name.strip_prefix(PREFIX) {
+                    Some(name) => values.get(name),
+                    None => environment(name),
+                };
+                let store =
+                    NamedStore::from_variables(lookup).map_err(|error| format!("{settings}: {error}"))?;
+                Some((store, rules))
+            }
+            false => None,
+        };
+        Ok(Self { protection, has_metrics: has_metrics.unwrap_or(true), port: port.unwrap_or(PORT) })
+    }
+}
+
+/// The rules. Switched off, the layer needs no key.
+fn rules(values: &Values<'_>, is_on: bool) -> Result<Rules, String> {
+    let kind = values.parsed("EVENT", |kind| match kind {
+        "event" => Ok(Kind::Event),
+        "http" => Ok(Kind::Http),
+        "sqs" | "fifo" => Ok(Kind::Sqs),
+        "kinesis" => Ok(Kind::Kinesis),
+        "dynamodb" => Ok(Kind::DynamoDb),
+        _ => Err(value::unknown(kind, "event, http, sqs, fifo, kinesis or dynamodb")),
+    })?;
+    let key = match values.parsed("KEY", KeyOf::parse)? {
+        Some(key) => key,
+        None if !is_on => KeyOf::Header,
+        None => KeyOf::usual(kind).ok_or_else(|| {
+            "IDEMPOTENCY_KEY isn't set: set it to a JSON Pointer such as /orderId, to header, or to a source such \
+             as eventbridge"
+                .to_owned()
+        })?,
+    };
+    if let Some(problem) = kind.filter(|_| is_on).and_then(|kind| key.misfit(kind)) {
+        return Err(format!("{}: {problem}", values.named("KEY")));
+    }
+    let compare = values.parsed("COMPARE", |fields| {
+        let fields = value::list(fields)?;
+        for field in &fields {
+            Selector::new(field).map_err(|error| error.to_string())?;
+        }
+        Ok(fields)
+    })?;
+    if compare.is_some() && matches!(kind, Some(Kind::Sqs | Kind::Kinesis | Kind::DynamoDb)) {
+        return Err(format!(
+            "{}: a batch's records are always compared as a whole; leave it out",
+            values.named("COMPARE")
+        ));
+    }
+    let concurrency = (values.environment)("AWS_LAMBDA_MAX_CONCURRENCY").and_then(|most| most.parse().ok());
+    Ok(Rules {
+        key,
+        compare,
+        operation: values.get("OPERATION"),
+        kind,
+        missing_key: values.parsed("ON_MISSING_KEY", |policy| {
+            value::passes(policy)
+                .map(|passes| if passes { MissingKey::RunUnprotected } else { MissingKey::Refuse })
+        })?,
+        on_error: values.parsed("ON_ERROR", value::on_error)?.unwrap_or_default(),
+        passes_internal_errors: values.parsed("ON_INTERNAL_ERROR", value::passes)?.unwrap_or(false),
+        batch: values.parsed("BATCH", value::batch)?.unwrap_or_default(),
+        batch_answer: values.parsed("BATCH_ANSWER", value::batch_answer)?.unwrap_or_default(),
+        methods: values.parsed("METHODS", value::methods)?,
+        callers: values.parsed("CALLERS", value::callers)?.unwrap_or_default(),
+        claim_field: values.parsed("CLAIM_FIELD", value::claim_field)?,
+        streams: values.parsed("STREAMING", value::flag)?.unwrap_or(false),
+        settings: settings(values)?,
+        concurrency: concurrency.unwrap_or(1).max(1),
+    })
+}
+
+fn settings(values: &Values<'_>) -> Result<Settings, String> {
+    let mut settings = Settings::default();
+    // The function is another process: nothing here can stop it.
+    settings.cut_off = false;
+    if let Some(retention) = values.parsed("RETENTION", value::duration)? {
+        settings.retention = retention;
+    }
+    settings.lease_extension = values.parsed("LEASE", value::duration)?;
+    if let Some(bytes) = values.parsed("MAX_RESPONSE", value::number)? {
+        settings.max_response = bytes;
+    }
+    let on_in_progress = values.parsed("ON_IN_PROGRESS", |policy| match policy.split_once(':') {
+        None if policy == "refuse" => Ok(OnInProgress::Refuse),
+        Some(("wait", time)) => value::duration(time).map(OnInProgress::Wait),
+        _ => Err(value::unknown(policy, "refuse, or wait:TIME such as wait:20s")),
+    })?;
+    settings.on_in_progress = on_in_progress.unwrap_or_default();
+    let passes = values.parsed("ON_STORE_FAILURE", value::passes)?.unwrap_or(false);
+    settings.on_store_failure = if passes { OnStoreFailure::RunUnprotected } else { OnStoreFailure::Refuse };
+    let execution = values.parsed("EXECUTION", |execution| match execution {
+        "at-least-once" => Ok(Execution::AtLeastOnce),
+        "at-most-once" => Ok(Execution::AtMostOnce),
+        _ => Err(value::unknown(execution, "at-least-once or at-most-once")),
+    })?;
+    settings.execution = execution.unwrap_or_default();
+    Ok(settings)
+}
+
+/// Checks the names, and reads the file if there's one.
+fn values<'e>(
+    names: impl Iterator<Item = String>,
+    environment: &'e dyn Fn(&str) -> Option<String>,
+    file: impl FnOnce(&PathBuf) -> std::io::Result<String>,
+) -> Result<Values<'e>, String> {
+    for name in names {
+        let Some(setting) = name.strip_prefix(PREFIX) else { continue };
+        if !NAMES.contains(&setting) && !OTHERS.contains(&setting) {
+            return Err(format!("{name} isn't a setting of the layer; the settings are {}", all_names()));
+        }
+    }
+    let path = environment("IDEMPOTENCY_CONFIG").filter(|path| !path.is_empty());
+    let Some(path) = path else { return Ok(Values { environment, file: BTreeMap::new(), path: None }) };
+    let root = environment("LAMBDA_TASK_ROOT").unwrap_or_else(|| TASK_ROOT.to_owned());
+    let path = PathBuf::from(root).join(path);
+    let text = file(&path)
+        .map_err(|error| format!("IDEMPOTENCY_CONFIG: {} can't be read: {error}", path.display()))?;
+    let file = in_file(&text).map_err(|problem| format!("{}: {problem}", path.display()))?;
+    for name in file.keys() {
+        let variable = format!("{PREFIX}{name}");
+        if environment(&variable).is_some_and(|value| !value.is_empty()) {
+            return Err(format!("{variable} is set, and so is {}; keep one", shown(&path, name)));
+        }
+    }
+    Ok(Values { environment, file, path: Some(path) })
+}
+
+fn shown(path: &std::path::Path, name: &str) -> String {
+    format!("`{}` in {}", name.to_lowercase(), path.display())
+}
+
+/// The settings of the file, by their names in the environment.
+fn in_file(text: &str) -> Result<BTreeMap<String, String>, String> {
+    use serde_json::Value;
+    let parsed: serde_json::Map<String, Value> = serde_json::from_str(text).map_err(|error| {
+        format!("it isn't a JSON object (line {}, column {})", error.line(), error.column())
+    })?;
+    let text_of = |value: &Value| match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        Value::Bool(flag) => Some(flag.to_string()),
+        _ => None,
+    };
+    let mut settings = BTreeMap::new();
+    for (name, value) in parsed {
+        let variable = name.to_uppercase();
+        if name != name.to_lowercase() || !NAMES.contains(&variable.as_str()) {
+            return Err(format!("`{name}` isn't a setting of the layer; the settings are {}", all_names()));
+        }
+        let text = match &value {
+            Value::Array(parts) => {
+                parts.iter().map(text_of).collect::<Option<Vec<_>>>().map(|all| all.join(","))
+            }
+            value => text_of(value),
+        };
+        let text = text.filter(|text| !text.is_empty());
+        let text = text.ok_or_else(|| format!("`{name}` isn't a text, a number, or a list of texts"))?;
+        settings.insert(variable, text);
+    }
+    Ok(settings)
+}
+
+fn all_names() -> String {
+    NAMES.map(|name| format!("{PREFIX}{name}")).join(", ")
+}

@@ -1,0 +1,128 @@
+//! Where keys are from.
+
+use lambda_idempotency::{
+    Error, Key, KeyFields,
+    lambda::{
+        event::{EventKey, IntoKey as _},
+        keys,
+    },
+};
+use lambda_runtime::Context;
+use serde_json::value::RawValue;
+
+use crate::event::Kind;
+
+/// Where an event's key is from.
+#[derive(Clone, Debug)]
+pub(crate) enum KeyOf {
+    /// Fields of the event, of an HTTP request's JSON body, or of a record's content.
+    Fields(KeyFields),
+    /// A known source's own identifier, in a plain event.
+    Source(KeyFields),
+    /// The header `Idempotency-Key` of an HTTP request.
+    Header,
+    /// The request id.
+    RequestId,
+    /// The id that the source of a batch gives each record.
+    Record(Kind),
+}
+
+const ALLOWED: &str = "a JSON Pointer such as /orderId, several with commas between them, jmespath:EXPRESSION, header, \
+                       request-id, eventbridge, scheduler, sns, s3, step-functions, sqs, kinesis or dynamodb";
+
+impl KeyOf {
+    /// Reads the setting.
+    ///
+    /// # Errors
+    ///
+    /// What's wrong with it.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        if let Some(expression) = text.strip_prefix("jmespath:") {
+            return fields([expression]);
+        }
+        if text.starts_with('/') {
+            let pointers = super::value::list(text)?;
+            if let Some(other) = pointers.iter().find(|pointer| !pointer.starts_with('/')) {
+                return Err(format!("`{other}` isn't a JSON Pointer; it must begin with /"));
+            }
+            return fields(pointers.iter().map(String::as_str));
+        }
+        Ok(match text {
+            "header" => Self::Header,
+            "request-id" => Self::RequestId,
+            "eventbridge" => Self::Source(keys::event_bridge()),
+            "scheduler" => Self::Source(keys::scheduler()),
+            "sns" => Self::Source(keys::sns()),
+            "s3" => Self::Source(keys::s3()),
+            "step-functions" => Self::Source(keys::step_functions()),
+            "sqs" | "fifo" => Self::Record(Kind::Sqs),
+            "kinesis" => Self::Record(Kind::Kinesis),
+            "dynamodb" => Self::Record(Kind::DynamoDb),
+            _ => return Err(super::value::unknown(text, ALLOWED)),
+        })
+    }
+
+    /// The key of a kind of event that has a usual one.
+    pub(super) fn usual(kind: Option<Kind>) -> Option<Self> {
+        match kind? {
+            Kind::Http => Some(Self::Header),
+            Kind::Event => None,
+            kind => Some(Self::Record(kind)),
+        }
+    }
+
+    /// Why no event of this kind can have such a key.
+    pub(super) fn misfit(&self, kind: Kind) -> Option<String> {
+        let is_batch = matches!(kind, Kind::Sqs | Kind::Kinesis | Kind::DynamoDb);
+        let fits = match self {
+            Self::Fields(_) => true,
+            Self::Source(_) | Self::RequestId => kind == Kind::Event,
+            Self::Header => kind == Kind::Http,
+            Self::Record(source) => *source == kind,
+        };
+        let other = if is_batch { "the records' own ids" } else { "a JSON Pointer such as /orderId" };
+        (!fits)
+            .then(|| format!("events of the kind that IDEMPOTENCY_EVENT names have no such key; use {other}"))
+    }
+
+    /// The key of a record with this content, whose own key is `own`.
+    ///
+    /// # Errors
+    ///
+    /// If there's a key, but it isn't valid, or if the content can't be searched for it.
+    pub(crate) fn of_record(
+        &self,
+        kind: Kind,
+        content: &[u8],
+        own: impl FnOnce() -> Result<Key, Error>,
+    ) -> Result<Option<Key>, Error> {
+        match self {
+            Self::Fields(fields) => fields.key_of(content),
+            Self::Record(source) if *source == kind => own().into_key(),
+            _ => Ok(None),
+        }
+    }
+}
+
+fn fields<'a>(fields: impl IntoIterator<Item = &'a str>) -> Result<KeyOf, String> {
+    // One that's absent would make two operations one.
+    let fields = KeyFields::new(fields).map_err(|error| error.to_string())?;
+    Ok(KeyOf::Fields(fields.all_required()))
+}
+
+impl<T> EventKey<T> for KeyOf {
+    fn key_of(&self, event: &T, raw: &RawValue, context: &Context) -> Result<Option<Key>, Error> {
+        match self {
+            Self::Fields(fields) | Self::Source(fields) => KeyFields::key_of(fields, raw.get().as_bytes()),
+            Self::RequestId => EventKey::<T>::key_of(&keys::RequestId, event, raw, context),
+            Self::Header | Self::Record(_) => Ok(None),
+        }
+    }
+
+    fn compared(&self) -> Option<&[lambda_idempotency::Selector]> {
+        match self {
+            Self::Fields(fields) | Self::Source(fields) => EventKey::<T>::compared(fields),
+            Self::Header | Self::RequestId | Self::Record(_) => None,
+        }
+    }
+}

@@ -1,0 +1,199 @@
+use std::{collections::HashMap, time::Duration};
+
+use lambda_idempotency::{settings::OnInProgress, store::memory::MemoryStore};
+
+use super::*;
+
+const WORKING: &[(&str, &str)] =
+    &[("IDEMPOTENCY_STORE", "memory:"), ("IDEMPOTENCY_KEY", "/id"), ("AWS_LAMBDA_FUNCTION_NAME", "f")];
+
+fn read_with(settings: &[(&str, &str)], file: Option<&str>) -> Result<Config, String> {
+    let all: HashMap<String, String> =
+        settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    let names: Vec<_> = all.keys().cloned().collect();
+    Config::read(names.into_iter(), &|name| all.get(name).cloned(), |_| {
+        file.map(str::to_owned).ok_or_else(|| std::io::ErrorKind::NotFound.into())
+    })
+}
+
+fn read(settings: &[(&str, &str)]) -> Result<Rules, String> {
+    let settings = [WORKING, settings].concat();
+    Ok(read_with(&settings, None)?.protection.unwrap().1)
+}
+
+#[test]
+fn every_setting_is_read() {
+    let rules = read(&[
+        ("IDEMPOTENCY_RETENTION", "7d"),
+        ("IDEMPOTENCY_LEASE", "30s"),
+        ("IDEMPOTENCY_MAX_RESPONSE", "1000"),
+        ("IDEMPOTENCY_ON_IN_PROGRESS", "wait:20s"),
+        ("IDEMPOTENCY_ON_ERROR", "release:Timeout, Throttled"),
+        ("IDEMPOTENCY_ON_MISSING_KEY", "pass"),
+        ("IDEMPOTENCY_ON_STORE_FAILURE", "pass"),
+        ("IDEMPOTENCY_ON_INTERNAL_ERROR", "pass"),
+        ("IDEMPOTENCY_EXECUTION", "at-least-once"),
+        ("IDEMPOTENCY_MODE", "enforce"),
+        ("IDEMPOTENCY_EVENT", "http"),
+        ("IDEMPOTENCY_BATCH", "each"),
+        ("IDEMPOTENCY_BATCH_ANSWER", "fail"),
+        ("IDEMPOTENCY_METHODS", "POST,PUT"),
+        ("IDEMPOTENCY_CALLERS", "shared"),
+        ("IDEMPOTENCY_COMPARE", "/a, /b"),
+        ("IDEMPOTENCY_OPERATION", "charge"),
+        ("IDEMPOTENCY_CLAIM_FIELD", "context:claim"),
+        ("IDEMPOTENCY_STREAMING", "true"),
+        ("AWS_LAMBDA_MAX_CONCURRENCY", "10"),
+    ])
+    .unwrap();
+    assert_eq!(rules.settings.retention, Duration::from_secs(7 * 24 * 60 * 60));
+    assert_eq!(rules.settings.lease_extension, Some(Duration::from_secs(30)));
+    assert_eq!(rules.settings.max_response, 1000);
+    assert_eq!(rules.settings.on_in_progress, OnInProgress::Wait(Duration::from_secs(20)));
+    assert_eq!(rules.settings.on_store_failure, OnStoreFailure::RunUnprotected);
+    assert!(!rules.settings.cut_off && rules.passes_internal_errors && rules.streams);
+    assert!(rules.on_error.records("Invalid") && !rules.on_error.records("Throttled"));
+    assert_eq!(rules.missing_key, Some(MissingKey::RunUnprotected));
+    assert_eq!(
+        (rules.kind, rules.batch, rules.batch_answer),
+        (Some(Kind::Http), BatchMode::Each, BatchAnswer::Fail)
+    );
+    assert_eq!(rules.methods.unwrap(), [Method::POST, Method::PUT]);
+    assert_eq!((rules.callers, rules.concurrency), (Callers::Shared, 10));
+    assert_eq!(rules.compare.unwrap(), ["/a", "/b"]);
+    assert_eq!(rules.operation.as_deref(), Some("charge"));
+    assert_eq!(rules.claim_field, Some(ClaimField::Context("claim".into())));
+}
+
+#[test]
+fn defaults_are_the_librarys() {
+    let rules = read(&[]).unwrap();
+    let default = Settings::default();
+    assert_eq!(rules.settings.retention, default.retention);
+    assert_eq!(rules.settings.on_store_failure, OnStoreFailure::Refuse);
+    assert_eq!((rules.missing_key, rules.kind, rules.claim_field), (None, None, None));
+    assert_eq!(rules.on_error, OnError::Release);
+    assert!(!rules.passes_internal_errors);
+}
+
+#[test]
+fn each_mistake_is_named() {
+    for (name, value, says) in [
+        ("IDEMPOTENCY_KEY", "id", "a JSON Pointer such as /orderId"),
+        ("IDEMPOTENCY_KEY", "/id,line", "`line` isn't a JSON Pointer"),
+        ("IDEMPOTENCY_KEY", "/a~2", "/a~2"),
+        ("IDEMPOTENCY_KEY", "/id,,/b", "empty entry"),
+        ("IDEMPOTENCY_KEY", "jmespath:a[", "a["),
+        ("IDEMPOTENCY_COMPARE", "/a~2", "/a~2"),
+        ("IDEMPOTENCY_RETENTION", "0s", "retention is zero"),
+        ("IDEMPOTENCY_RETENTION", "24", "with its unit"),
+        ("IDEMPOTENCY_RETENTION", "99999999999999999999d", "with its unit"),
+        ("IDEMPOTENCY_RETENTION", "4000d", "at most"),
+        ("IDEMPOTENCY_RETENTION", "-1h", "with its unit"),
+        ("IDEMPOTENCY_LEASE", "1s", "lease_extension"),
+        ("IDEMPOTENCY_MAX_RESPONSE", "8MB", "a number of bytes"),
+        ("IDEMPOTENCY_ON_IN_PROGRESS", "wait", "wait:20s"),
+        ("IDEMPOTENCY_ON_IN_PROGRESS", "wait:soon", "with its unit"),
+        ("IDEMPOTENCY_ON_ERROR", "ignore", "release, record"),
+        ("IDEMPOTENCY_ON_ERROR", "record:", "empty entry"),
+        ("IDEMPOTENCY_ON_MISSING_KEY", "run", "refuse or pass"),
+        ("IDEMPOTENCY_ON_STORE_FAILURE", "yes", "refuse or pass"),
+        ("IDEMPOTENCY_ON_INTERNAL_ERROR", "1", "refuse or pass"),
+        ("IDEMPOTENCY_EXECUTION", "exactly-once", "at-most-once"),
+        ("IDEMPOTENCY_MODE", "shadow", "no `shadow`"),
+        ("IDEMPOTENCY_MODE", "on", "enforce or off"),
+        ("IDEMPOTENCY_EVENT", "sns", "kinesis or dynamodb"),
+        ("IDEMPOTENCY_BATCH", "all", "whole or each"),
+        ("IDEMPOTENCY_BATCH_ANSWER", "error", "report or fail"),
+        ("IDEMPOTENCY_METHODS", "GET", "GET is never protected"),
+        ("IDEMPOTENCY_METHODS", "post", "POST,PUT"),
+        ("IDEMPOTENCY_CALLERS", "all", "verified, required or shared"),
+        ("IDEMPOTENCY_CLAIM_FIELD", "context:", "context:NAME"),
+        ("IDEMPOTENCY_STREAMING", "yes", "true or false"),
+        ("IDEMPOTENCY_METRICS", "prometheus", "cloudwatch or none"),
+        ("IDEMPOTENCY_PORT", "0", "a port's number"),
+        ("IDEMPOTENCY_PORT", "99999", "a port's number"),
+        ("IDEMPOTENCY_TABEL", "t", "IDEMPOTENCY_TABLE"),
+        ("IDEMPOTENCY_OPERATION", "a:b", "colon"),
+        ("IDEMPOTENCY_TABLE", "t", "both"),
+    ] {
+        let problem = read(&[(name, value)])
+            .and_then(|rules| rules.build(Idempotency::builder(MemoryStore::new()).function("f")))
+            .expect_err(&format!("{name}={value}"));
+        assert!(problem.contains(says), "{name}={value}: {problem}");
+    }
+}
+
+#[test]
+fn key_must_fit_the_event() {
+    for (event, key, fits) in [
+        ("sqs", "header", false),
+        ("sqs", "kinesis", false),
+        ("fifo", "sqs", true),
+        ("http", "eventbridge", false),
+        ("http", "/id", true),
+        ("event", "header", false),
+        ("event", "request-id", true),
+        ("kinesis", "/id", true),
+    ] {
+        let read = read(&[("IDEMPOTENCY_EVENT", event), ("IDEMPOTENCY_KEY", key)]);
+        assert_eq!(read.is_ok(), fits, "{event} {key}: {read:?}");
+    }
+    let compare = read(&[("IDEMPOTENCY_EVENT", "sqs"), ("IDEMPOTENCY_COMPARE", "/a")]);
+    assert!(compare.unwrap_err().contains("IDEMPOTENCY_COMPARE"));
+}
+
+#[test]
+fn batches_and_requests_have_usual_keys() {
+    for (event, has_one) in [("http", true), ("sqs", true), ("kinesis", true), ("event", false)] {
+        let read = read_with(&[("IDEMPOTENCY_STORE", "memory:"), ("IDEMPOTENCY_EVENT", event)], None);
+        assert_eq!(read.is_ok(), has_one, "{event}");
+    }
+    let none = read_with(&[("IDEMPOTENCY_STORE", "memory:")], None).unwrap_err();
+    assert!(none.contains("IDEMPOTENCY_KEY isn't set"), "{none}");
+}
+
+#[test]
+fn file_problems_name_the_file() {
+    let file = ("IDEMPOTENCY_CONFIG", "idempotency.json");
+    let of = |text: Option<&str>| read_with(&[file], text).unwrap_err();
+    assert!(of(None).contains("/var/task/idempotency.json can't be read"));
+    for (text, says) in [
+        ("[]", "isn't a JSON object"),
+        ("{\"key\": \"/id\"", "line 1"),
+        (r#"{"Key": "/id"}"#, "`Key` isn't a setting"),
+        (r#"{"config": "x"}"#, "`config` isn't a setting"),
+        (r#"{"key": {}}"#, "`key` isn't a text"),
+        (r#"{"key": ""}"#, "`key` isn't a text"),
+        (
+            r#"{"key": "/id", "store": "memory:", "retention": "x"}"#,
+            "`retention` in /var/task/idempotency.json",
+        ),
+    ] {
+        let problem = of(Some(text));
+        assert!(
+            problem.contains(says) && problem.contains("/var/task/idempotency.json"),
+            "{text}: {problem}"
+        );
+    }
+    let root = ("LAMBDA_TASK_ROOT", "/elsewhere");
+    assert!(read_with(&[file, root], None).unwrap_err().contains("/elsewhere/idempotency.json"));
+    let both = read_with(&[file, ("IDEMPOTENCY_KEY", "/a")], Some(r#"{"key": "/id"}"#)).unwrap_err();
+    assert!(both.contains("keep one"), "{both}");
+    let good = read_with(
+        &[file],
+        Some(r#"{"key": ["/a", "/b"], "store": "memory:", "max_response": 5000, "streaming": true}"#),
+    );
+    let (_, rules) = good.unwrap().protection.unwrap();
+    assert_eq!((rules.settings.max_response, rules.streams), (5000, true));
+}
+
+#[test]
+fn off_needs_neither_store_nor_key() {
+    let off = [("IDEMPOTENCY_MODE", "off")];
+    assert!(read_with(&off, None).unwrap().protection.is_none());
+    assert!(
+        read_with(&[off[0], ("IDEMPOTENCY_RETENTION", "x")], None).is_err(),
+        "mistakes show up all the same"
+    );
+}

@@ -1,0 +1,228 @@
+//! An invocation as the Runtime API hands it out: its headers, its event, and what kind of event it is.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Response, header};
+use lambda_idempotency::ClaimHandle;
+use lambda_runtime::Context;
+use serde::Deserialize;
+use serde_json::{Map, Value, value::RawValue};
+
+use crate::{
+    config::ClaimField,
+    upstream::{INVOCATION_ID, REQUEST_ID},
+};
+
+const CLIENT_CONTEXT: HeaderName = HeaderName::from_static("lambda-runtime-client-context");
+
+/// The kind of an event, which decides how it's protected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// One operation.
+    Event,
+    /// An HTTP request.
+    Http,
+    /// A batch of SQS messages.
+    Sqs,
+    /// A batch of Kinesis records.
+    Kinesis,
+    /// A batch of a DynamoDB stream's records.
+    DynamoDb,
+}
+
+/// One invocation.
+#[derive(Debug)]
+pub(crate) struct Event {
+    /// Its headers, without those of the connection.
+    pub(crate) headers: HeaderMap,
+    /// The event.
+    pub(crate) body: Bytes,
+    /// The headers as the library reads them.
+    pub(crate) context: Context,
+    /// Whether the function was called.
+    has_begun: AtomicBool,
+    /// Whether the Runtime API has its answer.
+    is_answered: AtomicBool,
+}
+
+/// The fields that tell the kinds apart.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Shape<'e> {
+    #[serde(rename = "Records", borrow)]
+    records: Option<Vec<&'e RawValue>>,
+    #[serde(rename = "requestContext", borrow)]
+    request_context: Option<RequestContext<'e>>,
+    /// REST APIs and load balancers have it.
+    #[serde(rename = "httpMethod", borrow)]
+    http_method: Option<&'e RawValue>,
+    /// VPC Lattice has it.
+    #[serde(borrow)]
+    method: Option<&'e RawValue>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct RequestContext<'e> {
+    #[serde(borrow)]
+    http: Option<&'e RawValue>,
+    /// A WebSocket's events have it.
+    #[serde(borrow)]
+    connection_id: Option<&'e RawValue>,
+}
+
+impl Event {
+    /// The invocation that the Runtime API handed out; the response itself if it isn't one.
+    pub(crate) fn of(response: Response<Bytes>) -> Result<Self, Box<Response<Bytes>>> {
+        let deadline = response.headers().get("lambda-runtime-deadline-ms");
+        let is_number = |value: &HeaderValue| value.to_str().is_ok_and(|text| text.parse::<u64>().is_ok());
+        let is_invocation = response.status().is_success()
+            && response.headers().contains_key(REQUEST_ID)
+            && deadline.is_some_and(is_number);
+        if !is_invocation {
+            return Err(Box::new(response));
+        }
+        let (parts, body) = response.into_parts();
+        let mut headers = parts.headers;
+        for name in [header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::CONNECTION] {
+            headers.remove(name);
+        }
+        let context = context(&headers);
+        let [has_begun, is_answered] = [false; 2].map(AtomicBool::new);
+        Ok(Self { headers, body, context, has_begun, is_answered })
+    }
+
+    /// The request id.
+    pub(crate) fn request_id(&self) -> &str {
+        &self.context.request_id
+    }
+
+    /// The headers of an answer that isn't the function's own.
+    pub(crate) fn answering(&self, mut headers: HeaderMap) -> HeaderMap {
+        if let Some(id) = self.headers.get(INVOCATION_ID) {
+            headers.insert(INVOCATION_ID, id.clone());
+        }
+        headers
+    }
+
+    /// Notes that the function is called.
+    pub(crate) fn begins(&self) {
+        self.has_begun.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the function was called.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.has_begun.load(Ordering::Relaxed)
+    }
+
+    /// Whether an answer is still to be sent. The first caller of this sends it.
+    pub(crate) fn answers_now(&self) -> bool {
+        !self.is_answered.swap(true, Ordering::Relaxed)
+    }
+
+    /// The event's kind, by its fields. An event that isn't JSON is one operation.
+    pub(crate) fn kind(&self) -> Kind {
+        let Ok(shape) = serde_json::from_slice::<Shape<'_>>(&self.body) else { return Kind::Event };
+        if let Some(context) = shape.request_context {
+            let has_method = context.http.is_some() || shape.http_method.is_some() || shape.method.is_some();
+            return if has_method && context.connection_id.is_none() { Kind::Http } else { Kind::Event };
+        }
+        match shape.records.as_deref() {
+            Some([first, ..]) => kind_of_record(first),
+            _ => Kind::Event,
+        }
+    }
+
+    /// The headers and the event for the function, with the facts of `claim` under the user's name for them.
+    pub(crate) fn with_claim(
+        &self,
+        field: Option<&ClaimField>,
+        claim: Option<&ClaimHandle>,
+    ) -> (HeaderMap, Bytes) {
+        let (mut headers, mut body) = (self.headers.clone(), self.body.clone());
+        match (field, claim.map(facts)) {
+            (Some(ClaimField::Event(name)), Some(facts)) => {
+                if let Some(extended) = with_field(&body, name, &facts) {
+                    body = extended;
+                }
+            }
+            (Some(ClaimField::Context(name)), Some(facts)) => {
+                if let Some(context) = with_custom(headers.get(CLIENT_CONTEXT), name, facts) {
+                    headers.insert(CLIENT_CONTEXT, context);
+                }
+            }
+            _ => {}
+        }
+        (headers, body)
+    }
+}
+
+fn context(headers: &HeaderMap) -> Context {
+    let config = Arc::new(lambda_runtime::Config::default());
+    let request_id = headers.get(REQUEST_ID).and_then(|id| id.to_str().ok()).unwrap_or_default();
+    // The client context and the identity are for the function. A malformed one is no reason to refuse its event.
+    let mut read = headers.clone();
+    read.remove(CLIENT_CONTEXT);
+    read.remove("lambda-runtime-cognito-identity");
+    Context::new(request_id, config, &read).unwrap_or_default()
+}
+
+fn kind_of_record(record: &RawValue) -> Kind {
+    #[derive(Default, Deserialize)]
+    #[serde(default, rename_all = "camelCase")]
+    struct Record {
+        event_source: Option<String>,
+    }
+    let record: Record = serde_json::from_str(record.get()).unwrap_or_default();
+    match record.event_source.as_deref() {
+        Some("aws:sqs") => Kind::Sqs,
+        Some("aws:kinesis") => Kind::Kinesis,
+        Some("aws:dynamodb") => Kind::DynamoDb,
+        _ => Kind::Event,
+    }
+}
+
+/// What a function gets to know of its claim.
+pub(crate) fn facts(claim: &ClaimHandle) -> Value {
+    serde_json::json!({
+        "key": claim.derive_key(""),
+        "attempt": claim.attempt(),
+        "earlierAttemptMayHaveRun": claim.is_takeover(),
+        "generation": claim.generation().get(),
+    })
+}
+
+/// The JSON object with one more field at its end. `None` if it isn't an object.
+pub(crate) fn with_field(json: &[u8], name: &str, value: &Value) -> Option<Bytes> {
+    let trimmed = json.trim_ascii_end();
+    let inner = trimmed.strip_suffix(b"}")?;
+    let is_empty = inner.trim_ascii() == b"{";
+    if !inner.trim_ascii_start().starts_with(b"{") {
+        return None;
+    }
+    let field = format!("{}{}:{value}}}", if is_empty { "" } else { "," }, Value::from(name));
+    Some([inner, field.as_bytes()].concat().into())
+}
+
+/// The client context with one more custom value. `None` if there's a client context that can't be read.
+fn with_custom(context: Option<&HeaderValue>, name: &str, value: Value) -> Option<HeaderValue> {
+    let mut context: Map<String, Value> = match context {
+        Some(context) if !context.is_empty() => serde_json::from_slice(context.as_bytes()).ok()?,
+        _ => Map::new(),
+    };
+    let custom = context.entry("custom").or_insert_with(|| Value::Object(Map::new()));
+    // Runtimes read custom values as strings.
+    custom.as_object_mut()?.insert(name.to_owned(), Value::String(value.to_string()));
+    HeaderValue::from_bytes(Value::Object(context).to_string().as_bytes()).ok()
+}
+
+/// Whether the JSON object has a field of this name at its top.
+pub(crate) fn has_field(json: &[u8], name: &str) -> bool {
+    let fields: Result<std::collections::HashMap<String, serde::de::IgnoredAny>, _> =
+        serde_json::from_slice(json);
+    fields.is_ok_and(|fields| fields.contains_key(name))
+}

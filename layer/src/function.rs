@@ -1,0 +1,200 @@
+//! The hand-over with the function: who waits for an event, which events wait, and which are being run.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Response};
+use hyper::body::Incoming;
+use tokio::sync::oneshot;
+
+use crate::upstream::{AnyBody, INVOCATION_ID, REQUEST_ID, full};
+
+/// The largest number of virtual invocations of one request id at a time.
+const MOST_OF_ONE_ID: usize = 100_000;
+
+/// An event for the function, and where its answer goes.
+#[derive(Debug)]
+struct Delivery {
+    request_id: String,
+    headers: HeaderMap,
+    body: Bytes,
+    posted: oneshot::Sender<Posted>,
+}
+
+/// An event that the function is running.
+#[derive(Debug)]
+struct Running {
+    invocation_id: Option<HeaderValue>,
+    posted: oneshot::Sender<Posted>,
+}
+
+/// What the function posted for one event.
+#[derive(Debug)]
+pub(crate) struct Posted {
+    /// Whether it's an error.
+    pub(crate) is_error: bool,
+    /// The request's headers.
+    pub(crate) headers: HeaderMap,
+    /// The request's body.
+    pub(crate) body: Payload,
+    /// Where the Runtime API's answer to the function goes.
+    pub(crate) reply: oneshot::Sender<Response<AnyBody>>,
+}
+
+/// The body that the function posted.
+#[derive(Debug)]
+pub(crate) enum Payload {
+    /// All of it.
+    Whole(Bytes),
+    /// A stream that ended with an error, which its trailers name.
+    Broken(Bytes, HeaderMap),
+    /// More than can be recorded: the part that has been read, and the rest.
+    Endless(Vec<Bytes>, Incoming),
+}
+
+/// How much is going on, to know whether to poll for another invocation.
+#[derive(Debug, Default)]
+struct State {
+    waiting: VecDeque<oneshot::Sender<Response<AnyBody>>>,
+    queued: VecDeque<Delivery>,
+    running: HashMap<String, Running>,
+    /// Polls of the real Runtime API.
+    polls: usize,
+    /// Invocations that it handed out, and that aren't answered.
+    open: usize,
+}
+
+/// The function's side of the proxy.
+#[derive(Debug, Default)]
+pub(crate) struct Function {
+    state: Mutex<State>,
+}
+
+impl Function {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // No code between two related changes can panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Serves the function's poll: an event that waits, or a receiver for the next one.
+    pub(crate) fn next(&self) -> Result<Response<AnyBody>, oneshot::Receiver<Response<AnyBody>>> {
+        let mut state = self.state();
+        while let Some(delivery) = state.queued.pop_front() {
+            if !delivery.posted.is_closed() {
+                return Ok(state.begin(delivery).1);
+            }
+        }
+        let (waiter, event) = oneshot::channel();
+        state.waiting.push_back(waiter);
+        Err(event)
+    }
+
+    /// Hands an event to the function as soon as it polls, and waits for its answer. `None` if the connection broke
+    /// before the function had the event.
+    pub(crate) async fn run(&self, request_id: &str, headers: HeaderMap, body: Bytes) -> Option<Posted> {
+        let (posted, answer) = oneshot::channel();
+        self.hand_over(Delivery { request_id: request_id.to_owned(), headers, body, posted });
+        answer.await.ok()
+    }
+
+    fn hand_over(&self, delivery: Delivery) {
+        let mut state = self.state();
+        state.waiting.retain(|waiter| !waiter.is_closed());
+        match state.waiting.pop_front() {
+            Some(waiter) => {
+                let (id, event) = state.begin(delivery);
+                if waiter.send(event).is_err() {
+                    // The function hung up just now. Nobody has the event, so nobody answers it.
+                    state.running.remove(&id);
+                }
+            }
+            None => state.queued.push_back(delivery),
+        }
+    }
+
+    /// Answers the function's poll with this, such as a refusal of the real Runtime API.
+    pub(crate) fn pass(&self, response: Response<AnyBody>) {
+        let mut state = self.state();
+        state.waiting.retain(|waiter| !waiter.is_closed());
+        if let Some(waiter) = state.waiting.pop_front() {
+            let _ = waiter.send(response);
+        }
+    }
+
+    /// Whether the function runs the event of this id.
+    pub(crate) fn is_running(&self, request_id: &str, invocation_id: Option<&HeaderValue>) -> bool {
+        self.state().runs(request_id, invocation_id)
+    }
+
+    /// Takes the event that the function answers with this id. `None` if it runs no such event, or another one of
+    /// the same id.
+    pub(crate) fn answered(
+        &self,
+        request_id: &str,
+        invocation_id: Option<&HeaderValue>,
+    ) -> Option<oneshot::Sender<Posted>> {
+        let mut state = self.state();
+        if !state.runs(request_id, invocation_id) {
+            return None;
+        }
+        state.running.remove(request_id).map(|running| running.posted)
+    }
+
+    /// How many polls of the real Runtime API to begin: each of the function's pollers that has nothing to do gets one.
+    pub(crate) fn polls_to_begin(&self) -> usize {
+        let mut state = self.state();
+        state.waiting.retain(|waiter| !waiter.is_closed());
+        let pollers = state.waiting.len() + state.running.len();
+        let missing = pollers.saturating_sub(state.polls + state.open);
+        state.polls += missing;
+        missing
+    }
+
+    /// A poll has ended: with an invocation, or without.
+    pub(crate) fn polled(&self, is_invocation: bool) {
+        let mut state = self.state();
+        state.polls = state.polls.saturating_sub(1);
+        state.open += usize::from(is_invocation);
+    }
+
+    /// An invocation is answered.
+    pub(crate) fn closed(&self) {
+        let mut state = self.state();
+        state.open = state.open.saturating_sub(1);
+    }
+}
+
+impl State {
+    fn runs(&self, request_id: &str, invocation_id: Option<&HeaderValue>) -> bool {
+        let Some(running) = self.running.get(request_id) else { return false };
+        match (&running.invocation_id, invocation_id) {
+            (Some(sent), Some(echoed)) => sent == echoed,
+            // Older runtimes send none back.
+            _ => true,
+        }
+    }
+
+    /// Notes that the function runs this event, and makes the response that carries it. If the function runs another
+    /// event of this request id, this one gets a number behind it.
+    fn begin(&mut self, delivery: Delivery) -> (String, Response<AnyBody>) {
+        let Delivery { request_id, mut headers, body, posted } = delivery;
+        let id = match self.running.contains_key(&request_id) {
+            false => request_id,
+            true => (2..MOST_OF_ONE_ID)
+                .map(|number| format!("{request_id}-{number}"))
+                .find(|id| !self.running.contains_key(id))
+                .unwrap_or(request_id),
+        };
+        if let Ok(value) = HeaderValue::from_str(&id) {
+            headers.insert(REQUEST_ID, value);
+        }
+        let invocation_id = headers.get(INVOCATION_ID).cloned();
+        self.running.insert(id.clone(), Running { invocation_id, posted });
+        let mut response = Response::new(full(body));
+        *response.headers_mut() = headers;
+        (id, response)
+    }
+}

@@ -1,0 +1,172 @@
+//! HTTP events: the whole `Idempotency-Key` contract, by the library's layer.
+
+mod envelope;
+
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicBool, Ordering},
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Request, Response, header};
+use lambda_http::{
+    Body, RequestExt as _,
+    request::{LambdaRequest, RequestContext},
+};
+use lambda_idempotency::{
+    lambda::http::{Guarded, HttpLayer},
+    settings::MissingKey,
+    time::Timestamp,
+};
+use lambda_runtime::LambdaEvent;
+use tower::{Layer as _, ServiceExt as _, service_fn};
+
+use crate::{
+    config::{Callers, KeyOf, Rules},
+    event::Event,
+    function::Payload,
+    invoke::{Answer, accept, in_time},
+    proxy::Protection,
+    recorded,
+    turn::Turn,
+};
+
+/// Marks the function's own response, on its way through the library's layer.
+#[derive(Clone, Copy)]
+struct Own;
+
+/// What the library's layer answered.
+#[derive(Default)]
+struct Seen {
+    /// The function's own response.
+    is_own: AtomicBool,
+    /// The response, if it has to be streamed.
+    streamed: Mutex<Option<Bytes>>,
+    /// The problem that the response wasn't retained.
+    is_not_retained: AtomicBool,
+}
+
+/// Protects an HTTP request. `None` if its answer was sent already.
+pub(crate) async fn request(
+    protection: &Arc<Protection>,
+    event: &Arc<Event>,
+    deadline: Option<Timestamp>,
+) -> Option<Answer> {
+    let Ok(request) = serde_json::from_slice::<LambdaRequest>(&event.body) else {
+        return Some(Answer::refusal(
+            "Idempotency.Invalid",
+            "the event isn't an HTTP request of a known front end",
+        ));
+    };
+    let turn = Turn::new(protection, event);
+    let layer = match layer(protection, &turn) {
+        Ok(layer) => layer,
+        Err(error) => return Some(Answer::error(error)),
+    };
+    let seen = Arc::new(Seen::default());
+    let function = turn.clone();
+    let inner = service_fn(move |request: Request<Body>| {
+        let function = function.clone();
+        let infers = infers(&request);
+        async move {
+            let mut response = function.run(|posted| envelope::response(posted, infers)).await?;
+            response.extensions_mut().insert(Own);
+            Ok(response)
+        }
+    });
+    let (sees, streams) = (Arc::clone(&seen), Arc::clone(protection));
+    let service = layer.layer(inner).map_response(move |response: Response<Body>| {
+        sees.see(&response, streams.streams.load(Ordering::Relaxed));
+        response
+    });
+    let calling = Guarded::new(service).oneshot(LambdaEvent::new(request, event.context.clone()));
+    let ended: Result<_, lambda_idempotency::Failure> =
+        in_time(protection, event, &turn, deadline, calling).await?;
+    let own = turn.take().map(Box::new);
+    Some(match (ended, own) {
+        (Ok(_), Some(own)) if seen.is_own.load(Ordering::Relaxed) => Answer::Own(own),
+        // More than can be recorded, or delivered whole: it's recorded as done, and passes through.
+        (Ok(_), Some(own)) if is_streamed(&own) && seen.is_not_retained.load(Ordering::Relaxed) => {
+            Answer::Own(own)
+        }
+        (Err(_), Some(own)) => Answer::Own(own),
+        (Err(failure), None) => Answer::error(failure),
+        (Ok(response), own) => {
+            if let Some(own) = own {
+                accept(own.reply);
+            }
+            seen.streamed().unwrap_or_else(|| Answer::json_of(&response))
+        }
+    })
+}
+
+fn is_streamed(own: &crate::function::Posted) -> bool {
+    matches!(own.body, Payload::Endless(..)) || recorded::is_streamed(&own.headers)
+}
+
+/// Whether the front end takes a response that isn't an envelope: payload 2.0 does.
+fn infers(request: &Request<Body>) -> bool {
+    matches!(request.extensions().request_context_ref(), Some(RequestContext::ApiGatewayV2(_)))
+}
+
+/// The library's layer with the user's rules.
+fn layer(protection: &Protection, turn: &Turn) -> Result<HttpLayer, lambda_idempotency::Error> {
+    let Rules { key, missing_key, methods, callers, compare, .. } = &protection.rules;
+    let replayed = turn.clone();
+    let mut layer = protection.idempotency.http().on_replay(move |_, _| replayed.replays());
+    let is_required = match (missing_key, key) {
+        (Some(policy), _) => *policy == MissingKey::Refuse,
+        // A client that sends no header asks for no protection. A field is the user's own choice.
+        (None, KeyOf::Fields(_)) => true,
+        (None, _) => false,
+    };
+    layer = layer.required(is_required);
+    if let KeyOf::Fields(fields) = key {
+        layer = layer.key(fields.clone());
+    }
+    if let Some(methods) = methods {
+        layer = layer.methods(methods.iter().cloned());
+    }
+    if let Some(fields) = compare {
+        layer = layer.fingerprint_fields(fields.iter().map(String::as_str))?;
+    }
+    Ok(match callers {
+        Callers::Verified => layer,
+        Callers::Required => layer.require_caller(true),
+        Callers::Shared => layer.shared_namespace(),
+    })
+}
+
+impl Seen {
+    fn see(&self, response: &Response<Body>, streams: bool) {
+        if response.extensions().get::<Own>().is_some() {
+            return self.is_own.store(true, Ordering::Relaxed);
+        }
+        let is_problem = response.headers().get(header::CONTENT_TYPE).map(HeaderValue::as_bytes)
+            == Some(b"application/problem+json");
+        if is_problem && code(response.body()).as_deref() == Some("not-retained") {
+            self.is_not_retained.store(true, Ordering::Relaxed);
+        }
+        if streams {
+            *self.streamed.lock().unwrap_or_else(PoisonError::into_inner) =
+                Some(envelope::streamed(response));
+        }
+    }
+
+    /// The response for a function that streams.
+    fn streamed(&self) -> Option<Answer> {
+        let body = self.streamed.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        let content_type = HeaderValue::from_static(envelope::STREAM_TYPE);
+        let headers: HeaderMap = recorded::headers_of(Some(content_type), true);
+        Some(Answer::Made { is_error: false, headers, body: recorded::body_of(body, true) })
+    }
+}
+
+/// The code of a problem.
+fn code(body: &[u8]) -> Option<String> {
+    #[derive(serde::Deserialize)]
+    struct Problem {
+        code: String,
+    }
+    serde_json::from_slice::<Problem>(body).ok().map(|problem| problem.code)
+}

@@ -1,0 +1,299 @@
+//! One invocation: protects the event by its kind, and posts the answer to the Runtime API.
+
+use std::{pin::pin, sync::Arc, time::Duration};
+
+use http::{HeaderMap, HeaderValue, Response};
+use lambda_idempotency::{
+    Error, Invocation, RunError,
+    settings::MissingKey,
+    time::{Clock as _, SystemClock, Timestamp},
+};
+use lambda_runtime::{Diagnostic, LambdaEvent};
+use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
+use tokio::sync::oneshot;
+use tower::{Layer as _, ServiceExt as _, service_fn};
+
+use crate::{
+    batch,
+    config::ClaimField,
+    event::{Event, Kind, has_field},
+    function::Posted,
+    http as http_event,
+    proxy::{Protection, sent},
+    recorded::{self, Recordable},
+    turn::Turn,
+    upstream::{self, AnyBody, BoxError, ERROR_TYPE, error_report, full, json_headers},
+};
+
+/// How long after its deadline an invocation is given up whose function never answers. Until then a late answer is
+/// recorded.
+const GIVEN_UP_AFTER: Duration = Duration::from_secs(15 * 60);
+/// The same, if the deadline is unknown.
+const LONGEST_RUN: Duration = Duration::from_secs(24 * 60 * 60);
+/// The type of an error of the layer itself.
+const INTERNAL: &str = "Idempotency.Internal";
+
+/// What the Runtime API gets for an invocation.
+pub(crate) enum Answer {
+    /// What the function posted.
+    Own(Box<Posted>),
+    /// What the layer made.
+    Made { is_error: bool, headers: HeaderMap, body: AnyBody },
+}
+
+impl Answer {
+    /// An error of the library, or of the layer.
+    pub(crate) fn error(error: impl Into<Diagnostic>) -> Self {
+        let Diagnostic { error_type, error_message } = error.into();
+        let mut headers = json_headers();
+        if let Ok(error_type) = HeaderValue::from_str(&error_type) {
+            headers.insert(ERROR_TYPE, error_type);
+        }
+        Self::Made { is_error: true, headers, body: full(error_report(&error_type, &error_message)) }
+    }
+
+    /// A JSON response.
+    fn json(json: impl Into<bytes::Bytes>) -> Self {
+        Self::Made { is_error: false, headers: json_headers(), body: full(json) }
+    }
+
+    /// A response that's written as JSON.
+    pub(crate) fn json_of(response: &impl serde::Serialize) -> Self {
+        match serde_json::to_vec(response) {
+            Ok(json) => Self::json(json),
+            Err(_) => Self::refusal(INTERNAL, "the response can't be written as JSON"),
+        }
+    }
+
+    /// An error with this message, of a kind that the library has none for.
+    pub(crate) fn refusal(error_type: &str, message: &str) -> Self {
+        Self::error(Diagnostic { error_type: error_type.into(), error_message: message.into() })
+    }
+}
+
+/// Runs one invocation, to its answer. A panic ends this invocation alone.
+pub(crate) async fn invoke(protection: &Arc<Protection>, event: Event) {
+    let event = Arc::new(event);
+    let running = tokio::spawn(protected(Arc::clone(protection), Arc::clone(&event)));
+    if running.await.is_ok() {
+        return;
+    }
+    let passes = protection.rules.passes_internal_errors && !event.has_begun();
+    tracing::error!(
+        request_id = event.request_id(),
+        has_begun = event.has_begun(),
+        passes,
+        "the layer panicked; this is a fault in it"
+    );
+    protection.telemetry.internal_error();
+    let answer = match passes {
+        true => unprotected(protection, &event).await,
+        false => Answer::refusal(INTERNAL, "the idempotency layer failed; its log says more"),
+    };
+    post(protection, &event, answer).await;
+}
+
+/// Runs the event without protection.
+async fn unprotected(protection: &Arc<Protection>, event: &Arc<Event>) -> Answer {
+    protection.telemetry.unprotected();
+    let turn = Turn::new(protection, event);
+    match (turn.run(|_: &Posted| ()).await, turn.take()) {
+        (_, Some(posted)) => Answer::Own(Box::new(posted)),
+        (Err(failure), None) => Answer::error(failure),
+        (Ok(()), None) => Answer::refusal(INTERNAL, "the function's answer was lost"),
+    }
+}
+
+async fn protected(protection: Arc<Protection>, event: Arc<Event>) {
+    let rules = &protection.rules;
+    let kind = rules.kind.unwrap_or_else(|| event.kind());
+    let deadline = deadline(&event);
+    let longest = deadline
+        .map_or(LONGEST_RUN, |deadline| SystemClock.now().until(deadline).saturating_add(GIVEN_UP_AFTER));
+    let answering = async {
+        if let Some(ClaimField::Event(name)) = &rules.claim_field
+            && has_field(&event.body, name)
+        {
+            let message =
+                format!("the event already has the field that IDEMPOTENCY_CLAIM_FIELD names, `{name}`");
+            return Some(Answer::refusal("Idempotency.Invalid", &message));
+        }
+        match kind {
+            Kind::Event => one(&protection, &event, deadline).await,
+            Kind::Http => http_event::request(&protection, &event, deadline).await,
+            Kind::Sqs => Some(batch::sqs(&protection, &event).await),
+            Kind::Kinesis => Some(batch::kinesis(&protection, &event).await),
+            Kind::DynamoDb => Some(batch::dynamodb(&protection, &event).await),
+        }
+    };
+    match tokio::time::timeout(longest, Box::pin(answering)).await {
+        Ok(Some(answer)) => post(&protection, &event, answer).await,
+        // It was sent already.
+        Ok(None) => {}
+        Err(_) => tracing::warn!(request_id = event.request_id(), "the function never answered"),
+    }
+}
+
+/// The invocation's deadline, if it's plausible.
+fn deadline(event: &Event) -> Option<Timestamp> {
+    Invocation::entered(SystemClock.now(), Timestamp::from_millis(event.context.deadline), "").deadline()
+}
+
+/// Protects an event that's one operation.
+async fn one(
+    protection: &Arc<Protection>,
+    event: &Arc<Event>,
+    deadline: Option<Timestamp>,
+) -> Option<Answer> {
+    let rules = &protection.rules;
+    let missing_key = rules.missing_key.unwrap_or_default();
+    let Some(raw) = raw(event) else {
+        return Some(match missing_key {
+            MissingKey::RunUnprotected => unprotected(protection, event).await,
+            MissingKey::Refuse => Answer::refusal(
+                "Idempotency.MissingKey",
+                "the event isn't JSON, so it has no idempotency key",
+            ),
+        });
+    };
+    let turn = Turn::new(protection, event);
+    let layer = protection.idempotency.events_by::<IgnoredAny, _>(rules.key.clone()).missing_key(missing_key);
+    let layer = match &rules.compare {
+        Some(fields) => match layer.fingerprint_fields(fields.iter().map(String::as_str)) {
+            Ok(layer) => layer,
+            Err(error) => return Some(Answer::error(error)),
+        },
+        None => layer,
+    };
+    let replayed = turn.clone();
+    let layer = layer.on_replay(move |_| {
+        replayed.replays();
+        []
+    });
+    let function = turn.clone();
+    let inner = service_fn(move |_: LambdaEvent<IgnoredAny>| {
+        let function = function.clone();
+        async move { function.run(Recordable::of).await }
+    });
+    let calling = layer.layer(inner).oneshot(LambdaEvent::new(raw, event.context.clone()));
+    let ended = in_time(protection, event, &turn, deadline, calling).await?;
+    let own = turn.take().map(Box::new);
+    Some(match (ended, own) {
+        (Ok(_), Some(own)) if !turn.is_replay() => Answer::Own(own),
+        (Ok(recorded), own) => {
+            let (headers, body) = recorded::replayed(recorded);
+            also(own, Answer::Made { is_error: false, headers, body })
+        }
+        (Err(RunError::Handler(_)), Some(own)) => Answer::Own(own),
+        (Err(RunError::Recorded(_)), Some(own)) if !turn.is_replay() => Answer::Own(own),
+        (Err(RunError::Idempotency(error)), Some(own)) if is_own_and_unrecordable(&own, &error, &turn) => {
+            Answer::Own(own)
+        }
+        (Err(error), own) => also(own, Answer::error(error)),
+    })
+}
+
+/// Whether the function ran, and its answer is too large to record.
+fn is_own_and_unrecordable(own: &Posted, error: &Error, turn: &Turn) -> bool {
+    use lambda_idempotency::ErrorKind;
+    matches!(own.body, crate::function::Payload::Endless(..))
+        && error.kind() == ErrorKind::Invalid
+        && !turn.is_replay()
+}
+
+/// The answer, for a function that has answered too, and was overruled.
+fn also(own: Option<Box<Posted>>, answer: Answer) -> Answer {
+    if let Some(own) = own {
+        accept(own.reply);
+    }
+    answer
+}
+
+/// Tells the function that its answer was accepted.
+pub(crate) fn accept(reply: oneshot::Sender<Response<AnyBody>>) {
+    let accepted = upstream::answer(http::StatusCode::ACCEPTED, &b"{\"status\":\"OK\"}"[..]);
+    // The function may have hung up.
+    let _ = reply.send(accepted);
+}
+
+/// Awaits the library's call. If the function has answered in time and its outcome isn't recorded when time is up, the
+/// caller gets the answer, and the recording goes on. `None` if it was sent like that.
+pub(crate) async fn in_time<T>(
+    protection: &Arc<Protection>,
+    event: &Arc<Event>,
+    turn: &Turn,
+    deadline: Option<Timestamp>,
+    calling: impl Future<Output = T>,
+) -> Option<T> {
+    let mut calling = pin!(calling);
+    let reserve = protection.rules.settings.answer_reserve / 5;
+    let overdue = async {
+        turn.answered().await;
+        match deadline.map(|deadline| SystemClock.now().until(deadline.saturating_sub(reserve))) {
+            // Nobody waits for a late answer, so it's recorded first.
+            None | Some(Duration::ZERO) => std::future::pending().await,
+            Some(left) => tokio::time::sleep(left).await,
+        }
+    };
+    tokio::select! {
+        biased;
+        ended = &mut calling => return Some(ended),
+        () = overdue => {}
+    }
+    if let Some(own) = turn.take() {
+        tracing::warn!(
+            request_id = event.request_id(),
+            "answered before the outcome is recorded: time is up"
+        );
+        post(protection, event, Answer::Own(Box::new(own))).await;
+    }
+    let _ = calling.await;
+    None
+}
+
+/// The event as JSON; `None` if it isn't.
+pub(crate) fn raw(event: &Event) -> Option<Box<RawValue>> {
+    let text = std::str::from_utf8(&event.body).ok()?;
+    RawValue::from_string(text.to_owned()).ok()
+}
+
+/// Posts the answer, unless the invocation has one.
+pub(crate) async fn post(protection: &Protection, event: &Event, answer: Answer) {
+    let (is_error, headers, body, reply) = match answer {
+        Answer::Own(posted) => {
+            let Posted { is_error, headers, body, reply } = *posted;
+            (is_error, event.answering(headers), sent(body), Some(reply))
+        }
+        Answer::Made { is_error, headers, body } => (is_error, event.answering(headers), body, None),
+    };
+    if !event.answers_now() {
+        return reply.map(accept).unwrap_or_default();
+    }
+    protection.telemetry.flush();
+    let path = format!("invocation/{}/{}", event.request_id(), if is_error { "error" } else { "response" });
+    let answered = protection.upstream.post(&path, headers, body).await;
+    tell(event, &answered);
+    if let Some(reply) = reply {
+        let answered = answered.map(|response| response.map(full));
+        let answered = answered.unwrap_or_else(|_| upstream::answer(http::StatusCode::BAD_GATEWAY, ""));
+        // The function may have hung up.
+        let _ = reply.send(answered);
+    }
+}
+
+/// Logs what the Runtime API says, if it isn't ordinary.
+fn tell(event: &Event, answered: &Result<Response<bytes::Bytes>, BoxError>) {
+    let request_id = event.request_id();
+    match answered {
+        Ok(response) if response.status().is_success() => {}
+        Ok(response) if response.status() == http::StatusCode::GONE => {
+            tracing::info!(request_id, "the answer was late, and Lambda rejected it");
+        }
+        Ok(response) => {
+            let status = response.status().as_u16();
+            tracing::warn!(request_id, status, "the Runtime API rejected the answer");
+        }
+        Err(error) => tracing::error!(request_id, error = &**error, "the Runtime API didn't take the answer"),
+    }
+}

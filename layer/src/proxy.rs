@@ -1,0 +1,280 @@
+//! The proxy: serves the Runtime API to the function, and is a client of the real one.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response, StatusCode};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use lambda_idempotency::Idempotency;
+use tokio::sync::oneshot;
+
+use crate::{
+    config::Rules,
+    event::Event,
+    function::{Function, Payload, Posted},
+    invoke,
+    telemetry::Telemetry,
+    upstream::{self, AnyBody, BoxError, Chunked, ERROR_TYPE, INVOCATION_ID, Upstream, VERSION, answer},
+};
+
+/// How long a program that ends waits for outcomes that are being recorded.
+const LAST_SETTLEMENTS: Duration = Duration::from_secs(5);
+
+/// What the protected invocations share.
+#[derive(Debug)]
+pub(crate) struct Protection {
+    pub(crate) idempotency: Idempotency,
+    pub(crate) rules: Rules,
+    pub(crate) function: Function,
+    pub(crate) upstream: Upstream,
+    pub(crate) telemetry: Telemetry,
+    /// Whether the function streams its responses.
+    pub(crate) streams: AtomicBool,
+    /// How many answers of the function are being settled or sent.
+    settling: AtomicUsize,
+}
+
+/// The Runtime API for the function.
+#[derive(Clone, Debug)]
+pub(crate) struct Proxy {
+    upstream: Upstream,
+    /// `None` if the layer is switched off: every request passes through.
+    protection: Option<Arc<Protection>>,
+}
+
+/// A request of the function.
+enum Route<'r> {
+    Next,
+    /// The answer to the event of this request id: a response, or an error.
+    Answer {
+        request_id: &'r str,
+        is_error: bool,
+    },
+    Other,
+}
+
+fn route<'r>(method: &http::Method, path: &'r str) -> Route<'r> {
+    let Some(path) = path.strip_prefix(VERSION).and_then(|path| path.strip_prefix("/invocation/")) else {
+        return Route::Other;
+    };
+    match (method, path.split_once('/')) {
+        (&http::Method::GET, None) if path == "next" => Route::Next,
+        (&http::Method::POST, Some((request_id, "response"))) => {
+            Route::Answer { request_id, is_error: false }
+        }
+        (&http::Method::POST, Some((request_id, "error"))) => Route::Answer { request_id, is_error: true },
+        _ => Route::Other,
+    }
+}
+
+impl Protection {
+    /// Protection by `rules`.
+    pub(crate) fn new(
+        idempotency: Idempotency,
+        rules: Rules,
+        upstream: Upstream,
+        telemetry: Telemetry,
+    ) -> Arc<Self> {
+        let streams = AtomicBool::new(rules.streams);
+        Arc::new(Self {
+            idempotency,
+            rules,
+            function: Function::default(),
+            upstream,
+            telemetry,
+            streams,
+            settling: AtomicUsize::new(0),
+        })
+    }
+
+    /// Begins as many polls of the real Runtime API as the function has pollers with nothing to do.
+    fn pump(self: &Arc<Self>) {
+        for _ in 0..self.function.polls_to_begin() {
+            let protection = Arc::clone(self);
+            tokio::spawn(async move { protection.poll().await });
+        }
+    }
+
+    /// Polls once, and runs the invocation that comes.
+    async fn poll(self: Arc<Self>) {
+        let polled = match self.upstream.next().await {
+            Ok(response) => Event::of(response),
+            Err(error) => {
+                tracing::error!(error = &*error, "the Runtime API doesn't answer");
+                self.function.polled(false);
+                return self.function.pass(answer(StatusCode::BAD_GATEWAY, Bytes::new()));
+            }
+        };
+        match polled {
+            Ok(event) => {
+                self.function.polled(true);
+                invoke::invoke(&self, event).await;
+                self.function.closed();
+                self.pump();
+            }
+            Err(refusal) => {
+                self.function.polled(false);
+                self.function.pass(refusal.map(upstream::full));
+            }
+        }
+    }
+
+    async fn next(self: &Arc<Self>) -> Response<AnyBody> {
+        match self.function.next() {
+            Ok(event) => event,
+            Err(event) => {
+                self.pump();
+                event.await.unwrap_or_else(|_| answer(StatusCode::BAD_GATEWAY, Bytes::new()))
+            }
+        }
+    }
+
+    /// Takes the function's answer, and waits for what the Runtime API says to it.
+    async fn answered(
+        &self,
+        request_id: &str,
+        is_error: bool,
+        request: Request<Incoming>,
+    ) -> Result<Response<AnyBody>, BoxError> {
+        let invocation_id = request.headers().get(INVOCATION_ID).cloned();
+        if !self.function.is_running(request_id, invocation_id.as_ref()) {
+            return pass(&self.upstream, request).await;
+        }
+        let path = request.uri().path().to_owned();
+        let (parts, body) = request.into_parts();
+        let body = read(body, self.rules.settings.max_response).await?;
+        // The body is complete now. If it broke off, the event is still running.
+        let Some(waiting) = self.function.answered(request_id, invocation_id.as_ref()) else {
+            return self.late(&path, parts.headers, body).await;
+        };
+        let (reply, replied) = oneshot::channel();
+        self.settling.fetch_add(1, Ordering::Relaxed);
+        let sent = waiting.send(Posted { is_error, headers: parts.headers, body, reply });
+        let replied = match sent {
+            Ok(()) => replied.await.map_err(|_| ()),
+            Err(Posted { .. }) => Err(()),
+        };
+        self.settling.fetch_sub(1, Ordering::Relaxed);
+        // Nobody waits for the answer any longer: the invocation was answered without it.
+        Ok(replied
+            .unwrap_or_else(|()| answer(StatusCode::ACCEPTED, Bytes::from_static(b"{\"status\":\"OK\"}"))))
+    }
+
+    async fn late(
+        &self,
+        path: &str,
+        headers: HeaderMap,
+        body: Payload,
+    ) -> Result<Response<AnyBody>, BoxError> {
+        let path = path.strip_prefix(VERSION).unwrap_or(path).trim_start_matches('/');
+        Ok(self.upstream.post(path, headers, sent(body)).await?.map(upstream::full))
+    }
+
+    /// Waits until the answers that the function has given are recorded and sent, for a while.
+    pub(crate) async fn settled(&self) {
+        let settled = async {
+            while self.settling.load(Ordering::Relaxed) > 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let _ = tokio::time::timeout(LAST_SETTLEMENTS, settled).await;
+    }
+}
+
+impl Proxy {
+    /// The proxy in front of `upstream`.
+    pub(crate) fn new(upstream: Upstream, protection: Option<Arc<Protection>>) -> Self {
+        Self { upstream, protection }
+    }
+
+    /// Answers a request of the function.
+    ///
+    /// # Errors
+    ///
+    /// If the real Runtime API can't be reached, or a connection breaks. The function's connection is closed then.
+    pub(crate) async fn handle(self, request: Request<Incoming>) -> Result<Response<AnyBody>, BoxError> {
+        let Some(protection) = &self.protection else { return pass(&self.upstream, request).await };
+        let path = request.uri().path().to_owned();
+        match route(request.method(), &path) {
+            Route::Next => Ok(protection.next().await),
+            Route::Answer { request_id, is_error } => {
+                protection.answered(request_id, is_error, request).await
+            }
+            Route::Other => pass(&self.upstream, request).await,
+        }
+    }
+}
+
+async fn pass(upstream: &Upstream, request: Request<Incoming>) -> Result<Response<AnyBody>, BoxError> {
+    let request = request.map(|body| body.map_err(BoxError::from).boxed_unsync());
+    Ok(upstream.pass(request).await?.map(|body| body.map_err(BoxError::from).boxed_unsync()))
+}
+
+/// Reads a body that can be recorded, or the first part of a larger one.
+async fn read(mut body: Incoming, most: usize) -> Result<Payload, BoxError> {
+    let (mut parts, mut length) = (Vec::new(), 0);
+    while let Some(frame) = body.frame().await {
+        match frame?.into_data() {
+            Ok(data) => {
+                length += data.len();
+                parts.push(data);
+                if length > most {
+                    return Ok(Payload::Endless(parts, body));
+                }
+            }
+            Err(frame) => match frame.into_trailers() {
+                Ok(trailers) if trailers.contains_key(ERROR_TYPE) => {
+                    return Ok(Payload::Broken(parts.concat().into(), trailers));
+                }
+                _ => {}
+            },
+        }
+    }
+    Ok(Payload::Whole(match parts.as_mut_slice() {
+        [one] => std::mem::take(one),
+        parts => parts.concat().into(),
+    }))
+}
+
+/// The body that the function posted, as it's sent on.
+pub(crate) fn sent(body: Payload) -> AnyBody {
+    match body {
+        Payload::Whole(bytes) => upstream::full(bytes),
+        Payload::Broken(bytes, trailers) => Chunked::new([bytes], None, Some(trailers)),
+        Payload::Endless(begun, rest) => Chunked::new(begun, Some(rest), None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Method;
+
+    use super::*;
+
+    #[test]
+    fn only_runtime_calls_are_taken() {
+        let is_other = |method, path| matches!(route(&method, path), Route::Other);
+        assert!(matches!(route(&Method::GET, "/2018-06-01/runtime/invocation/next"), Route::Next));
+        assert!(matches!(
+            route(&Method::POST, "/2018-06-01/runtime/invocation/a/error"),
+            Route::Answer { request_id: "a", is_error: true }
+        ));
+        for (method, path) in [
+            (Method::POST, "/2018-06-01/runtime/invocation/next"),
+            (Method::POST, "/2018-06-01/runtime/init/error"),
+            (Method::GET, "/2018-06-01/runtime/restore/next"),
+            (Method::GET, "/2020-01-01/extension/event/next"),
+            (Method::PUT, "/2022-07-01/telemetry"),
+            (Method::GET, "/2018-06-01/runtime/invocation/a/response"),
+        ] {
+            assert!(is_other(method, path), "{path}");
+        }
+    }
+}

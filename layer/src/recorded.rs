@@ -1,0 +1,181 @@
+//! A function's answer as it's recorded, and back.
+//!
+//! JSON is recorded as it is, so that a Rust function with the same key reads it. Anything else, such as binary data, a
+//! stream, or JSON with white space around it, is recorded in an envelope that keeps its bytes and its type.
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, header};
+use serde::{Deserialize, Serialize, Serializer, ser::Error as _};
+use serde_json::value::RawValue;
+
+use crate::{
+    function::{Payload, Posted},
+    upstream::{Chunked, RESPONSE_MODE, full, json_headers},
+};
+
+/// The envelope's field. JSON that begins like an envelope is put into one itself.
+const ENVELOPE: &str = "lambda-idempotency-layer";
+
+const STREAMING: HeaderValue = HeaderValue::from_static("streaming");
+
+/// The part of an answer that's recorded.
+#[derive(Debug)]
+pub(crate) struct Recordable {
+    /// `None` if it's more than can be recorded.
+    bytes: Option<Bytes>,
+    content_type: Option<String>,
+    is_streamed: bool,
+}
+
+#[derive(Deserialize, Serialize)]
+struct Envelope {
+    #[serde(rename = "lambda-idempotency-layer")]
+    content: Content,
+}
+
+#[derive(Deserialize, Serialize)]
+struct Content {
+    content_type: Option<String>,
+    streamed: bool,
+    base64: String,
+}
+
+impl Recordable {
+    /// The part of `posted` that's recorded.
+    pub(crate) fn of(posted: &Posted) -> Self {
+        let content_type = posted.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let bytes = match &posted.body {
+            Payload::Whole(bytes) | Payload::Broken(bytes, _) => Some(bytes.clone()),
+            Payload::Endless(..) => None,
+        };
+        Self {
+            bytes,
+            content_type: content_type.map(str::to_owned),
+            is_streamed: is_streamed(&posted.headers),
+        }
+    }
+
+    /// The JSON that's recorded as it is.
+    fn plain(&self) -> Option<&RawValue> {
+        let bytes = self.bytes.as_ref()?;
+        let is_json = self.content_type.as_deref().is_none_or(|name| name.starts_with("application/json"));
+        if self.is_streamed || !is_json || begins_like_an_envelope(bytes) {
+            return None;
+        }
+        let json: &RawValue = serde_json::from_slice(bytes).ok()?;
+        // White space around it would be lost.
+        (json.get().len() == bytes.len()).then_some(json)
+    }
+}
+
+impl Serialize for Recordable {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if let Some(json) = self.plain() {
+            return json.serialize(serializer);
+        }
+        // The library then records that the operation is done, without its answer.
+        let bytes = self.bytes.as_ref().ok_or_else(|| S::Error::custom("too large to record"))?;
+        let content = Content {
+            content_type: self.content_type.clone(),
+            streamed: self.is_streamed,
+            base64: STANDARD.encode(bytes),
+        };
+        Envelope { content }.serialize(serializer)
+    }
+}
+
+/// Whether the function streams its response.
+pub(crate) fn is_streamed(headers: &HeaderMap) -> bool {
+    headers.get(RESPONSE_MODE).is_some_and(|mode| mode.as_bytes().eq_ignore_ascii_case(STREAMING.as_bytes()))
+}
+
+fn begins_like_an_envelope(json: &[u8]) -> bool {
+    let start = json.trim_ascii_start().strip_prefix(b"{").map(<[u8]>::trim_ascii_start);
+    let start = start.and_then(|start| start.strip_prefix(b"\""));
+    // A name can be written with escapes, so anything that begins with one counts.
+    start.is_some_and(|name| name.starts_with(ENVELOPE.as_bytes()) || name.starts_with(b"\\"))
+}
+
+/// The headers and the body with which a recorded answer is posted.
+pub(crate) fn replayed(recorded: Box<RawValue>) -> (HeaderMap, crate::upstream::AnyBody) {
+    if begins_like_an_envelope(recorded.get().as_bytes())
+        && let Ok(Envelope { content }) = serde_json::from_str(recorded.get())
+        && let Ok(bytes) = STANDARD.decode(&content.base64)
+    {
+        let content_type = content.content_type.and_then(|name| HeaderValue::from_str(&name).ok());
+        return (headers_of(content_type, content.streamed), body_of(bytes.into(), content.streamed));
+    }
+    (json_headers(), full(String::from(Box::<str>::from(recorded))))
+}
+
+/// The headers of an answer of this type.
+pub(crate) fn headers_of(content_type: Option<HeaderValue>, is_streamed: bool) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    if let Some(content_type) = content_type {
+        headers.insert(header::CONTENT_TYPE, content_type);
+    }
+    if is_streamed {
+        headers.insert(RESPONSE_MODE, STREAMING);
+    }
+    headers
+}
+
+/// The body of an answer: in chunks, if it's a stream.
+pub(crate) fn body_of(bytes: Bytes, is_streamed: bool) -> crate::upstream::AnyBody {
+    if is_streamed { Chunked::new([bytes], None, None) } else { full(bytes) }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt as _;
+
+    use super::*;
+
+    fn recordable(bytes: &'static [u8], content_type: &str, is_streamed: bool) -> Recordable {
+        Recordable { bytes: Some(bytes.into()), content_type: Some(content_type.into()), is_streamed }
+    }
+
+    fn is_plain(answer: &Recordable) -> bool {
+        serde_json::to_vec(answer).unwrap() == answer.bytes.clone().unwrap()
+    }
+
+    async fn round_trip(answer: &Recordable) {
+        let recorded = serde_json::value::to_raw_value(answer).unwrap();
+        let (headers, body) = replayed(recorded);
+        assert_eq!(body.collect().await.unwrap().to_bytes(), answer.bytes.clone().unwrap());
+        assert_eq!(is_streamed(&headers), answer.is_streamed);
+        assert_eq!(headers[header::CONTENT_TYPE], answer.content_type.clone().unwrap());
+    }
+
+    #[tokio::test]
+    async fn every_answer_replays_byte_for_byte() {
+        let json = "application/json";
+        for bytes in [&b"{\"n\":1.50}"[..], b"null", b"\"text\"", b"{ }", b"{\"\": 1}"] {
+            let answer = recordable(bytes, json, false);
+            assert!(is_plain(&answer), "{bytes:?}");
+            round_trip(&answer).await;
+        }
+        for bytes in [
+            &b"{\"n\":1}\n"[..],
+            b" 1",
+            b"",
+            b"no JSON",
+            b"\xff\x00",
+            b"{\"lambda-idempotency-layer\":{\"content_type\":null,\"streamed\":false,\"base64\":\"\"}}",
+            b"{\"\\u006cambda-idempotency-layer\":1}",
+        ] {
+            let answer = recordable(bytes, json, false);
+            assert!(!is_plain(&answer), "{bytes:?}");
+            round_trip(&answer).await;
+        }
+        round_trip(&recordable(b"1", "text/plain", false)).await;
+        round_trip(&recordable(b"1", "application/vnd.awslambda.http-integration-response", true)).await;
+    }
+
+    #[test]
+    fn endless_answers_cannot_be_recorded() {
+        let answer = Recordable { bytes: None, content_type: None, is_streamed: true };
+        assert!(serde_json::to_vec(&answer).is_err());
+    }
+}

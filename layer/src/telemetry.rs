@@ -1,0 +1,61 @@
+//! Logs and metrics, both on standard output: the metrics in CloudWatch's embedded metric format.
+
+use std::{env, io};
+
+use lambda_idempotency::metrics::Metric;
+use metrics_cloudwatch_embedded::{Builder, Collector};
+
+/// The CloudWatch namespace, the same as that of Rust functions in the project's template.
+const NAMESPACE: &str = "LambdaIdempotency";
+/// The layer's own counter. The others are the library's.
+const INTERNAL_ERROR: &str = "idempotency_layer_internal_error";
+const DIMENSION: &str = "FunctionName";
+
+/// The metrics, if they're switched on.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Telemetry {
+    collector: Option<&'static Collector>,
+}
+
+impl std::fmt::Debug for Telemetry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Telemetry").finish_non_exhaustive()
+    }
+}
+
+impl Telemetry {
+    /// Starts counting. A second call in a process counts nothing.
+    pub(crate) fn start() -> Self {
+        let function = env::var("AWS_LAMBDA_FUNCTION_NAME").unwrap_or_else(|_| "local".into());
+        let collector =
+            Builder::new().cloudwatch_namespace(NAMESPACE).with_dimension(DIMENSION, function).init();
+        match collector {
+            Ok(collector) => {
+                lambda_idempotency::metrics::describe_metrics();
+                Self { collector: Some(collector) }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "no metrics");
+                Self::default()
+            }
+        }
+    }
+
+    /// Counts a fault of the layer.
+    pub(crate) fn internal_error(self) {
+        metrics::counter!(INTERNAL_ERROR).increment(1);
+    }
+
+    /// Counts an event that the function runs without protection.
+    pub(crate) fn unprotected(self) {
+        metrics::counter!(Metric::Unprotected.name()).increment(1);
+    }
+
+    /// Writes the metrics counted since the last call.
+    pub(crate) fn flush(self) {
+        let Some(collector) = self.collector else { return };
+        if let Err(error) = collector.flush(io::stdout().lock()) {
+            tracing::warn!(%error, "couldn't write the metrics");
+        }
+    }
+}

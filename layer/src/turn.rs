@@ -1,0 +1,137 @@
+//! One turn of the function: it gets an event, and its answer waits until the library has settled the operation.
+
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicBool, Ordering},
+};
+
+use bytes::Bytes;
+use lambda_idempotency::{Failure, current, settings::Execution};
+use serde::Deserialize;
+use tokio::sync::Notify;
+
+use crate::{
+    config::Rules,
+    event::Event,
+    function::{Payload, Posted},
+    proxy::Protection,
+    recorded,
+    upstream::ERROR_TYPE,
+};
+
+/// The turn of the function in one invocation.
+#[derive(Clone, Debug)]
+pub(crate) struct Turn(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    protection: Arc<Protection>,
+    event: Arc<Event>,
+    /// The function's answer, until it's sent on.
+    posted: Mutex<Option<Posted>>,
+    has_posted: Notify,
+    /// Whether the operation's outcome is another run's.
+    is_replay: AtomicBool,
+}
+
+/// An error as a function reports it.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Report {
+    #[serde(rename = "errorType")]
+    error_type: Option<String>,
+    #[serde(rename = "errorMessage")]
+    message: Option<String>,
+}
+
+impl Turn {
+    /// The function's turn with this event.
+    pub(crate) fn new(protection: &Arc<Protection>, event: &Arc<Event>) -> Self {
+        Self(Arc::new(Shared {
+            protection: Arc::clone(protection),
+            event: Arc::clone(event),
+            posted: Mutex::default(),
+            has_posted: Notify::new(),
+            is_replay: AtomicBool::new(false),
+        }))
+    }
+
+    /// Hands the event to the function, and waits for its answer.
+    ///
+    /// # Errors
+    ///
+    /// The function's error, or a transient one if the function never got the event.
+    pub(crate) async fn run<T>(&self, read: impl FnOnce(&Posted) -> T) -> Result<T, Failure> {
+        let Shared { protection, event, .. } = &*self.0;
+        event.begins();
+        let (headers, body) = event.with_claim(protection.rules.claim_field.as_ref(), current().as_ref());
+        let posted = protection.function.run(event.request_id(), headers, body).await;
+        let posted = posted.ok_or_else(|| Failure::transient("the function hung up"))?;
+        let read = match posted.is_error || matches!(posted.body, Payload::Broken(..)) {
+            true => Err(failure(&posted, &protection.rules)),
+            false => {
+                if recorded::is_streamed(&posted.headers) {
+                    protection.streams.store(true, Ordering::Relaxed);
+                }
+                Ok(read(&posted))
+            }
+        };
+        *self.posted() = Some(posted);
+        self.0.has_posted.notify_one();
+        read
+    }
+
+    fn posted(&self) -> MutexGuard<'_, Option<Posted>> {
+        self.0.posted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The function's own answer, if it has given one that wasn't taken yet.
+    pub(crate) fn take(&self) -> Option<Posted> {
+        self.posted().take()
+    }
+
+    /// Waits until the function has answered.
+    pub(crate) async fn answered(&self) {
+        self.0.has_posted.notified().await;
+    }
+
+    /// Notes that the outcome is another run's.
+    pub(crate) fn replays(&self) {
+        self.0.is_replay.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the outcome is another run's.
+    pub(crate) fn is_replay(&self) -> bool {
+        self.0.is_replay.load(Ordering::Relaxed)
+    }
+}
+
+/// The function's error, as the library settles it.
+fn failure(posted: &Posted, rules: &Rules) -> Failure {
+    match reported(posted, rules) {
+        (error_type, message, true) => Failure::permanent(error_type, message),
+        (_, message, false) => Failure::transient(message),
+    }
+}
+
+/// The type and the message of the error that the function reported, and whether it's recorded.
+pub(crate) fn reported(posted: &Posted, rules: &Rules) -> (String, String, bool) {
+    let (error_type, message) = read(posted);
+    // At most once, the function mustn't run again, whatever it says.
+    let is_recorded =
+        rules.on_error.records(&error_type) || rules.settings.execution == Execution::AtMostOnce;
+    (error_type, message, is_recorded)
+}
+
+fn read(posted: &Posted) -> (String, String) {
+    let no_body = Bytes::new();
+    let (headers, body) = match &posted.body {
+        Payload::Whole(bytes) => (&posted.headers, bytes),
+        Payload::Broken(bytes, trailers) => (trailers, bytes),
+        Payload::Endless(..) => (&posted.headers, &no_body),
+    };
+    let report: Report = serde_json::from_slice(body).unwrap_or_default();
+    let in_header = || headers.get(ERROR_TYPE).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let error_type = report.error_type.or_else(in_header).unwrap_or_else(|| "Error".to_owned());
+    (error_type, report.message.unwrap_or_else(|| "the function reported an error".to_owned()))
+}

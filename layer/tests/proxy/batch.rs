@@ -1,0 +1,231 @@
+//! Batches, record by record.
+
+use serde_json::{Value, json};
+
+use super::bench::{Function, Got, Lambda, Posted, posted};
+
+const BY_ID: (&str, &str) = ("IDEMPOTENCY_KEY", "/id");
+
+fn message(id: &str, body: &Value, group: Option<&str>) -> Value {
+    let queue = if group.is_some() { "q.fifo" } else { "q" };
+    let attributes = group.map_or(json!({}), |group| json!({ "MessageGroupId": group }));
+    json!({
+        "messageId": id, "receiptHandle": "h", "body": body.to_string(), "attributes": attributes,
+        "eventSource": "aws:sqs", "eventSourceARN": format!("arn:aws:sqs:eu-west-1:1:{queue}"),
+    })
+}
+
+fn messages(all: &[(&str, u32)]) -> String {
+    let records: Vec<_> = all.iter().map(|(id, n)| message(id, &json!({ "id": n }), None)).collect();
+    json!({ "Records": records }).to_string()
+}
+
+/// The ids of the records that the function got.
+fn ids(event: &Got) -> Vec<String> {
+    let event = event.json();
+    event["Records"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|record| record["messageId"].as_str().unwrap().into())
+        .collect()
+}
+
+fn failures(ids: &[&str]) -> String {
+    let items: Vec<_> = ids.iter().map(|id| json!({ "itemIdentifier": id })).collect();
+    json!({ "batchItemFailures": items }).to_string()
+}
+
+fn returned(posted: &Posted) -> Vec<String> {
+    assert!(!posted.is_error, "{posted:?}");
+    let json = posted.json();
+    let items = json["batchItemFailures"].as_array().unwrap();
+    items.iter().map(|item| item["itemIdentifier"].as_str().unwrap().to_owned()).collect()
+}
+
+#[tokio::test]
+async fn only_records_that_must_run_are_handed() {
+    let lambda = Lambda::start().await;
+    let function = Function::start(&lambda, &[BY_ID]).await;
+    let event = messages(&[("a", 1), ("b", 2), ("c", 3)]);
+    let first = lambda.deliver(&event);
+    let next = function.next().await;
+    assert_eq!(next.body, event, "all of them: the event as it is");
+    function.respond(&next, failures(&["b"])).await;
+    assert_eq!(returned(&posted(first).await), ["b"]);
+
+    // Redelivered, with a new one and one that was sent twice.
+    let second = lambda.deliver(messages(&[("d", 4), ("b", 2), ("e", 1), ("f", 4)]));
+    let next = function.next().await;
+    assert_eq!(ids(&next), ["d", "b"]);
+    function.respond(&next, "null").await;
+    assert!(returned(&posted(second).await).is_empty());
+
+    let third = lambda.deliver(messages(&[("a", 1), ("b", 2), ("c", 3), ("d", 4)]));
+    assert!(function.gets_nothing().await);
+    assert!(returned(&posted(third).await).is_empty());
+}
+
+#[tokio::test]
+async fn own_failures_join_the_functions() {
+    let lambda = Lambda::start().await;
+    let function = Function::start(&lambda, &[BY_ID]).await;
+    let records = [
+        message("a", &json!({ "id": 1 }), None),
+        message("b", &json!({ "no": "key" }), None),
+        message("c", &json!({ "id": 3 }), None),
+        message("d", &json!({ "id": 1, "other": "payload" }), None),
+    ];
+    let waiting = lambda.deliver(json!({ "Records": records }).to_string());
+    let next = function.next().await;
+    assert_eq!(ids(&next), ["a", "c"]);
+    function.respond(&next, failures(&["c"])).await;
+    assert_eq!(returned(&posted(waiting).await), ["b", "c", "d"]);
+}
+
+#[tokio::test]
+async fn functions_error_fails_its_records() {
+    let lambda = Lambda::start().await;
+    let function = Function::start(&lambda, &[BY_ID]).await;
+    let first = lambda.deliver(messages(&[("a", 1)]));
+    function.respond(&function.next().await, "{}").await;
+    posted(first).await;
+    // One is done already, so the batch isn't lost as a whole.
+    let partly = lambda.deliver(messages(&[("a", 1), ("b", 2)]));
+    function.fail(&function.next().await, "KeyError").await;
+    assert_eq!(returned(&posted(partly).await), ["b"]);
+    // None is, so Lambda gets the function's own error.
+    let all = lambda.deliver(messages(&[("b", 2), ("c", 3)]));
+    function.fail(&function.next().await, "KeyError").await;
+    let all = posted(all).await;
+    assert_eq!(all.error_type(), "KeyError");
+    assert_eq!(all.json()["stackTrace"], json!(["a", "b"]));
+}
+
+#[tokio::test]
+async fn batch_can_fail_as_a_whole() {
+    let lambda = Lambda::start().await;
+    let function = Function::start(&lambda, &[BY_ID, ("IDEMPOTENCY_BATCH_ANSWER", "fail")]).await;
+    let first = lambda.deliver(messages(&[("a", 1), ("b", 2)]));
+    function.respond(&function.next().await, failures(&["b"])).await;
+    assert_eq!(posted(first).await.error_type(), "Idempotency.BatchFailed");
+    let second = lambda.deliver(messages(&[("a", 1), ("b", 2)]));
+    let next = function.next().await;
+    assert_eq!(ids(&next), ["b"]);
+    function.respond(&next, "{}").await;
+    assert!(returned(&posted(second).await).is_empty());
+}
+
+#[tokio::test]
+async fn each_record_can_be_an_event() {
+    let lambda = Lambda::start().await;
+    let function = Function::start(&lambda, &[BY_ID, ("IDEMPOTENCY_BATCH", "each")]).await;
+    let waiting = lambda.deliver(messages(&[("a", 1), ("b", 2), ("c", 3)]));
+    for expected in ["a", "b", "c"] {
+        let next = function.next().await;
+        assert_eq!(ids(&next), [expected]);
+        match expected {
+            "b" => function.fail(&next, "KeyError").await,
+            _ => function.respond(&next, "\"done\"").await,
+        };
+    }
+    assert_eq!(returned(&posted(waiting).await), ["b"]);
+    assert_eq!(lambda.polls(), 1, "Lambda isn't polled between a batch's records");
+}
+
+#[tokio::test]
+async fn pollers_share_the_records_of_a_batch() {
+    let lambda = Lambda::start().await;
+    let settings = [BY_ID, ("IDEMPOTENCY_BATCH", "each"), ("AWS_LAMBDA_MAX_CONCURRENCY", "3")];
+    let function = Function::start(&lambda, &settings).await;
+    let waiting = lambda.deliver(messages(&[("a", 1), ("b", 2), ("c", 3)]));
+    let events = [function.next().await, function.next().await, function.next().await];
+    let mut got: Vec<_> = events.iter().flat_map(ids).collect();
+    got.sort();
+    assert_eq!(got, ["a", "b", "c"]);
+    for event in &events {
+        let answer = if ids(event) == ["b"] { failures(&["b"]) } else { failures(&[]) };
+        function.respond(event, answer).await;
+    }
+    assert_eq!(returned(&posted(waiting).await), ["b"]);
+}
+
+#[tokio::test]
+async fn fifo_groups_keep_their_order() {
+    let lambda = Lambda::start().await;
+    let function = Function::start(&lambda, &[BY_ID]).await;
+    let records: Vec<_> = [("a1", "a"), ("b1", "b"), ("a2", "a"), ("b2", "b"), ("a3", "a")]
+        .iter()
+        .enumerate()
+        .map(|(n, (id, group))| message(id, &json!({ "id": n }), Some(group)))
+        .collect();
+    let waiting = lambda.deliver(json!({ "Records": records }).to_string());
+    let next = function.next().await;
+    assert_eq!(ids(&next), ["a1", "b1"]);
+    function.respond(&next, failures(&["b1"])).await;
+    let next = function.next().await;
+    assert_eq!(ids(&next), ["a2"], "the group of the failed message is blocked");
+    function.respond(&next, failures(&[])).await;
+    let next = function.next().await;
+    assert_eq!(ids(&next), ["a3"]);
+    function.respond(&next, failures(&[])).await;
+    assert_eq!(returned(&posted(waiting).await), ["b1", "b2"]);
+}
+
+fn kinesis(numbers: &[u32]) -> String {
+    let record = |n: &u32| {
+        json!({
+            "eventSource": "aws:kinesis", "eventID": format!("shardId-0:{n}"),
+            "eventSourceARN": "arn:aws:kinesis:eu-west-1:1:stream/s",
+            "kinesis": { "partitionKey": "p", "sequenceNumber": n.to_string(), "data": "e30=" },
+        })
+    };
+    json!({ "Records": numbers.iter().map(record).collect::<Vec<_>>() }).to_string()
+}
+
+#[tokio::test]
+async fn first_failure_of_a_stream_is_a_checkpoint() {
+    let lambda = Lambda::start().await;
+    let function = Function::start(&lambda, &[("IDEMPOTENCY_KEY", "kinesis")]).await;
+    let first = lambda.deliver(kinesis(&[101, 102, 103]));
+    function.respond(&function.next().await, failures(&["102"])).await;
+    assert_eq!(returned(&posted(first).await), ["102"]);
+    let second = lambda.deliver(kinesis(&[102, 103, 104]));
+    let next = function.next().await;
+    assert_eq!(next.json()["Records"].as_array().unwrap().len(), 3, "103 is behind the failure");
+    function.respond(&next, failures(&[])).await;
+    assert!(returned(&posted(second).await).is_empty());
+}
+
+#[tokio::test]
+async fn stream_changes_have_their_own_ids() {
+    let lambda = Lambda::start().await;
+    let function = Function::start(&lambda, &[("IDEMPOTENCY_EVENT", "dynamodb")]).await;
+    let change = |n: u32| {
+        json!({
+            "eventID": format!("e{n}"), "eventName": "INSERT", "eventSource": "aws:dynamodb",
+            "eventSourceARN": "arn:aws:dynamodb:eu-west-1:1:table/t/stream/1",
+            "dynamodb": { "SequenceNumber": n.to_string(), "Keys": { "id": { "N": "1" } } },
+        })
+    };
+    let first = lambda.deliver(json!({ "Records": [change(1), change(2)] }).to_string());
+    function.respond(&function.next().await, failures(&["2"])).await;
+    assert_eq!(returned(&posted(first).await), ["2"]);
+    let second = lambda.deliver(json!({ "Records": [change(1), change(2)] }).to_string());
+    let next = function.next().await;
+    assert_eq!(next.json()["Records"], json!([change(2)]));
+    function.respond(&next, "null").await;
+    assert!(returned(&posted(second).await).is_empty());
+}
+
+#[tokio::test]
+async fn each_record_carries_its_claim() {
+    let lambda = Lambda::start().await;
+    let function = Function::start(&lambda, &[BY_ID, ("IDEMPOTENCY_CLAIM_FIELD", "claim")]).await;
+    let waiting = lambda.deliver(messages(&[("a", 1), ("b", 2)]));
+    let next = function.next().await;
+    let keys = [0, 1].map(|n| next.json()["Records"][n]["claim"]["key"].clone());
+    assert!(keys[0].is_string() && keys[0] != keys[1], "{keys:?}");
+    function.respond(&next, "null").await;
+    assert!(returned(&posted(waiting).await).is_empty());
+}

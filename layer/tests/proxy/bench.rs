@@ -1,0 +1,346 @@
+//! The bench: a Runtime API as Lambda serves it, the real program in front of it, and a function that's a raw client.
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    process::Stdio,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, SystemTime},
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Request};
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use testkit::http_server::{Received, Reply, Server};
+use tokio::{
+    net::TcpStream,
+    process::{Child, Command},
+    sync::{Mutex as AsyncMutex, mpsc, oneshot},
+};
+
+static NUMBERS: AtomicU64 = AtomicU64::new(1);
+
+/// How long a test waits for anything.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What Lambda got for an invocation.
+#[derive(Debug)]
+pub struct Posted {
+    pub is_error: bool,
+    pub headers: BTreeMap<String, String>,
+    pub body: Vec<u8>,
+}
+
+impl Posted {
+    pub fn text(&self) -> String {
+        String::from_utf8(self.body.clone()).unwrap()
+    }
+
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|_| panic!("{self:?}"))
+    }
+
+    /// The error's type.
+    pub fn error_type(&self) -> String {
+        assert!(self.is_error, "{self:?}");
+        self.json()["errorType"].as_str().unwrap().to_owned()
+    }
+}
+
+struct Invocation {
+    headers: Vec<(String, String)>,
+    body: Vec<u8>,
+}
+
+/// Lambda's Runtime API and Extensions API.
+pub struct Lambda {
+    server: Server,
+    state: Arc<State>,
+}
+
+struct State {
+    queue: AsyncMutex<mpsc::UnboundedReceiver<Invocation>>,
+    sender: mpsc::UnboundedSender<Invocation>,
+    waiting: Mutex<BTreeMap<String, oneshot::Sender<Posted>>>,
+    /// Requests other than those of invocations.
+    others: Mutex<Vec<Received>>,
+    /// The status of the answer to a posted response.
+    status: Mutex<u16>,
+    polls: AtomicU64,
+    shut_down: tokio::sync::Notify,
+}
+
+impl Lambda {
+    pub async fn start() -> Self {
+        let (sender, queue) = mpsc::unbounded_channel();
+        let state = Arc::new(State {
+            queue: AsyncMutex::new(queue),
+            sender,
+            waiting: Mutex::default(),
+            others: Mutex::default(),
+            status: Mutex::new(202),
+            polls: AtomicU64::new(0),
+            shut_down: tokio::sync::Notify::new(),
+        });
+        let serving = Arc::clone(&state);
+        let server = Server::start(move |request| {
+            let serving = Arc::clone(&serving);
+            async move { serving.serve(request).await }
+        })
+        .await;
+        Self { server, state }
+    }
+
+    pub fn address(&self) -> String {
+        self.server.url("").trim_start_matches("http://").to_owned()
+    }
+
+    /// Delivers an event, with three seconds to run.
+    pub fn deliver(&self, event: impl AsRef<[u8]>) -> oneshot::Receiver<Posted> {
+        self.deliver_with(event, Duration::from_secs(3), &[])
+    }
+
+    /// Delivers an event with these headers.
+    pub fn deliver_with(
+        &self,
+        event: impl AsRef<[u8]>,
+        time: Duration,
+        headers: &[(&str, &str)],
+    ) -> oneshot::Receiver<Posted> {
+        let request_id = format!("request-{}", NUMBERS.fetch_add(1, Ordering::Relaxed));
+        let deadline = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap() + time;
+        let mut all = vec![
+            ("content-type", "application/json".to_owned()),
+            ("lambda-runtime-aws-request-id", request_id.clone()),
+            ("lambda-runtime-invocation-id", format!("invocation-of-{request_id}")),
+            ("lambda-runtime-deadline-ms", deadline.as_millis().to_string()),
+            ("lambda-runtime-invoked-function-arn", "arn:aws:lambda:eu-west-1:1:function:f".to_owned()),
+            ("lambda-runtime-trace-id", "Root=1-5".to_owned()),
+        ];
+        all.extend(headers.iter().map(|(name, value)| (*name, (*value).to_owned())));
+        let headers = all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        let (sender, posted) = oneshot::channel();
+        self.state.waiting.lock().unwrap().insert(request_id, sender);
+        self.state.sender.send(Invocation { headers, body: event.as_ref().to_vec() }).unwrap();
+        posted
+    }
+
+    /// Answers posted responses with this status from now on.
+    pub fn answers(&self, status: u16) {
+        *self.state.status.lock().unwrap() = status;
+    }
+
+    /// How often it was polled for an invocation.
+    pub fn polls(&self) -> u64 {
+        self.state.polls.load(Ordering::Relaxed)
+    }
+
+    /// The other requests so far.
+    pub fn others(&self) -> Vec<Received> {
+        self.state.others.lock().unwrap().clone()
+    }
+
+    /// Ends the sandbox.
+    pub fn shut_down(&self) {
+        self.state.shut_down.notify_one();
+    }
+}
+
+impl State {
+    async fn serve(&self, request: Received) -> Reply {
+        let path = request.path.clone();
+        if path == "/2018-06-01/runtime/invocation/next" {
+            self.polls.fetch_add(1, Ordering::Relaxed);
+            let Some(Invocation { headers, body }) = self.queue.lock().await.recv().await else {
+                return Reply::Silence;
+            };
+            return Reply::Whole(200, headers, body);
+        }
+        if let Some(rest) = path.strip_prefix("/2018-06-01/runtime/invocation/") {
+            let (id, kind) = rest.split_once('/').unwrap();
+            let Some(waiting) = self.waiting.lock().unwrap().remove(id) else {
+                return Reply::Whole(400, Vec::new(), b"{\"errorType\":\"InvalidRequestID\"}".to_vec());
+            };
+            let posted = Posted { is_error: kind == "error", headers: request.headers, body: request.body };
+            let _ = waiting.send(posted);
+            let status = *self.status.lock().unwrap();
+            return Reply::Whole(status, Vec::new(), b"{\"status\":\"OK\"}".to_vec());
+        }
+        self.others.lock().unwrap().push(request);
+        match path.as_str() {
+            "/2020-01-01/extension/register" => {
+                let id = ("lambda-extension-identifier".to_owned(), "extension-1".to_owned());
+                Reply::Whole(200, vec![id], b"{}".to_vec())
+            }
+            "/2020-01-01/extension/event/next" => {
+                self.shut_down.notified().await;
+                Reply::Whole(
+                    200,
+                    Vec::new(),
+                    b"{\"eventType\":\"SHUTDOWN\",\"shutdownReason\":\"spindown\"}".to_vec(),
+                )
+            }
+            _ => Reply::Whole(202, vec![("x-other".into(), "1".into())], b"other".to_vec()),
+        }
+    }
+}
+
+/// The program, and the function behind it, which the test plays.
+pub struct Function {
+    address: String,
+    pub child: Child,
+    file: PathBuf,
+}
+
+/// A command with the program, in an environment of its own.
+pub fn program(lambda: &Lambda, settings: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_idempotency-extension"));
+    command
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        .env("AWS_LAMBDA_RUNTIME_API", lambda.address())
+        .env("AWS_LAMBDA_FUNCTION_NAME", "f")
+        .env("IDEMPOTENCY_METRICS", "none")
+        .envs(settings.iter().copied())
+        .kill_on_drop(true);
+    command
+}
+
+/// A file's path that no other test uses.
+pub fn fresh_path() -> PathBuf {
+    let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{number}", std::process::id()))
+}
+
+impl Function {
+    /// Starts the program with these settings, and the store in its memory unless they name one.
+    pub async fn start(lambda: &Lambda, settings: &[(&str, &str)]) -> Self {
+        let file = fresh_path();
+        let script = format!(
+            "echo \"$AWS_LAMBDA_RUNTIME_API\" > {0}.new; mv {0}.new {0}; exec sleep 600",
+            file.display()
+        );
+        let mut command = program(lambda, settings);
+        if !settings.iter().any(|(name, _)| matches!(*name, "IDEMPOTENCY_STORE" | "IDEMPOTENCY_TABLE")) {
+            command.env("IDEMPOTENCY_STORE", "memory:");
+        }
+        let child = command.args(["--", "/bin/sh", "-c", &script]).stdout(Stdio::null()).spawn().unwrap();
+        let address = tokio::time::timeout(PATIENCE, async {
+            loop {
+                if let Ok(address) = std::fs::read_to_string(&file) {
+                    return address.trim().to_owned();
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await
+        .expect("the program starts the command");
+        Self { address, child, file }
+    }
+
+    /// A function whose proxy is at this address.
+    pub fn at(address: String, child: Child) -> Self {
+        Self { address, child, file: fresh_path() }
+    }
+
+    /// Where the proxy is.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Sends a request to the proxy.
+    pub async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Bytes) -> Got {
+        send(&self.address, method, path, headers, body).await
+    }
+
+    /// Polls for the next event.
+    pub async fn next(&self) -> Got {
+        let next = self.send("GET", "/2018-06-01/runtime/invocation/next", &[], Bytes::new());
+        tokio::time::timeout(PATIENCE, next).await.expect("an event")
+    }
+
+    /// Whether no event comes for a moment.
+    pub async fn gets_nothing(&self) -> bool {
+        let next = self.send("GET", "/2018-06-01/runtime/invocation/next", &[], Bytes::new());
+        tokio::time::timeout(Duration::from_millis(200), next).await.is_err()
+    }
+
+    /// Answers an event, as a runtime does.
+    pub async fn respond(&self, event: &Got, body: impl Into<Bytes>) -> Got {
+        self.post(event, "response", &[("content-type", "application/json")], body.into()).await
+    }
+
+    /// Reports an error.
+    pub async fn fail(&self, event: &Got, error_type: &str) -> Got {
+        let report =
+            serde_json::json!({ "errorType": error_type, "errorMessage": "no", "stackTrace": ["a", "b"] });
+        let header = ("lambda-runtime-function-error-type", error_type);
+        self.post(event, "error", &[header], report.to_string().into()).await
+    }
+
+    /// Posts the answer to an event.
+    pub async fn post(&self, event: &Got, kind: &str, headers: &[(&str, &str)], body: Bytes) -> Got {
+        let path = format!(
+            "/2018-06-01/runtime/invocation/{}/{kind}",
+            event.header("lambda-runtime-aws-request-id")
+        );
+        self.send("POST", &path, headers, body).await
+    }
+}
+
+impl Drop for Function {
+    fn drop(&mut self) {
+        // A test that never started a process has no such file.
+        let _ = std::fs::remove_file(&self.file);
+    }
+}
+
+/// What the proxy answered.
+#[derive(Debug)]
+pub struct Got {
+    pub status: u16,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+impl Got {
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).unwrap_or_else(|| panic!("no {name} in {self:?}")).to_str().unwrap()
+    }
+
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap()
+    }
+}
+
+/// Sends a request on a connection of its own.
+pub async fn send(address: &str, method: &str, path: &str, headers: &[(&str, &str)], body: Bytes) -> Got {
+    let stream = TcpStream::connect(address).await.unwrap();
+    let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
+        .max_buf_size(8 * 1024 * 1024)
+        .handshake(TokioIo::new(stream))
+        .await
+        .unwrap();
+    let driving = tokio::spawn(connection);
+    let mut request =
+        Request::builder().method(method).uri(path).header("host", "runtime").body(Full::new(body)).unwrap();
+    for (name, value) in headers {
+        request
+            .headers_mut()
+            .insert(HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_str(value).unwrap());
+    }
+    let (parts, body) = sender.send_request(request).await.unwrap().into_parts();
+    let body = body.collect().await.unwrap().to_bytes();
+    driving.abort();
+    Got { status: parts.status.as_u16(), headers: parts.headers, body }
+}
+
+/// Waits for what Lambda gets.
+pub async fn posted(waiting: oneshot::Receiver<Posted>) -> Posted {
+    tokio::time::timeout(PATIENCE, waiting).await.expect("an answer").expect("one answer")
+}

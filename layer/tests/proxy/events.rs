@@ -1,0 +1,258 @@
+//! Events that are one operation.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::bench::{Function, Lambda, posted};
+
+const KEY: &[(&str, &str)] = &[("IDEMPOTENCY_KEY", "/id")];
+
+fn with<'a>(settings: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
+    KEY.iter().chain(settings).copied().collect()
+}
+
+#[tokio::test]
+async fn duplicate_never_reaches_the_function() {
+    let lambda = Lambda::start().await;
+    let function = Function::start(&lambda, KEY).await;
+    let first = lambda.deliver(r#"{"id": 1, "n": 10.50}"#);
+    let event = function.next().await;
+    assert_eq!(event.body, r#"{"id": 1, "n": 10.50}"#);
+    assert_eq!(event.header("content-type"), "application/json");
+    assert!(event.header("lambda-runtime-invocation-id").starts_with("invocation-of-request-"));
+    let answered = function.respond(&event, r#"{"paid": 10.50}"#).await;
+    assert_eq!((answered.status, &*answered.body), (202, &b"{\"status\":\"OK\"}"[..]));
+    let first = posted(first).await;
+    assert_eq!((first.is_error, first.text().as_str()), (false, r#"{"paid": 10.50}"#));
+
+    let duplicate = lambda.deliver(r#"{"n": 10.50, "id": 1}"#);
+    assert!(function.gets_nothing().await);
+    let duplicate = posted(duplicate).await;
+    assert_eq!((duplicate.is_error, duplicate.text().as_str()), (false, r#"{"paid": 10.50}"#));
+    assert_eq!(duplicate.headers["content-type"], "application/json");
+    assert!(duplicate.headers["lambda-runtime-invocation-id"].starts_with("invocation-of-request-"));
+}
+
+#[tokio::test]
+async fn other_payload_is_a_mismatch() {
+    let lambda = Lambda::start().await;
+    let function = Function::start(&lambda, KEY).await;
+    let first = lambda.deliver(r#"{"id": 1, "n": 1}"#);
+    function.respond(&function.next().await, "1").await;
+    posted(first).await;
+    let other = lambda.deliver(r#"{"id": 1, "n": 2}"#);
+    assert!(function.gets_nothing().await);
+    assert_eq!(posted(other).await.error_type(), "Idempotency.Mismatch");
+}
+
+#[tokio::test]
+async fn only_compared_fields_must_match() {
+    let lambda = Lambda::start().await;
+    let function = Function::start(&lambda, &with(&[("IDEMPOTENCY_COMPARE", "/n,/m")])).await;
+    let first = lambda.deliver(r#"{"id": 1, "n": 1, "at": 1}"#);
+    function.respond(&function.next().await, "1").await;
+    posted(first).await;
+    let again = lambda.deliver(r#"{"id": 1, "n": 1, "at": 2}"#);
+    assert!(function.gets_nothing().await);
+    assert_eq!(posted(again).await.text(), "1");
+}
+
+#[tokio::test]
+async fn missing_key_is_refused_or_passed() {
+    let lambda = Lambda::start().await;
+    let function = Function::start(&lambda, KEY).await;
+    for event in ["{}", "no JSON", r#"{"id": ""}"#] {
+        let refused = lambda.deliver(event);
+        assert!(function.gets_nothing().await);
+        assert_eq!(posted(refused).await.error_type(), "Idempotency.MissingKey", "{event}");
+    }
+    let lambda = Lambda::start().await;
+    let function = Function::start(&lambda, &with(&[("IDEMPOTENCY_ON_MISSING_KEY", "pass")])).await;
+    for event in ["{}", "no JSON", "{}"] {
+        let passed = lambda.deliver(event);
+        let next = function.next().await;
+        assert_eq!(next.body, event);
+        function.respond(&next, "2").await;
+        assert_eq!(posted(passed).await.text(), "2");
+    }
+}
+
+#[tokio::test]
+async fn errors_release_or_are_recorded_by_type() {
+    let lambda = Lambda::start().await;
+    let function =
+        Function::start(&lambda, &with(&[("IDEMPOTENCY_ON_ERROR", "record:Declined,Invalid")])).await;
+    for (error_type, runs) in [("Timeout", 2), ("Declined", 1)] {
+        let event = format!(r#"{{"id": "{error_type}"}}"#);
+        for run in 0..2 {
+            let failed = lambda.deliver(&event);
+            if run < runs {
+                function.fail(&function.next().await, error_type).await;
+            } else {
+                assert!(function.gets_nothing().await);
+            }
+            let failed = posted(failed).await;
+            assert_eq!(failed.error_type(), error_type);
+            assert_eq!(failed.headers["lambda-runtime-function-error-type"], error_type);
+            let is_own = failed.json()["stackTrace"] == serde_json::json!(["a", "b"]);
+            assert_eq!(is_own, run < runs, "the function's own report is passed on as it is");
+        }
+    }
+}
+
+#[tokio::test]
+async fn late_answer_is_recorded_although_rejected() {
+    let lambda = Lambda::start().await;
+    let function = Function::start(&lambda, KEY).await;
+    let late = lambda.deliver_with(r#"{"id": 1}"#, Duration::from_millis(300), &[]);
+    let event = function.next().await;
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    lambda.answers(410);
+    assert_eq!(function.respond(&event, "1").await.status, 410);
+    posted(late).await;
+    lambda.answers(202);
+    let again = lambda.deliver(r#"{"id": 1}"#);
+    assert!(function.gets_nothing().await);
+    assert_eq!(posted(again).await.text(), "1");
+}
+
+#[tokio::test]
+async fn live_claim_is_in_progress() {
+    let lambda = Lambda::start().await;
+    let function = Function::start(&lambda, &with(&[("AWS_LAMBDA_MAX_CONCURRENCY", "2")])).await;
+    let first = lambda.deliver(r#"{"id": 1}"#);
+    let event = function.next().await;
+    let duplicate = lambda.deliver(r#"{"id": 1}"#);
+    assert!(function.gets_nothing().await);
+    assert_eq!(posted(duplicate).await.error_type(), "Idempotency.InProgress");
+    function.respond(&event, "1").await;
+    assert_eq!(posted(first).await.text(), "1");
+}
+
+#[tokio::test]
+async fn concurrent_events_get_their_own_answers() {
+    let lambda = Lambda::start().await;
+    let function = Function::start(&lambda, &with(&[("AWS_LAMBDA_MAX_CONCURRENCY", "8")])).await;
+    let waiting: Vec<_> = (0..8).map(|n| (n, lambda.deliver(format!(r#"{{"id": {n}}}"#)))).collect();
+    let mut events = Vec::new();
+    for _ in 0..8 {
+        events.push(function.next().await);
+    }
+    for event in events.iter().rev() {
+        function.respond(event, format!("{}", event.json()["id"])).await;
+    }
+    for (n, waiting) in waiting {
+        assert_eq!(posted(waiting).await.text(), n.to_string());
+    }
+}
+
+#[tokio::test]
+async fn one_poll_for_each_poller() {
+    let lambda = Lambda::start().await;
+    let function = Function::start(&lambda, KEY).await;
+    assert_eq!(lambda.polls(), 0);
+    let first = lambda.deliver(r#"{"id": 1}"#);
+    let event = function.next().await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(lambda.polls(), 1, "nothing is polled while the function runs");
+    function.respond(&event, "1").await;
+    posted(first).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(lambda.polls(), 1, "nothing is polled before the function polls");
+    // A replay costs one more poll, with the function's one poll still open.
+    let again = lambda.deliver(r#"{"id": 1}"#);
+    assert!(function.gets_nothing().await);
+    posted(again).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(lambda.polls(), 3);
+    // The next poll of the function uses the one that's open.
+    let next = lambda.deliver(r#"{"id": 2}"#);
+    let event = function.next().await;
+    function.respond(&event, "2").await;
+    assert_eq!(posted(next).await.text(), "2");
+    assert_eq!(lambda.polls(), 3);
+}
+
+#[tokio::test]
+async fn function_learns_of_its_claim() {
+    let lambda = Lambda::start().await;
+    let function = Function::start(&lambda, &with(&[("IDEMPOTENCY_CLAIM_FIELD", "claim")])).await;
+    let mut keys = Vec::new();
+    for (attempt, id) in [(1, 1), (2, 1), (1, 2)] {
+        let waiting = lambda.deliver(format!(r#"{{"id": {id}}}"#));
+        let event = function.next().await;
+        let claim = &event.json()["claim"];
+        assert_eq!((&event.json()["id"], &claim["attempt"]), (&id.into(), &attempt.into()));
+        assert_eq!(claim["earlierAttemptMayHaveRun"], false);
+        keys.push(claim["key"].as_str().unwrap().to_owned());
+        function.fail(&event, "Timeout").await;
+        posted(waiting).await;
+    }
+    assert_eq!(keys[0], keys[1]);
+    assert_ne!(keys[0], keys[2]);
+    let forged = lambda.deliver(r#"{"id": 3, "claim": {"attempt": 1}}"#);
+    assert!(function.gets_nothing().await);
+    assert_eq!(posted(forged).await.error_type(), "Idempotency.Invalid");
+}
+
+#[tokio::test]
+async fn client_context_can_carry_the_claim() {
+    let lambda = Lambda::start().await;
+    let function = Function::start(&lambda, &with(&[("IDEMPOTENCY_CLAIM_FIELD", "context:claim")])).await;
+    let context = ("lambda-runtime-client-context", r#"{"custom":{"a":"b"},"env":{"x":"y"}}"#);
+    let waiting = lambda.deliver_with(r#"{"id": 1}"#, Duration::from_secs(3), &[context]);
+    let event = function.next().await;
+    assert_eq!(event.body, r#"{"id": 1}"#);
+    let context: serde_json::Value =
+        serde_json::from_str(event.header("lambda-runtime-client-context")).unwrap();
+    assert_eq!((&context["custom"]["a"], &context["env"]["x"]), (&"b".into(), &"y".into()));
+    let claim: serde_json::Value =
+        serde_json::from_str(context["custom"]["claim"].as_str().unwrap()).unwrap();
+    assert_eq!(claim["attempt"], 1);
+    function.respond(&event, "1").await;
+    posted(waiting).await;
+}
+
+#[tokio::test]
+async fn error_is_an_outcome_at_most_once() {
+    let lambda = Lambda::start().await;
+    let function = Function::start(&lambda, &with(&[("IDEMPOTENCY_EXECUTION", "at-most-once")])).await;
+    for run in 0..2 {
+        let failed = lambda.deliver(r#"{"id": 1}"#);
+        if run == 0 {
+            function.fail(&function.next().await, "Timeout").await;
+        }
+        assert_eq!(posted(failed).await.error_type(), "Timeout");
+    }
+}
+
+#[tokio::test]
+async fn tenants_share_no_keys() {
+    let lambda = Lambda::start().await;
+    let function = Function::start(&lambda, KEY).await;
+    for tenant in ["anna", "otto"] {
+        let headers = [("lambda-runtime-aws-tenant-id", tenant)];
+        let waiting = lambda.deliver_with(r#"{"id": 1}"#, Duration::from_secs(3), &headers);
+        let event = function.next().await;
+        assert_eq!(event.header("lambda-runtime-aws-tenant-id"), tenant);
+        function.respond(&event, format!("\"{tenant}\"")).await;
+        assert_eq!(posted(waiting).await.text(), format!("\"{tenant}\""));
+    }
+}
+
+#[tokio::test]
+async fn six_megabytes_each_way_stay_exact() {
+    let lambda = Lambda::start().await;
+    let function = Function::start(&lambda, KEY).await;
+    let event = format!(r#"{{"id": 1, "data": "{}"}}"#, "x".repeat(6_000_000));
+    let answer = format!("\"{}\"", "y".repeat(6_000_000));
+    let first = lambda.deliver_with(&event, Duration::from_secs(15), &[]);
+    let next = function.next().await;
+    assert!(next.body == event);
+    function.respond(&next, Bytes::from(answer.clone())).await;
+    assert!(posted(first).await.text() == answer);
+    let again = lambda.deliver_with(&event, Duration::from_secs(15), &[]);
+    assert!(function.gets_nothing().await);
+    assert!(posted(again).await.text() == answer);
+}

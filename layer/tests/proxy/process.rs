@@ -1,0 +1,163 @@
+//! The program as a process: its start, its settings, its child, and the Extensions API.
+
+use std::{process::Stdio, time::Duration};
+
+use super::bench::{Function, Lambda, PATIENCE, fresh_path, posted, program};
+
+async fn code(lambda: &Lambda, settings: &[(&str, &str)], command: &[&str]) -> (i32, String) {
+    let output = program(lambda, settings).arg("--").args(command).stderr(Stdio::piped()).output();
+    let output = tokio::time::timeout(PATIENCE, output).await.expect("the program ends").unwrap();
+    (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
+}
+
+const WORKING: &[(&str, &str)] = &[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_STORE", "memory:")];
+
+#[tokio::test]
+async fn exit_code_is_the_commands() {
+    let lambda = Lambda::start().await;
+    assert_eq!(code(&lambda, WORKING, &["/bin/sh", "-c", "exit 7"]).await.0, 7);
+    assert_eq!(code(&lambda, WORKING, &["/bin/sh", "-c", "kill -9 $$"]).await.0, 137);
+    let (code, said) = code(&lambda, WORKING, &["/no/such/program"]).await;
+    assert_eq!(code, 1);
+    assert!(said.contains("/no/such/program can't be started"), "{said}");
+}
+
+#[tokio::test]
+async fn signals_reach_the_command() {
+    let lambda = Lambda::start().await;
+    let file = fresh_path();
+    let script = format!("trap 'exit 5' TERM; touch {}; while true; do sleep 0.05; done", file.display());
+    let mut child = program(&lambda, WORKING).args(["--", "/bin/sh", "-c", &script]).spawn().unwrap();
+    while !file.exists() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let id = child.id().unwrap().to_string();
+    assert!(std::process::Command::new("/bin/kill").args(["-s", "TERM", &id]).status().unwrap().success());
+    let ended = tokio::time::timeout(PATIENCE, child.wait()).await.expect("the program ends").unwrap();
+    assert_eq!(ended.code(), Some(5));
+    std::fs::remove_file(file).unwrap();
+}
+
+#[tokio::test]
+async fn mistake_fails_the_init_with_a_sentence() {
+    let lambda = Lambda::start().await;
+    for (settings, says) in [
+        (&[("IDEMPOTENCY_KEY", "/id")][..], "no store is configured"),
+        (&[("IDEMPOTENCY_STORE", "memory:")], "IDEMPOTENCY_KEY isn't set"),
+        (&[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_STORE", "mysql://u:secret@h")], "scheme"),
+        (
+            &[WORKING[0], WORKING[1], ("IDEMPOTENCY_RETENTION", "1 day")],
+            "IDEMPOTENCY_RETENTION: `1 day` isn't valid",
+        ),
+        (&[WORKING[0], WORKING[1], ("IDEMPOTENCY_RETENTON", "1d")], "IDEMPOTENCY_RETENTON isn't a setting"),
+        (
+            &[
+                WORKING[0],
+                WORKING[1],
+                ("IDEMPOTENCY_EXECUTION", "at-most-once"),
+                ("IDEMPOTENCY_ON_STORE_FAILURE", "pass"),
+            ],
+            "at most once",
+        ),
+        (&[WORKING[0], WORKING[1], ("AWS_LAMBDA_INITIALIZATION_TYPE", "on-demand")], "another sandbox"),
+    ] {
+        let (code, said) = code(&lambda, settings, &["/bin/sh", "-c", "exit 0"]).await;
+        assert_eq!(code, 1, "{says}");
+        assert!(said.contains(says) && !said.contains("secret"), "{said}");
+        let report = lambda.others().pop().unwrap();
+        assert_eq!(report.path, "/2018-06-01/runtime/init/error");
+        assert_eq!(report.headers["lambda-runtime-function-error-type"], "Idempotency.Invalid");
+        let report: serde_json::Value = serde_json::from_slice(&report.body).unwrap();
+        assert!(report["errorMessage"].as_str().unwrap().contains(says), "{report}");
+    }
+}
+
+#[tokio::test]
+async fn switched_off_everything_passes() {
+    let lambda = Lambda::start().await;
+    let function = Function::start(&lambda, &[("IDEMPOTENCY_MODE", "off"), ("IDEMPOTENCY_KEY", "/id")]).await;
+    for _ in 0..2 {
+        let waiting = lambda.deliver(r#"{"id": 1}"#);
+        function.respond(&function.next().await, "1").await;
+        assert_eq!(posted(waiting).await.text(), "1");
+    }
+}
+
+#[tokio::test]
+async fn settings_can_be_in_a_file() {
+    let lambda = Lambda::start().await;
+    let file = fresh_path();
+    std::fs::write(&file, r#"{"store": "memory:", "key": ["/id", "/line"], "on_missing_key": "pass"}"#)
+        .unwrap();
+    let path = file.to_str().unwrap().to_owned();
+    let store = [("IDEMPOTENCY_CONFIG", path.as_str())];
+    let (code_of, said) = code(&lambda, &store, &["/bin/sh", "-c", "exit 3"]).await;
+    assert_eq!(code_of, 3, "{said}");
+    let twice = [("IDEMPOTENCY_CONFIG", path.as_str()), ("IDEMPOTENCY_KEY", "/id")];
+    let (code_of, said) = code(&lambda, &twice, &["/bin/sh", "-c", "exit 3"]).await;
+    assert_eq!(code_of, 1);
+    assert!(said.contains("IDEMPOTENCY_KEY is set, and so is `key`"), "{said}");
+    std::fs::remove_file(file).unwrap();
+}
+
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+#[tokio::test]
+async fn extension_serves_until_the_sandbox_ends() {
+    let lambda = Lambda::start().await;
+    let port = free_port().to_string();
+    let settings = [WORKING[0], WORKING[1], ("IDEMPOTENCY_PORT", port.as_str())];
+    let child = program(&lambda, &settings).stdout(Stdio::null()).spawn().unwrap();
+    tokio::time::timeout(PATIENCE, async {
+        while lambda.others().len() < 2 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await
+    .expect("the extension registers and waits");
+    let others = lambda.others();
+    assert_eq!(others[0].path, "/2020-01-01/extension/register");
+    assert_eq!(others[0].headers["lambda-extension-name"], "idempotency");
+    assert_eq!(others[0].body, b"{\"events\":[\"SHUTDOWN\"]}");
+    assert_eq!(others[1].headers["lambda-extension-identifier"], "extension-1");
+    let mut function = Function::at(format!("127.0.0.1:{port}"), child);
+    let waiting = lambda.deliver(r#"{"id": 1}"#);
+    function.respond(&function.next().await, "1").await;
+    assert_eq!(posted(waiting).await.text(), "1");
+    lambda.shut_down();
+    let ended = tokio::time::timeout(PATIENCE, function.child.wait()).await.expect("it ends").unwrap();
+    assert_eq!(ended.code(), Some(0));
+}
+
+#[tokio::test]
+async fn extensions_mistake_fails_the_init() {
+    let lambda = Lambda::start().await;
+    let output = program(&lambda, &[("IDEMPOTENCY_KEY", "nothing")]).stderr(Stdio::piped()).output();
+    let output = tokio::time::timeout(PATIENCE, output).await.expect("it ends").unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let report = lambda.others().pop().unwrap();
+    assert_eq!(report.path, "/2020-01-01/extension/init/error");
+    assert_eq!(report.headers["lambda-extension-identifier"], "extension-1");
+    assert!(String::from_utf8(report.body).unwrap().contains("IDEMPOTENCY_KEY: `nothing` isn't valid"));
+}
+
+#[tokio::test]
+async fn wrapper_starts_the_program_and_the_command() {
+    let lambda = Lambda::start().await;
+    let wrapper = concat!(env!("CARGO_MANIFEST_DIR"), "/idempotency-wrapper");
+    let mut command = tokio::process::Command::new(wrapper);
+    command
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap())
+        .env("AWS_LAMBDA_RUNTIME_API", lambda.address())
+        .env("AWS_LAMBDA_FUNCTION_NAME", "f")
+        .env("IDEMPOTENCY_EXTENSION", env!("CARGO_BIN_EXE_idempotency-extension"))
+        .env("IDEMPOTENCY_WRAPPER", "/usr/bin/env")
+        .envs(WORKING.iter().copied());
+    let script = format!("[ \"$AWS_LAMBDA_RUNTIME_API\" != {} ] && exit 9", lambda.address());
+    let output = command.args(["CHAINED=1", "/bin/sh", "-c", &script]).output();
+    let output = tokio::time::timeout(PATIENCE, output).await.expect("it ends").unwrap();
+    assert_eq!(output.status.code(), Some(9), "{output:?}");
+}

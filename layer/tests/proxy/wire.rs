@@ -1,0 +1,155 @@
+//! The edge of the proxy: heads, streams, and requests that aren't its own.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
+
+use super::bench::{Function, Got, Lambda, posted};
+
+const KEY: &[(&str, &str)] = &[("IDEMPOTENCY_KEY", "/id")];
+
+#[tokio::test]
+async fn other_requests_pass_as_they_are() {
+    let lambda = Lambda::start().await;
+    let function = Function::start(&lambda, KEY).await;
+    for (method, path) in [
+        ("POST", "/2018-06-01/runtime/init/error"),
+        ("GET", "/2018-06-01/runtime/restore/next"),
+        ("POST", "/2018-06-01/runtime/restore/error"),
+        ("PUT", "/2022-07-01/telemetry?a=b%20c"),
+    ] {
+        let got = function.send(method, path, &[("x-mine", "1")], Bytes::from_static(b"body")).await;
+        assert_eq!((got.status, &*got.body, got.header("x-other")), (202, &b"other"[..], "1"));
+        let sent = lambda.others().pop().unwrap();
+        assert_eq!(
+            (sent.method.as_str(), sent.path.as_str(), sent.body.as_slice()),
+            (method, path, &b"body"[..])
+        );
+        assert_eq!(sent.headers["x-mine"], "1");
+    }
+    let unknown = function.send("POST", "/2018-06-01/runtime/invocation/x/response", &[], Bytes::new()).await;
+    assert_eq!(unknown.status, 400, "Lambda answers for an invocation that the proxy doesn't know");
+}
+
+#[tokio::test]
+async fn headers_of_a_mebibyte_pass() {
+    let lambda = Lambda::start().await;
+    let function = Function::start(&lambda, KEY).await;
+    let cause = "x".repeat(1024 * 1024);
+    let waiting = lambda.deliver(r#"{"id": 1}"#);
+    let event = function.next().await;
+    let headers = [("lambda-runtime-function-xray-error-cause", cause.as_str())];
+    function.post(&event, "error", &headers, Bytes::from_static(b"{\"errorType\":\"E\"}")).await;
+    let failed = posted(waiting).await;
+    assert_eq!(failed.error_type(), "E");
+    assert!(failed.headers["lambda-runtime-function-xray-error-cause"] == cause);
+}
+
+#[tokio::test]
+async fn stale_invocation_id_is_not_the_answer() {
+    let lambda = Lambda::start().await;
+    let function = Function::start(&lambda, KEY).await;
+    let waiting = lambda.deliver(r#"{"id": 1}"#);
+    let event = function.next().await;
+    let stale = [("lambda-runtime-invocation-id", "another")];
+    // Lambda judges it. This one takes any answer to the request id, so the first to come is the stale one.
+    function.post(&event, "response", &stale, Bytes::from_static(b"0")).await;
+    assert_eq!(posted(waiting).await.headers["lambda-runtime-invocation-id"], "another");
+    let current = event.header("lambda-runtime-invocation-id");
+    function
+        .post(&event, "response", &[("lambda-runtime-invocation-id", current)], Bytes::from_static(b"1"))
+        .await;
+    let again = lambda.deliver(r#"{"id": 1}"#);
+    assert!(function.gets_nothing().await);
+    assert_eq!(posted(again).await.text(), "1");
+}
+
+/// Sends a chunked response on a raw connection, and returns the status.
+async fn stream(function: &Function, event: &Got, chunks: &[&[u8]], trailers: &str) -> String {
+    let mut connection = TcpStream::connect(function.address()).await.unwrap();
+    let id = event.header("lambda-runtime-aws-request-id");
+    let head = format!(
+        "POST /2018-06-01/runtime/invocation/{id}/response HTTP/1.1\r\nHost: runtime\r\nContent-Type: text/plain\r\n\
+         Lambda-Runtime-Function-Response-Mode: streaming\r\nTransfer-Encoding: chunked\r\n\
+         Trailer: Lambda-Runtime-Function-Error-Type, Lambda-Runtime-Function-Error-Body\r\n\r\n"
+    );
+    connection.write_all(head.as_bytes()).await.unwrap();
+    for chunk in chunks {
+        connection.write_all(format!("{:x}\r\n", chunk.len()).as_bytes()).await.unwrap();
+        connection.write_all(chunk).await.unwrap();
+        connection.write_all(b"\r\n").await.unwrap();
+    }
+    connection.write_all(format!("0\r\n{trailers}\r\n").as_bytes()).await.unwrap();
+    let mut answer = vec![0; 12];
+    connection.read_exact(&mut answer).await.unwrap();
+    String::from_utf8(answer).unwrap()
+}
+
+#[tokio::test]
+async fn streams_are_recorded_and_replayed() {
+    let lambda = Lambda::start().await;
+    let function = Function::start(&lambda, KEY).await;
+    let first = lambda.deliver(r#"{"id": 1}"#);
+    let event = function.next().await;
+    assert_eq!(stream(&function, &event, &[b"one ", b"two"], "").await, "HTTP/1.1 202");
+    let again = lambda.deliver(r#"{"id": 1}"#);
+    for waiting in [first, again] {
+        let streamed = posted(waiting).await;
+        assert_eq!(streamed.text(), "one two");
+        assert_eq!(streamed.headers["content-type"], "text/plain");
+        assert_eq!(streamed.headers["lambda-runtime-function-response-mode"], "streaming");
+        assert_eq!(streamed.headers["transfer-encoding"], "chunked");
+        assert!(function.gets_nothing().await);
+    }
+}
+
+#[tokio::test]
+async fn broken_stream_releases_the_key() {
+    let lambda = Lambda::start().await;
+    let function = Function::start(&lambda, KEY).await;
+    for _ in 0..2 {
+        let waiting = lambda.deliver(r#"{"id": 1}"#);
+        let event = function.next().await;
+        let trailers =
+            "Lambda-Runtime-Function-Error-Type: Broke\r\nLambda-Runtime-Function-Error-Body: e30=\r\n";
+        stream(&function, &event, &[b"one "], trailers).await;
+        assert_eq!(posted(waiting).await.text(), "one ");
+    }
+}
+
+#[tokio::test]
+async fn endless_stream_passes_unretained() {
+    let lambda = Lambda::start().await;
+    let function =
+        Function::start(&lambda, &[KEY, &[("IDEMPOTENCY_MAX_RESPONSE", "1000000")]].concat()).await;
+    let first = lambda.deliver_with(r#"{"id": 1}"#, Duration::from_secs(10), &[]);
+    let event = function.next().await;
+    let chunk = [b'x'; 300_000];
+    assert_eq!(stream(&function, &event, &[&chunk; 10], "").await, "HTTP/1.1 202");
+    assert_eq!(posted(first).await.body.len(), 3_000_000);
+    let again = lambda.deliver(r#"{"id": 1}"#);
+    assert!(function.gets_nothing().await);
+    assert_eq!(posted(again).await.error_type(), "Idempotency.NotRetained");
+}
+
+#[tokio::test]
+async fn answer_that_breaks_off_settles_nothing() {
+    let lambda = Lambda::start().await;
+    let function = Function::start(&lambda, KEY).await;
+    let waiting = lambda.deliver(r#"{"id": 1}"#);
+    let event = function.next().await;
+    let mut connection = TcpStream::connect(function.address()).await.unwrap();
+    let id = event.header("lambda-runtime-aws-request-id");
+    let head = format!(
+        "POST /2018-06-01/runtime/invocation/{id}/response HTTP/1.1\r\nHost: r\r\nContent-Length: 10\r\n\r\n12345"
+    );
+    connection.write_all(head.as_bytes()).await.unwrap();
+    drop(connection);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    function.respond(&event, "\"whole\"").await;
+    assert_eq!(posted(waiting).await.text(), "\"whole\"");
+}
