@@ -5,12 +5,14 @@
 //! missing, and fail in CI. The environment narrows the long form: `RUNTIME=python`, `SCENARIO=kill` (a part of
 //! the name), `MODE=managed`.
 
+mod example;
 mod ledger;
 mod play;
 mod report;
 mod runtime;
 mod sandbox;
 mod scenario;
+mod speed;
 mod table;
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -72,7 +74,7 @@ fn groups(scenarios: &[Scenario], runtime: Runtime, mode: Mode) -> Vec<Vec<(usiz
     for (at, scenario) in asked {
         let is_concurrent = scenario.steps.iter().any(|step| matches!(step, Step::AtOnce(..) | Step::Start(..)));
         let is_alone = scenario.writes.is_some()
-            || scenario.steps.iter().any(|step| matches!(step, Step::Break(..) | Step::KillLayer | Step::KillFunction));
+            || scenario.steps.iter().any(|step| matches!(step, Step::Break(..) | Step::KillLayer | Step::KillFunction | Step::Restart));
         let shared = (scenario.settings, scenario.handler, scenario.timeout, is_concurrent);
         let name = format!("{shared:?} {}", if is_alone { at } else { usize::MAX });
         groups.entry(name).or_default().push((at, scenario.clone()));
@@ -120,7 +122,7 @@ async fn every_runtime_runs_without_the_layer() {
 
 /// The layer's program, in front of the function's command.
 fn layer() -> String {
-    format!("{} --", std::env::var("LAYER").unwrap())
+    format!("{} --", env!("CARGO_BIN_EXE_idempotency-extension"))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -133,4 +135,13 @@ async fn functions_behind_the_layer_have_one_effect() {
 #[ignore = "all runtimes and all scenarios; see layer/tests/install"]
 async fn every_scenario_holds_in_every_runtime() {
     expect_all_ok(play(table::scenarios(), &Runtime::ALL, Some(&layer())).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a measurement, for a release build of the layer; see layer/scenarios"]
+async fn layer_is_measured_beside_no_layer() {
+    let program = std::env::var("LAYER").unwrap_or_else(|_| env!("CARGO_BIN_EXE_idempotency-extension").into());
+    if tool("aws-lambda-rie").is_some() && Runtime::Go.is_installed() {
+        println!("\n{}", speed::measure(&format!("{program} --")).await);
+    }
 }

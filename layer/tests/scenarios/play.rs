@@ -2,7 +2,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::Arc,
+    sync::{Arc, RwLock},
     time::Duration,
 };
 
@@ -42,10 +42,10 @@ const FLEET: usize = 4;
 /// Sandboxes of one function with one configuration, their table's proxy, and their ledger.
 #[derive(Debug)]
 pub(crate) struct Stage {
-    fleet: Vec<Arc<Sandbox>>,
+    function: Function,
+    fleet: RwLock<Vec<Arc<Sandbox>>>,
     proxy: Proxy,
     ledger: Ledger,
-    runtime: Runtime,
 }
 
 impl Stage {
@@ -82,16 +82,26 @@ impl Stage {
         for _ in 0..count {
             fleet.push(Arc::new(Sandbox::start(&function).await));
         }
-        let stage = Self { fleet, proxy, ledger, runtime };
+        let stage = Self { function, fleet: RwLock::new(fleet), proxy, ledger };
         if scenario.timeout <= SHORT || is_concurrent {
             stage.warm_up().await;
         }
         stage
     }
 
+    fn fleet(&self) -> Vec<Arc<Sandbox>> {
+        self.fleet.read().unwrap().clone()
+    }
+
+    /// The `at`-th sandbox; the first again after the last.
+    fn sandbox(&self, at: usize) -> Arc<Sandbox> {
+        let fleet = self.fleet();
+        Arc::clone(&fleet[at % fleet.len()])
+    }
+
     /// Lets every sandbox start its function, whose start can take longer than a short timeout.
     async fn warm_up(&self) {
-        for sandbox in &self.fleet {
+        for sandbox in self.fleet() {
             for _ in 0..10 {
                 let answer = sandbox.invoke(&Event::Plain("", "effect").bytes(WARM_UP), &[]).await;
                 if answer != Answer::TimedOut {
@@ -125,7 +135,7 @@ impl Stage {
     pub(crate) fn told(&self) -> String {
         let ledger = std::fs::read_to_string(self.ledger.file()).unwrap_or_default();
         let mut told = format!("ledger:\n{ledger}\nstore: {:?}\n", self.proxy.arrived());
-        for sandbox in &self.fleet {
+        for sandbox in self.fleet() {
             told += &format!("written:\n{}\nemulator:\n{}\n", sandbox.output(), sandbox.log());
         }
         told
@@ -164,7 +174,7 @@ impl Play<'_> {
             }
             Step::AtOnce(count, event) => self.at_once(*count, event).await,
             Step::Start(event) => {
-                let sandbox = Arc::clone(&self.stage.fleet[0]);
+                let sandbox = self.stage.sandbox(0);
                 let (bytes, headers) = (event.bytes(self.key), event.headers());
                 let sending = tokio::spawn(async move { sandbox.invoke(&bytes, headers).await });
                 self.started = Some((event.clone(), sending));
@@ -203,38 +213,43 @@ impl Play<'_> {
             }
             Step::KillLayer => self.kill(PROGRAM),
             Step::KillFunction => self.kill_function(),
+            Step::Restart => {
+                let started = Sandbox::start(&self.stage.function).await;
+                // The old one ends here.
+                drop(std::mem::replace(&mut *self.stage.fleet.write().unwrap(), vec![Arc::new(started)]));
+                Ok(())
+            }
         }
     }
 
     fn kill(&self, program: &str) -> Result<(), String> {
-        match self.stage.fleet[0].kill(program) {
+        match self.stage.sandbox(0).kill(program) {
             0 => Err(format!("there's no process of {program} to kill")),
             _ => Ok(()),
         }
     }
 
     fn kill_function(&self) -> Result<(), String> {
-        let programs: &[&str] = match self.stage.runtime {
+        let programs: &[&str] = match self.stage.function.runtime {
             Runtime::Python => &["python3", "python3.10", "python3.11", "python3.12", "python3.13"],
             Runtime::Node => &["node"],
             Runtime::Java => &["java"],
             Runtime::Go => &["function"],
         };
-        let killed: usize = programs.iter().map(|program| self.stage.fleet[0].kill(program)).sum();
+        let killed: usize = programs.iter().map(|program| self.stage.sandbox(0).kill(program)).sum();
         if killed == 0 { Err("there's no process of the function to kill".into()) } else { Ok(()) }
     }
 
     /// Sends to the `at`-th sandbox. A delivery is running in the first after `Start`.
     async fn send(&self, at: usize, event: &Event) -> Answer {
         let at = if self.started.is_some() { at + 1 } else { at };
-        let fleet = &self.stage.fleet;
-        fleet[at % fleet.len()].invoke(&event.bytes(self.key), event.headers()).await
+        self.stage.sandbox(at).invoke(&event.bytes(self.key), event.headers()).await
     }
 
     async fn at_once(&mut self, count: usize, event: &Event) -> Result<(), String> {
         let sending: Vec<_> = (0..count)
             .map(|at| {
-                let sandbox = Arc::clone(&self.stage.fleet[at % self.stage.fleet.len()]);
+                let sandbox = self.stage.sandbox(at);
                 let (bytes, headers) = (event.bytes(self.key), event.headers());
                 tokio::spawn(async move { sandbox.invoke(&bytes, headers).await })
             })
@@ -268,7 +283,7 @@ impl Play<'_> {
             (Then::Fails, Answer::Error { .. } | Answer::Died(_)) => Ok(()),
             // The emulator's answer if the process ended during init without a word.
             (Then::Fails, Answer::Payload(bytes)) if bytes.is_empty() => Ok(()),
-            (Then::Throws(name), Answer::Error { kind, .. }) if *kind == self.stage.runtime.error_type(name) => Ok(()),
+            (Then::Throws(name), Answer::Error { kind, .. }) if *kind == self.stage.function.runtime.error_type(name) => Ok(()),
             (Then::Refuses(name), Answer::Error { kind, .. }) if *kind == format!("Idempotency.{name}") => Ok(()),
             (Then::Runs, Answer::Payload(bytes)) => self.is_new(event, bytes),
             (Then::Answers, Answer::Payload(bytes)) if run_of(bytes).is_some() => {
@@ -352,7 +367,7 @@ impl Play<'_> {
             return Err(format!("{} requests to the store, not {expected}: {arrived:?}", arrived.len()));
         }
         if let Some(text) = scenario.writes
-            && !self.stage.fleet.iter().any(|sandbox| sandbox.output().contains(text))
+            && !self.stage.fleet().iter().any(|sandbox| sandbox.output().contains(text))
         {
             return Err(format!("nothing was written that contains `{text}`"));
         }

@@ -11,6 +11,9 @@ pub(crate) enum Runtime {
     Go,
 }
 
+/// The property with the unpacked library of Java's client.
+const JNI: &str = "com.amazonaws.services.lambda.runtime.api.client.runtimeapi.NativeClient.JNI";
+
 impl Runtime {
     pub(crate) const ALL: [Self; 4] = [Self::Python, Self::Node, Self::Java, Self::Go];
 
@@ -43,7 +46,7 @@ impl Runtime {
     }
 
     fn folder(self) -> PathBuf {
-        project().join("target/layer").join(self.name())
+        project().join("target/layer-tests").join(self.name())
     }
 
     /// Whether it's installed. In CI, that it's missing is a failure.
@@ -68,12 +71,13 @@ impl Runtime {
             Self::Python => format!("python3 -m awslambdaric app.{handler}"),
             Self::Node => format!("{shown}/node_modules/.bin/aws-lambda-ric app.{handler}"),
             Self::Java => format!(
-                "java -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -cp '{shown}/classes:{shown}/lib/*' \
-                 com.amazonaws.services.lambda.runtime.api.client.AWSLambda bench.App::handleRequest"
+                "java -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -D{JNI}=$(ls {shown}/jni/*.so) \
+                 -cp '{shown}/classes:{shown}/lib/*' com.amazonaws.services.lambda.runtime.api.client.AWSLambda bench.App::handleRequest"
             ),
             Self::Go => format!("{shown}/function"),
         };
-        format!("cd {shown} && export _HANDLER=app.{handler} PYTHONPATH={shown} && exec {layer}{start}")
+        // `CODE` is the folder of another function.
+        format!("cd ${{CODE:-{shown}}} && export _HANDLER=app.{handler} PYTHONPATH={shown} && exec {layer}{start}")
     }
 }
 

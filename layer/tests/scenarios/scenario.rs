@@ -89,6 +89,8 @@ pub(crate) enum Step {
     Pause(u64),
     KillLayer,
     KillFunction,
+    /// Goes on in a new sandbox.
+    Restart,
 }
 
 /// What is delivered. Keys are suffixes of the play's own key.

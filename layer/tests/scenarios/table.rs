@@ -11,7 +11,7 @@ use crate::{
         Event::{self, Batch, Http, Identified, Padded, Plain, With},
         Only, Scenario,
         Source::{DynamoDb, Fifo, Kinesis, Sqs},
-        Step::{self, AtOnce, Break, Deliver, Finish, Heal, KillFunction, KillLayer, Pause, Requests, Send, Start, Until},
+        Step::{self, AtOnce, Break, Deliver, Finish, Heal, KillFunction, KillLayer, Pause, Requests, Restart, Send, Start, Until},
         Then::{
             Answers, Anything, Declines, Dies, Fail, Fails, Refuses, Replays, Responds, RespondsAgain, Runs, RunsWith,
             Throws, TimesOut,
@@ -234,7 +234,7 @@ fn errors() -> Vec<Scenario> {
         .on_demand(),
         of(
             "late response",
-            [Send(once("effect sleep:6500"), TimesOut), Pause(2500), Send(once("effect sleep:6500"), Answers)],
+            [Send(once("effect sleep:6500"), TimesOut), Pause(2500), Restart, Send(once("effect sleep:6500"), Answers)],
             ONCE,
         )
         .timeout(5)
