@@ -7,7 +7,6 @@ use std::{num::NonZeroUsize, sync::Arc};
 use lambda_idempotency::{
     Error, Failure, Key,
     lambda::batch::{Batch, DynamoDbRecord, KinesisRecord, Record, SqsMessage},
-    settings::MissingKey,
 };
 use lambda_runtime::LambdaEvent;
 use serde::Deserialize;
@@ -113,14 +112,13 @@ async fn handle<R: Record>(
             "the event is a batch, and IDEMPOTENCY_COMPARE is set: records are always compared as a whole",
         );
     }
-    let missing_key = rules.missing_key.unwrap_or(MissingKey::Refuse);
     let progress = Arc::clone(together);
     let concurrency = match rules.batch {
         BatchMode::Whole => ALL,
         BatchMode::Each => NonZeroUsize::new(rules.concurrency).unwrap_or(NonZeroUsize::MIN),
     };
     let batch = batch
-        .missing_key(missing_key)
+        .required(!rules.passes_unkeyed.unwrap_or(false))
         .concurrency(concurrency)
         .on_progress(move |records| progress.in_flight(records));
     let answered = batch.oneshot(LambdaEvent::new(raw, event.context.clone())).await;

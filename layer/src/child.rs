@@ -2,50 +2,57 @@
 
 use std::{ffi::OsString, io, net::SocketAddr, os::unix::process::ExitStatusExt as _, process::ExitStatus};
 
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::{
     process::{Child, Command},
-    signal::unix::{SignalKind, signal},
+    signal::unix::{Signal as Signals, SignalKind, signal},
 };
 
 /// The variable that tells a runtime where the Runtime API is.
 pub(crate) const RUNTIME_API: &str = "AWS_LAMBDA_RUNTIME_API";
 
-/// Starts the function's runtime, which finds the proxy at `address`.
-///
-/// # Errors
-///
-/// If there's no such program, or it can't be started.
-pub(crate) fn start(command: &[OsString], address: SocketAddr) -> io::Result<Child> {
-    let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
-    Command::new(program).args(arguments).env(RUNTIME_API, address.to_string()).spawn()
+/// The function's process, and the signals that this one gets.
+#[derive(Debug)]
+pub(crate) struct Function {
+    child: Child,
+    terminate: Signals,
+    interrupt: Signals,
+    hang_up: Signals,
 }
 
-/// Waits for the process to end, and passes signals on to it. Returns the exit code as a shell does.
-///
-/// # Errors
-///
-/// If the process can't be waited for.
-pub(crate) async fn ended(mut child: Child) -> io::Result<u8> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut hang_up = signal(SignalKind::hangup())?;
-    loop {
-        let signal = tokio::select! {
-            ended = child.wait() => return ended.map(code),
-            _ = terminate.recv() => "TERM",
-            _ = interrupt.recv() => "INT",
-            _ = hang_up.recv() => "HUP",
-        };
-        let Some(id) = child.id() else { continue };
-        pass(signal, id).await;
+impl Function {
+    /// Starts the function's runtime, which finds the proxy at `address`.
+    ///
+    /// # Errors
+    ///
+    /// If there's no such program, or it can't be started.
+    pub(crate) fn start(command: &[OsString], address: SocketAddr) -> io::Result<Self> {
+        // Before the process starts: a signal that comes meanwhile is passed on, and doesn't end this process alone.
+        let terminate = signal(SignalKind::terminate())?;
+        let interrupt = signal(SignalKind::interrupt())?;
+        let hang_up = signal(SignalKind::hangup())?;
+        let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+        let child = Command::new(program).args(arguments).env(RUNTIME_API, address.to_string()).spawn()?;
+        Ok(Self { child, terminate, interrupt, hang_up })
     }
-}
 
-/// Sends a signal. The standard library can only kill, and a call to the C library would be unsafe code.
-async fn pass(signal: &str, id: u32) {
-    let sent = Command::new("/bin/kill").args(["-s", signal, &id.to_string()]).status().await;
-    if !sent.is_ok_and(|status| status.success()) {
-        tracing::warn!(signal, "couldn't pass a signal on to the function");
+    /// Waits for the process to end, and passes signals on to it. Returns the exit code as a shell does.
+    ///
+    /// # Errors
+    ///
+    /// If the process can't be waited for.
+    pub(crate) async fn ended(mut self) -> io::Result<u8> {
+        loop {
+            let signal = tokio::select! {
+                ended = self.child.wait() => return ended.map(code),
+                _ = self.terminate.recv() => Signal::TERM,
+                _ = self.interrupt.recv() => Signal::INT,
+                _ = self.hang_up.recv() => Signal::HUP,
+            };
+            let id = self.child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+            // The process may have ended just now.
+            let _ = id.map(|id| kill_process(id, signal));
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 use http::Method;
 use lambda_idempotency::{
     Builder, Idempotency, Selector, Store,
-    settings::{Execution, MissingKey, OnInProgress, OnStoreFailure, Settings},
+    settings::{Execution, OnInProgress, OnStoreFailure, Settings},
     store::NamedStore,
 };
 
@@ -130,8 +130,8 @@ pub(crate) struct Rules {
     pub(crate) compare: Option<Vec<String>>,
     pub(crate) operation: Option<String>,
     pub(crate) kind: Option<Kind>,
-    /// `None`: the library's default for the kind of event.
-    pub(crate) missing_key: Option<MissingKey>,
+    /// Whether events without a key pass. `None`: the default for the kind of event.
+    pub(crate) passes_unkeyed: Option<bool>,
     pub(crate) on_error: OnError,
     pub(crate) passes_internal_errors: bool,
     pub(crate) batch: BatchMode,
@@ -306,10 +306,7 @@ fn rules(values: &Values<'_>, is_on: bool) -> Result<Rules, String> {
         compare,
         operation: values.get("OPERATION"),
         kind,
-        missing_key: values.parsed("ON_MISSING_KEY", |policy| {
-            value::passes(policy)
-                .map(|passes| if passes { MissingKey::RunUnprotected } else { MissingKey::Refuse })
-        })?,
+        passes_unkeyed: values.parsed("ON_MISSING_KEY", value::passes)?,
         on_error: values.parsed("ON_ERROR", value::on_error)?.unwrap_or_default(),
         passes_internal_errors: values.parsed("ON_INTERNAL_ERROR", value::passes)?.unwrap_or(false),
         batch: values.parsed("BATCH", value::batch)?.unwrap_or_default(),

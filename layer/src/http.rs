@@ -14,8 +14,7 @@ use lambda_http::{
     request::{LambdaRequest, RequestContext},
 };
 use lambda_idempotency::{
-    lambda::http::{Guarded, HttpLayer},
-    settings::MissingKey,
+    lambda::http::{HttpLayer, guarded},
     time::Timestamp,
 };
 use lambda_runtime::LambdaEvent;
@@ -79,7 +78,7 @@ pub(crate) async fn request(
         sees.see(&response, streams.streams.load(Ordering::Relaxed));
         response
     });
-    let calling = Guarded::new(service).oneshot(LambdaEvent::new(request, event.context.clone()));
+    let calling = guarded(service).oneshot(LambdaEvent::new(request, event.context.clone()));
     let ended: Result<_, lambda_idempotency::Failure> =
         in_time(protection, event, &turn, deadline, calling).await?;
     let own = turn.take().map(Box::new);
@@ -111,18 +110,18 @@ fn infers(request: &Request<Body>) -> bool {
 
 /// The library's layer with the user's rules.
 fn layer(protection: &Protection, turn: &Turn) -> Result<HttpLayer, lambda_idempotency::Error> {
-    let Rules { key, missing_key, methods, callers, compare, .. } = &protection.rules;
+    let Rules { key, passes_unkeyed, methods, callers, compare, .. } = &protection.rules;
     let replayed = turn.clone();
     let mut layer = protection.idempotency.http().on_replay(move |_, _| replayed.replays());
-    let is_required = match (missing_key, key) {
-        (Some(policy), _) => *policy == MissingKey::Refuse,
+    let is_required = match (passes_unkeyed, key) {
+        (Some(passes), _) => !passes,
         // A client that sends no header asks for no protection. A field is the user's own choice.
         (None, KeyOf::Fields(_)) => true,
         (None, _) => false,
     };
     layer = layer.required(is_required);
     if let KeyOf::Fields(fields) = key {
-        layer = layer.key(fields.clone());
+        layer = layer.key_fields(fields.clone());
     }
     if let Some(methods) = methods {
         layer = layer.methods(methods.iter().cloned());

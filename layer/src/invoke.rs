@@ -5,7 +5,6 @@ use std::{pin::pin, sync::Arc, time::Duration};
 use http::{HeaderMap, HeaderValue, Response};
 use lambda_idempotency::{
     Error, Invocation, RunError,
-    settings::MissingKey,
     time::{Clock as _, SystemClock, Timestamp},
 };
 use lambda_runtime::{Diagnostic, LambdaEvent};
@@ -147,18 +146,16 @@ async fn one(
     deadline: Option<Timestamp>,
 ) -> Option<Answer> {
     let rules = &protection.rules;
-    let missing_key = rules.missing_key.unwrap_or_default();
+    let passes_unkeyed = rules.passes_unkeyed.unwrap_or(false);
     let Some(raw) = raw(event) else {
-        return Some(match missing_key {
-            MissingKey::RunUnprotected => unprotected(protection, event).await,
-            MissingKey::Refuse => Answer::refusal(
-                "Idempotency.MissingKey",
-                "the event isn't JSON, so it has no idempotency key",
-            ),
+        let message = "the event isn't JSON, so it has no idempotency key";
+        return Some(match passes_unkeyed {
+            true => unprotected(protection, event).await,
+            false => Answer::refusal("Idempotency.MissingKey", message),
         });
     };
     let turn = Turn::new(protection, event);
-    let layer = protection.idempotency.events_by::<IgnoredAny, _>(rules.key.clone()).missing_key(missing_key);
+    let layer = rules.key.layer(&protection.idempotency).required(!passes_unkeyed);
     let layer = match &rules.compare {
         Some(fields) => match layer.fingerprint_fields(fields.iter().map(String::as_str)) {
             Ok(layer) => layer,
@@ -263,7 +260,8 @@ pub(crate) async fn post(protection: &Protection, event: &Event, answer: Answer)
     let (is_error, headers, body, reply) = match answer {
         Answer::Own(posted) => {
             let Posted { is_error, headers, body, reply } = *posted;
-            (is_error, event.answering(headers), sent(body), Some(reply))
+            let body = sent(&headers, body);
+            (is_error, event.answering(headers), body, Some(reply))
         }
         Answer::Made { is_error, headers, body } => (is_error, event.answering(headers), body, None),
     };

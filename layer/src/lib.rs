@@ -111,9 +111,9 @@ async fn in_front(
     };
     let (listener, address) = server::listen(0).await?;
     tokio::spawn(server::serve(listener, proxy));
-    let child = child::start(command, address)
+    let child = child::Function::start(command, address)
         .map_err(|error| format!("{} can't be started: {error}", command[0].display()))?;
-    let code = child::ended(child).await?;
+    let code = child.ended().await?;
     if let Some(protection) = protection {
         protection.settled().await;
     }

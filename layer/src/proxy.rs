@@ -19,7 +19,7 @@ use crate::{
     config::Rules,
     event::Event,
     function::{Function, Payload, Posted},
-    invoke,
+    invoke, recorded,
     telemetry::Telemetry,
     upstream::{self, AnyBody, BoxError, Chunked, ERROR_TYPE, INVOCATION_ID, Upstream, VERSION, answer},
 };
@@ -174,7 +174,7 @@ impl Protection {
         body: Payload,
     ) -> Result<Response<AnyBody>, BoxError> {
         let path = path.strip_prefix(VERSION).unwrap_or(path).trim_start_matches('/');
-        Ok(self.upstream.post(path, headers, sent(body)).await?.map(upstream::full))
+        Ok(self.upstream.post(path, headers.clone(), sent(&headers, body)).await?.map(upstream::full))
     }
 
     /// Waits until the answers that the function has given are recorded and sent, for a while.
@@ -243,10 +243,10 @@ async fn read(mut body: Incoming, most: usize) -> Result<Payload, BoxError> {
     }))
 }
 
-/// The body that the function posted, as it's sent on.
-pub(crate) fn sent(body: Payload) -> AnyBody {
+/// The body that the function posted with these headers, as it's sent on.
+pub(crate) fn sent(headers: &HeaderMap, body: Payload) -> AnyBody {
     match body {
-        Payload::Whole(bytes) => upstream::full(bytes),
+        Payload::Whole(bytes) => recorded::body_of(bytes, recorded::is_streamed(headers)),
         Payload::Broken(bytes, trailers) => Chunked::new([bytes], None, Some(trailers)),
         Payload::Endless(begun, rest) => Chunked::new(begun, Some(rest), None),
     }

@@ -5,6 +5,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::{
     error::{Error, ErrorKind, RunError},
     fingerprint::Fingerprint,
+    format::Format,
     idempotency::Operation,
     key::Key,
     observe,
@@ -20,7 +21,7 @@ use crate::{
     store::postgres::{PostgresStore, PostgresTransaction, tokio_postgres},
 };
 
-impl Operation {
+impl<F: Format> Operation<F> {
     /// Locks `key` in your transaction, or finds its outcome.
     ///
     /// While the transaction is open, every other delivery of the key is refused as in progress, without
@@ -137,15 +138,15 @@ impl Operation {
             .map_err(|error| refusal_error(&shown, Refusal::Unavailable, Some(error), now))?;
         let open = match self.begin_in(store.in_transaction(&transaction), key, fingerprint).await? {
             Begun::Claimed(open) => open,
-            Begun::Replay(replay) => return replay.result(),
+            Begun::Replay(replay) => return replay.result::<T, F, E>(),
         };
         let context = OperationContext::unprotected(self.idempotency().invocation());
         let result = within(context, async { operation(&transaction).await }).await;
         let value = result.map_err(RunError::Handler)?;
         let (owner, answer_by) = (open.owner(), open.answer_by());
-        match open.settle(Verdict::result(&shown, &value)).await? {
+        match open.settle(Verdict::result::<T, F>(&shown, &value)).await? {
             Settled::Recorded => {}
-            Settled::Superseded(replay) => return replay.result(),
+            Settled::Superseded(replay) => return replay.result::<T, F, E>(),
         }
         match driver.in_time(driver.now(), answer_by, Box::pin(store.commit(transaction))).await {
             Ok(()) => {}

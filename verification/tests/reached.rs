@@ -48,6 +48,7 @@ const SETTINGS: &[(&str, By)] = &[
     ("on_store_failure", Simulated(&[Item::MayRunUnprotected, Item::RunsUnprotected])),
     ("max_response", Test(ENGINE, "oversized_response_is_not_retained")),
     ("local_cache", Simulated(&[Item::NoCache, Item::Caches])),
+    ("local_cache_records", Test("src/idempotency/tests/stored.rs", "cache_is_bounded_in_records")),
 ];
 
 /// `ErrorKind`, variant by variant.
@@ -169,6 +170,7 @@ fn every_entry_point_is_tested() {
         "settings",
         "scope",
         "for_caller",
+        "format",
         "stored_key",
         "outcome_of",
         "clear_local_cache",

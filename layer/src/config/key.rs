@@ -1,14 +1,13 @@
 //! Where keys are from.
 
 use lambda_idempotency::{
-    Error, Key, KeyFields,
+    Error, Idempotency, Key, KeyFields,
     lambda::{
-        event::{EventKey, IntoKey as _},
+        event::{EventLayer, IntoKey as _},
         keys,
     },
 };
-use lambda_runtime::Context;
-use serde_json::value::RawValue;
+use serde::de::IgnoredAny;
 
 use crate::event::Kind;
 
@@ -85,6 +84,16 @@ impl KeyOf {
             .then(|| format!("events of the kind that IDEMPOTENCY_EVENT names have no such key; use {other}"))
     }
 
+    /// The library's layer for events with such keys.
+    pub(crate) fn layer(&self, idempotency: &Idempotency) -> EventLayer<IgnoredAny> {
+        match self {
+            Self::Fields(fields) | Self::Source(fields) => idempotency.events_by(fields.clone()),
+            Self::RequestId => idempotency.events_by_request_id(),
+            // Other kinds of events have such keys.
+            Self::Header | Self::Record(_) => idempotency.events(|_: &IgnoredAny| None::<Key>),
+        }
+    }
+
     /// The key of a record with this content, whose own key is `own`.
     ///
     /// # Errors
@@ -108,21 +117,4 @@ fn fields<'a>(fields: impl IntoIterator<Item = &'a str>) -> Result<KeyOf, String
     // One that's absent would make two operations one.
     let fields = KeyFields::new(fields).map_err(|error| error.to_string())?;
     Ok(KeyOf::Fields(fields.all_required()))
-}
-
-impl<T> EventKey<T> for KeyOf {
-    fn key_of(&self, event: &T, raw: &RawValue, context: &Context) -> Result<Option<Key>, Error> {
-        match self {
-            Self::Fields(fields) | Self::Source(fields) => KeyFields::key_of(fields, raw.get().as_bytes()),
-            Self::RequestId => EventKey::<T>::key_of(&keys::RequestId, event, raw, context),
-            Self::Header | Self::Record(_) => Ok(None),
-        }
-    }
-
-    fn compared(&self) -> Option<&[lambda_idempotency::Selector]> {
-        match self {
-            Self::Fields(fields) | Self::Source(fields) => EventKey::<T>::compared(fields),
-            Self::Header | Self::RequestId | Self::Record(_) => None,
-        }
-    }
 }

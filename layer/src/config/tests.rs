@@ -53,7 +53,7 @@ fn every_setting_is_read() {
     assert_eq!(rules.settings.on_store_failure, OnStoreFailure::RunUnprotected);
     assert!(!rules.settings.cut_off && rules.passes_internal_errors && rules.streams);
     assert!(rules.on_error.records("Invalid") && !rules.on_error.records("Throttled"));
-    assert_eq!(rules.missing_key, Some(MissingKey::RunUnprotected));
+    assert_eq!(rules.passes_unkeyed, Some(true));
     assert_eq!(
         (rules.kind, rules.batch, rules.batch_answer),
         (Some(Kind::Http), BatchMode::Each, BatchAnswer::Fail)
@@ -71,7 +71,7 @@ fn defaults_are_the_librarys() {
     let default = Settings::default();
     assert_eq!(rules.settings.retention, default.retention);
     assert_eq!(rules.settings.on_store_failure, OnStoreFailure::Refuse);
-    assert_eq!((rules.missing_key, rules.kind, rules.claim_field), (None, None, None));
+    assert_eq!((rules.passes_unkeyed, rules.kind, rules.claim_field), (None, None, None));
     assert_eq!(rules.on_error, OnError::Release);
     assert!(!rules.passes_internal_errors);
 }

@@ -54,11 +54,13 @@ pub(crate) struct Only {
     pub(crate) needs_streaming: bool,
     pub(crate) needs_concurrency: bool,
     pub(crate) runtimes: Option<&'static [Runtime]>,
+    pub(crate) except: Option<(Runtime, Mode)>,
 }
 
 impl Only {
     pub(crate) fn allows(&self, runtime: Runtime, mode: Mode) -> bool {
         self.mode.is_none_or(|only| only == mode)
+            && self.except != Some((runtime, mode))
             && (!self.needs_streaming || runtime.streams())
             && (!self.needs_concurrency || runtime.is_concurrent() || mode == Mode::OnDemand)
             && self.runtimes.is_none_or(|only| only.contains(&runtime))

@@ -15,7 +15,6 @@ use crate::{
     fingerprint::Fingerprint,
     key::{Key, Scope, StoredKey, joined},
     lambda::tenant,
-    settings::MissingKey,
 };
 
 /// A record before it runs: small, whatever the record's size.
@@ -97,12 +96,14 @@ impl<R: Record> Batch<R> {
         };
         // A panic in `key` fails this record only.
         let key = catch_unwind(AssertUnwindSafe(|| (self.key)(&record)));
-        match (key, self.choices.missing_key) {
-            (Ok(Ok(Some(key))), _) => protected::<R>(&record, scope, &key),
-            (Ok(Ok(None)), MissingKey::RunUnprotected) => Work::Unprotected,
-            (Ok(Ok(None)), _) => Work::Refused(ErrorKind::MissingKey, "it has no idempotency key".into()),
-            (Ok(Err(error)), _) => refused(&error),
-            (Err(_), _) => Work::Refused(ErrorKind::Invalid, "its key closure panicked".into()),
+        match key {
+            Ok(Ok(Some(key))) => protected::<R>(&record, scope, &key),
+            Ok(Ok(None)) if self.choices.required => {
+                Work::Refused(ErrorKind::MissingKey, "it has no idempotency key".into())
+            }
+            Ok(Ok(None)) => Work::Unprotected,
+            Ok(Err(error)) => refused(&error),
+            Err(_) => Work::Refused(ErrorKind::Invalid, "its key closure panicked".into()),
         }
     }
 }
