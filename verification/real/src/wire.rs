@@ -45,7 +45,7 @@ use self::{
 use crate::{servers::Server, site::Kind};
 
 pub use self::{
-    coverage::Coverage, fault::Fault, fault::Medium, fault::When, meaning::Meaning, report::Report,
+    coverage::Coverage, fault::Fault, fault::Medium, fault::When, meaning::Meaning, proxy::Proxy, report::Report,
     sabotage::Sabotage,
 };
 
