@@ -236,7 +236,7 @@ pub(crate) async fn in_time<T>(
         match deadline.map(|deadline| SystemClock.now().until(deadline.saturating_sub(reserve))) {
             // Nobody waits for a late answer, so it's recorded first.
             None | Some(Duration::ZERO) => std::future::pending().await,
-            Some(left) => tokio::time::sleep(left).await,
+            Some(left) => SystemClock.sleep(left).await,
         }
     };
     tokio::select! {

@@ -83,7 +83,10 @@ pub(crate) struct Function {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Answer {
     Payload(Vec<u8>),
-    Error { kind: String, message: String },
+    Error {
+        kind: String,
+        message: String,
+    },
     TimedOut,
     /// The process ended.
     Died(String),
@@ -193,7 +196,13 @@ impl Sandbox {
                 return None;
             }
             let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-            status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.split_whitespace().next()?.parse().ok()
+            status
+                .lines()
+                .find_map(|line| line.strip_prefix("VmRSS:"))?
+                .split_whitespace()
+                .next()?
+                .parse()
+                .ok()
         };
         processes_below(self.process.id()).into_iter().filter_map(of).sum()
     }
@@ -240,7 +249,8 @@ impl Drop for Sandbox {
 pub(crate) fn scratch() -> PathBuf {
     static USED: AtomicUsize = AtomicUsize::new(0);
     let number = USED.fetch_add(1, Ordering::SeqCst);
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("layer-{}-{number}", std::process::id()));
+    let folder =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("layer-{}-{number}", std::process::id()));
     // An earlier run with the same number may have left one.
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).unwrap();
@@ -328,7 +338,8 @@ fn processes_below(process: u32) -> Vec<u32> {
         let Ok(number) = entry.file_name().to_string_lossy().parse::<u32>() else { continue };
         let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
         // Behind the name, which can contain anything: the state, then the parent.
-        let parent = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1)?.parse::<u32>().ok());
+        let parent =
+            stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1)?.parse::<u32>().ok());
         parents.extend(parent.map(|parent| (number, parent)));
     }
     let mut below = vec![process];

@@ -227,7 +227,8 @@ impl Source {
             Self::Sqs | Self::Fifo => format!("message-{play}{key}"),
             // Digits alone.
             Self::Kinesis | Self::DynamoDb => {
-                let number = |text: &str| text.bytes().fold(7u64, |sum, byte| sum.wrapping_mul(31) + u64::from(byte));
+                let number =
+                    |text: &str| text.bytes().fold(7u64, |sum, byte| sum.wrapping_mul(31) + u64::from(byte));
                 format!("4959{:020}", number(&format!("{play}{key}")))
             }
         }
