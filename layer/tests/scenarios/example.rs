@@ -16,8 +16,10 @@ use crate::{
 fn settings_of(function: &str) -> Vec<(String, String)> {
     let template = fs::read_to_string(project().join("layer/example/template.yaml")).unwrap();
     let from = template.find(&format!("\n  {function}:\n")).expect("the function");
-    let lines = template[from..].lines().skip(2).take_while(|line| line.is_empty() || line.starts_with("    "));
-    let settings = lines.filter_map(|line| line.trim().split_once(": ").filter(|(name, _)| name.starts_with("IDEMPOTENCY_")));
+    let lines =
+        template[from..].lines().skip(2).take_while(|line| line.is_empty() || line.starts_with("    "));
+    let settings = lines
+        .filter_map(|line| line.trim().split_once(": ").filter(|(name, _)| name.starts_with("IDEMPOTENCY_")));
     settings.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
@@ -34,7 +36,15 @@ async fn deliver(function: &str, runtime: Runtime, folder: &str, events: &[&str]
         ("CODE".into(), project().join("layer/example").join(folder).display().to_string()),
     ]);
     let layer = format!("{}/layer/idempotency-wrapper ", project().display());
-    let function = Function { runtime, mode: Mode::OnDemand, handler: "handler", layer, timeout: 20, environment };
+    let function = Function {
+        runtime,
+        mode: Mode::OnDemand,
+        handler: "handler",
+        layer,
+        is_unpacked: false,
+        timeout: 20,
+        environment,
+    };
     let sandbox = Sandbox::start(&function).await;
     let mut answers = Vec::new();
     for event in events {
@@ -78,5 +88,8 @@ async fn example_in_node_ships_each_order_once() {
     orders.dedup();
     assert!(!orders.is_empty());
     assert_eq!(shipped().count(), orders.len(), "{written}");
-    assert!(answers.iter().all(|answer| answer["batchItemFailures"].as_array().is_none_or(Vec::is_empty)), "{answers:?}");
+    assert!(
+        answers.iter().all(|answer| answer["batchItemFailures"].as_array().is_none_or(Vec::is_empty)),
+        "{answers:?}"
+    );
 }

@@ -35,8 +35,9 @@ impl Ledger {
     /// The keys of all effects that begin with `prefix`, without it, in the order in which they happened.
     pub(crate) fn order(&self, prefix: &str) -> Vec<String> {
         let text = fs::read_to_string(&self.0).unwrap();
-        let keys =
-            text.lines().filter_map(|line| line.strip_prefix("effect ")?.strip_prefix(prefix)?.split(' ').next());
+        let keys = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("effect ")?.strip_prefix(prefix)?.split(' ').next());
         keys.map(str::to_owned).collect()
     }
 

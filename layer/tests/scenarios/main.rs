@@ -14,6 +14,7 @@ mod sandbox;
 mod scenario;
 mod speed;
 mod table;
+mod unpacked;
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -42,15 +43,24 @@ async fn play(scenarios: Vec<Scenario>, runtimes: &[Runtime], layer: Option<&str
     let database = Arc::new(Database::embedded().await.unwrap());
     database.create_idempotency_table(TABLE).await.unwrap();
     let (turns, mut playing) = (Arc::new(Semaphore::new(AT_ONCE)), JoinSet::new());
-    let modes: Vec<_> = Mode::ALL.into_iter().filter(|mode| is_asked("MODE", mode.name()) && mode.is_possible()).collect();
-    for runtime in runtimes.iter().copied().filter(|runtime| is_asked("RUNTIME", runtime.name()) && runtime.is_installed()) {
+    let modes: Vec<_> =
+        Mode::ALL.into_iter().filter(|mode| is_asked("MODE", mode.name()) && mode.is_possible()).collect();
+    for runtime in runtimes
+        .iter()
+        .copied()
+        .filter(|runtime| is_asked("RUNTIME", runtime.name()) && runtime.is_installed())
+    {
         for mode in modes.iter().copied() {
             for group in groups(&scenarios, runtime, mode) {
-                let (turns, database, layer) = (Arc::clone(&turns), Arc::clone(&database), layer.map(str::to_owned));
+                let (turns, database, layer) =
+                    (Arc::clone(&turns), Arc::clone(&database), layer.map(str::to_owned));
                 playing.spawn(async move {
                     let _turn = turns.acquire().await.unwrap();
                     let results = play_group(&group, runtime, mode, layer.as_deref(), &database).await;
-                    results.into_iter().map(move |(at, name, result)| (at, name, (runtime, mode), result)).collect::<Vec<_>>()
+                    results
+                        .into_iter()
+                        .map(move |(at, name, result)| (at, name, (runtime, mode), result))
+                        .collect::<Vec<_>>()
                 });
             }
         }
@@ -68,13 +78,17 @@ async fn play(scenarios: Vec<Scenario>, runtimes: &[Runtime], layer: Option<&str
 /// break nothing.
 fn groups(scenarios: &[Scenario], runtime: Runtime, mode: Mode) -> Vec<Vec<(usize, Scenario)>> {
     let mut groups: BTreeMap<String, Vec<(usize, Scenario)>> = BTreeMap::new();
-    let asked = scenarios.iter().enumerate().filter(|(_, scenario)| {
-        scenario.only.allows(runtime, mode) && is_asked("SCENARIO", &scenario.name)
-    });
+    let asked = scenarios
+        .iter()
+        .enumerate()
+        .filter(|(_, scenario)| scenario.only.allows(runtime, mode) && is_asked("SCENARIO", &scenario.name));
     for (at, scenario) in asked {
-        let is_concurrent = scenario.steps.iter().any(|step| matches!(step, Step::AtOnce(..) | Step::Start(..)));
+        let is_concurrent =
+            scenario.steps.iter().any(|step| matches!(step, Step::AtOnce(..) | Step::Start(..)));
         let is_alone = scenario.writes.is_some()
-            || scenario.steps.iter().any(|step| matches!(step, Step::Break(..) | Step::KillLayer | Step::KillFunction | Step::Restart));
+            || scenario.steps.iter().any(|step| {
+                matches!(step, Step::Break(..) | Step::KillLayer | Step::KillFunction | Step::Restart)
+            });
         let shared = (scenario.settings, scenario.handler, scenario.timeout, is_concurrent);
         let name = format!("{shared:?} {}", if is_alone { at } else { usize::MAX });
         groups.entry(name).or_default().push((at, scenario.clone()));
@@ -95,7 +109,13 @@ async fn play_group(
         let key = format!("{}-{at}{}", runtime.name(), if mode == Mode::OnDemand { "d" } else { "m" });
         let result = stage.play(scenario, &key).await;
         if result.is_err() && std::env::var_os("TELL").is_some() {
-            eprintln!("--- {}, {} {}: {result:?}\n{}", scenario.name, runtime.name(), mode.name(), stage.told());
+            eprintln!(
+                "--- {}, {} {}: {result:?}\n{}",
+                scenario.name,
+                runtime.name(),
+                mode.name(),
+                stage.told()
+            );
         }
         results.push((*at, scenario.name.clone(), result));
     }
@@ -140,7 +160,8 @@ async fn every_scenario_holds_in_every_runtime() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "a measurement, for a release build of the layer; see layer/scenarios"]
 async fn layer_is_measured_beside_no_layer() {
-    let program = std::env::var("LAYER").unwrap_or_else(|_| env!("CARGO_BIN_EXE_idempotency-extension").into());
+    let program =
+        std::env::var("LAYER").unwrap_or_else(|_| env!("CARGO_BIN_EXE_idempotency-extension").into());
     if tool("aws-lambda-rie").is_some() && Runtime::Go.is_installed() {
         println!("\n{}", speed::measure(&format!("{program} --")).await);
     }

@@ -66,14 +66,17 @@ impl Stage {
         if layer.is_some() {
             environment.push(("IDEMPOTENCY_TABLE".into(), TABLE.into()));
         }
-        let settings = scenario.settings.iter().filter(|(name, _)| layer.is_some() || !name.starts_with("IDEMPOTENCY"));
+        let settings =
+            scenario.settings.iter().filter(|(name, _)| layer.is_some() || !name.starts_with("IDEMPOTENCY"));
         environment.extend(settings.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
-        let is_concurrent = scenario.steps.iter().any(|step| matches!(step, Step::AtOnce(..) | Step::Start(..)));
+        let is_concurrent =
+            scenario.steps.iter().any(|step| matches!(step, Step::AtOnce(..) | Step::Start(..)));
         let function = Function {
             runtime,
             mode,
             handler: scenario.handler,
             layer: layer.map(|layer| format!("{layer} ")).unwrap_or_default(),
+            is_unpacked: false,
             timeout: scenario.timeout,
             environment,
         };
@@ -283,8 +286,14 @@ impl Play<'_> {
             (Then::Fails, Answer::Error { .. } | Answer::Died(_)) => Ok(()),
             // The emulator's answer if the process ended during init without a word.
             (Then::Fails, Answer::Payload(bytes)) if bytes.is_empty() => Ok(()),
-            (Then::Throws(name), Answer::Error { kind, .. }) if *kind == self.stage.function.runtime.error_type(name) => Ok(()),
-            (Then::Refuses(name), Answer::Error { kind, .. }) if *kind == format!("Idempotency.{name}") => Ok(()),
+            (Then::Throws(name), Answer::Error { kind, .. })
+                if *kind == self.stage.function.runtime.error_type(name) =>
+            {
+                Ok(())
+            }
+            (Then::Refuses(name), Answer::Error { kind, .. }) if *kind == format!("Idempotency.{name}") => {
+                Ok(())
+            }
             (Then::Runs, Answer::Payload(bytes)) => self.is_new(event, bytes),
             (Then::Answers, Answer::Payload(bytes)) if run_of(bytes).is_some() => {
                 self.seen.extend(run_of(bytes));
@@ -297,10 +306,16 @@ impl Play<'_> {
                 let compact = String::from_utf8_lossy(bytes).replace("\": ", "\":").replace(", \"", ",\"");
                 if compact.contains(&text.replace("KEY", self.key)) { Ok(()) } else { found() }
             }
-            (Then::Replays, Answer::Payload(bytes)) if self.latest.get(event.suffix()) == Some(bytes) => Ok(()),
+            (Then::Replays, Answer::Payload(bytes)) if self.latest.get(event.suffix()) == Some(bytes) => {
+                Ok(())
+            }
             (Then::Responds(status), Answer::Payload(bytes)) => {
                 self.is_new(event, bytes)?;
-                if status_of(bytes) == Some(status) && header_of(bytes, "idempotent-replayed").is_none() { Ok(()) } else { found() }
+                if status_of(bytes) == Some(status) && header_of(bytes, "idempotent-replayed").is_none() {
+                    Ok(())
+                } else {
+                    found()
+                }
             }
             (Then::RespondsAgain(status), Answer::Payload(bytes)) => {
                 let latest = self.latest.get(event.suffix());
@@ -313,8 +328,8 @@ impl Play<'_> {
             }
             (Then::Declines(status, header), Answer::Payload(bytes)) => {
                 let has_header = header.is_empty() || header_of(bytes, header).is_some();
-                let is_problem =
-                    header_of(bytes, "content-type").is_some_and(|kind| kind.starts_with("application/problem+json"));
+                let is_problem = header_of(bytes, "content-type")
+                    .is_some_and(|kind| kind.starts_with("application/problem+json"));
                 if status_of(bytes) == Some(status) && has_header && is_problem { Ok(()) } else { found() }
             }
             (Then::Fail(records), Answer::Payload(bytes)) => {
@@ -338,12 +353,19 @@ impl Play<'_> {
     fn failed(&self, source: Source, records: &[&str], bytes: &[u8]) -> Result<(), String> {
         let answer: Value = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
         let listed = answer["batchItemFailures"].as_array().cloned().unwrap_or_default();
-        let mut found: Vec<_> =
-            listed.iter().filter_map(|failure| failure["itemIdentifier"].as_str()).map(str::to_owned).collect();
+        let mut found: Vec<_> = listed
+            .iter()
+            .filter_map(|failure| failure["itemIdentifier"].as_str())
+            .map(str::to_owned)
+            .collect();
         let mut expected: Vec<_> = records.iter().map(|record| source.name_of(self.key, record)).collect();
         found.sort();
         expected.sort();
-        if found == expected { Ok(()) } else { Err(format!("expected {expected:?} to fail, found {found:?}")) }
+        if found == expected {
+            Ok(())
+        } else {
+            Err(format!("expected {expected:?} to fail, found {found:?}"))
+        }
     }
 
     fn totals(&self, scenario: &Scenario) -> Result<(), String> {
@@ -352,7 +374,9 @@ impl Play<'_> {
             let key = format!("{}{suffix}", self.key);
             let (ran, had) = (ledger.runs(&key), ledger.effects(&key));
             if !runs.holds(ran) || !effects.holds(had) {
-                return Err(format!("{ran} runs and {had} effects of `{suffix}`, not {runs:?} and {effects:?}"));
+                return Err(format!(
+                    "{ran} runs and {had} effects of `{suffix}`, not {runs:?} and {effects:?}"
+                ));
             }
         }
         if let Some(expected) = scenario.order
@@ -382,7 +406,8 @@ fn is_in_progress(answer: &Answer) -> bool {
         Answer::Error { kind, .. } => kind == "Idempotency.InProgress",
         Answer::Payload(bytes) => {
             let answer: Value = serde_json::from_slice(bytes).unwrap_or_default();
-            answer["statusCode"] == 409 || answer["batchItemFailures"].as_array().is_some_and(|all| !all.is_empty())
+            answer["statusCode"] == 409
+                || answer["batchItemFailures"].as_array().is_some_and(|all| !all.is_empty())
         }
         _ => false,
     }

@@ -32,7 +32,8 @@ impl Report {
 
     /// The table, and why each play FAILED.
     pub(crate) fn table(&self) -> String {
-        let mut columns: Vec<Column> = self.rows.iter().flat_map(|(_, cells)| cells.keys().copied()).collect();
+        let mut columns: Vec<Column> =
+            self.rows.iter().flat_map(|(_, cells)| cells.keys().copied()).collect();
         columns.sort();
         columns.dedup();
         let width = self.rows.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
@@ -57,7 +58,13 @@ impl Report {
             }
             text.push('\n');
         }
-        let _ = writeln!(text, "{} scenarios, {} plays, {} FAILED", self.rows.len(), self.plays(), self.failures());
+        let _ = writeln!(
+            text,
+            "{} scenarios, {} plays, {} FAILED",
+            self.rows.len(),
+            self.plays(),
+            self.failures()
+        );
         text + &reasons
     }
 }

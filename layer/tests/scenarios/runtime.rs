@@ -77,7 +77,9 @@ impl Runtime {
             Self::Go => format!("{shown}/function"),
         };
         // `CODE` is the folder of another function.
-        format!("cd ${{CODE:-{shown}}} && export _HANDLER=app.{handler} PYTHONPATH={shown} && exec {layer}{start}")
+        format!(
+            "cd ${{CODE:-{shown}}} && export _HANDLER=app.{handler} PYTHONPATH={shown} && exec {layer}{start}"
+        )
     }
 }
 

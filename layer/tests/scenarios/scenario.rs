@@ -172,6 +172,10 @@ impl Event {
             Self::Identified(..) => &[
                 ("x-amz-client-context", "eyJjdXN0b20iOnsic2hvcCI6Im5vcnRoIn19"),
                 ("x-amz-tenant-id", "tenant-7"),
+                (
+                    "x-amz-cognito-identity",
+                    r#"{"cognitoIdentityId":"person-9","cognitoIdentityPoolId":"pool"}"#,
+                ),
             ],
             _ => &[],
         }
@@ -227,7 +231,8 @@ impl Source {
             Self::Sqs | Self::Fifo => format!("message-{play}{key}"),
             // Digits alone.
             Self::Kinesis | Self::DynamoDb => {
-                let number = |text: &str| text.bytes().fold(7u64, |sum, byte| sum.wrapping_mul(31) + u64::from(byte));
+                let number =
+                    |text: &str| text.bytes().fold(7u64, |sum, byte| sum.wrapping_mul(31) + u64::from(byte));
                 format!("4959{:020}", number(&format!("{play}{key}")))
             }
         }

@@ -45,10 +45,19 @@ pub(crate) async fn measure(layer: &str) -> String {
         if let Some(settings) = settings {
             environment.push(("IDEMPOTENCY_TABLE".into(), TABLE.into()));
             environment.push(("IDEMPOTENCY_METRICS".into(), "none".into()));
-            environment.extend(settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+            environment
+                .extend(settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
         }
         let layer = settings.map(|_| format!("{layer} ")).unwrap_or_default();
-        Function { runtime: Runtime::Go, mode: Mode::OnDemand, handler: "handler", layer, timeout: 20, environment }
+        Function {
+            runtime: Runtime::Go,
+            mode: Mode::OnDemand,
+            handler: "handler",
+            layer,
+            is_unpacked: false,
+            timeout: 20,
+            environment,
+        }
     };
     let mut all = vec![started("no layer", &function(None)).await];
     for (name, settings) in VARIANTS {
@@ -56,7 +65,8 @@ pub(crate) async fn measure(layer: &str) -> String {
     }
     for number in 0..INVOCATIONS {
         for measured in &mut all {
-            let event = format!(r#"{{"id":"{}-{number}","do":"effect"}}"#, measured.name.replace([' ', ','], ""));
+            let event =
+                format!(r#"{{"id":"{}-{number}","do":"effect"}}"#, measured.name.replace([' ', ','], ""));
             let time = measured.sandbox.timed(event.as_bytes()).await;
             measured.times.push(time);
         }

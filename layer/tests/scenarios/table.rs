@@ -11,10 +11,13 @@ use crate::{
         Event::{self, Batch, Http, Identified, Padded, Plain, With},
         Only, Scenario,
         Source::{DynamoDb, Fifo, Kinesis, Sqs},
-        Step::{self, AtOnce, Break, Deliver, Finish, Heal, KillFunction, KillLayer, Pause, Requests, Restart, Send, Start, Until},
+        Step::{
+            self, AtOnce, Break, Deliver, Finish, Heal, KillFunction, KillLayer, Pause, Requests, Restart,
+            Send, Start, Until,
+        },
         Then::{
-            Answers, Anything, Declines, Dies, Fail, Fails, Refuses, Replays, Responds, RespondsAgain, Runs, RunsWith,
-            Throws, TimesOut,
+            Answers, Anything, Declines, Dies, Fail, Fails, Refuses, Replays, Responds, RespondsAgain, Runs,
+            RunsWith, Throws, TimesOut,
         },
     },
 };
@@ -54,7 +57,8 @@ pub(crate) fn baseline() -> Vec<Scenario> {
             .except_node_managed(),
         of("streaming", [Send(Plain("", "effect big:200000"), Runs)], ONCE).streaming(),
         of("init error", [Send(EFFECT, Fails)], NEVER).with(&[("INIT", "error")]).on_demand(),
-        of("context", [Send(Identified("", "context"), RunsWith("\"tenant\":\"tenant-7\""))], &[]).on_demand(),
+        of("context", [Send(Identified("", "context"), RunsWith("\"tenant\":\"tenant-7\""))], &[])
+            .on_demand(),
         of("batch", [Send(Batch(Sqs, &[("a", "effect"), ("b", "error:Declined")]), Fail(&["b"]))], &[]),
         of("HTTP", [Send(Http("http-api", None, "", "effect"), Responds(201))], ONCE),
     ]
@@ -159,11 +163,20 @@ fn runs() -> Vec<Scenario> {
             .with(&[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_ON_IN_PROGRESS", "wait:15s")]),
         of(
             "in progress",
-            [Start(Plain("", "sleep:2500 effect")), Requests(1), Send(Plain("", "sleep:2500 effect"), Refuses("InProgress")), Finish(Runs)],
+            [
+                Start(Plain("", "sleep:2500 effect")),
+                Requests(1),
+                Send(Plain("", "sleep:2500 effect"), Refuses("InProgress")),
+                Finish(Runs),
+            ],
             ONCE,
         )
         .concurrent(),
-        of("mismatch", [Send(EFFECT, Runs), Send(other.clone(), Refuses("Mismatch")), Send(EFFECT, Replays)], ONCE),
+        of(
+            "mismatch",
+            [Send(EFFECT, Runs), Send(other.clone(), Refuses("Mismatch")), Send(EFFECT, Replays)],
+            ONCE,
+        ),
         of("compare one field", [Send(EFFECT, Runs), Send(other.clone(), Replays)], ONCE)
             .with(&[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_COMPARE", "/do")]),
         of(
@@ -195,34 +208,49 @@ fn errors() -> Vec<Scenario> {
         ),
         of(
             "error, recorded",
-            [Send(once("effect error:Declined"), Throws("Declined")), Send(once("effect error:Declined"), Throws("Declined"))],
+            [
+                Send(once("effect error:Declined"), Throws("Declined")),
+                Send(once("effect error:Declined"), Throws("Declined")),
+            ],
             ONCE,
         )
         .with(&[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_ON_ERROR", "record")]),
         of(
             "error, recorded by type",
-            [Send(once("effect error:Declined"), Throws("Declined")), Send(once("effect error:Declined"), Throws("Declined"))],
+            [
+                Send(once("effect error:Declined"), Throws("Declined")),
+                Send(once("effect error:Declined"), Throws("Declined")),
+            ],
             ONCE,
         )
         .with(&[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_ON_ERROR", "record:Declined,Refused")])
         .plain_types(),
         of(
             "error of another type",
-            [Send(once("first-error:Unavailable effect"), Throws("Unavailable")), Send(once("first-error:Unavailable effect"), Runs)],
+            [
+                Send(once("first-error:Unavailable effect"), Throws("Unavailable")),
+                Send(once("first-error:Unavailable effect"), Runs),
+            ],
             &[("", Exactly(2), Exactly(1))],
         )
         .with(&[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_ON_ERROR", "record:Declined,Refused")])
         .plain_types(),
         of(
             "error, released by type",
-            [Send(once("first-error:Unavailable effect"), Throws("Unavailable")), Send(once("first-error:Unavailable effect"), Runs)],
+            [
+                Send(once("first-error:Unavailable effect"), Throws("Unavailable")),
+                Send(once("first-error:Unavailable effect"), Runs),
+            ],
             &[("", Exactly(2), Exactly(1))],
         )
         .with(&[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_ON_ERROR", "release:Unavailable")])
         .plain_types(),
         of(
             "1 MiB error cause",
-            [Send(once("effect error:Declined:900000"), Throws("Declined")), Send(once("effect error:Declined:900000"), Throws("Declined"))],
+            [
+                Send(once("effect error:Declined:900000"), Throws("Declined")),
+                Send(once("effect error:Declined:900000"), Throws("Declined")),
+            ],
             &[("", Exactly(2), Exactly(2))],
         )
         .except_node_managed(),
@@ -243,7 +271,12 @@ fn errors() -> Vec<Scenario> {
         .on_demand(),
         of(
             "late response",
-            [Send(once("effect sleep:6500"), TimesOut), Pause(2500), Restart, Send(once("effect sleep:6500"), Answers)],
+            [
+                Send(once("effect sleep:6500"), TimesOut),
+                Pause(2500),
+                Restart,
+                Send(once("effect sleep:6500"), Answers),
+            ],
             ONCE,
         )
         .timeout(5)
@@ -259,7 +292,8 @@ fn settings() -> Vec<Scenario> {
     vec![
         of("no key, refused", [Send(EFFECT, Refuses("MissingKey"))], NEVER)
             .with(&[("IDEMPOTENCY_KEY", "/order"), ("IDEMPOTENCY_ON_MISSING_KEY", "refuse")]),
-        of("no key, by default", [Send(EFFECT, Refuses("MissingKey"))], NEVER).with(&[("IDEMPOTENCY_KEY", "/order")]),
+        of("no key, by default", [Send(EFFECT, Refuses("MissingKey"))], NEVER)
+            .with(&[("IDEMPOTENCY_KEY", "/order")]),
         of("no key, passed on", [Send(EFFECT, Runs), Send(EFFECT, Runs)], &[("", Exactly(2), Exactly(2))])
             .with(&[("IDEMPOTENCY_KEY", "/order"), ("IDEMPOTENCY_ON_MISSING_KEY", "pass")])
             .requests(0),
@@ -281,22 +315,34 @@ fn settings() -> Vec<Scenario> {
             .on_demand(),
         of(
             "claim in the event",
-            [Send(Plain("", "first-error:Unavailable effect see:claim"), Throws("Unavailable")),
-             Send(Plain("", "first-error:Unavailable effect see:claim"), RunsWith("\"see\":{"))],
+            [
+                Send(Plain("", "first-error:Unavailable effect see:claim"), Throws("Unavailable")),
+                Send(Plain("", "first-error:Unavailable effect see:claim"), RunsWith("\"see\":{")),
+            ],
             &[("", Exactly(2), Exactly(1))],
         )
         .with(&[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_CLAIM_FIELD", "claim")]),
         of(
             "claim in the client context",
-            [Send(Identified("", "context"), RunsWith("\"shop\":\"north\"")), Send(Identified("", "context"), Replays)],
+            [
+                Send(Identified("", "context"), RunsWith("\"shop\":\"north\"")),
+                Send(Identified("", "context"), Replays),
+            ],
             &[("", Exactly(1), Exactly(0))],
         )
         .with(&[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_CLAIM_FIELD", "context:claim")])
         .on_demand(),
-        of("at most once, killed", [Send(Plain("", "effect first-kill"), Dies), Until(Plain("", "effect first-kill"), Refuses("OutcomeUnknown"))], ONCE)
-            .with(&[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_EXECUTION", "at-most-once")])
-            .timeout(5)
-            .on_demand(),
+        of(
+            "at most once, killed",
+            [
+                Send(Plain("", "effect first-kill"), Dies),
+                Until(Plain("", "effect first-kill"), Refuses("OutcomeUnknown")),
+            ],
+            ONCE,
+        )
+        .with(&[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_EXECUTION", "at-most-once")])
+        .timeout(5)
+        .on_demand(),
     ]
 }
 
@@ -307,24 +353,74 @@ fn payloads() -> Vec<Scenario> {
     let streamed = |steps| Plain("", steps);
     let streaming: Settings = &[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_STREAMING", "true")];
     vec![
-        of("6 MB answer", [Send(large.clone(), Runs), Send(large, Replays)], ONCE),
-        of("6 MB event", [Send(padded.clone(), Runs), Send(padded, Replays)], ONCE),
+        of("6 MB answer", [Send(large.clone(), Runs), Send(large, Replays)], ONCE).long(),
+        of("6 MB event", [Send(padded.clone(), Runs), Send(padded, Replays)], ONCE).long(),
+        of(
+            "answer too large to keep",
+            [
+                Send(Plain("", "effect big:5000"), Runs),
+                Send(Plain("", "effect big:5000"), Refuses("NotRetained")),
+            ],
+            ONCE,
+        )
+        .with(&[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_MAX_RESPONSE", "1024")]),
         of("6 MB each way", [Send(both.clone(), Runs), Send(both, Replays)], ONCE),
-        of("tenant and client context", [Send(Identified("", "context"), RunsWith("\"tenant\":\"tenant-7\""))], &[])
-            .on_demand(),
-        of("client context", [Send(Identified("", "context"), RunsWith("\"client\":{\"shop\":\"north\"}"))], &[])
+        of(
+            "tenant and client context",
+            [Send(Identified("", "context"), RunsWith("\"tenant\":\"tenant-7\""))],
+            &[],
+        )
+        .on_demand(),
+        of(
+            "client context",
+            [Send(Identified("", "context"), RunsWith("\"client\":{\"shop\":\"north\"}"))],
+            &[],
+        )
+        .on_demand(),
+        of("Cognito identity", [Send(Identified("", "context"), RunsWith("\"identity\":\"person-9\""))], &[])
             .on_demand(),
         of("deadline", [Send(Identified("", "context"), RunsWith("\"has_time_left\":true"))], &[])
             .on_demand(),
         of("streaming", [Send(streamed("effect"), Runs), Send(streamed("effect"), Replays)], ONCE)
             .with(streaming)
             .streaming(),
-        of("streaming 200 kB", [Send(streamed("effect big:200000"), Runs), Send(streamed("effect big:200000"), Replays)], ONCE)
-            .with(streaming)
-            .streaming(),
-        of("streaming, error first", [Send(streamed("first-error:Unavailable effect"), Anything), Send(streamed("first-error:Unavailable effect"), Runs)], &[("", Exactly(2), Exactly(1))])
-            .with(streaming)
-            .streaming(),
+        of(
+            "streaming 200 kB",
+            [Send(streamed("effect big:200000"), Runs), Send(streamed("effect big:200000"), Replays)],
+            ONCE,
+        )
+        .with(streaming)
+        .streaming(),
+        of(
+            "streaming, too large to keep",
+            [
+                Send(streamed("effect big:200000"), Runs),
+                Send(streamed("effect big:200000"), Refuses("NotRetained")),
+            ],
+            ONCE,
+        )
+        .with(&[
+            ("IDEMPOTENCY_KEY", "/id"),
+            ("IDEMPOTENCY_STREAMING", "true"),
+            ("IDEMPOTENCY_MAX_RESPONSE", "4096"),
+        ])
+        .streaming(),
+        of(
+            "streaming, switched off",
+            [Send(streamed("effect big:200000"), Runs), Send(streamed("effect big:200000"), Replays)],
+            ONCE,
+        )
+        .streaming(),
+        of(
+            "streaming, error first",
+            [
+                Send(streamed("first-error:Unavailable effect"), Anything),
+                Send(streamed("first-error:Unavailable effect"), Runs),
+            ],
+            &[("", Exactly(2), Exactly(1))],
+        )
+        .with(streaming)
+        .streaming(),
     ]
 }
 
@@ -334,30 +430,127 @@ fn batches() -> Vec<Scenario> {
         [("a", Exactly(1), Exactly(1)), ("b", Exactly(runs_of_b), Exactly(1)), ("c", Exactly(1), Exactly(1))]
     };
     vec![
-        of("SQS batch", [Send(Batch(Sqs, &[("a", "effect"), ("b", "effect")]), Fail(&[])), Send(Batch(Sqs, &[("a", "effect"), ("b", "effect")]), Fail(&[]))], &[("a", Exactly(1), Exactly(1)), ("b", Exactly(1), Exactly(1))])
-            .with(SQS),
-        of("SQS batch with a failure", [Send(Batch(Sqs, abc), Fail(&["b"])), Send(Batch(Sqs, abc), Fail(&[]))], &each(2))
-            .with(SQS),
-        of("SQS duplicates in a batch", [Send(Batch(Sqs, &[("a", "effect"), ("a~2", "effect"), ("b", "effect")]), Fail(&[]))], &[("a", Exactly(1), Exactly(1)), ("b", Exactly(1), Exactly(1))])
-            .with(SQS),
-        of("SQS by message id", [Send(Batch(Sqs, &[("a", "effect"), ("b", "effect")]), Fail(&[])), Send(Batch(Sqs, &[("b", "effect"), ("c", "effect")]), Fail(&[]))], &each(1))
-            .with(&[("IDEMPOTENCY_EVENT", "sqs"), ("IDEMPOTENCY_KEY", "sqs")]),
-        of("FIFO order", [Send(Batch(Fifo, abc), Fail(&["b", "c"])), Send(Batch(Fifo, &abc[1..]), Fail(&[]))], &each(2))
-            .with(&[("IDEMPOTENCY_EVENT", "fifo"), ("IDEMPOTENCY_KEY", "/id")])
-            .order(&["a", "b", "c"]),
-        of("FIFO, each", [Send(Batch(Fifo, abc), Fail(&["b", "c"])), Send(Batch(Fifo, &abc[1..]), Fail(&[]))], &each(2))
-            .with(&[("IDEMPOTENCY_EVENT", "fifo"), ("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_BATCH", "each"), ("WHOLE", "1")])
-            .order(&["a", "b", "c"]),
+        of(
+            "SQS batch",
+            [
+                Send(Batch(Sqs, &[("a", "effect"), ("b", "effect")]), Fail(&[])),
+                Send(Batch(Sqs, &[("a", "effect"), ("b", "effect")]), Fail(&[])),
+            ],
+            &[("a", Exactly(1), Exactly(1)), ("b", Exactly(1), Exactly(1))],
+        )
+        .with(SQS),
+        of(
+            "SQS batch with a failure",
+            [Send(Batch(Sqs, abc), Fail(&["b"])), Send(Batch(Sqs, abc), Fail(&[]))],
+            &each(2),
+        )
+        .with(SQS),
+        of(
+            "SQS duplicates in a batch",
+            [Send(Batch(Sqs, &[("a", "effect"), ("a~2", "effect"), ("b", "effect")]), Fail(&[]))],
+            &[("a", Exactly(1), Exactly(1)), ("b", Exactly(1), Exactly(1))],
+        )
+        .with(SQS),
+        of(
+            "SQS by message id",
+            [
+                Send(Batch(Sqs, &[("a", "effect"), ("b", "effect")]), Fail(&[])),
+                Send(Batch(Sqs, &[("b", "effect"), ("c", "effect")]), Fail(&[])),
+            ],
+            &each(1),
+        )
+        .with(&[("IDEMPOTENCY_EVENT", "sqs"), ("IDEMPOTENCY_KEY", "sqs")]),
+        of(
+            "FIFO order",
+            [Send(Batch(Fifo, abc), Fail(&["b", "c"])), Send(Batch(Fifo, &abc[1..]), Fail(&[]))],
+            &each(2),
+        )
+        .with(&[("IDEMPOTENCY_EVENT", "fifo"), ("IDEMPOTENCY_KEY", "/id")])
+        .order(&["a", "b", "c"]),
+        of(
+            "FIFO, each",
+            [Send(Batch(Fifo, abc), Fail(&["b", "c"])), Send(Batch(Fifo, &abc[1..]), Fail(&[]))],
+            &each(2),
+        )
+        .with(&[
+            ("IDEMPOTENCY_EVENT", "fifo"),
+            ("IDEMPOTENCY_KEY", "/id"),
+            ("IDEMPOTENCY_BATCH", "each"),
+            ("WHOLE", "1"),
+        ])
+        .order(&["a", "b", "c"]),
         of("SQS, each", [Send(Batch(Sqs, abc), Fail(&["b"])), Send(Batch(Sqs, abc), Fail(&[]))], &each(2))
-            .with(&[("IDEMPOTENCY_EVENT", "sqs"), ("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_BATCH", "each"), ("WHOLE", "1")]),
-        of("SQS without a key", [Send(Batch(Sqs, &[("a", "effect")]), Fail(&["a"]))], &[("a", Exactly(0), Exactly(0))])
-            .with(&[("IDEMPOTENCY_EVENT", "sqs"), ("IDEMPOTENCY_KEY", "/order")]),
-        of("Kinesis batch", [Send(Batch(Kinesis, &[("a", "effect"), ("b", "effect")]), Fail(&[])), Send(Batch(Kinesis, &[("a", "effect"), ("b", "effect")]), Fail(&[]))], &[("a", Exactly(1), Exactly(1)), ("b", Exactly(1), Exactly(1))])
-            .with(&[("IDEMPOTENCY_EVENT", "kinesis"), ("IDEMPOTENCY_KEY", "kinesis")]),
-        of("Kinesis by a field", [Send(Batch(Kinesis, &[("a", "effect"), ("b", "effect")]), Fail(&[])), Send(Batch(Kinesis, &[("a", "effect"), ("b", "effect")]), Fail(&[]))], &[("a", Exactly(1), Exactly(1)), ("b", Exactly(1), Exactly(1))])
-            .with(&[("IDEMPOTENCY_EVENT", "kinesis"), ("IDEMPOTENCY_KEY", "/id")]),
-        of("DynamoDB batch", [Send(Batch(DynamoDb, &[("a", "effect"), ("b", "effect")]), Fail(&[])), Send(Batch(DynamoDb, &[("a", "effect"), ("b", "effect")]), Fail(&[]))], &[("a", Exactly(1), Exactly(1)), ("b", Exactly(1), Exactly(1))])
-            .with(&[("IDEMPOTENCY_EVENT", "dynamodb"), ("IDEMPOTENCY_KEY", "dynamodb")]),
+            .with(&[
+                ("IDEMPOTENCY_EVENT", "sqs"),
+                ("IDEMPOTENCY_KEY", "/id"),
+                ("IDEMPOTENCY_BATCH", "each"),
+                ("WHOLE", "1"),
+            ]),
+        of(
+            "SQS without a key",
+            [Send(Batch(Sqs, &[("a", "effect")]), Fail(&["a"]))],
+            &[("a", Exactly(0), Exactly(0))],
+        )
+        .with(&[("IDEMPOTENCY_EVENT", "sqs"), ("IDEMPOTENCY_KEY", "/order")]),
+        of(
+            "Kinesis batch",
+            [
+                Send(Batch(Kinesis, &[("a", "effect"), ("b", "effect")]), Fail(&[])),
+                Send(Batch(Kinesis, &[("a", "effect"), ("b", "effect")]), Fail(&[])),
+            ],
+            &[("a", Exactly(1), Exactly(1)), ("b", Exactly(1), Exactly(1))],
+        )
+        .with(&[("IDEMPOTENCY_EVENT", "kinesis"), ("IDEMPOTENCY_KEY", "kinesis")]),
+        of(
+            "Kinesis batch with a failure",
+            [Send(Batch(Kinesis, abc), Anything), Send(Batch(Kinesis, abc), Fail(&[]))],
+            &each(2),
+        )
+        .with(&[("IDEMPOTENCY_EVENT", "kinesis"), ("IDEMPOTENCY_KEY", "/id")])
+        .order(&["a", "b", "c"]),
+        of(
+            "DynamoDB, each",
+            [Send(Batch(DynamoDb, abc), Anything), Send(Batch(DynamoDb, abc), Fail(&[]))],
+            &each(2),
+        )
+        .with(&[
+            ("IDEMPOTENCY_EVENT", "dynamodb"),
+            ("IDEMPOTENCY_KEY", "dynamodb"),
+            ("IDEMPOTENCY_BATCH", "each"),
+            ("WHOLE", "1"),
+        ])
+        .order(&["a", "b", "c"]),
+        of(
+            "SQS, all fail, as an error",
+            [
+                Send(Batch(Sqs, &[("a", "first-error:Unavailable effect")]), Fails),
+                Send(Batch(Sqs, &[("a", "first-error:Unavailable effect")]), Fail(&[])),
+            ],
+            &[("a", Exactly(2), Exactly(1))],
+        )
+        .with(&[
+            ("IDEMPOTENCY_EVENT", "sqs"),
+            ("IDEMPOTENCY_KEY", "/id"),
+            ("IDEMPOTENCY_BATCH_ANSWER", "fail"),
+        ]),
+        of(
+            "Kinesis by a field",
+            [
+                Send(Batch(Kinesis, &[("a", "effect"), ("b", "effect")]), Fail(&[])),
+                Send(Batch(Kinesis, &[("a", "effect"), ("b", "effect")]), Fail(&[])),
+            ],
+            &[("a", Exactly(1), Exactly(1)), ("b", Exactly(1), Exactly(1))],
+        )
+        .with(&[("IDEMPOTENCY_EVENT", "kinesis"), ("IDEMPOTENCY_KEY", "/id")]),
+        of(
+            "DynamoDB batch",
+            [
+                Send(Batch(DynamoDb, &[("a", "effect"), ("b", "effect")]), Fail(&[])),
+                Send(Batch(DynamoDb, &[("a", "effect"), ("b", "effect")]), Fail(&[])),
+            ],
+            &[("a", Exactly(1), Exactly(1)), ("b", Exactly(1), Exactly(1))],
+        )
+        .with(&[("IDEMPOTENCY_EVENT", "dynamodb"), ("IDEMPOTENCY_KEY", "dynamodb")]),
     ]
 }
 
@@ -368,39 +561,91 @@ fn http() -> Vec<Scenario> {
 /// The HTTP contract at one front end.
 fn http_at(at: &'static str) -> Vec<Scenario> {
     let post = |steps| Http(at, Some("KEY"), "", steps);
-    let refused: Settings =
-        &[("IDEMPOTENCY_EVENT", "http"), ("IDEMPOTENCY_KEY", "header"), ("IDEMPOTENCY_ON_MISSING_KEY", "refuse")];
-    let passed: Settings =
-        &[("IDEMPOTENCY_EVENT", "http"), ("IDEMPOTENCY_KEY", "header"), ("IDEMPOTENCY_ON_MISSING_KEY", "pass")];
+    let refused: Settings = &[
+        ("IDEMPOTENCY_EVENT", "http"),
+        ("IDEMPOTENCY_KEY", "header"),
+        ("IDEMPOTENCY_ON_MISSING_KEY", "refuse"),
+    ];
+    let passed: Settings = &[
+        ("IDEMPOTENCY_EVENT", "http"),
+        ("IDEMPOTENCY_KEY", "header"),
+        ("IDEMPOTENCY_ON_MISSING_KEY", "pass"),
+    ];
     let slow = post("sleep:2500 effect");
     let all = vec![
-        of(format!("{at}: replay"), [Send(post("effect"), Responds(201)), Send(post("effect"), RespondsAgain(201))], ONCE)
-            .with(HTTP),
-        of(format!("{at}: text"), [Send(post("effect text"), Responds(201)), Send(post("effect text"), RespondsAgain(201))], ONCE)
-            .with(HTTP),
-        of(format!("{at}: 402 is recorded"), [Send(post("effect status:402"), Responds(402)), Send(post("effect status:402"), RespondsAgain(402))], ONCE)
-            .with(HTTP)
-            .long(),
-        of(format!("{at}: 503 is retried"), [Send(post("first-status:503 effect"), Responds(503)), Send(post("first-status:503 effect"), Responds(201))], &[("", Exactly(2), Exactly(2))])
-            .with(HTTP),
-        of(format!("{at}: no key, 400"), [Send(Http(at, None, "", "effect"), Declines(400, ""))], NEVER).with(refused),
+        of(
+            format!("{at}: replay"),
+            [Send(post("effect"), Responds(201)), Send(post("effect"), RespondsAgain(201))],
+            ONCE,
+        )
+        .with(HTTP),
+        of(
+            format!("{at}: text"),
+            [Send(post("effect text"), Responds(201)), Send(post("effect text"), RespondsAgain(201))],
+            ONCE,
+        )
+        .with(HTTP),
+        of(
+            format!("{at}: 402 is recorded"),
+            [
+                Send(post("effect status:402"), Responds(402)),
+                Send(post("effect status:402"), RespondsAgain(402)),
+            ],
+            ONCE,
+        )
+        .with(HTTP)
+        .long(),
+        of(
+            format!("{at}: 503 is retried"),
+            [
+                Send(post("first-status:503 effect"), Responds(503)),
+                Send(post("first-status:503 effect"), Responds(201)),
+            ],
+            &[("", Exactly(2), Exactly(2))],
+        )
+        .with(HTTP),
+        of(format!("{at}: no key, 400"), [Send(Http(at, None, "", "effect"), Declines(400, ""))], NEVER)
+            .with(refused),
         of(format!("{at}: no key, passed on"), [Send(Http(at, None, "", "effect"), Responds(201))], ONCE)
             .with(passed)
             .long(),
-        of(format!("{at}: malformed key, 400"), [Send(Http(at, Some("a b"), "", "effect"), Declines(400, ""))], NEVER)
-            .with(HTTP),
-        of(format!("{at}: other body, 422"), [Send(post("effect"), Responds(201)), Send(post("effect effect"), Declines(422, ""))], ONCE)
-            .with(HTTP),
+        of(
+            format!("{at}: malformed key, 400"),
+            [Send(Http(at, Some("a b"), "", "effect"), Declines(400, ""))],
+            NEVER,
+        )
+        .with(HTTP),
+        of(
+            format!("{at}: other body, 422"),
+            [Send(post("effect"), Responds(201)), Send(post("effect effect"), Declines(422, ""))],
+            ONCE,
+        )
+        .with(HTTP),
         of(
             format!("{at}: in progress, 409"),
-            [Start(slow.clone()), Requests(1), Send(slow.clone(), Declines(409, "retry-after")), Finish(Responds(201)), Send(slow, RespondsAgain(201))],
+            [
+                Start(slow.clone()),
+                Requests(1),
+                Send(slow.clone(), Declines(409, "retry-after")),
+                Finish(Responds(201)),
+                Send(slow, RespondsAgain(201)),
+            ],
             ONCE,
         )
         .with(HTTP)
         .concurrent(),
-        of(format!("{at}: store down, 503"), [Break(0, ALL, Fault::ErrorBefore), Send(post("effect"), Declines(503, "retry-after")), Heal, Send(post("effect"), Responds(201))], ONCE)
-            .with(HTTP)
-            .timeout(12),
+        of(
+            format!("{at}: store down, 503"),
+            [
+                Break(0, ALL, Fault::ErrorBefore),
+                Send(post("effect"), Declines(503, "retry-after")),
+                Heal,
+                Send(post("effect"), Responds(201)),
+            ],
+            ONCE,
+        )
+        .with(HTTP)
+        .timeout(12),
     ];
     // The short form has one front end whole, and of the others the replay.
     let keep = |scenario: Scenario| {
@@ -415,16 +660,106 @@ fn kills() -> Vec<Scenario> {
     let twice: &[(&str, Count, Count)] = &[("", Exactly(2), Exactly(2))];
     let killed = |name: &str, steps: Vec<Step>, totals| of(name, steps, totals).timeout(5).on_demand();
     vec![
-        killed("layer killed before the claim", vec![Break(0, 1, Fault::HangBefore), Start(EFFECT), Requests(1), KillLayer, Finish(Dies), Heal, Until(EFFECT, Runs), Send(EFFECT, Replays)], ONCE),
-        killed("layer killed after the claim", vec![Break(0, 1, Fault::HangAfter), Start(EFFECT), Requests(1), Pause(150), KillLayer, Finish(Dies), Heal, Until(EFFECT, Runs)], ONCE),
-        killed("function killed before the effect", vec![Send(Plain("", "first-kill effect"), Dies), Until(Plain("", "first-kill effect"), Runs)], &[("", Exactly(2), Exactly(1))]),
-        killed("function killed after the effect", vec![Send(Plain("", "effect first-kill"), Dies), Until(Plain("", "effect first-kill"), Runs)], twice),
-        killed("function killed from outside", vec![Start(slow()), Pause(700), KillFunction, Finish(Dies), Until(slow(), Runs)], twice),
-        killed("layer killed after the effect", vec![Start(slow()), Requests(1), Pause(900), KillLayer, Finish(Dies), Until(slow(), Runs)], twice),
-        killed("layer killed before recording", vec![Break(1, 1, Fault::HangBefore), Start(EFFECT), Requests(2), KillLayer, Finish(Dies), Heal, Until(EFFECT, Runs)], twice),
-        killed("layer killed after recording", vec![Break(1, 1, Fault::HangAfter), Start(EFFECT), Requests(2), Pause(150), KillLayer, Finish(Dies), Heal, Until(EFFECT, Answers), Send(EFFECT, Replays)], ONCE),
-        killed("layer killed after its answer", vec![Send(EFFECT, Runs), KillLayer, Pause(100), Send(EFFECT, Anything), Until(EFFECT, Replays), Send(EFFECT, Replays)], ONCE),
-        killed("function killed after its answer", vec![Send(EFFECT, Runs), KillFunction, Pause(100), Send(EFFECT, Anything), Until(EFFECT, Replays), Send(EFFECT, Replays)], ONCE),
+        killed(
+            "layer killed before the claim",
+            vec![
+                Break(0, 1, Fault::HangBefore),
+                Start(EFFECT),
+                Requests(1),
+                KillLayer,
+                Finish(Dies),
+                Heal,
+                Until(EFFECT, Runs),
+                Send(EFFECT, Replays),
+            ],
+            ONCE,
+        ),
+        killed(
+            "layer killed after the claim",
+            vec![
+                Break(0, 1, Fault::HangAfter),
+                Start(EFFECT),
+                Requests(1),
+                Pause(150),
+                KillLayer,
+                Finish(Dies),
+                Heal,
+                Until(EFFECT, Runs),
+            ],
+            ONCE,
+        ),
+        killed(
+            "function killed before the effect",
+            vec![Send(Plain("", "first-kill effect"), Dies), Until(Plain("", "first-kill effect"), Runs)],
+            &[("", Exactly(2), Exactly(1))],
+        ),
+        killed(
+            "function killed after the effect",
+            vec![Send(Plain("", "effect first-kill"), Dies), Until(Plain("", "effect first-kill"), Runs)],
+            twice,
+        ),
+        killed(
+            "function killed from outside",
+            vec![Start(slow()), Pause(700), KillFunction, Finish(Dies), Until(slow(), Runs)],
+            twice,
+        ),
+        killed(
+            "layer killed after the effect",
+            vec![Start(slow()), Requests(1), Pause(900), KillLayer, Finish(Dies), Until(slow(), Runs)],
+            twice,
+        ),
+        killed(
+            "layer killed before recording",
+            vec![
+                Break(1, 1, Fault::HangBefore),
+                Start(EFFECT),
+                Requests(2),
+                KillLayer,
+                Finish(Dies),
+                Heal,
+                Until(EFFECT, Runs),
+            ],
+            twice,
+        ),
+        killed(
+            "layer killed after recording",
+            vec![
+                Break(1, 1, Fault::HangAfter),
+                Start(EFFECT),
+                Requests(2),
+                Pause(150),
+                KillLayer,
+                Finish(Dies),
+                Heal,
+                Until(EFFECT, Answers),
+                Send(EFFECT, Replays),
+            ],
+            ONCE,
+        ),
+        killed(
+            "layer killed after its answer",
+            vec![
+                Send(EFFECT, Runs),
+                KillLayer,
+                Pause(100),
+                Send(EFFECT, Anything),
+                Until(EFFECT, Replays),
+                Send(EFFECT, Replays),
+            ],
+            ONCE,
+        ),
+        killed(
+            "function killed after its answer",
+            vec![
+                Send(EFFECT, Runs),
+                KillFunction,
+                Pause(100),
+                Send(EFFECT, Anything),
+                Until(EFFECT, Replays),
+                Send(EFFECT, Replays),
+            ],
+            ONCE,
+        ),
     ]
 }
 
@@ -432,7 +767,13 @@ fn outages() -> Vec<Scenario> {
     let down = |name: &str, fault| {
         of(
             format!("store down: {name}"),
-            [Break(0, ALL, fault), Send(EFFECT, Refuses("Unavailable")), Heal, Until(EFFECT, Runs), Send(EFFECT, Replays)],
+            [
+                Break(0, ALL, fault),
+                Send(EFFECT, Refuses("Unavailable")),
+                Heal,
+                Until(EFFECT, Runs),
+                Send(EFFECT, Replays),
+            ],
             ONCE,
         )
         .timeout(20)
@@ -483,4 +824,3 @@ fn faults() -> Vec<Scenario> {
     let record = Fault::ALL.into_iter().map(|fault| at("record", 1, fault));
     claim.chain(record).collect()
 }
-
