@@ -45,8 +45,8 @@ use self::{
 use crate::{servers::Server, site::Kind};
 
 pub use self::{
-    coverage::Coverage, fault::Fault, fault::Medium, fault::When, meaning::Meaning, report::Report,
-    sabotage::Sabotage,
+    coverage::Coverage, fault::Fault, fault::Medium, fault::When, meaning::Meaning, proxy::Proxy,
+    report::Report, sabotage::Sabotage,
 };
 
 /// The runs to make.

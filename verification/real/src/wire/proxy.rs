@@ -12,6 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use hyper::Uri;
 use lambda_idempotency_rehearsal::clock;
 use serde_json::Value;
 use tokio::{
@@ -88,7 +89,7 @@ impl Display for Exchange {
 
 /// The proxy. Dropping it closes its port and cuts its connections.
 #[derive(Debug)]
-pub(crate) struct Proxy {
+pub struct Proxy {
     address: SocketAddr,
     shared: Arc<Shared>,
     accepting: JoinHandle<()>,
@@ -109,6 +110,16 @@ struct Shared {
 }
 
 impl Proxy {
+    /// Listens on a free loopback port, and breaks nothing until it's told to. `attempt` is the timeout of the
+    /// client's attempts.
+    ///
+    /// # Errors
+    ///
+    /// If it can't listen.
+    pub async fn before(server: Uri, attempt: Duration) -> io::Result<Self> {
+        Self::start(Upstream::new(server), BTreeMap::new(), attempt).await
+    }
+
     /// Listens on a free loopback port. Request number n gets the fault that `plan` has for n.
     pub(crate) async fn start(
         upstream: Upstream,
@@ -132,7 +143,8 @@ impl Proxy {
     }
 
     /// The client's endpoint.
-    pub(crate) fn endpoint(&self) -> String {
+    #[must_use]
+    pub fn endpoint(&self) -> String {
         format!("http://{}", self.address)
     }
 
@@ -143,8 +155,24 @@ impl Proxy {
 
     /// Breaks the next `requests` requests.
     pub(crate) fn break_next(&self, requests: usize, fault: Fault) {
-        let next = lock(&self.shared.log).len();
+        self.break_after(0, requests, fault);
+    }
+
+    /// Lets `passing` requests through, then breaks the next `requests` requests.
+    pub fn break_after(&self, passing: usize, requests: usize, fault: Fault) {
+        let next = lock(&self.shared.log).len() + passing;
         lock(&self.shared.plan).extend((next..next + requests).map(|nth| (nth, fault)));
+    }
+
+    /// Lets everything through again.
+    pub fn heal(&self) {
+        lock(&self.shared.plan).clear();
+    }
+
+    /// The meaning of each request that has arrived, in order, and its fault.
+    #[must_use]
+    pub fn arrived(&self) -> Vec<(Meaning, Option<Fault>)> {
+        lock(&self.shared.log).iter().map(|exchange| (exchange.meaning, exchange.fault)).collect()
     }
 
     /// Returns its log, which stays readable when the proxy is elsewhere.
@@ -161,7 +189,7 @@ impl Proxy {
     }
 
     /// Forwards the requests held until now, in their order, even if the proxy is closed.
-    pub(crate) async fn deliver(&self, until: When) {
+    pub async fn deliver(&self, until: When) {
         let due: Vec<_> = {
             let mut held = lock(&self.shared.held);
             let (due, rest) = held.drain(..).partition(|(when, ..)| *when == until);

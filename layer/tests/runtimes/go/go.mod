@@ -1,0 +1,5 @@
+module function-under-test
+
+go 1.26
+
+require github.com/aws/aws-lambda-go v1.55.1

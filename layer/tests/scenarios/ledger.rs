@@ -1,0 +1,49 @@
+//! The functions' effects. Each is one line in a file, which outlives every kill.
+
+use std::{
+    fs::{self, File, Permissions},
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+};
+
+/// The ledger's file.
+#[derive(Clone, Debug)]
+pub(crate) struct Ledger(PathBuf);
+
+impl Ledger {
+    /// Creates an empty one that every user may append to.
+    pub(crate) fn new(file: PathBuf) -> Self {
+        File::create(&file).unwrap();
+        fs::set_permissions(&file, Permissions::from_mode(0o666)).unwrap();
+        Self(file)
+    }
+
+    pub(crate) fn file(&self) -> &Path {
+        &self.0
+    }
+
+    /// How often the function began to run with this key.
+    pub(crate) fn runs(&self, key: &str) -> usize {
+        self.count("run", key)
+    }
+
+    /// How many effects it had under this key.
+    pub(crate) fn effects(&self, key: &str) -> usize {
+        self.count("effect", key)
+    }
+
+    /// The keys of all effects that begin with `prefix`, without it, in the order in which they happened.
+    pub(crate) fn order(&self, prefix: &str) -> Vec<String> {
+        let text = fs::read_to_string(&self.0).unwrap();
+        let keys = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("effect ")?.strip_prefix(prefix)?.split(' ').next());
+        keys.map(str::to_owned).collect()
+    }
+
+    fn count(&self, what: &str, key: &str) -> usize {
+        let beginning = format!("{what} {key} ");
+        let text = fs::read_to_string(&self.0).unwrap();
+        text.lines().filter(|line| line.starts_with(&beginning)).count()
+    }
+}

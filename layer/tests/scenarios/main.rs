@@ -1,0 +1,168 @@
+//! The layer in front of functions that know nothing of it: the official runtime clients of four languages, under
+//! AWS's Runtime Interface Emulator, on a DynamoDB behind a proxy that breaks requests.
+//!
+//! `layer/tests/install` installs the clients, and `scripts/tools` the emulator. Without them, the tests name what's
+//! missing, and fail in CI. The environment narrows the long form: `RUNTIME=python`, `SCENARIO=kill` (a part of
+//! the name), `MODE=managed`.
+
+mod example;
+mod ledger;
+mod play;
+mod report;
+mod runtime;
+mod sandbox;
+mod scenario;
+mod speed;
+mod table;
+mod unpacked;
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use lambda_idempotency_rehearsal::database::Database;
+use tokio::{sync::Semaphore, task::JoinSet};
+
+use crate::{
+    play::{Stage, TABLE},
+    report::Report,
+    runtime::{Runtime, tool},
+    sandbox::Mode,
+    scenario::{Scenario, Step},
+};
+
+/// How many sandboxes or fleets run at a time. Most of a slow scenario's time is waiting.
+const AT_ONCE: usize = 6;
+
+/// Whether an environment variable lets this through.
+fn is_asked(variable: &str, name: &str) -> bool {
+    std::env::var(variable).map_or(true, |part| name.contains(&part))
+}
+
+/// Plays these scenarios with these runtimes in both modes, and reports them. `None` without the emulator.
+async fn play(scenarios: Vec<Scenario>, runtimes: &[Runtime], layer: Option<&str>) -> Option<Report> {
+    tool("aws-lambda-rie")?;
+    let database = Arc::new(Database::embedded().await.unwrap());
+    database.create_idempotency_table(TABLE).await.unwrap();
+    let (turns, mut playing) = (Arc::new(Semaphore::new(AT_ONCE)), JoinSet::new());
+    let modes: Vec<_> =
+        Mode::ALL.into_iter().filter(|mode| is_asked("MODE", mode.name()) && mode.is_possible()).collect();
+    for runtime in runtimes
+        .iter()
+        .copied()
+        .filter(|runtime| is_asked("RUNTIME", runtime.name()) && runtime.is_installed())
+    {
+        for mode in modes.iter().copied() {
+            for group in groups(&scenarios, runtime, mode) {
+                let (turns, database, layer) =
+                    (Arc::clone(&turns), Arc::clone(&database), layer.map(str::to_owned));
+                playing.spawn(async move {
+                    let _turn = turns.acquire().await.unwrap();
+                    let results = play_group(&group, runtime, mode, layer.as_deref(), &database).await;
+                    results
+                        .into_iter()
+                        .map(move |(at, name, result)| (at, name, (runtime, mode), result))
+                        .collect::<Vec<_>>()
+                });
+            }
+        }
+    }
+    let mut report = Report::default();
+    while let Some(played) = playing.join_next().await {
+        for (at, name, column, result) in played.unwrap() {
+            report.add(at, &name, column, result);
+        }
+    }
+    Some(report)
+}
+
+/// Scenarios, by their place in the table, that can share a sandbox: those with the same configuration that
+/// break nothing.
+fn groups(scenarios: &[Scenario], runtime: Runtime, mode: Mode) -> Vec<Vec<(usize, Scenario)>> {
+    let mut groups: BTreeMap<String, Vec<(usize, Scenario)>> = BTreeMap::new();
+    let asked = scenarios
+        .iter()
+        .enumerate()
+        .filter(|(_, scenario)| scenario.only.allows(runtime, mode) && is_asked("SCENARIO", &scenario.name));
+    for (at, scenario) in asked {
+        let is_concurrent =
+            scenario.steps.iter().any(|step| matches!(step, Step::AtOnce(..) | Step::Start(..)));
+        let is_alone = scenario.writes.is_some()
+            || scenario.steps.iter().any(|step| {
+                matches!(step, Step::Break(..) | Step::KillLayer | Step::KillFunction | Step::Restart)
+            });
+        let shared = (scenario.settings, scenario.handler, scenario.timeout, is_concurrent);
+        let name = format!("{shared:?} {}", if is_alone { at } else { usize::MAX });
+        groups.entry(name).or_default().push((at, scenario.clone()));
+    }
+    groups.into_values().collect()
+}
+
+async fn play_group(
+    group: &[(usize, Scenario)],
+    runtime: Runtime,
+    mode: Mode,
+    layer: Option<&str>,
+    database: &Database,
+) -> Vec<(usize, String, Result<(), String>)> {
+    let stage = Stage::start(&group[0].1, runtime, mode, layer, database).await;
+    let mut results = Vec::new();
+    for (at, scenario) in group {
+        let key = format!("{}-{at}{}", runtime.name(), if mode == Mode::OnDemand { "d" } else { "m" });
+        let result = stage.play(scenario, &key).await;
+        if result.is_err() && std::env::var_os("TELL").is_some() {
+            eprintln!(
+                "--- {}, {} {}: {result:?}\n{}",
+                scenario.name,
+                runtime.name(),
+                mode.name(),
+                stage.told()
+            );
+        }
+        results.push((*at, scenario.name.clone(), result));
+    }
+    results
+}
+
+fn expect_all_ok(report: Option<Report>) {
+    let Some(report) = report else { return };
+    println!("\n{}", report.table());
+    assert!(report.plays() > 0, "nothing was played");
+    assert_eq!(report.failures(), 0, "FAILED plays");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn functions_without_the_layer_repeat_effects() {
+    expect_all_ok(play(table::baseline(), &[Runtime::Python, Runtime::Go], None).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "all runtimes; see layer/tests/install"]
+async fn every_runtime_runs_without_the_layer() {
+    expect_all_ok(play(table::baseline(), &Runtime::ALL, None).await);
+}
+
+/// The layer's program, in front of the function's command.
+fn layer() -> String {
+    format!("{} --", env!("CARGO_BIN_EXE_idempotency-extension"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn functions_behind_the_layer_have_one_effect() {
+    let short = table::scenarios().into_iter().filter(|scenario| scenario.is_short).collect();
+    expect_all_ok(play(short, &[Runtime::Python, Runtime::Go], Some(&layer())).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "all runtimes and all scenarios; see layer/tests/install"]
+async fn every_scenario_holds_in_every_runtime() {
+    expect_all_ok(play(table::scenarios(), &Runtime::ALL, Some(&layer())).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a measurement, for a release build of the layer; see layer/scenarios"]
+async fn layer_is_measured_beside_no_layer() {
+    let program =
+        std::env::var("LAYER").unwrap_or_else(|_| env!("CARGO_BIN_EXE_idempotency-extension").into());
+    if tool("aws-lambda-rie").is_some() && Runtime::Go.is_installed() {
+        println!("\n{}", speed::measure(&format!("{program} --")).await);
+    }
+}

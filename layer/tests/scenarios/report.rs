@@ -1,0 +1,70 @@
+//! The table: one row per scenario, one column per runtime and mode.
+
+use std::{collections::BTreeMap, fmt::Write as _};
+
+use crate::{runtime::Runtime, sandbox::Mode};
+
+type Column = (Runtime, Mode);
+
+/// What came of the scenarios.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    /// In the order of the table.
+    rows: Vec<(String, BTreeMap<Column, Result<(), String>>)>,
+}
+
+impl Report {
+    pub(crate) fn add(&mut self, at: usize, name: &str, column: Column, result: Result<(), String>) {
+        if self.rows.len() <= at {
+            self.rows.resize_with(at + 1, Default::default);
+        }
+        self.rows[at].0 = name.into();
+        self.rows[at].1.insert(column, result);
+    }
+
+    pub(crate) fn failures(&self) -> usize {
+        self.rows.iter().flat_map(|(_, cells)| cells.values()).filter(|result| result.is_err()).count()
+    }
+
+    pub(crate) fn plays(&self) -> usize {
+        self.rows.iter().map(|(_, cells)| cells.len()).sum()
+    }
+
+    /// The table, and why each play FAILED.
+    pub(crate) fn table(&self) -> String {
+        let mut columns: Vec<Column> =
+            self.rows.iter().flat_map(|(_, cells)| cells.keys().copied()).collect();
+        columns.sort();
+        columns.dedup();
+        let width = self.rows.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
+        let mut text = format!("{:width$}", "");
+        for (runtime, mode) in &columns {
+            let _ = write!(text, "  {:16}", format!("{} {}", runtime.name(), mode.name()));
+        }
+        text.push('\n');
+        let mut reasons = String::new();
+        for (name, cells) in self.rows.iter().filter(|(_, cells)| !cells.is_empty()) {
+            let _ = write!(text, "{name:width$}");
+            for column in &columns {
+                let cell = match cells.get(column) {
+                    None => "-",
+                    Some(Ok(())) => "ok",
+                    Some(Err(_)) => "FAILED",
+                };
+                let _ = write!(text, "  {cell:16}");
+                if let Some(Err(problem)) = cells.get(column) {
+                    let _ = writeln!(reasons, "{name}, {} {}: {problem}", column.0.name(), column.1.name());
+                }
+            }
+            text.push('\n');
+        }
+        let _ = writeln!(
+            text,
+            "{} scenarios, {} plays, {} FAILED",
+            self.rows.len(),
+            self.plays(),
+            self.failures()
+        );
+        text + &reasons
+    }
+}

@@ -1,0 +1,106 @@
+//! The languages' runtime clients, as `layer/tests/install` installs them.
+
+use std::path::{Path, PathBuf};
+
+/// A language with its official runtime client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Runtime {
+    Python,
+    Node,
+    Java,
+    Go,
+}
+
+/// The property with the unpacked library of Java's client.
+const JNI: &str = "com.amazonaws.services.lambda.runtime.api.client.runtimeapi.NativeClient.JNI";
+
+impl Runtime {
+    pub(crate) const ALL: [Self; 4] = [Self::Python, Self::Node, Self::Java, Self::Go];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Python => "python",
+            Self::Node => "node",
+            Self::Java => "java",
+            Self::Go => "go",
+        }
+    }
+
+    /// Whether its client can stream a response.
+    pub(crate) fn streams(self) -> bool {
+        matches!(self, Self::Node | Self::Go)
+    }
+
+    /// Whether its client asks for several invocations at a time on Managed Instances. Node's does from
+    /// version 4, which needs Node 22.
+    pub(crate) fn is_concurrent(self) -> bool {
+        !matches!(self, Self::Node)
+    }
+
+    /// The type of an error as the client reports it.
+    pub(crate) fn error_type(self, name: &str) -> String {
+        match self {
+            Self::Java => format!("bench.App${name}"),
+            _ => name.into(),
+        }
+    }
+
+    fn folder(self) -> PathBuf {
+        project().join("target/layer-tests").join(self.name())
+    }
+
+    /// Whether it's installed. In CI, that it's missing is a failure.
+    pub(crate) fn is_installed(self) -> bool {
+        let is_installed = self.folder().with_extension("installed").is_file();
+        if !is_installed {
+            let missing = format!(
+                "{0}'s runtime client is missing: run layer/tests/install {0}, and see what it needs",
+                self.name()
+            );
+            assert!(std::env::var_os("CI").is_none(), "{missing}");
+            eprintln!("skipped: {missing}");
+        }
+        is_installed
+    }
+
+    /// The shell command that starts the function, from `handler`, with its environment.
+    pub(crate) fn command(self, handler: &str, layer: &str) -> String {
+        let folder = self.folder();
+        let shown = folder.display();
+        let start = match self {
+            Self::Python => format!("python3 -m awslambdaric app.{handler}"),
+            Self::Node => format!("{shown}/node_modules/.bin/aws-lambda-ric app.{handler}"),
+            Self::Java => format!(
+                "java -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -D{JNI}=$(ls {shown}/jni/*.so) \
+                 -cp '{shown}/classes:{shown}/lib/*' com.amazonaws.services.lambda.runtime.api.client.AWSLambda bench.App::handleRequest"
+            ),
+            Self::Go => format!("{shown}/function"),
+        };
+        // `CODE` is the folder of another function.
+        format!(
+            "cd ${{CODE:-{shown}}} && export _HANDLER=app.{handler} PYTHONPATH={shown} && exec {layer}{start}"
+        )
+    }
+}
+
+/// The project's folder.
+pub(crate) fn project() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().expect("the project's folder")
+}
+
+/// Finds a tool that `scripts/tools` installed, or that was installed already. In CI, that it's missing is a
+/// failure.
+pub(crate) fn tool(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::iter::once(project().join("target/tools/bin"))
+        .chain(std::env::split_paths(&path))
+        .map(|folder| folder.join(name))
+        .find(|tool| tool.is_file());
+    if found.is_none() {
+        let missing =
+            format!("{name} is missing: run scripts/tools, which installs it into the build folder");
+        assert!(std::env::var_os("CI").is_none(), "{missing}");
+        eprintln!("skipped: {missing}");
+    }
+    found
+}

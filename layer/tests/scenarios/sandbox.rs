@@ -1,0 +1,368 @@
+//! A function under AWS's Runtime Interface Emulator, with or without the layer.
+//!
+//! This was written for the emulator in version 1.170.0 of the SAM CLI. On demand, it runs the command that
+//! it's given, one invocation at a time, and kills the process at the deadline. With
+//! `AWS_LAMBDA_MAX_CONCURRENCY` it's Managed Instances: it runs `/var/task/bootstrap` as user 993, takes several
+//! invocations at once, sends now + timeout × 10⁶ as the deadline, and answers at the real one while the handler
+//! runs on. So it gets a mount namespace with a `/var/task` of its own there, which needs root.
+
+use std::{
+    fs::{self, File, Permissions},
+    net::TcpListener,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
+
+use lambda_idempotency_rehearsal::{
+    clock,
+    database::{ACCESS_KEY, REGION},
+};
+use serde_json::Value;
+use tokio::{net::TcpStream, sync::Mutex};
+
+use crate::runtime::{Runtime, tool};
+
+/// How Lambda runs a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Mode {
+    OnDemand,
+    ManagedInstances,
+}
+
+impl Mode {
+    pub(crate) const ALL: [Self; 2] = [Self::OnDemand, Self::ManagedInstances];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::OnDemand => "on demand",
+            Self::ManagedInstances => "managed",
+        }
+    }
+
+    /// Whether the emulator can run in it here.
+    pub(crate) fn is_possible(self) -> bool {
+        self == Self::OnDemand || has_namespaces()
+    }
+}
+
+/// Whether this process can give another one its own mounts. In CI, that it can't is a failure.
+pub(crate) fn has_namespaces() -> bool {
+    let mut unshare = Command::new("unshare");
+    unshare.args(["-m", "mount", "-t", "tmpfs", "tmpfs", "/var"]).stderr(Stdio::null());
+    let is_possible = unshare.status().is_ok_and(|ended| ended.success());
+    if !is_possible {
+        let refused = "aws-lambda-rie needs its own /var/task on Managed Instances, and its own /opt for a layer: run the tests \
+                       as root, where mount namespaces are allowed";
+        assert!(std::env::var_os("CI").is_none(), "{refused}");
+        eprintln!("skipped: {refused}");
+    }
+    is_possible
+}
+
+/// How many concurrent invocations Managed Instances send to a process.
+const AT_ONCE: usize = 8;
+
+/// A file of settings that the function's package has.
+const CONFIG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/scenarios/config.json");
+
+/// The layer's program and its wrapper script.
+const LAYER: &str = env!("CARGO_BIN_EXE_idempotency-extension");
+const WRAPPER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/idempotency-wrapper");
+
+/// Longer than any start takes, even on a slow machine.
+const START_LIMIT: Duration = Duration::from_secs(60);
+
+/// What to start.
+#[derive(Clone, Debug)]
+pub(crate) struct Function {
+    pub(crate) runtime: Runtime,
+    pub(crate) mode: Mode,
+    pub(crate) handler: &'static str,
+    /// The command before the function's: the layer's program, or nothing.
+    pub(crate) layer: String,
+    /// Whether the layer is where Lambda unpacks it: the program in `/opt/extensions`, the wrapper script in `/opt`.
+    pub(crate) is_unpacked: bool,
+    /// The invocation's timeout, in whole seconds.
+    pub(crate) timeout: u64,
+    pub(crate) environment: Vec<(String, String)>,
+}
+
+/// What the emulator answered.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Answer {
+    Payload(Vec<u8>),
+    Error {
+        kind: String,
+        message: String,
+    },
+    TimedOut,
+    /// The process ended.
+    Died(String),
+}
+
+/// One sandbox.
+#[derive(Debug)]
+pub(crate) struct Sandbox {
+    process: Child,
+    folder: PathBuf,
+    url: String,
+    client: reqwest::Client,
+    /// The emulator panics at a second invocation at a time on demand.
+    one_at_a_time: Option<Mutex<()>>,
+}
+
+impl Sandbox {
+    pub(crate) async fn start(function: &Function) -> Self {
+        // Another process can take a port between its choice and the emulator's start.
+        for _ in 0..3 {
+            if let Some(started) = Self::try_start(function).await {
+                return started;
+            }
+        }
+        panic!("aws-lambda-rie ended during each of three starts");
+    }
+
+    async fn try_start(function: &Function) -> Option<Self> {
+        let folder = scratch();
+        let output = folder.join("output");
+        open_to_all(&output);
+        let command = function.runtime.command(function.handler, &function.layer);
+        let bootstrap = folder.join("bootstrap");
+        // The command ends with an `exec`, so that no shell stays between the emulator and the function.
+        let text = format!("#!/bin/sh\nexec >>'{}' 2>&1\n{command}\n", output.display());
+        fs::write(&bootstrap, text).unwrap();
+        fs::set_permissions(&bootstrap, Permissions::from_mode(0o755)).unwrap();
+        let (port, runtime_port) = two_free_ports();
+        let log = File::create(folder.join("log")).unwrap();
+        let process = emulator(function, &bootstrap, port, runtime_port)
+            .envs(environment(function))
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let url = format!("http://127.0.0.1:{port}/2015-03-31/functions/function/invocations");
+        let one_at_a_time = (function.mode == Mode::OnDemand).then(Mutex::default);
+        let mut started = Self { process, folder, url, client: reqwest::Client::new(), one_at_a_time };
+        let end = clock::now_ms() + clock::millis(START_LIMIT);
+        while clock::now_ms() < end {
+            if TcpStream::connect(("127.0.0.1", port)).await.is_ok() {
+                return Some(started);
+            }
+            if started.process.try_wait().unwrap().is_some() {
+                return None;
+            }
+            clock::pause(Duration::from_millis(10)).await;
+        }
+        panic!("aws-lambda-rie doesn't listen after {START_LIMIT:?}: {}", started.log());
+    }
+
+    /// Invokes the function with these headers beside its content type.
+    pub(crate) async fn invoke(&self, event: &[u8], headers: &[(&str, &str)]) -> Answer {
+        let _turn = match &self.one_at_a_time {
+            Some(turn) => Some(turn.lock().await),
+            None => None,
+        };
+        let end = clock::now_ms() + clock::millis(START_LIMIT);
+        loop {
+            let mut request = self.client.post(&self.url).header("content-type", "application/json");
+            for (name, value) in headers {
+                request = request.header(*name, *value);
+            }
+            let answer = match request.body(event.to_vec()).send().await {
+                Ok(response) => answer(&response.bytes().await.unwrap_or_default()),
+                Err(error) => Answer::Died(format!("no answer from the emulator: {error}")),
+            };
+            // Managed Instances answer this when no worker is asking for an invocation.
+            let is_busy = matches!(&answer, Answer::Error { kind, .. } if kind == "Runtime.Unavailable");
+            if !is_busy || clock::now_ms() > end {
+                return answer;
+            }
+            clock::pause(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Sends SIGKILL to the processes that run `program`, below the emulator. Returns how many there were.
+    pub(crate) fn kill(&self, program: &str) -> usize {
+        let below = processes_below(self.process.id());
+        let named = |process: &&u32| {
+            fs::read_link(format!("/proc/{process}/exe"))
+                .is_ok_and(|path| path.file_name().is_some_and(|name| name.to_string_lossy() == program))
+        };
+        let found: Vec<_> = below.iter().filter(named).collect();
+        for process in &found {
+            signal("KILL", **process);
+        }
+        found.len()
+    }
+
+    /// The resident memory of the processes below the emulator that run `program`, in KiB.
+    pub(crate) fn resident(&self, program: &str) -> usize {
+        let of = |process: u32| -> Option<usize> {
+            let path = fs::read_link(format!("/proc/{process}/exe")).ok()?;
+            if path.file_name()?.to_string_lossy() != program {
+                return None;
+            }
+            let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+            status
+                .lines()
+                .find_map(|line| line.strip_prefix("VmRSS:"))?
+                .split_whitespace()
+                .next()?
+                .parse()
+                .ok()
+        };
+        processes_below(self.process.id()).into_iter().filter_map(of).sum()
+    }
+
+    /// Everything that the layer and the function have written.
+    pub(crate) fn output(&self) -> String {
+        fs::read_to_string(self.folder.join("output")).unwrap_or_default()
+    }
+
+    /// The emulator's own log.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.folder.join("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Sandbox {
+    /// Sends SIGTERM, at which the emulator kills the function. The function would outlive a SIGKILL.
+    fn drop(&mut self) {
+        let below = processes_below(self.process.id());
+        signal("TERM", self.process.id());
+        for _ in 0..300 {
+            if !matches!(self.process.try_wait(), Ok(None)) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // It's fine if it has ended.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        for process in below {
+            // A number can be another process's by now, so only one that ran below this emulator is killed.
+            let output = fs::read_link(format!("/proc/{process}/fd/1"));
+            if output.is_ok_and(|file| file == self.folder.join("output")) {
+                signal("KILL", process);
+            }
+        }
+        if std::env::var_os("KEEP").is_none() {
+            let _ = fs::remove_dir_all(&self.folder);
+        }
+    }
+}
+
+/// A new folder for one sandbox, or for what several share.
+pub(crate) fn scratch() -> PathBuf {
+    static USED: AtomicUsize = AtomicUsize::new(0);
+    let number = USED.fetch_add(1, Ordering::SeqCst);
+    let folder =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("layer-{}-{number}", std::process::id()));
+    // An earlier run with the same number may have left one.
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+fn open_to_all(file: &Path) {
+    File::create(file).unwrap();
+    fs::set_permissions(file, Permissions::from_mode(0o666)).unwrap();
+}
+
+fn emulator(function: &Function, bootstrap: &Path, port: u16, runtime_port: u16) -> Command {
+    let program = tool("aws-lambda-rie").expect("aws-lambda-rie").display().to_string();
+    let bootstrap = bootstrap.display();
+    let mut script = String::from("set -e\n");
+    if function.is_unpacked {
+        script += &format!(
+            "mount -t tmpfs tmpfs /opt\nmkdir /opt/extensions\ncp {LAYER} /opt/extensions/idempotency\ncp {WRAPPER} /opt/\n"
+        );
+    }
+    if function.mode == Mode::ManagedInstances {
+        script +=
+            &format!("mount -t tmpfs tmpfs /var\nmkdir /var/task\ncp {bootstrap} {CONFIG} /var/task/\n");
+    }
+    script += &format!(
+        "exec {program} --runtime-interface-emulator-address 127.0.0.1:{port} --runtime-api-address 127.0.0.1:{runtime_port}"
+    );
+    if function.mode == Mode::OnDemand {
+        script += &format!(" {bootstrap}");
+    }
+    let has_mounts = function.is_unpacked || function.mode == Mode::ManagedInstances;
+    let mut command = Command::new(if has_mounts { "unshare" } else { "sh" });
+    command.args(if has_mounts { &["-m", "sh", "-c"][..] } else { &["-c"] }).arg(script);
+    if function.mode == Mode::ManagedInstances {
+        command.env("AWS_LAMBDA_MAX_CONCURRENCY", AT_ONCE.to_string());
+    }
+    // Without the variables of `cargo test`, and those that name a real AWS account.
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if ["CARGO", "AWS_", "IDEMPOTENCY_", "RUST_LOG"].iter().any(|prefix| text.starts_with(prefix)) {
+            command.env_remove(&name);
+        }
+    }
+    command
+}
+
+fn environment(function: &Function) -> Vec<(String, String)> {
+    let ours = [
+        ("AWS_LAMBDA_FUNCTION_NAME", format!("{}-function", function.runtime.name())),
+        ("AWS_LAMBDA_FUNCTION_VERSION", "$LATEST".into()),
+        ("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "256".into()),
+        ("AWS_LAMBDA_FUNCTION_TIMEOUT", function.timeout.to_string()),
+        ("AWS_REGION", REGION.into()),
+        ("AWS_ACCESS_KEY_ID", ACCESS_KEY.into()),
+        ("AWS_SECRET_ACCESS_KEY", ACCESS_KEY.into()),
+        ("AWS_EC2_METADATA_DISABLED", "true".into()),
+    ];
+    let ours = ours.map(|(name, value)| (name.to_owned(), value)).into_iter();
+    ours.chain(function.environment.iter().cloned()).collect()
+}
+
+/// The emulator sends errors as responses, and only their fields identify them.
+fn answer(body: &[u8]) -> Answer {
+    let error: Value = serde_json::from_slice(body).unwrap_or_default();
+    let field = |name: &str| error[name].as_str().unwrap_or_default().to_owned();
+    match (field("errorType").as_str(), field("errorMessage")) {
+        ("", _) if body.starts_with(b"Task timed out after ") => Answer::TimedOut,
+        ("", _) => Answer::Payload(body.to_vec()),
+        ("Sandbox.Timedout", _) => Answer::TimedOut,
+        ("Runtime.ExitError", message) => Answer::Died(message),
+        (kind, message) => Answer::Error { kind: kind.into(), message },
+    }
+}
+
+/// Binds both at once, so that they differ.
+fn two_free_ports() -> (u16, u16) {
+    let (one, other) = (TcpListener::bind("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap());
+    (one.local_addr().unwrap().port(), other.local_addr().unwrap().port())
+}
+
+fn signal(name: &str, process: u32) {
+    // It's fine if the process has ended.
+    let _ = Command::new("sh").arg("-c").arg(format!("kill -{name} {process} 2>/dev/null")).status();
+}
+
+/// The processes that this one has started, directly or not.
+fn processes_below(process: u32) -> Vec<u32> {
+    let mut parents = Vec::new();
+    for entry in fs::read_dir("/proc").unwrap().flatten() {
+        let Ok(number) = entry.file_name().to_string_lossy().parse::<u32>() else { continue };
+        let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        // Behind the name, which can contain anything: the state, then the parent.
+        let parent =
+            stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1)?.parse::<u32>().ok());
+        parents.extend(parent.map(|parent| (number, parent)));
+    }
+    let mut below = vec![process];
+    let mut at = 0;
+    while let Some(&parent) = below.get(at) {
+        below.extend(parents.iter().filter(|(_, of)| *of == parent).map(|(child, _)| *child));
+        at += 1;
+    }
+    below.split_off(1)
+}

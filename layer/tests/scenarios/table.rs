@@ -1,0 +1,826 @@
+//! The scenarios.
+
+use lambda_idempotency_verification_real::wire::{Fault, When};
+use testkit::front_ends::FRONT_ENDS;
+
+use crate::{
+    runtime::Runtime,
+    sandbox::Mode,
+    scenario::{
+        Count::{self, Between, Exactly},
+        Event::{self, Batch, Http, Identified, Padded, Plain, With},
+        Only, Scenario,
+        Source::{DynamoDb, Fifo, Kinesis, Sqs},
+        Step::{
+            self, AtOnce, Break, Deliver, Finish, Heal, KillFunction, KillLayer, Pause, Requests, Restart,
+            Send, Start, Until,
+        },
+        Then::{
+            Answers, Anything, Declines, Dies, Fail, Fails, Refuses, Replays, Responds, RespondsAgain, Runs,
+            RunsWith, Throws, TimesOut,
+        },
+    },
+};
+
+type Settings = &'static [(&'static str, &'static str)];
+
+const BY_ID: Settings = &[("IDEMPOTENCY_KEY", "/id")];
+const HTTP: Settings = &[("IDEMPOTENCY_EVENT", "http"), ("IDEMPOTENCY_KEY", "header")];
+const SQS: Settings = &[("IDEMPOTENCY_EVENT", "sqs"), ("IDEMPOTENCY_KEY", "/id")];
+const ONCE: &[(&str, Count, Count)] = &[("", Exactly(1), Exactly(1))];
+const NEVER: &[(&str, Count, Count)] = &[("", Exactly(0), Exactly(0))];
+
+/// Every request to the store, for longer than any call is retried.
+const ALL: usize = 10_000;
+
+/// A delivery that has one effect.
+const EFFECT: Event = Plain("", "effect");
+
+/// Every scenario.
+pub(crate) fn scenarios() -> Vec<Scenario> {
+    let groups = [runs(), errors(), settings(), payloads(), batches(), http(), kills(), outages(), faults()];
+    groups.into_iter().flatten().collect()
+}
+
+/// One that needs no layer: what the emulator, the client and the function do by themselves.
+pub(crate) fn baseline() -> Vec<Scenario> {
+    vec![
+        of("first run", [Send(EFFECT, Runs)], ONCE),
+        of("duplicate runs again", [Send(EFFECT, Runs), Send(EFFECT, Runs)], &[("", Exactly(2), Exactly(2))]),
+        of("error", [Send(Plain("", "effect error:Declined"), Throws("Declined"))], ONCE),
+        of("exit", [Send(Plain("", "effect exit:3"), Dies)], ONCE).on_demand(),
+        of("kill", [Send(Plain("", "effect kill"), Dies)], ONCE).on_demand(),
+        of("timeout", [Send(Plain("", "effect sleep:6500"), TimesOut)], ONCE).timeout(5),
+        of("6 MB answer", [Send(Plain("", "effect big:5900000"), Runs)], ONCE),
+        of("6 MB event", [Send(Padded("", "effect", 5_900_000), Runs)], ONCE),
+        of("1 MiB error cause", [Send(Plain("", "effect error:Declined:900000"), Throws("Declined"))], ONCE)
+            .except_node_managed(),
+        of("streaming", [Send(Plain("", "effect big:200000"), Runs)], ONCE).streaming(),
+        of("init error", [Send(EFFECT, Fails)], NEVER).with(&[("INIT", "error")]).on_demand(),
+        of("context", [Send(Identified("", "context"), RunsWith("\"tenant\":\"tenant-7\""))], &[])
+            .on_demand(),
+        of("batch", [Send(Batch(Sqs, &[("a", "effect"), ("b", "error:Declined")]), Fail(&["b"]))], &[]),
+        of("HTTP", [Send(Http("http-api", None, "", "effect"), Responds(201))], ONCE),
+    ]
+}
+
+fn of(
+    name: impl Into<String>,
+    steps: impl Into<Vec<Step>>,
+    totals: &[(&'static str, Count, Count)],
+) -> Scenario {
+    Scenario {
+        name: name.into(),
+        settings: BY_ID,
+        handler: "handler",
+        timeout: 20,
+        steps: steps.into(),
+        totals: totals.to_vec(),
+        order: None,
+        requests: None,
+        writes: None,
+        only: Only::default(),
+        is_short: true,
+    }
+}
+
+impl Scenario {
+    fn with(mut self, settings: Settings) -> Self {
+        self.settings = settings;
+        self
+    }
+
+    fn timeout(mut self, seconds: u64) -> Self {
+        self.timeout = seconds;
+        self
+    }
+
+    fn on_demand(mut self) -> Self {
+        self.only.mode = Some(Mode::OnDemand);
+        self
+    }
+
+    fn managed(mut self) -> Self {
+        self.only.mode = Some(Mode::ManagedInstances);
+        self
+    }
+
+    fn streaming(mut self) -> Self {
+        (self.handler, self.only.needs_streaming) = ("stream", true);
+        self
+    }
+
+    /// Where the client asks for several invocations at a time.
+    fn concurrent(mut self) -> Self {
+        self.only.needs_concurrency = true;
+        self
+    }
+
+    /// Where the client reports an error's type as the event names it.
+    fn plain_types(mut self) -> Self {
+        self.only.runtimes = Some(&[Runtime::Python, Runtime::Node, Runtime::Go]);
+        self
+    }
+
+    /// Where the emulator takes the error. On Managed Instances it refuses a body of more than 1 MiB, and Node's client
+    /// has the message in it twice.
+    fn except_node_managed(mut self) -> Self {
+        self.only.except = Some((Runtime::Node, Mode::ManagedInstances));
+        self
+    }
+
+    fn requests(mut self, count: usize) -> Self {
+        self.requests = Some(count);
+        self
+    }
+
+    fn writes(mut self, text: &'static str) -> Self {
+        self.writes = Some(text);
+        self
+    }
+
+    fn order(mut self, keys: &'static [&'static str]) -> Self {
+        self.order = Some(keys);
+        self
+    }
+
+    /// Only in the long form.
+    fn long(mut self) -> Self {
+        self.is_short = false;
+        self
+    }
+}
+
+fn runs() -> Vec<Scenario> {
+    let slow = Plain("", "sleep:400 effect");
+    let other = With("", "effect", r#"{"at":"noon"}"#);
+    vec![
+        of("first run", [Send(EFFECT, Runs)], ONCE).requests(2),
+        of("duplicate", [Send(EFFECT, Runs), Send(EFFECT, Replays), Send(EFFECT, Replays)], ONCE).requests(4),
+        of("another key", [Send(EFFECT, Runs), Send(Plain("-b", "effect"), Runs)], ONCE),
+        of("20 at once", [AtOnce(20, slow.clone()), Send(slow.clone(), Replays)], ONCE),
+        of("20 at once, waiting", [AtOnce(20, slow.clone())], ONCE)
+            .with(&[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_ON_IN_PROGRESS", "wait:15s")]),
+        of(
+            "in progress",
+            [
+                Start(Plain("", "sleep:2500 effect")),
+                Requests(1),
+                Send(Plain("", "sleep:2500 effect"), Refuses("InProgress")),
+                Finish(Runs),
+            ],
+            ONCE,
+        )
+        .concurrent(),
+        of(
+            "mismatch",
+            [Send(EFFECT, Runs), Send(other.clone(), Refuses("Mismatch")), Send(EFFECT, Replays)],
+            ONCE,
+        ),
+        of("compare one field", [Send(EFFECT, Runs), Send(other.clone(), Replays)], ONCE)
+            .with(&[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_COMPARE", "/do")]),
+        of(
+            "key of two fields",
+            [
+                Send(With("", "effect", r#"{"at":"noon"}"#), Runs),
+                Send(With("", "effect", r#"{"at":"night"}"#), Runs),
+                Send(With("", "effect", r#"{"at":"night"}"#), Replays),
+            ],
+            &[("", Exactly(2), Exactly(2))],
+        )
+        .with(&[("IDEMPOTENCY_KEY", "/id,/at")]),
+        of("key by JMESPath", [Send(EFFECT, Runs), Send(EFFECT, Replays)], ONCE)
+            .with(&[("IDEMPOTENCY_KEY", "jmespath:[id, do]")]),
+    ]
+}
+
+fn errors() -> Vec<Scenario> {
+    let once = |steps| Plain("", steps);
+    vec![
+        of(
+            "error, retried",
+            [
+                Send(once("first-error:Unavailable effect"), Throws("Unavailable")),
+                Send(once("first-error:Unavailable effect"), Runs),
+                Send(once("first-error:Unavailable effect"), Replays),
+            ],
+            &[("", Exactly(2), Exactly(1))],
+        ),
+        of(
+            "error, recorded",
+            [
+                Send(once("effect error:Declined"), Throws("Declined")),
+                Send(once("effect error:Declined"), Throws("Declined")),
+            ],
+            ONCE,
+        )
+        .with(&[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_ON_ERROR", "record")]),
+        of(
+            "error, recorded by type",
+            [
+                Send(once("effect error:Declined"), Throws("Declined")),
+                Send(once("effect error:Declined"), Throws("Declined")),
+            ],
+            ONCE,
+        )
+        .with(&[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_ON_ERROR", "record:Declined,Refused")])
+        .plain_types(),
+        of(
+            "error of another type",
+            [
+                Send(once("first-error:Unavailable effect"), Throws("Unavailable")),
+                Send(once("first-error:Unavailable effect"), Runs),
+            ],
+            &[("", Exactly(2), Exactly(1))],
+        )
+        .with(&[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_ON_ERROR", "record:Declined,Refused")])
+        .plain_types(),
+        of(
+            "error, released by type",
+            [
+                Send(once("first-error:Unavailable effect"), Throws("Unavailable")),
+                Send(once("first-error:Unavailable effect"), Runs),
+            ],
+            &[("", Exactly(2), Exactly(1))],
+        )
+        .with(&[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_ON_ERROR", "release:Unavailable")])
+        .plain_types(),
+        of(
+            "1 MiB error cause",
+            [
+                Send(once("effect error:Declined:900000"), Throws("Declined")),
+                Send(once("effect error:Declined:900000"), Throws("Declined")),
+            ],
+            &[("", Exactly(2), Exactly(2))],
+        )
+        .except_node_managed(),
+        of("init error", [Send(EFFECT, Fails)], NEVER)
+            .with(&[("IDEMPOTENCY_KEY", "/id"), ("INIT", "error")])
+            .requests(0)
+            .on_demand(),
+        of("exit during init", [Send(EFFECT, Fails)], NEVER)
+            .with(&[("IDEMPOTENCY_KEY", "/id"), ("INIT", "exit")])
+            .requests(0)
+            .on_demand(),
+        of(
+            "timeout",
+            [Send(once("first-sleep:6500 effect"), TimesOut), Until(once("first-sleep:6500 effect"), Runs)],
+            &[("", Exactly(2), Exactly(1))],
+        )
+        .timeout(5)
+        .on_demand(),
+        of(
+            "late response",
+            [
+                Send(once("effect sleep:6500"), TimesOut),
+                Pause(2500),
+                Restart,
+                Send(once("effect sleep:6500"), Answers),
+            ],
+            ONCE,
+        )
+        .timeout(5)
+        .managed(),
+    ]
+}
+
+fn settings() -> Vec<Scenario> {
+    let config: Settings = &[
+        ("IDEMPOTENCY_CONFIG", "config.json"),
+        ("LAMBDA_TASK_ROOT", concat!(env!("CARGO_MANIFEST_DIR"), "/tests/scenarios")),
+    ];
+    vec![
+        of("no key, refused", [Send(EFFECT, Refuses("MissingKey"))], NEVER)
+            .with(&[("IDEMPOTENCY_KEY", "/order"), ("IDEMPOTENCY_ON_MISSING_KEY", "refuse")]),
+        of("no key, by default", [Send(EFFECT, Refuses("MissingKey"))], NEVER)
+            .with(&[("IDEMPOTENCY_KEY", "/order")]),
+        of("no key, passed on", [Send(EFFECT, Runs), Send(EFFECT, Runs)], &[("", Exactly(2), Exactly(2))])
+            .with(&[("IDEMPOTENCY_KEY", "/order"), ("IDEMPOTENCY_ON_MISSING_KEY", "pass")])
+            .requests(0),
+        of("mode off", [Send(EFFECT, Runs), Send(EFFECT, Runs)], &[("", Exactly(2), Exactly(2))])
+            .with(&[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_MODE", "off")])
+            .requests(0),
+        of("settings in a file", [Send(EFFECT, Runs), Send(EFFECT, Replays)], ONCE).with(config),
+        of("invalid key setting", [Send(EFFECT, Fails)], NEVER)
+            .with(&[("IDEMPOTENCY_KEY", "id")])
+            .writes("IDEMPOTENCY_KEY: `id` isn't valid")
+            .on_demand(),
+        of("unknown setting", [Send(EFFECT, Fails)], NEVER)
+            .with(&[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_KEYS", "/id")])
+            .writes("IDEMPOTENCY_KEYS isn't a setting")
+            .on_demand(),
+        of("no table", [Send(EFFECT, Fails)], NEVER)
+            .with(&[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_TABLE", "")])
+            .writes("IDEMPOTENCY_TABLE or IDEMPOTENCY_STORE")
+            .on_demand(),
+        of(
+            "claim in the event",
+            [
+                Send(Plain("", "first-error:Unavailable effect see:claim"), Throws("Unavailable")),
+                Send(Plain("", "first-error:Unavailable effect see:claim"), RunsWith("\"see\":{")),
+            ],
+            &[("", Exactly(2), Exactly(1))],
+        )
+        .with(&[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_CLAIM_FIELD", "claim")]),
+        of(
+            "claim in the client context",
+            [
+                Send(Identified("", "context"), RunsWith("\"shop\":\"north\"")),
+                Send(Identified("", "context"), Replays),
+            ],
+            &[("", Exactly(1), Exactly(0))],
+        )
+        .with(&[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_CLAIM_FIELD", "context:claim")])
+        .on_demand(),
+        of(
+            "at most once, killed",
+            [
+                Send(Plain("", "effect first-kill"), Dies),
+                Until(Plain("", "effect first-kill"), Refuses("OutcomeUnknown")),
+            ],
+            ONCE,
+        )
+        .with(&[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_EXECUTION", "at-most-once")])
+        .timeout(5)
+        .on_demand(),
+    ]
+}
+
+fn payloads() -> Vec<Scenario> {
+    let large = Plain("", "effect big:5900000");
+    let padded = Padded("", "effect", 5_900_000);
+    let both = Padded("", "effect big:5900000", 5_900_000);
+    let streamed = |steps| Plain("", steps);
+    let streaming: Settings = &[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_STREAMING", "true")];
+    vec![
+        of("6 MB answer", [Send(large.clone(), Runs), Send(large, Replays)], ONCE).long(),
+        of("6 MB event", [Send(padded.clone(), Runs), Send(padded, Replays)], ONCE).long(),
+        of(
+            "answer too large to keep",
+            [
+                Send(Plain("", "effect big:5000"), Runs),
+                Send(Plain("", "effect big:5000"), Refuses("NotRetained")),
+            ],
+            ONCE,
+        )
+        .with(&[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_MAX_RESPONSE", "1024")]),
+        of("6 MB each way", [Send(both.clone(), Runs), Send(both, Replays)], ONCE),
+        of(
+            "tenant and client context",
+            [Send(Identified("", "context"), RunsWith("\"tenant\":\"tenant-7\""))],
+            &[],
+        )
+        .on_demand(),
+        of(
+            "client context",
+            [Send(Identified("", "context"), RunsWith("\"client\":{\"shop\":\"north\"}"))],
+            &[],
+        )
+        .on_demand(),
+        of("Cognito identity", [Send(Identified("", "context"), RunsWith("\"identity\":\"person-9\""))], &[])
+            .on_demand(),
+        of("deadline", [Send(Identified("", "context"), RunsWith("\"has_time_left\":true"))], &[])
+            .on_demand(),
+        of("streaming", [Send(streamed("effect"), Runs), Send(streamed("effect"), Replays)], ONCE)
+            .with(streaming)
+            .streaming(),
+        of(
+            "streaming 200 kB",
+            [Send(streamed("effect big:200000"), Runs), Send(streamed("effect big:200000"), Replays)],
+            ONCE,
+        )
+        .with(streaming)
+        .streaming(),
+        of(
+            "streaming, too large to keep",
+            [
+                Send(streamed("effect big:200000"), Runs),
+                Send(streamed("effect big:200000"), Refuses("NotRetained")),
+            ],
+            ONCE,
+        )
+        .with(&[
+            ("IDEMPOTENCY_KEY", "/id"),
+            ("IDEMPOTENCY_STREAMING", "true"),
+            ("IDEMPOTENCY_MAX_RESPONSE", "4096"),
+        ])
+        .streaming(),
+        of(
+            "streaming, switched off",
+            [Send(streamed("effect big:200000"), Runs), Send(streamed("effect big:200000"), Replays)],
+            ONCE,
+        )
+        .streaming(),
+        of(
+            "streaming, error first",
+            [
+                Send(streamed("first-error:Unavailable effect"), Anything),
+                Send(streamed("first-error:Unavailable effect"), Runs),
+            ],
+            &[("", Exactly(2), Exactly(1))],
+        )
+        .with(streaming)
+        .streaming(),
+    ]
+}
+
+fn batches() -> Vec<Scenario> {
+    let abc: &[(&str, &str)] = &[("a", "effect"), ("b", "first-error:Unavailable effect"), ("c", "effect")];
+    let each = |runs_of_b| {
+        [("a", Exactly(1), Exactly(1)), ("b", Exactly(runs_of_b), Exactly(1)), ("c", Exactly(1), Exactly(1))]
+    };
+    vec![
+        of(
+            "SQS batch",
+            [
+                Send(Batch(Sqs, &[("a", "effect"), ("b", "effect")]), Fail(&[])),
+                Send(Batch(Sqs, &[("a", "effect"), ("b", "effect")]), Fail(&[])),
+            ],
+            &[("a", Exactly(1), Exactly(1)), ("b", Exactly(1), Exactly(1))],
+        )
+        .with(SQS),
+        of(
+            "SQS batch with a failure",
+            [Send(Batch(Sqs, abc), Fail(&["b"])), Send(Batch(Sqs, abc), Fail(&[]))],
+            &each(2),
+        )
+        .with(SQS),
+        of(
+            "SQS duplicates in a batch",
+            [Send(Batch(Sqs, &[("a", "effect"), ("a~2", "effect"), ("b", "effect")]), Fail(&[]))],
+            &[("a", Exactly(1), Exactly(1)), ("b", Exactly(1), Exactly(1))],
+        )
+        .with(SQS),
+        of(
+            "SQS by message id",
+            [
+                Send(Batch(Sqs, &[("a", "effect"), ("b", "effect")]), Fail(&[])),
+                Send(Batch(Sqs, &[("b", "effect"), ("c", "effect")]), Fail(&[])),
+            ],
+            &each(1),
+        )
+        .with(&[("IDEMPOTENCY_EVENT", "sqs"), ("IDEMPOTENCY_KEY", "sqs")]),
+        of(
+            "FIFO order",
+            [Send(Batch(Fifo, abc), Fail(&["b", "c"])), Send(Batch(Fifo, &abc[1..]), Fail(&[]))],
+            &each(2),
+        )
+        .with(&[("IDEMPOTENCY_EVENT", "fifo"), ("IDEMPOTENCY_KEY", "/id")])
+        .order(&["a", "b", "c"]),
+        of(
+            "FIFO, each",
+            [Send(Batch(Fifo, abc), Fail(&["b", "c"])), Send(Batch(Fifo, &abc[1..]), Fail(&[]))],
+            &each(2),
+        )
+        .with(&[
+            ("IDEMPOTENCY_EVENT", "fifo"),
+            ("IDEMPOTENCY_KEY", "/id"),
+            ("IDEMPOTENCY_BATCH", "each"),
+            ("WHOLE", "1"),
+        ])
+        .order(&["a", "b", "c"]),
+        of("SQS, each", [Send(Batch(Sqs, abc), Fail(&["b"])), Send(Batch(Sqs, abc), Fail(&[]))], &each(2))
+            .with(&[
+                ("IDEMPOTENCY_EVENT", "sqs"),
+                ("IDEMPOTENCY_KEY", "/id"),
+                ("IDEMPOTENCY_BATCH", "each"),
+                ("WHOLE", "1"),
+            ]),
+        of(
+            "SQS without a key",
+            [Send(Batch(Sqs, &[("a", "effect")]), Fail(&["a"]))],
+            &[("a", Exactly(0), Exactly(0))],
+        )
+        .with(&[("IDEMPOTENCY_EVENT", "sqs"), ("IDEMPOTENCY_KEY", "/order")]),
+        of(
+            "Kinesis batch",
+            [
+                Send(Batch(Kinesis, &[("a", "effect"), ("b", "effect")]), Fail(&[])),
+                Send(Batch(Kinesis, &[("a", "effect"), ("b", "effect")]), Fail(&[])),
+            ],
+            &[("a", Exactly(1), Exactly(1)), ("b", Exactly(1), Exactly(1))],
+        )
+        .with(&[("IDEMPOTENCY_EVENT", "kinesis"), ("IDEMPOTENCY_KEY", "kinesis")]),
+        of(
+            "Kinesis batch with a failure",
+            [Send(Batch(Kinesis, abc), Anything), Send(Batch(Kinesis, abc), Fail(&[]))],
+            &each(2),
+        )
+        .with(&[("IDEMPOTENCY_EVENT", "kinesis"), ("IDEMPOTENCY_KEY", "/id")])
+        .order(&["a", "b", "c"]),
+        of(
+            "DynamoDB, each",
+            [Send(Batch(DynamoDb, abc), Anything), Send(Batch(DynamoDb, abc), Fail(&[]))],
+            &each(2),
+        )
+        .with(&[
+            ("IDEMPOTENCY_EVENT", "dynamodb"),
+            ("IDEMPOTENCY_KEY", "dynamodb"),
+            ("IDEMPOTENCY_BATCH", "each"),
+            ("WHOLE", "1"),
+        ])
+        .order(&["a", "b", "c"]),
+        of(
+            "SQS, all fail, as an error",
+            [
+                Send(Batch(Sqs, &[("a", "first-error:Unavailable effect")]), Fails),
+                Send(Batch(Sqs, &[("a", "first-error:Unavailable effect")]), Fail(&[])),
+            ],
+            &[("a", Exactly(2), Exactly(1))],
+        )
+        .with(&[
+            ("IDEMPOTENCY_EVENT", "sqs"),
+            ("IDEMPOTENCY_KEY", "/id"),
+            ("IDEMPOTENCY_BATCH_ANSWER", "fail"),
+        ]),
+        of(
+            "Kinesis by a field",
+            [
+                Send(Batch(Kinesis, &[("a", "effect"), ("b", "effect")]), Fail(&[])),
+                Send(Batch(Kinesis, &[("a", "effect"), ("b", "effect")]), Fail(&[])),
+            ],
+            &[("a", Exactly(1), Exactly(1)), ("b", Exactly(1), Exactly(1))],
+        )
+        .with(&[("IDEMPOTENCY_EVENT", "kinesis"), ("IDEMPOTENCY_KEY", "/id")]),
+        of(
+            "DynamoDB batch",
+            [
+                Send(Batch(DynamoDb, &[("a", "effect"), ("b", "effect")]), Fail(&[])),
+                Send(Batch(DynamoDb, &[("a", "effect"), ("b", "effect")]), Fail(&[])),
+            ],
+            &[("a", Exactly(1), Exactly(1)), ("b", Exactly(1), Exactly(1))],
+        )
+        .with(&[("IDEMPOTENCY_EVENT", "dynamodb"), ("IDEMPOTENCY_KEY", "dynamodb")]),
+    ]
+}
+
+fn http() -> Vec<Scenario> {
+    FRONT_ENDS.into_iter().flat_map(http_at).collect()
+}
+
+/// The HTTP contract at one front end.
+fn http_at(at: &'static str) -> Vec<Scenario> {
+    let post = |steps| Http(at, Some("KEY"), "", steps);
+    let refused: Settings = &[
+        ("IDEMPOTENCY_EVENT", "http"),
+        ("IDEMPOTENCY_KEY", "header"),
+        ("IDEMPOTENCY_ON_MISSING_KEY", "refuse"),
+    ];
+    let passed: Settings = &[
+        ("IDEMPOTENCY_EVENT", "http"),
+        ("IDEMPOTENCY_KEY", "header"),
+        ("IDEMPOTENCY_ON_MISSING_KEY", "pass"),
+    ];
+    let slow = post("sleep:2500 effect");
+    let all = vec![
+        of(
+            format!("{at}: replay"),
+            [Send(post("effect"), Responds(201)), Send(post("effect"), RespondsAgain(201))],
+            ONCE,
+        )
+        .with(HTTP),
+        of(
+            format!("{at}: text"),
+            [Send(post("effect text"), Responds(201)), Send(post("effect text"), RespondsAgain(201))],
+            ONCE,
+        )
+        .with(HTTP),
+        of(
+            format!("{at}: 402 is recorded"),
+            [
+                Send(post("effect status:402"), Responds(402)),
+                Send(post("effect status:402"), RespondsAgain(402)),
+            ],
+            ONCE,
+        )
+        .with(HTTP)
+        .long(),
+        of(
+            format!("{at}: 503 is retried"),
+            [
+                Send(post("first-status:503 effect"), Responds(503)),
+                Send(post("first-status:503 effect"), Responds(201)),
+            ],
+            &[("", Exactly(2), Exactly(2))],
+        )
+        .with(HTTP),
+        of(format!("{at}: no key, 400"), [Send(Http(at, None, "", "effect"), Declines(400, ""))], NEVER)
+            .with(refused),
+        of(format!("{at}: no key, passed on"), [Send(Http(at, None, "", "effect"), Responds(201))], ONCE)
+            .with(passed)
+            .long(),
+        of(
+            format!("{at}: malformed key, 400"),
+            [Send(Http(at, Some("a b"), "", "effect"), Declines(400, ""))],
+            NEVER,
+        )
+        .with(HTTP),
+        of(
+            format!("{at}: other body, 422"),
+            [Send(post("effect"), Responds(201)), Send(post("effect effect"), Declines(422, ""))],
+            ONCE,
+        )
+        .with(HTTP),
+        of(
+            format!("{at}: in progress, 409"),
+            [
+                Start(slow.clone()),
+                Requests(1),
+                Send(slow.clone(), Declines(409, "retry-after")),
+                Finish(Responds(201)),
+                Send(slow, RespondsAgain(201)),
+            ],
+            ONCE,
+        )
+        .with(HTTP)
+        .concurrent(),
+        of(
+            format!("{at}: store down, 503"),
+            [
+                Break(0, ALL, Fault::ErrorBefore),
+                Send(post("effect"), Declines(503, "retry-after")),
+                Heal,
+                Send(post("effect"), Responds(201)),
+            ],
+            ONCE,
+        )
+        .with(HTTP)
+        .timeout(12),
+    ];
+    // The short form has one front end whole, and of the others the replay.
+    let keep = |scenario: Scenario| {
+        if at == "http-api" || scenario.name.ends_with("replay") { scenario } else { scenario.long() }
+    };
+    all.into_iter().map(keep).collect()
+}
+
+/// Killed at eight points, on both sides. The lease ends 4 s after the deadline.
+fn kills() -> Vec<Scenario> {
+    let slow = || Plain("", "effect sleep:1500");
+    let twice: &[(&str, Count, Count)] = &[("", Exactly(2), Exactly(2))];
+    let killed = |name: &str, steps: Vec<Step>, totals| of(name, steps, totals).timeout(5).on_demand();
+    vec![
+        killed(
+            "layer killed before the claim",
+            vec![
+                Break(0, 1, Fault::HangBefore),
+                Start(EFFECT),
+                Requests(1),
+                KillLayer,
+                Finish(Dies),
+                Heal,
+                Until(EFFECT, Runs),
+                Send(EFFECT, Replays),
+            ],
+            ONCE,
+        ),
+        killed(
+            "layer killed after the claim",
+            vec![
+                Break(0, 1, Fault::HangAfter),
+                Start(EFFECT),
+                Requests(1),
+                Pause(150),
+                KillLayer,
+                Finish(Dies),
+                Heal,
+                Until(EFFECT, Runs),
+            ],
+            ONCE,
+        ),
+        killed(
+            "function killed before the effect",
+            vec![Send(Plain("", "first-kill effect"), Dies), Until(Plain("", "first-kill effect"), Runs)],
+            &[("", Exactly(2), Exactly(1))],
+        ),
+        killed(
+            "function killed after the effect",
+            vec![Send(Plain("", "effect first-kill"), Dies), Until(Plain("", "effect first-kill"), Runs)],
+            twice,
+        ),
+        killed(
+            "function killed from outside",
+            vec![Start(slow()), Pause(700), KillFunction, Finish(Dies), Until(slow(), Runs)],
+            twice,
+        ),
+        killed(
+            "layer killed after the effect",
+            vec![Start(slow()), Requests(1), Pause(900), KillLayer, Finish(Dies), Until(slow(), Runs)],
+            twice,
+        ),
+        killed(
+            "layer killed before recording",
+            vec![
+                Break(1, 1, Fault::HangBefore),
+                Start(EFFECT),
+                Requests(2),
+                KillLayer,
+                Finish(Dies),
+                Heal,
+                Until(EFFECT, Runs),
+            ],
+            twice,
+        ),
+        killed(
+            "layer killed after recording",
+            vec![
+                Break(1, 1, Fault::HangAfter),
+                Start(EFFECT),
+                Requests(2),
+                Pause(150),
+                KillLayer,
+                Finish(Dies),
+                Heal,
+                Until(EFFECT, Answers),
+                Send(EFFECT, Replays),
+            ],
+            ONCE,
+        ),
+        killed(
+            "layer killed after its answer",
+            vec![
+                Send(EFFECT, Runs),
+                KillLayer,
+                Pause(100),
+                Send(EFFECT, Anything),
+                Until(EFFECT, Replays),
+                Send(EFFECT, Replays),
+            ],
+            ONCE,
+        ),
+        killed(
+            "function killed after its answer",
+            vec![
+                Send(EFFECT, Runs),
+                KillFunction,
+                Pause(100),
+                Send(EFFECT, Anything),
+                Until(EFFECT, Replays),
+                Send(EFFECT, Replays),
+            ],
+            ONCE,
+        ),
+    ]
+}
+
+fn outages() -> Vec<Scenario> {
+    let down = |name: &str, fault| {
+        of(
+            format!("store down: {name}"),
+            [
+                Break(0, ALL, fault),
+                Send(EFFECT, Refuses("Unavailable")),
+                Heal,
+                Until(EFFECT, Runs),
+                Send(EFFECT, Replays),
+            ],
+            ONCE,
+        )
+        .timeout(20)
+    };
+    let recording = |name: &str, fault| {
+        of(
+            format!("store down while recording: {name}"),
+            [Break(1, ALL, fault), Send(EFFECT, Runs), Heal, Until(EFFECT, Answers), Send(EFFECT, Replays)],
+            &[("", Between(1, 2), Between(1, 2))],
+        )
+        .timeout(5)
+        .on_demand()
+    };
+    vec![
+        down("refused", Fault::CutBefore).timeout(5).on_demand(),
+        down("500", Fault::ErrorBefore),
+        down("throttled", Fault::Throttle),
+        down("silent", Fault::HangBefore).timeout(5).on_demand(),
+        of("store down, passed on", [Break(0, ALL, Fault::ErrorBefore), Send(EFFECT, Runs)], ONCE)
+            .with(&[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_ON_STORE_FAILURE", "pass")])
+            .timeout(6)
+            .on_demand(),
+        recording("refused", Fault::CutBefore),
+        recording("500", Fault::ErrorBefore).long(),
+        recording("throttled", Fault::Throttle).long(),
+        recording("silent", Fault::HangBefore).long(),
+    ]
+}
+
+/// Each fault of the wire once, at the claim and at the recording.
+fn faults() -> Vec<Scenario> {
+    let at = |place: &str, passing, fault: Fault| {
+        let steps = vec![
+            Break(passing, 1, fault),
+            Send(EFFECT, Anything),
+            Heal,
+            Deliver(When::AfterAnswer),
+            Until(EFFECT, Answers),
+            Deliver(When::AfterRedelivery),
+            Send(EFFECT, Replays),
+        ];
+        let short = matches!(fault, Fault::CutAfter | Fault::Throttle | Fault::Late(When::Soon));
+        // With a broken answer to the claim, the layer may refuse; whatever it did, one run must be recorded.
+        let scenario = of(format!("{place}: {fault}"), steps, ONCE).timeout(8).on_demand();
+        if short { scenario } else { scenario.long() }
+    };
+    let claim = Fault::ALL.into_iter().map(|fault| at("claim", 0, fault));
+    let record = Fault::ALL.into_iter().map(|fault| at("record", 1, fault));
+    claim.chain(record).collect()
+}
