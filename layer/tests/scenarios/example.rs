@@ -36,8 +36,15 @@ async fn deliver(function: &str, runtime: Runtime, folder: &str, events: &[&str]
         ("CODE".into(), project().join("layer/example").join(folder).display().to_string()),
     ]);
     let layer = format!("{}/layer/idempotency-wrapper ", project().display());
-    let function =
-        Function { runtime, mode: Mode::OnDemand, handler: "handler", layer, timeout: 20, environment };
+    let function = Function {
+        runtime,
+        mode: Mode::OnDemand,
+        handler: "handler",
+        layer,
+        is_unpacked: false,
+        timeout: 20,
+        environment,
+    };
     let sandbox = Sandbox::start(&function).await;
     let mut answers = Vec::new();
     for event in events {

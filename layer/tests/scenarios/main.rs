@@ -14,6 +14,7 @@ mod sandbox;
 mod scenario;
 mod speed;
 mod table;
+mod unpacked;
 
 use std::{collections::BTreeMap, sync::Arc};
 

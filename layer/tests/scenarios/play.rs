@@ -76,6 +76,7 @@ impl Stage {
             mode,
             handler: scenario.handler,
             layer: layer.map(|layer| format!("{layer} ")).unwrap_or_default(),
+            is_unpacked: false,
             timeout: scenario.timeout,
             environment,
         };

@@ -42,19 +42,24 @@ impl Mode {
         }
     }
 
-    /// Whether the emulator can run in it here. In CI, that it can't is a failure.
+    /// Whether the emulator can run in it here.
     pub(crate) fn is_possible(self) -> bool {
-        let mut unshare = Command::new("unshare");
-        unshare.args(["-m", "mount", "-t", "tmpfs", "tmpfs", "/var"]).stderr(Stdio::null());
-        if self == Self::OnDemand || unshare.status().is_ok_and(|ended| ended.success()) {
-            return true;
-        }
-        let refused = "in its Managed Instances mode, aws-lambda-rie needs a /var/task of its own: run the tests as root, \
-                       where mount namespaces are allowed";
+        self == Self::OnDemand || has_namespaces()
+    }
+}
+
+/// Whether this process can give another one its own mounts. In CI, that it can't is a failure.
+pub(crate) fn has_namespaces() -> bool {
+    let mut unshare = Command::new("unshare");
+    unshare.args(["-m", "mount", "-t", "tmpfs", "tmpfs", "/var"]).stderr(Stdio::null());
+    let is_possible = unshare.status().is_ok_and(|ended| ended.success());
+    if !is_possible {
+        let refused = "aws-lambda-rie needs its own /var/task on Managed Instances, and its own /opt for a layer: run the tests \
+                       as root, where mount namespaces are allowed";
         assert!(std::env::var_os("CI").is_none(), "{refused}");
         eprintln!("skipped: {refused}");
-        false
     }
+    is_possible
 }
 
 /// How many concurrent invocations Managed Instances send to a process.
@@ -62,6 +67,10 @@ const AT_ONCE: usize = 8;
 
 /// A file of settings that the function's package has.
 const CONFIG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/scenarios/config.json");
+
+/// The layer's program and its wrapper script.
+const LAYER: &str = env!("CARGO_BIN_EXE_idempotency-extension");
+const WRAPPER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/idempotency-wrapper");
 
 /// Longer than any start takes, even on a slow machine.
 const START_LIMIT: Duration = Duration::from_secs(60);
@@ -74,6 +83,8 @@ pub(crate) struct Function {
     pub(crate) handler: &'static str,
     /// The command before the function's: the layer's program, or nothing.
     pub(crate) layer: String,
+    /// Whether the layer is where Lambda unpacks it: the program in `/opt/extensions`, the wrapper script in `/opt`.
+    pub(crate) is_unpacked: bool,
     /// The invocation's timeout, in whole seconds.
     pub(crate) timeout: u64,
     pub(crate) environment: Vec<(String, String)>,
@@ -126,7 +137,7 @@ impl Sandbox {
         fs::set_permissions(&bootstrap, Permissions::from_mode(0o755)).unwrap();
         let (port, runtime_port) = two_free_ports();
         let log = File::create(folder.join("log")).unwrap();
-        let process = emulator(function.mode, &bootstrap, port, runtime_port)
+        let process = emulator(function, &bootstrap, port, runtime_port)
             .envs(environment(function))
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
@@ -262,26 +273,31 @@ fn open_to_all(file: &Path) {
     fs::set_permissions(file, Permissions::from_mode(0o666)).unwrap();
 }
 
-fn emulator(mode: Mode, bootstrap: &Path, port: u16, runtime_port: u16) -> Command {
-    let program = tool("aws-lambda-rie").expect("aws-lambda-rie");
-    let addresses = format!(
-        "--runtime-interface-emulator-address 127.0.0.1:{port} --runtime-api-address 127.0.0.1:{runtime_port}"
+fn emulator(function: &Function, bootstrap: &Path, port: u16, runtime_port: u16) -> Command {
+    let program = tool("aws-lambda-rie").expect("aws-lambda-rie").display().to_string();
+    let bootstrap = bootstrap.display();
+    let mut script = String::from("set -e\n");
+    if function.is_unpacked {
+        script += &format!(
+            "mount -t tmpfs tmpfs /opt\nmkdir /opt/extensions\ncp {LAYER} /opt/extensions/idempotency\ncp {WRAPPER} /opt/\n"
+        );
+    }
+    if function.mode == Mode::ManagedInstances {
+        script +=
+            &format!("mount -t tmpfs tmpfs /var\nmkdir /var/task\ncp {bootstrap} {CONFIG} /var/task/\n");
+    }
+    script += &format!(
+        "exec {program} --runtime-interface-emulator-address 127.0.0.1:{port} --runtime-api-address 127.0.0.1:{runtime_port}"
     );
-    let (program, bootstrap) = (program.display().to_string(), bootstrap.display().to_string());
-    let mut command = match mode {
-        Mode::OnDemand => Command::new("sh"),
-        Mode::ManagedInstances => {
-            let mut command = Command::new("unshare");
-            command.args(["-m", "sh"]).env("AWS_LAMBDA_MAX_CONCURRENCY", AT_ONCE.to_string());
-            command
-        }
-    };
-    command.arg("-c").arg(match mode {
-        Mode::OnDemand => format!("exec {program} {addresses} {bootstrap}"),
-        Mode::ManagedInstances => format!(
-            "mount -t tmpfs tmpfs /var && mkdir /var/task && cp {bootstrap} {CONFIG} /var/task/ && exec {program} {addresses}"
-        ),
-    });
+    if function.mode == Mode::OnDemand {
+        script += &format!(" {bootstrap}");
+    }
+    let has_mounts = function.is_unpacked || function.mode == Mode::ManagedInstances;
+    let mut command = Command::new(if has_mounts { "unshare" } else { "sh" });
+    command.args(if has_mounts { &["-m", "sh", "-c"][..] } else { &["-c"] }).arg(script);
+    if function.mode == Mode::ManagedInstances {
+        command.env("AWS_LAMBDA_MAX_CONCURRENCY", AT_ONCE.to_string());
+    }
     // Without the variables of `cargo test`, and those that name a real AWS account.
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();

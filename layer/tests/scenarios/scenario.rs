@@ -172,6 +172,10 @@ impl Event {
             Self::Identified(..) => &[
                 ("x-amz-client-context", "eyJjdXN0b20iOnsic2hvcCI6Im5vcnRoIn19"),
                 ("x-amz-tenant-id", "tenant-7"),
+                (
+                    "x-amz-cognito-identity",
+                    r#"{"cognitoIdentityId":"person-9","cognitoIdentityPoolId":"pool"}"#,
+                ),
             ],
             _ => &[],
         }

@@ -54,6 +54,7 @@ pub(crate) async fn measure(layer: &str) -> String {
             mode: Mode::OnDemand,
             handler: "handler",
             layer,
+            is_unpacked: false,
             timeout: 20,
             environment,
         }

@@ -353,8 +353,17 @@ fn payloads() -> Vec<Scenario> {
     let streamed = |steps| Plain("", steps);
     let streaming: Settings = &[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_STREAMING", "true")];
     vec![
-        of("6 MB answer", [Send(large.clone(), Runs), Send(large, Replays)], ONCE),
-        of("6 MB event", [Send(padded.clone(), Runs), Send(padded, Replays)], ONCE),
+        of("6 MB answer", [Send(large.clone(), Runs), Send(large, Replays)], ONCE).long(),
+        of("6 MB event", [Send(padded.clone(), Runs), Send(padded, Replays)], ONCE).long(),
+        of(
+            "answer too large to keep",
+            [
+                Send(Plain("", "effect big:5000"), Runs),
+                Send(Plain("", "effect big:5000"), Refuses("NotRetained")),
+            ],
+            ONCE,
+        )
+        .with(&[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_MAX_RESPONSE", "1024")]),
         of("6 MB each way", [Send(both.clone(), Runs), Send(both, Replays)], ONCE),
         of(
             "tenant and client context",
@@ -368,6 +377,8 @@ fn payloads() -> Vec<Scenario> {
             &[],
         )
         .on_demand(),
+        of("Cognito identity", [Send(Identified("", "context"), RunsWith("\"identity\":\"person-9\""))], &[])
+            .on_demand(),
         of("deadline", [Send(Identified("", "context"), RunsWith("\"has_time_left\":true"))], &[])
             .on_demand(),
         of("streaming", [Send(streamed("effect"), Runs), Send(streamed("effect"), Replays)], ONCE)
@@ -379,6 +390,26 @@ fn payloads() -> Vec<Scenario> {
             ONCE,
         )
         .with(streaming)
+        .streaming(),
+        of(
+            "streaming, too large to keep",
+            [
+                Send(streamed("effect big:200000"), Runs),
+                Send(streamed("effect big:200000"), Refuses("NotRetained")),
+            ],
+            ONCE,
+        )
+        .with(&[
+            ("IDEMPOTENCY_KEY", "/id"),
+            ("IDEMPOTENCY_STREAMING", "true"),
+            ("IDEMPOTENCY_MAX_RESPONSE", "4096"),
+        ])
+        .streaming(),
+        of(
+            "streaming, switched off",
+            [Send(streamed("effect big:200000"), Runs), Send(streamed("effect big:200000"), Replays)],
+            ONCE,
+        )
         .streaming(),
         of(
             "streaming, error first",
@@ -470,6 +501,38 @@ fn batches() -> Vec<Scenario> {
             &[("a", Exactly(1), Exactly(1)), ("b", Exactly(1), Exactly(1))],
         )
         .with(&[("IDEMPOTENCY_EVENT", "kinesis"), ("IDEMPOTENCY_KEY", "kinesis")]),
+        of(
+            "Kinesis batch with a failure",
+            [Send(Batch(Kinesis, abc), Anything), Send(Batch(Kinesis, abc), Fail(&[]))],
+            &each(2),
+        )
+        .with(&[("IDEMPOTENCY_EVENT", "kinesis"), ("IDEMPOTENCY_KEY", "/id")])
+        .order(&["a", "b", "c"]),
+        of(
+            "DynamoDB, each",
+            [Send(Batch(DynamoDb, abc), Anything), Send(Batch(DynamoDb, abc), Fail(&[]))],
+            &each(2),
+        )
+        .with(&[
+            ("IDEMPOTENCY_EVENT", "dynamodb"),
+            ("IDEMPOTENCY_KEY", "dynamodb"),
+            ("IDEMPOTENCY_BATCH", "each"),
+            ("WHOLE", "1"),
+        ])
+        .order(&["a", "b", "c"]),
+        of(
+            "SQS, all fail, as an error",
+            [
+                Send(Batch(Sqs, &[("a", "first-error:Unavailable effect")]), Fails),
+                Send(Batch(Sqs, &[("a", "first-error:Unavailable effect")]), Fail(&[])),
+            ],
+            &[("a", Exactly(2), Exactly(1))],
+        )
+        .with(&[
+            ("IDEMPOTENCY_EVENT", "sqs"),
+            ("IDEMPOTENCY_KEY", "/id"),
+            ("IDEMPOTENCY_BATCH_ANSWER", "fail"),
+        ]),
         of(
             "Kinesis by a field",
             [
