@@ -12,7 +12,10 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
-use lambda_idempotency::Idempotency;
+use lambda_idempotency::{
+    Idempotency,
+    time::{Clock as _, SystemClock},
+};
 use tokio::sync::oneshot;
 
 use crate::{

@@ -5,6 +5,13 @@
 //! missing, and fail in CI. The environment narrows the long form: `RUNTIME=python`, `SCENARIO=kill` (a part of
 //! the name), `MODE=managed`.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "a test fails by a panic, and shows its table"
+)]
+
 mod example;
 mod ledger;
 mod play;
