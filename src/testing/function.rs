@@ -264,6 +264,19 @@ fn contains(whole: &Value, part: &Value) -> bool {
     }
 }
 
+/// The text with each long hexadecimal number cut after six digits.
+fn without_digests(text: &str) -> String {
+    let mut short = String::new();
+    for part in text.split_inclusive(|c: char| !c.is_ascii_hexdigit()) {
+        let digits = part.trim_end_matches(|c: char| !c.is_ascii_hexdigit());
+        match digits.get(..6).filter(|_| digits.len() > 32) {
+            Some(first) => short.push_str(&format!("{first}…{}", &part[digits.len()..])),
+            None => short.push_str(part),
+        }
+    }
+    short
+}
+
 /// The HTTP layer's code for an error.
 const fn code_of(kind: ErrorKind) -> &'static str {
     match kind {
@@ -289,6 +302,7 @@ impl fmt::Display for Answer {
             (Ok(_), Some(status)) => format!("{status} {}", self.body()),
             (Ok(json), None) => json.clone(),
         };
+        let text = without_digests(&text);
         let mut line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(120).collect();
         if text.chars().count() > 120 {
             line.push('…');

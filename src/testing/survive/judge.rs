@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, fmt};
 
 use super::play::Played;
+use crate::error::ErrorKind::Mismatch;
 use crate::testing::{
     fault::Fault,
     ledger::count,
@@ -188,12 +189,14 @@ pub(super) fn judge(played: &Played, expected: &Expected, seed: u64) -> Vec<Find
         );
         add(Mistake::RetryRefused, format!("every retry is refused: {how}"), advice_for_refused(played));
     }
-    if let Some(refused) =
-        played.to_duplicate.as_ref().filter(|answer| !answer.is_whole() && !is_at_most_once)
-    {
+    // No fault explains a mismatch.
+    let mismatched =
+        played.answers.iter().map(|(_, answer)| answer).find(|answer| answer.is_refused_as(Mismatch));
+    let for_good = played.to_duplicate.as_ref().filter(|answer| !answer.is_whole() && !is_at_most_once);
+    if let Some(refused) = mismatched.or(for_good) {
         add(
             Mistake::RetryRefused,
-            format!("the operation is done, but a retry got {refused}"),
+            format!("a retry of the same operation got {refused}"),
             "A retry must have the key and the compared fields of the first request. `key_of` lists what changes them."
                 .to_owned(),
         );
