@@ -55,10 +55,10 @@
 //! operation, whatever goes wrong. Then it plays schedules, each in a fresh world: one fault at each point that the
 //! first delivery reached, followed by a duplicate to the same process, to another one, at once or after the lease;
 //! then pairs of faults, drawn from the schedule's number, which is its seed. Each operation is delivered until it's
-//! done, as its source would, and once more after that. At last come other operations: the sample's own, and the same
-//! event with each field changed.
+//! done, as its source would, and once more after that. Then it plays other operations:
+//! the sample's own, and the same event with each field changed.
 //!
-//! It compares effects and answers only, and knows nothing of what they mean:
+//! It compares effects and answers only, and has no rule about their meaning:
 //!
 //! | found | when |
 //! |---|---|
@@ -66,7 +66,7 @@
 //! | [`Mistake::Missing`] | the operation was answered as done, and an effect is missing |
 //! | [`Mistake::AfterAnswer`] | an effect happened after the answer, when Lambda may freeze the process |
 //! | [`Mistake::AnswersDiffer`] | two recorded answers to one operation differ; a replay may have more fields |
-//! | [`Mistake::RetryRefused`] | retries are refused for good |
+//! | [`Mistake::RetryRefused`] | every retry is refused |
 //! | [`Mistake::Shared`] | two operations share an outcome, or two steps of one share a key |
 //! | [`Mistake::OtherRefused`] | another operation is refused |
 //! | [`Mistake::ConflictAccepted`] | the same key with another content is accepted |

@@ -152,7 +152,7 @@ fn encoded(value: &impl Serialize) -> Result<String, Refusal> {
     serde_json::to_string(value).map_err(|error| Refusal::new("Answer", error.to_string()))
 }
 
-/// What a function answered to one delivery.
+/// A function's answer to one delivery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     outcome: Result<String, Refusal>,
@@ -240,7 +240,7 @@ impl Answer {
         serde_json::from_str(self.outcome.as_ref().ok()?).ok()
     }
 
-    /// What two answers to one operation must have in common. A replay may have more fields.
+    /// Whether both can be answers to one operation. A replay may have more fields.
     pub(super) fn is_replay_of(&self, first: &Self) -> bool {
         if self.is_http {
             let whole =

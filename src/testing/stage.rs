@@ -128,7 +128,7 @@ impl Stage {
             How::Held(_) => return how,
         };
         let mut state = self.world.state();
-        // A fault that kills has already been told.
+        // The fault that kills is already in the story.
         if !matches!(state.trace.last(), Some(Told::Fault { fault: Fault::Die, .. })) {
             state.trace.push(Told::Ended { delivery, how: told });
         }

@@ -1,4 +1,4 @@
-//! What has happened, told for people.
+//! The story of a test, line by line.
 
 use super::{
     point::Call,

@@ -145,7 +145,7 @@ fn points_of(played: &Played) -> Vec<Point> {
     played.deliveries.first().map(|delivery| delivery.reached.clone()).unwrap_or_default()
 }
 
-/// What [`survive`] found.
+/// The result of [`survive`].
 #[derive(Clone, Debug)]
 #[must_use = "assert that it's empty"]
 pub struct Report {

@@ -59,11 +59,11 @@ impl Mistake {
 pub struct Finding {
     /// Its kind.
     pub mistake: Mistake,
-    /// What's wrong, in one line.
+    /// The mistake, in one line.
     pub what: String,
-    /// What to do about it.
+    /// The advice, in a sentence or two.
     pub advice: String,
-    /// What happened, line by line.
+    /// The story, line by line.
     pub story: Vec<String>,
     /// The schedule that shows it, for [`Survival::seed`](super::Survival::seed).
     pub seed: u64,
@@ -88,7 +88,7 @@ pub(super) struct Expected {
 }
 
 impl Expected {
-    /// What two undisturbed deliveries in two worlds have in common.
+    /// The effects that two undisturbed deliveries in two worlds have in common.
     pub(super) fn of(one: &Played, another: &Played) -> Self {
         let exact = counts(&one.effects, true);
         let has_details = exact == counts(&another.effects, true);
@@ -96,7 +96,7 @@ impl Expected {
         Self { counts, has_details }
     }
 
-    /// What both do together.
+    /// The effects of both together.
     pub(super) fn and(&self, other: &Self) -> Self {
         let has_details = self.has_details && other.has_details;
         let mut sum = Self { counts: BTreeMap::new(), has_details };
