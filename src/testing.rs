@@ -94,6 +94,8 @@ mod sources;
 mod stage;
 mod store;
 mod story;
+#[cfg(feature = "proptest")]
+pub mod strategies;
 mod survive;
 mod world;
 

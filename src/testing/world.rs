@@ -76,7 +76,7 @@ pub(super) struct Delivered {
     /// The keys that it has asked for.
     pub(super) keys: Vec<StoredKey>,
     /// The keys that it holds.
-    holds: BTreeSet<StoredKey>,
+    pub(super) holds: BTreeSet<StoredKey>,
     /// The keys whose outcome it has recorded.
     pub(super) recorded: BTreeSet<StoredKey>,
     /// Whether it has claimed a key, or recorded an outcome without one.

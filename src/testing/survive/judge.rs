@@ -3,9 +3,10 @@
 use std::{collections::BTreeMap, fmt};
 
 use super::play::Played;
-use crate::error::ErrorKind::Mismatch;
+use crate::error::ErrorKind::{InProgress, Mismatch};
 use crate::testing::{
     fault::Fault,
+    function::Answer,
     ledger::count,
     point::{Call, Point},
     story,
@@ -189,6 +190,14 @@ pub(super) fn judge(played: &Played, expected: &Expected, seed: u64) -> Vec<Find
         );
         add(Mistake::RetryRefused, format!("every retry is refused: {how}"), advice_for_refused(played));
     }
+    if let Some(answer) = left_behind(played) {
+        add(
+            Mistake::RetryRefused,
+            format!("a failed delivery left its claim behind, so every retry is refused until its lease ends: {answer}"),
+            "Release the claim on every way out: `claim.release()` before each `?`, or use `run`, which does it."
+                .to_owned(),
+        );
+    }
     // No fault explains a mismatch.
     let mismatched =
         played.answers.iter().map(|(_, answer)| answer).find(|answer| answer.is_refused_as(Mismatch));
@@ -224,6 +233,28 @@ pub(super) fn judge(played: &Played, expected: &Expected, seed: u64) -> Vec<Find
         }
     }
     found
+}
+
+/// The answer of a delivery that held its claim to the end, although only a remote system failed.
+fn left_behind(played: &Played) -> Option<&Answer> {
+    let is_of_effect = |of: usize| {
+        let mut faults = played.trace.iter().filter_map(|told| match told {
+            Told::Fault { delivery, point, fault, .. } if *delivery == of => Some((*point, *fault)),
+            _ => None,
+        });
+        faults.all(|(point, fault)| {
+            matches!(point, Point::BeforeEffect | Point::AfterEffect)
+                && matches!(fault, Fault::Throttle | Fault::LoseAnswer)
+        })
+    };
+    // A handler that was cut off may still have had its effect, so its claim stays.
+    let is_cut_off = |answer: &Answer| answer.is_refused_as(InProgress);
+    let mut answers = played.answers.iter().filter(|(_, answer)| !answer.is_whole() && !is_cut_off(answer));
+    let left = answers.find(|(of, _)| {
+        let delivery = &played.deliveries[*of];
+        !delivery.holds.is_empty() && !delivery.is_at_most_once && is_of_effect(*of)
+    });
+    left.map(|(_, answer)| answer)
 }
 
 /// A baseline's own mistakes.
