@@ -1,5 +1,6 @@
 //! Steps 5 and 6: processes that are killed, or frozen past their leases, between claim and completion.
 
+use lambda_idempotency::testing::{self as crash_points, Call};
 use serde_json::Value;
 
 use super::first_status;
@@ -14,6 +15,9 @@ use crate::{
     wire::{Hold, Meaning},
 };
 
+/// Where a completion, or the transaction with it, is about to be sent.
+const AT_COMPLETION: crash_points::Point = crash_points::Point::Before(Call::Complete);
+
 /// The table's text if the request to hold never came.
 const NOT_HELD: &str = "(not interrupted in time)";
 
@@ -24,7 +28,7 @@ pub(super) struct Point {
     name: &'static str,
     stage: &'static str,
     form: Form,
-    held: Meaning,
+    held: crash_points::Point,
     at: &'static str,
     /// Whether the payment was made before.
     paid: bool,
@@ -36,7 +40,7 @@ pub(super) const KILLED_AT_COMMIT: Point = Point {
     name: "killed before its transaction",
     stage: "killed-at-commit",
     form: Form::Transaction,
-    held: Meaning::Settle,
+    held: AT_COMPLETION,
     at: "none: SIGKILL at its transaction",
     paid: false,
 };
@@ -51,7 +55,7 @@ pub(super) fn points(world: &World) -> Vec<Point> {
             name,
             stage: "killed",
             form: Form::Handler,
-            held: Meaning::Settle,
+            held: AT_COMPLETION,
             at: completion,
             paid: false,
         }];
@@ -62,7 +66,7 @@ pub(super) fn points(world: &World) -> Vec<Point> {
             name: "killed before its effect",
             stage: "killed-before",
             form: Form::Handler,
-            held: Meaning::Payment,
+            held: crash_points::Point::BeforeEffect,
             at: "none: SIGKILL at its payment",
             paid: false,
         },
@@ -71,7 +75,7 @@ pub(super) fn points(world: &World) -> Vec<Point> {
             name: "killed after its effect",
             stage: "killed-after",
             form: Form::Handler,
-            held: Meaning::Settle,
+            held: AT_COMPLETION,
             at: completion,
             paid: true,
         },
@@ -170,7 +174,7 @@ pub(super) const FROZEN_AT_COMMIT: Point = Point {
     name: "frozen at its transaction",
     stage: "frozen-at-commit",
     form: Form::Transaction,
-    held: Meaning::Settle,
+    held: AT_COMPLETION,
     at: "none: SIGSTOP at its transaction",
     paid: false,
 };
@@ -182,7 +186,7 @@ pub(super) fn freezes(world: &World) -> Vec<Point> {
         name: "frozen at its completion",
         stage: "frozen-after",
         form: Form::Handler,
-        held: Meaning::Settle,
+        held: AT_COMPLETION,
         at: "none: SIGSTOP at its completion",
         paid: true,
     };
@@ -194,7 +198,7 @@ pub(super) fn freezes(world: &World) -> Vec<Point> {
         name: "frozen in its handler",
         stage: "frozen-before",
         form: Form::Handler,
-        held: Meaning::Payment,
+        held: crash_points::Point::BeforeEffect,
         at: "none: SIGSTOP at its payment",
         paid: false,
     };
@@ -256,7 +260,7 @@ impl Frozen<'_> {
         let late = sandbox.answer_within(&mut delivery, ORDINARY_LIMIT).await;
         let measured = stage.since(&mark).await?;
         // A handler that returns right after the thaw is too fast to be cut off.
-        let is_cut_off = point.held != Meaning::Settle && late.is_in_progress();
+        let is_cut_off = point.held != AT_COMPLETION && late.is_in_progress();
         let mut verdict = match is_cut_off {
             true => cut_off(&late, &measured),
             false => fenced(&successor, &late, &measured),
