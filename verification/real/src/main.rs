@@ -7,14 +7,7 @@ use std::process::ExitCode;
 use lambda_idempotency_rehearsal::problem::Result;
 use lambda_idempotency_verification_real::{
     agreement::{self, Numbers},
-    crash::{
-        self,
-        backend::Backend,
-        form::Form,
-        kills,
-        point::{Point, of_form},
-        scenario,
-    },
+    crash::{self, backend::Backend, form::Form, kills, point::of_form, scenario},
     deadlines, outages,
     servers::VARIABLE,
     site::Kind,
