@@ -43,7 +43,10 @@ pub mod http;
 mod identity;
 pub mod keys;
 
+use std::sync::Arc;
+
 use lambda_runtime::{Context, Diagnostic};
+use serde_json::value::RawValue;
 
 use crate::{
     error::{Error, RunError},
@@ -51,10 +54,12 @@ use crate::{
     fingerprint::FingerprintBuilder,
     idempotency::Idempotency,
     invocation::Invocation,
+    key::Key,
+    key_fields::KeyFields,
     observe, selector,
     time::Timestamp,
 };
-use event::{EventKey, EventLayer, IntoKey};
+use event::{EventLayer, IntoKey};
 #[cfg(feature = "http")]
 use http::HttpLayer;
 
@@ -81,16 +86,12 @@ impl Idempotency {
     /// repeats](crate::lambda::event#whats-compared), and otherwise the whole event as it was sent, including
     /// unknown fields and exact numbers. The layered service takes raw JSON and returns raw
     /// JSON, so a replay is the recorded response byte for byte.
-    pub fn events<T, F, K>(&self, key: F) -> EventLayer<T, F>
-    where
-        F: Fn(&T) -> K,
-        K: IntoKey,
-    {
-        EventLayer::new(self, key)
+    pub fn events<T, K: IntoKey>(&self, key: impl Fn(&T) -> K + Send + Sync + 'static) -> EventLayer<T> {
+        EventLayer::new(self, Arc::new(move |event, _, _| key(event).into_key()))
     }
 
-    /// Like [`events`](Self::events), but with a key that isn't a closure: fields of the event's JSON, or a key
-    /// from [`keys`] for one of AWS's own sources.
+    /// Like [`events`](Self::events), but with fields of the event's JSON as the key: your own, or those from
+    /// [`keys`] for one of AWS's own sources, which also know the fields that must match.
     ///
     /// ```
     /// use lambda_idempotency::{Idempotency, KeyFields};
@@ -102,11 +103,28 @@ impl Idempotency {
     /// }
     ///
     /// let idempotency = Idempotency::builder(MemoryStore::new()).function("orders").build()?;
-    /// let layer = idempotency.events_by::<Order, _>(KeyFields::new(["/customer", "/order/number"])?);
+    /// let layer = idempotency.events_by::<Order>(KeyFields::new(["/customer", "/order/number"])?);
     /// # Ok::<(), lambda_idempotency::Error>(())
     /// ```
-    pub fn events_by<T, F: EventKey<T>>(&self, key: F) -> EventLayer<T, F> {
-        EventLayer::new(self, key)
+    pub fn events_by<T>(&self, key: KeyFields) -> EventLayer<T> {
+        let compared = key.compared().map(<[_]>::to_vec);
+        let key = move |_: &T, raw: &RawValue, _: &Context| key.key_of(raw.get().as_bytes());
+        EventLayer::new(self, Arc::new(key)).comparing(compared)
+    }
+
+    /// Like [`events`](Self::events), but with the invocation's request id as the key, which Lambda's own retries of
+    /// an asynchronous invoke share.
+    ///
+    /// A caller who can choose the request id chooses the key. Lambda accepts a caller's id
+    /// ([aws-lambda-dotnet#2508](https://github.com/aws/aws-lambda-dotnet/pull/2508)), so anyone with permission to
+    /// invoke the function can get another request's recorded response by repeating its id and payload, or block a
+    /// request by using its id first. If callers don't trust each other, take a key from the payload, and put the
+    /// caller's identity into it.
+    pub fn events_by_request_id<T>(&self) -> EventLayer<T> {
+        let key = |_: &T, _: &RawValue, context: &Context| {
+            (!context.request_id.is_empty()).then(|| Key::new(&context.request_id)).transpose()
+        };
+        EventLayer::new(self, Arc::new(key))
     }
 
     pub(crate) fn entered(&self, context: &Context) -> Invocation {
@@ -118,6 +136,14 @@ impl Idempotency {
         }
         invocation
     }
+}
+
+/// An idempotent handler: the service `S` behind a layer of this library,
+/// [`EventLayer`](event::EventLayer) or [`HttpLayer`](crate::Idempotency::http).
+#[derive(Clone, Debug)]
+pub struct Idempotent<S, L> {
+    inner: S,
+    layer: L,
 }
 
 /// Takes the service that was polled ready, which is the one to call, and leaves a clone in its place.

@@ -81,6 +81,7 @@ mod error;
 mod failure;
 mod fingerprint;
 mod finite;
+mod format;
 mod future;
 mod invocation;
 mod key;

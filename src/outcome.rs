@@ -4,13 +4,14 @@
 use std::{
     fmt,
     io::{Read, Write as _},
+    sync::Arc,
 };
 
 use bytes::Bytes;
 use flate2::{Compression, read::DeflateDecoder, write::DeflateEncoder};
 use sha2::{Digest, Sha256};
 
-use crate::key::Hex;
+use crate::{format::is_format_name, key::Hex};
 
 /// Compressing less than this can't lower the bill: DynamoDB counts whole kilobytes ("Read/write capacity",
 /// DynamoDB developer guide).
@@ -33,8 +34,14 @@ pub struct StoredResponse {
     pub encoding: Encoding,
     /// The response's length in bytes, which bounds what decoding may produce.
     pub length: u64,
-    /// The SHA-256 of the response itself, not of the kept bytes.
+    /// The SHA-256 of the response itself. For an encrypted response, it's that of the kept bytes: a digest of the
+    /// plaintext would let a reader of the table check guesses.
     pub sha256: [u8; 32],
+    /// What else a reader must know, as a text that a store keeps as it is: `format=NAME` for a
+    /// [`Format`](crate::store::Format) other than JSON, and `key=ID` for the key that a
+    /// [`Cipher`](crate::store::Cipher) encrypted the kept bytes with, joined by `;`. `None` for neither. An `Arc<String>`, which is
+    /// small, since a record is part of many futures.
+    pub labels: Option<Arc<String>>,
     /// Where the kept bytes are.
     pub place: Place,
 }
@@ -55,6 +62,43 @@ pub enum Place {
     Inline(Bytes),
     /// In this many chunks beside the record: see [`ResponseChunks`](crate::store::ResponseChunks).
     Chunks(u32),
+}
+
+/// The labels of a stored response.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Labels<'a> {
+    pub(crate) format: Option<&'a str>,
+    pub(crate) key_id: Option<&'a str>,
+}
+
+impl<'a> Labels<'a> {
+    /// Parses only texts that [`text`](Self::text) makes.
+    pub(crate) fn parse(text: &'a str) -> Option<Self> {
+        let (format, key_id) = match (text.strip_prefix("format="), text.strip_prefix("key=")) {
+            // A key's id may contain anything that's visible, a format's name not.
+            (Some(rest), _) => match rest.split_once(";key=") {
+                Some((format, key_id)) => (Some(format), Some(key_id)),
+                None => (Some(rest), None),
+            },
+            (None, Some(key_id)) => (None, Some(key_id)),
+            (None, None) => return None,
+        };
+        let is_valid = format.is_none_or(is_format_name) && key_id.is_none_or(is_key_id);
+        is_valid.then_some(Self { format, key_id })
+    }
+
+    fn text(&self) -> String {
+        match (self.format, self.key_id) {
+            (Some(format), Some(key_id)) => format!("format={format};key={key_id}"),
+            (Some(format), None) => format!("format={format}"),
+            (None, key_id) => format!("key={}", key_id.unwrap_or_default()),
+        }
+    }
+}
+
+/// Whether a key's id can be stored: 1 to 512 visible ASCII characters. An ARN of KMS has under 100.
+pub(crate) fn is_key_id(id: &str) -> bool {
+    (1..=512).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
 /// The stored bytes aren't the response that was recorded.
@@ -79,7 +123,29 @@ impl StoredResponse {
             Some(compressed) => (Encoding::Deflate, compressed),
             None => (Encoding::Identity, response),
         };
-        Self { encoding, length, sha256, place: Place::Inline(kept) }
+        Self { encoding, length, sha256, labels: None, place: Place::Inline(kept) }
+    }
+
+    /// Adds the name of the response's format. Called before [`encrypted`](Self::encrypted).
+    pub(crate) fn in_format(self, name: &str) -> Self {
+        Self { labels: Some(Labels { format: Some(name), key_id: None }.text().into()), ..self }
+    }
+
+    /// Replaces the kept bytes by `ciphertext`, which is encrypted with the key `key_id`.
+    pub(crate) fn encrypted(self, key_id: &str, ciphertext: Bytes) -> Self {
+        let sha256 = Sha256::digest(&ciphertext).into();
+        let format = self.labels().ok().and_then(|labels| labels.format);
+        let labels = Some(Labels { format, key_id: Some(key_id) }.text().into());
+        Self { sha256, labels, place: Place::Inline(ciphertext), ..self }
+    }
+
+    /// # Errors
+    ///
+    /// [`Damaged`] for a label that this version doesn't know: the bytes aren't what they seem to be.
+    pub(crate) fn labels(&self) -> Result<Labels<'_>, Damaged> {
+        let text = self.labels.as_ref().map(|labels| labels.as_str());
+        text.map_or(Some(Labels::default()), Labels::parse)
+            .ok_or(Damaged("the stored response has a label that this version can't read"))
     }
 
     /// Returns the same response, noting that its kept bytes are in `count` chunks, which the caller has written.
@@ -88,26 +154,51 @@ impl StoredResponse {
         Self { place: Place::Chunks(count), ..self }
     }
 
-    /// Whether it's the kept form of `response`.
-    pub(crate) fn is_of(&self, response: &[u8]) -> bool {
-        self.length == response.len() as u64 && self.sha256 == <[u8; 32]>::from(Sha256::digest(response))
+    /// Whether it's the kept form of `response`. `None` if it's encrypted, since its digest is the ciphertext's.
+    pub(crate) fn is_of(&self, response: &[u8]) -> Option<bool> {
+        let is_plain = self.labels().is_ok_and(|labels| labels.key_id.is_none());
+        is_plain.then(|| self.length == response.len() as u64 && self.check_digest(response).is_ok())
     }
 
     /// Decodes `kept` into the response.
     ///
     /// # Errors
     ///
-    /// [`Damaged`] if the bytes don't decode to the recorded length and digest.
+    /// [`Damaged`] if the bytes don't decode to the recorded length and digest, or are encrypted.
     pub fn decode(&self, kept: &Bytes) -> Result<Bytes, Damaged> {
+        if self.labels()?.key_id.is_some() {
+            return Err(Damaged("the stored response is encrypted"));
+        }
+        let response = self.decoded(kept)?;
+        self.check_digest(&response)?;
+        Ok(response)
+    }
+
+    /// Checks the ciphertext of an encrypted response.
+    ///
+    /// # Errors
+    ///
+    /// [`Damaged`] if it isn't the recorded one.
+    pub(crate) fn check_digest(&self, bytes: &[u8]) -> Result<(), Damaged> {
+        if <[u8; 32]>::from(Sha256::digest(bytes)) == self.sha256 {
+            Ok(())
+        } else {
+            Err(Damaged("the stored response doesn't match its digest"))
+        }
+    }
+
+    /// Decodes `kept`, which isn't encrypted or is decrypted, without a look at the digest.
+    ///
+    /// # Errors
+    ///
+    /// [`Damaged`] if the bytes don't decode to the recorded length.
+    pub(crate) fn decoded(&self, kept: &Bytes) -> Result<Bytes, Damaged> {
         let response = match self.encoding {
             Encoding::Identity => kept.clone(),
             Encoding::Deflate => decompressed(kept, self.length)?,
         };
         if response.len() as u64 != self.length {
             return Err(Damaged("the stored response's length doesn't match the record"));
-        }
-        if <[u8; 32]>::from(Sha256::digest(&response)) != self.sha256 {
-            return Err(Damaged("the stored response doesn't match its digest"));
         }
         Ok(response)
     }
@@ -124,6 +215,7 @@ impl fmt::Debug for StoredResponse {
             .field("encoding", &self.encoding)
             .field("length", &self.length)
             .field("sha256", &format_args!("{}…", Hex(&self.sha256[..4])))
+            .field("labels", &self.labels)
             .field("inline_bytes", &kept)
             .field("chunks", &chunks)
             .finish()
@@ -218,6 +310,39 @@ mod tests {
         let lying = StoredResponse { length: 10, ..bomb.clone() };
         assert_eq!(decompressed(&kept(&bomb), 10).unwrap().len(), 11);
         assert!(lying.decode(&kept(&bomb)).is_err());
+    }
+
+    #[test]
+    fn labels_round_trip() {
+        for (format, key_id, text) in [
+            (Some("cbor"), None, "format=cbor"),
+            (None, Some("arn:aws:kms:eu-west-1:1:key/a;key=b"), "key=arn:aws:kms:eu-west-1:1:key/a;key=b"),
+            (Some("a.b-1"), Some("k1"), "format=a.b-1;key=k1"),
+        ] {
+            let labels = Labels { format, key_id };
+            assert_eq!((labels.text().as_str(), Labels::parse(text)), (text, Some(labels)));
+        }
+    }
+
+    #[test]
+    fn unknown_labels_are_damage() {
+        let long = format!("key={}", "k".repeat(513));
+        for text in [
+            "",
+            "x",
+            "codec=x",
+            "format=",
+            "format=CBOR",
+            "format=a;format=b",
+            "key=",
+            "key=a b",
+            "format=a;key=",
+            &long,
+        ] {
+            let stored =
+                StoredResponse { labels: Some(Arc::new(text.into())), ..StoredResponse::new("{}".into()) };
+            assert!(stored.labels().is_err() && stored.decode(&kept(&stored)).is_err(), "{text}");
+        }
     }
 
     #[test]

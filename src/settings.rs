@@ -61,16 +61,6 @@ pub enum OnStoreFailure {
     RunUnprotected,
 }
 
-/// How to handle a delivery without an idempotency key.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum MissingKey {
-    /// Refuse with [`ErrorKind::MissingKey`]; the handler doesn't run.
-    #[default]
-    Refuse,
-    /// Run the handler without protection.
-    RunUnprotected,
-}
-
 /// Whether idempotency is in force: the switch, `IDEMPOTENCY_MODE` in the environment.
 ///
 /// [`Off`](Self::Off) and [`Shadow`](Self::Shadow) protect nothing: every duplicate runs the handler again. So
@@ -180,11 +170,19 @@ pub struct Settings {
     /// The largest response that's kept, in bytes. Default: 8 MiB, which is over Lambda's own limit of 6 MB
     /// ("Lambda quotas", AWS Lambda developer guide). A larger one is recorded as not retained. Over HTTP, so
     /// is one that the front end can't deliver, such as one over 1 MB behind a load balancer.
+    ///
+    /// 0 keeps no response and no failure's details: for jobs whose answer no caller needs. A duplicate then gets
+    /// [`ErrorKind::NotRetained`], or the success that you choose with
+    /// [`HttpLayer::on_not_retained`](crate::lambda::http::HttpLayer::on_not_retained) or
+    /// [`EventLayer::on_not_retained`](crate::lambda::event::EventLayer::on_not_retained). In a batch, it's a
+    /// success.
     pub max_response: usize,
     /// How many bytes of settled records this process keeps in memory, to answer duplicates without a
     /// request. Default: 0, none. Otherwise at least 64 KiB. See
     /// [`Builder::local_cache`](crate::Builder::local_cache).
     pub local_cache: usize,
+    /// How many settled records the local cache keeps at most, beside its limit in bytes. Default: as many as fit.
+    pub local_cache_records: Option<usize>,
     /// Whether idempotency is in force. Default: it is.
     pub mode: Mode,
 }
@@ -217,6 +215,7 @@ impl Default for Settings {
             max_response: 8 * 1024 * 1024,
             local_cache: 0,
             mode: Mode::default(),
+            local_cache_records: None,
         }
     }
 }
@@ -255,7 +254,7 @@ impl Settings {
     /// # Errors
     ///
     /// [`ErrorKind::Invalid`] for a duration that's zero or out of bounds, a lease that leaves no time to
-    /// run, a local cache that's too small to be useful, or at-most-once with unprotected runs.
+    /// run, a local cache that's too small to be useful or absent, or at-most-once with unprotected runs.
     pub(crate) fn validate(&self) -> Result<(), Error> {
         let durations = [
             ("retention", self.retention),
@@ -309,7 +308,14 @@ impl Settings {
                 self.local_cache
             ));
         }
-        Ok(())
+        match self.local_cache_records {
+            Some(0) => invalid("local_cache_records is 0; for no cache, set local_cache to 0".to_owned()),
+            Some(_) if self.local_cache == 0 => invalid(
+                "local_cache_records is set, but local_cache is 0, so there's no cache; set it in bytes too"
+                    .to_owned(),
+            ),
+            Some(_) | None => Ok(()),
+        }
     }
 }
 
@@ -358,6 +364,15 @@ mod tests {
         {
             let settings = Settings { local_cache: bytes, ..Settings::default() };
             assert_eq!(settings.validate().is_ok(), is_valid, "{bytes}");
+        }
+    }
+
+    #[test]
+    fn record_limits_need_a_cache() {
+        for (bytes, records, is_valid) in [(65_536, 1, true), (65_536, 0, false), (0, 1, false)] {
+            let settings =
+                Settings { local_cache: bytes, local_cache_records: Some(records), ..Settings::default() };
+            assert_eq!(settings.validate().is_ok(), is_valid, "{bytes} {records}");
         }
     }
 }

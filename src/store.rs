@@ -1,5 +1,8 @@
 //! The [`Store`] contract: the operations that the library needs from a database.
 
+mod admin;
+mod cipher;
+pub(crate) mod codec;
 #[cfg(feature = "dynamodb")]
 pub mod dynamodb;
 mod error;
@@ -11,11 +14,14 @@ pub mod postgres;
 pub mod redis;
 mod write;
 
+pub use admin::{Page, Position, TableProblem};
+pub use cipher::Cipher;
 pub use error::{StoreError, StoreErrorKind};
 pub use named::NamedStore;
 pub use write::{Revision, Settlement, Write, WriteOutcome};
 
 pub use crate::{
+    format::{Format, Json},
     future::BoxFuture,
     outcome::{Damaged, Encoding, Outcome, Place, StoredResponse},
     record::{Generation, Lock, Owner, RECORD_VERSION, Record, State, Status},

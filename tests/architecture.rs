@@ -21,6 +21,7 @@ const ORDER: &[&str] = &[
     "time",
     "error",
     "finite",
+    "format",
     "key",
     "fingerprint",
     "selector",

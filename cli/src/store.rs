@@ -6,7 +6,7 @@ use clap::Args;
 use lambda_idempotency::{
     Store,
     store::{
-        NamedStore,
+        NamedStore, Page, Position,
         dynamodb::{DynamoDbStore, DynamoDbStoreBuilder},
         postgres::PostgresStore,
         redis::RedisStore,
@@ -51,6 +51,10 @@ pub(crate) struct StoreArguments {
     #[arg(long, value_name = "ATTRIBUTE")]
     sort_key: Option<String>,
 
+    /// The partition that all records share, if they do. The stored key is then the sort key.
+    #[arg(long, value_name = "VALUE")]
+    partition: Option<String>,
+
     /// The table's attribute names that differ from the defaults, such as id:pk,expires_at:ttl. The functions
     /// on the table need the same ones.
     #[arg(long, value_name = "ATTRIBUTE:NAME,…")]
@@ -66,6 +70,23 @@ pub(crate) enum OpenStore {
     Redis(RedisStore),
     /// A PostgreSQL table.
     Postgres(PostgresStore),
+}
+
+impl OpenStore {
+    /// One page of the store's records, from the beginning or from an earlier page's end. A record may appear
+    /// twice.
+    ///
+    /// # Errors
+    ///
+    /// If the store can't be reached, or rejects the request.
+    pub(crate) async fn scan(&self, from: Option<Position>) -> Result<Page> {
+        let page = match self {
+            Self::DynamoDb(store) => store.scan(from).await,
+            Self::Redis(store) => store.scan(from).await,
+            Self::Postgres(store) => store.scan(from).await,
+        };
+        page.map_err(|error| Problem::of(&error))
+    }
 }
 
 impl StoreArguments {
@@ -126,9 +147,11 @@ impl StoreArguments {
         if let Some(sort_key) = &self.sort_key {
             builder = builder.sort_key(sort_key);
         }
+        if let Some(partition) = &self.partition {
+            builder = builder.partition(partition);
+        }
         if let Some(attributes) = &self.attributes {
-            let names = attributes.parse().map_err(|error: lambda_idempotency::Error| Problem::of(&error))?;
-            builder = builder.attributes(names);
+            builder = builder.attributes(attributes).map_err(|error| Problem::of(&error))?;
         }
         let builder = builder.attempt_timeout(ATTEMPT_TIMEOUT).operation_timeout(OPERATION_TIMEOUT);
         builder.build().await.map_err(|error| Problem::of(&error))
@@ -143,11 +166,12 @@ impl StoreArguments {
         }
     }
 
-    fn table_options(&self) -> [(&'static str, &Option<String>); 4] {
+    fn table_options(&self) -> [(&'static str, &Option<String>); 5] {
         [
             ("--endpoint-url", &self.endpoint_url),
             ("--region", &self.region),
             ("--sort-key", &self.sort_key),
+            ("--partition", &self.partition),
             ("--attributes", &self.attributes),
         ]
     }

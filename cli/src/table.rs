@@ -3,10 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use lambda_idempotency::store::{
-    dynamodb::{DynamoDbStore, TableCreation, TableProblem},
-    postgres,
-};
+use lambda_idempotency::store::{TableProblem, dynamodb::DynamoDbStore};
 use serde_json::json;
 
 use crate::{
@@ -69,12 +66,12 @@ fn needs_no_table(location: &str, as_json: bool) -> Result<ExitCode> {
 async fn create(Shared { store: arguments, json }: &Shared) -> Result<ExitCode> {
     let (table, is_new, healthy) = match arguments.open().await? {
         OpenStore::DynamoDb(store) => {
-            let created = store.create_table().await.map_err(|error| Problem::of(&error))?;
-            (store.table().to_owned(), created == TableCreation::Created, HEALTHY_IN_DYNAMODB)
+            let is_new = store.create_table().await.map_err(|error| Problem::of(&error))?;
+            (store.table().to_owned(), is_new, HEALTHY_IN_DYNAMODB)
         }
         OpenStore::Postgres(store) => {
-            let created = store.create_table().await.map_err(|error| Problem::of(&error))?;
-            (store.table(), created == postgres::TableCreation::Created, HEALTHY_IN_POSTGRES)
+            let is_new = store.create_table().await.map_err(|error| Problem::of(&error))?;
+            (store.table(), is_new, HEALTHY_IN_POSTGRES)
         }
         OpenStore::Redis(store) => return needs_no_table(&store.location(), *json),
     };
@@ -153,10 +150,11 @@ const HEALTHY_IN_POSTGRES: Healthy =
     Healthy { when_new: "with an index for the sweep", when_there: "its schema is this version's" };
 
 /// The fix for `problem` in a database, as a command or a statement if there is one.
-fn fix_in_postgres(problem: &postgres::TableProblem, table: &str, arguments: &StoreArguments) -> String {
-    use postgres::TableProblem;
+fn fix_in_postgres(problem: &TableProblem, table: &str, arguments: &StoreArguments) -> String {
     match problem {
-        TableProblem::Missing => format!("`{}`", arguments.command_line(&["table", "create"])),
+        TableProblem::Missing | TableProblem::Unmarked => {
+            format!("`{}`", arguments.command_line(&["table", "create"]))
+        }
         TableProblem::Schema { .. } => "as described, before a function of this version runs".to_owned(),
         TableProblem::Privileges { missing } => format!("`GRANT {} ON {table} TO …`", missing.join(", ")),
         TableProblem::NoIndex => sweep_index(table),

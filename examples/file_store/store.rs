@@ -98,6 +98,7 @@ fn encode(record: &Record) -> Vec<u8> {
     let outcome = match &record.state {
         State::Completed(Outcome::Retained(response)) | State::Failed(Outcome::Retained(response)) => json!({
             "is_deflated": response.encoding == Encoding::Deflate, "length": response.length, "sha256": response.sha256,
+            "labels": response.labels.as_deref(),
             "kept": match &response.place { Place::Inline(kept) => json!(&kept[..]), Place::Chunks(n) => json!(n) },
         }),
         _ => Value::Null,
@@ -147,6 +148,7 @@ fn outcome(fields: &Value) -> Option<Outcome> {
         encoding: if is_deflated { Encoding::Deflate } else { Encoding::Identity },
         length: fields["length"].as_u64()?,
         sha256: bytes(&fields["sha256"])?.try_into().ok()?,
+        labels: fields["labels"].as_str().map(|labels| Arc::new(labels.to_owned())),
         place: match fields["kept"].as_u64() {
             Some(count) => Place::Chunks(count.try_into().ok()?),
             None => Place::Inline(bytes(&fields["kept"])?.into()),

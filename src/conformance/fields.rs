@@ -1,5 +1,7 @@
 //! Every field must be read back unchanged, up to the limits of its values.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use super::{
@@ -150,11 +152,20 @@ pub(super) fn edge_locks() -> Verdict<Vec<Lock>> {
 pub(super) const LAST_SECOND: Timestamp = Timestamp::from_secs(u64::MAX / 1000);
 
 fn edge_outcomes() -> Vec<Outcome> {
-    let kept = |encoding, length, place| {
-        Outcome::Retained(StoredResponse { encoding, length, sha256: [0xa5; 32], place })
+    let kept = |encoding, length, place| StoredResponse {
+        encoding,
+        length,
+        sha256: [0xa5; 32],
+        labels: None,
+        place,
     };
+    let labelled = |labels: String, place| StoredResponse {
+        labels: Some(Arc::new(labels)),
+        ..kept(Encoding::Deflate, 5, place)
+    };
+    let other = || Place::Inline(Bytes::from_static(b"other"));
     let every_byte: Vec<u8> = (0..=255).collect();
-    vec![
+    let mut outcomes = vec![
         Outcome::Omitted,
         inline(b""),
         inline(b"null"),
@@ -162,14 +173,21 @@ fn edge_outcomes() -> Vec<Outcome> {
         inline("Größe \u{1f980}\u{0}".as_bytes()),
         inline(&noise(30 * 1024, 1)),
         inline(&[b'a'; 100_000]),
-        // The library checks whether a response is intact, not the store.
-        kept(Encoding::Identity, 7, Place::Inline(Bytes::from_static(b"other"))),
+    ];
+    // The library checks whether a response is intact, not the store.
+    let odd = [
+        kept(Encoding::Identity, 7, other()),
         kept(Encoding::Deflate, u64::MAX, Place::Inline(Bytes::new())),
         kept(Encoding::Identity, 400_000, Place::Chunks(1)),
         kept(Encoding::Deflate, 6_291_556, Place::Chunks(17)),
         kept(Encoding::Identity, 0, Place::Chunks(0)),
         kept(Encoding::Identity, u64::MAX, Place::Chunks(u32::MAX)),
-    ]
+        labelled("format=cbor".to_owned(), other()),
+        labelled("key=arn:aws:kms:eu-west-1:111122223333:key/a;key=/".to_owned(), Place::Chunks(3)),
+        labelled(format!("format={};key={}", "f".repeat(32), "k".repeat(512)), Place::Chunks(2)),
+    ];
+    outcomes.extend(odd.map(Outcome::Retained));
+    outcomes
 }
 
 /// Replaces a record that no sweeper would ever remove by an ordinary one.

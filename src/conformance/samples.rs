@@ -72,6 +72,7 @@ pub(super) fn in_chunks(count: u32) -> Outcome {
         encoding: Encoding::Deflate,
         length: 1_000_000,
         sha256: [7; 32],
+        labels: Some(Arc::new("format=cbor;key=arn:aws:kms:eu-west-1:1:key/1".into())),
         place: Place::Chunks(count),
     })
 }

@@ -14,7 +14,7 @@ use crate::{
         optimistic::Way,
     },
     settings::{Execution, Mode, OnHandlerError, OnInProgress, OnStoreFailure, Settings},
-    store::Store,
+    store::{Cipher, Store},
     time::{Clock, SystemClock},
 };
 
@@ -29,6 +29,7 @@ pub struct Builder {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
     owners: OwnerSource,
+    cipher: Option<Arc<dyn Cipher>>,
     settings: Settings,
     function: Option<String>,
     operation: Option<String>,
@@ -40,6 +41,7 @@ impl Builder {
             store,
             clock: Arc::new(SystemClock),
             owners: Arc::new(Owner::random),
+            cipher: None,
             settings: Settings::default(),
             function: None,
             operation: None,
@@ -214,6 +216,19 @@ impl Builder {
         self
     }
 
+    /// See [`Settings::local_cache_records`].
+    pub fn local_cache_records(mut self, records: usize) -> Self {
+        self.settings.local_cache_records = Some(records);
+        self
+    }
+
+    /// Encrypts responses and recorded failures with `cipher` before they're stored. Default: none; they're stored
+    /// in plaintext, which the table's own encryption at rest protects.
+    pub fn cipher(mut self, cipher: impl Cipher) -> Self {
+        self.cipher = Some(Arc::new(cipher));
+        self
+    }
+
     /// Sets all settings at once.
     pub fn settings(mut self, settings: Settings) -> Self {
         self.settings = settings;
@@ -261,11 +276,12 @@ impl Builder {
         switch(self.settings.mode, is_required)?;
         let is_snapshotted = initialization.as_deref() == Some("snap-start");
         let shared = Shared {
-            cache: LocalCache::new(self.settings.local_cache, is_snapshotted),
+            cache: LocalCache::new(&self.settings, is_snapshotted),
             store: self.store,
             clock: self.clock,
             owners: self.owners,
             is_required,
+            cipher: self.cipher,
             is_in_lambda: variable("AWS_LAMBDA_RUNTIME_API").is_some(),
             no_invocation: std::sync::Once::new(),
             #[cfg(feature = "events")]
@@ -348,6 +364,7 @@ impl fmt::Debug for Builder {
             .field("store", &self.store)
             .field("function", &self.function)
             .field("operation", &self.operation)
+            .field("cipher", &self.cipher)
             .field("settings", &self.settings)
             .finish_non_exhaustive()
     }

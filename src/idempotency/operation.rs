@@ -1,6 +1,6 @@
 //! An [`Operation`]: a named piece of work that runs once per key, such as charging a card.
 
-use std::{borrow::Borrow, fmt, future::Future};
+use std::{borrow::Borrow, fmt, future::Future, marker::PhantomData};
 
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -8,6 +8,7 @@ use crate::{
     error::{Error, RecordedFailure, RunError},
     failure::{ErrorPolicy, OnError},
     fingerprint::Fingerprint,
+    format::{Format, Json},
     idempotency::Idempotency,
     invocation::Invocation,
     key::{Key, Scope, StoredKey},
@@ -26,17 +27,43 @@ use crate::{
 ///
 /// [`Idempotency::operation`] creates it. Two operations never share a key, even if both get the same one.
 /// You can run one operation for any number of keys, and for one key again and again. Cheap to clone.
-#[derive(Clone, Debug)]
-pub struct Operation {
+///
+/// Its results are recorded as JSON, or in the [format](Self::format) `F`.
+pub struct Operation<F = Json> {
     idempotency: Idempotency,
     scope: Scope,
+    format: PhantomData<fn() -> F>,
 }
 
 impl Operation {
     pub(crate) fn new(idempotency: &Idempotency, name: &str) -> Result<Self, Error> {
         let idempotency = idempotency.named(name)?;
         let scope = idempotency.scope("run")?;
-        Ok(Self { idempotency, scope })
+        Ok(Self { idempotency, scope, format: PhantomData })
+    }
+}
+
+impl<F> Clone for Operation<F> {
+    fn clone(&self) -> Self {
+        Self { idempotency: self.idempotency.clone(), scope: self.scope.clone(), format: PhantomData }
+    }
+}
+
+impl<F: Format> fmt::Debug for Operation<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Operation")
+            .field("idempotency", &self.idempotency)
+            .field("scope", &self.scope)
+            .field("format", &F::NAME)
+            .finish()
+    }
+}
+
+impl<F: Format> Operation<F> {
+    /// Returns the same operation, whose results are recorded in another [`Format`] than JSON.
+    #[must_use]
+    pub fn format<G: Format>(&self) -> Operation<G> {
+        Operation { idempotency: self.idempotency.clone(), scope: self.scope.clone(), format: PhantomData }
     }
 
     /// Returns the same operation for one caller or tenant. Callers don't share keys. Pass a verified
@@ -136,9 +163,10 @@ impl Operation {
     /// `payload` must be the same each time the key is used. A retry must serialise it to the same JSON: a
     /// `HashSet` changes its order every time, which makes each retry a mismatch, so sort it first.
     ///
-    /// The result is recorded as JSON. Integers and finite floats are replayed to the last bit. A result that
-    /// can't be read back, such as NaN, isn't recorded: this call returns it, and duplicates get
-    /// [`ErrorKind::NotRetained`](crate::ErrorKind::NotRetained).
+    /// The result is recorded as JSON, or in another [`format`](Self::format). Integers and finite floats are
+    /// replayed to the last bit. A result that can't be read back, such as NaN, isn't recorded: this call returns
+    /// it, and duplicates get [`ErrorKind::NotRetained`](crate::ErrorKind::NotRetained). So do the duplicates of
+    /// an operation whose [`max_response`](crate::settings::Settings::max_response) is 0.
     ///
     /// An error releases the key. With [`OnHandlerError::Record`](crate::settings::OnHandlerError::Record) it's recorded instead: this call and every
     /// later one then fail with [`RunError::Recorded`] and the same error type, so that a Step Functions
@@ -178,17 +206,17 @@ impl Operation {
     /// # Cancel safety
     ///
     /// Dropping the future drops the operation and settles nothing; the lease frees the key.
-    pub async fn run<T, E, P, F, Fut>(
+    pub async fn run<T, E, P, H, Fut>(
         &self,
         key: impl Borrow<Key>,
         payload: &P,
-        operation: F,
+        operation: H,
     ) -> Result<T, RunError<E>>
     where
         T: Serialize + DeserializeOwned + 'static,
         E: fmt::Display + 'static,
         P: Serialize + ?Sized,
-        F: FnOnce() -> Fut,
+        H: FnOnce() -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
         Ok(self.run_with_replay(key, payload, operation).await?.0)
@@ -223,17 +251,17 @@ impl Operation {
     /// # Cancel safety
     ///
     /// As [`run`](Self::run).
-    pub async fn run_with_replay<T, E, P, F, Fut>(
+    pub async fn run_with_replay<T, E, P, H, Fut>(
         &self,
         key: impl Borrow<Key>,
         payload: &P,
-        operation: F,
+        operation: H,
     ) -> Result<(T, Option<Replay>), RunError<E>>
     where
         T: Serialize + DeserializeOwned + 'static,
         E: fmt::Display + 'static,
         P: Serialize + ?Sized,
-        F: FnOnce() -> Fut,
+        H: FnOnce() -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
         let target_key = self.stored_key(key.borrow());
@@ -246,7 +274,7 @@ impl Operation {
         };
         let judge = |result: Result<T, E>, policy: ErrorPolicy| {
             let error = match result {
-                Ok(value) => return (Verdict::result(&target_key, &value), Ok(value)),
+                Ok(value) => return (Verdict::result::<T, F>(&target_key, &value), Ok(value)),
                 Err(error) => error,
             };
             let OnError::Record(said) = policy.on(&error) else {
@@ -264,7 +292,7 @@ impl Operation {
             Protected::Ran(Err((error, None))) | Protected::RanUnrecorded(Err((error, _))) => {
                 Err(RunError::Handler(error))
             }
-            Protected::Replayed(replay) => Ok((replay.result()?, Some(replay))),
+            Protected::Replayed(replay) => Ok((replay.result::<T, F, E>()?, Some(replay))),
         }
     }
 

@@ -104,7 +104,7 @@ async fn kept(driver: &Driver, key: &StoredKey, owner: Owner, response: Bytes) -
         ));
     }
     let what = "the response couldn't be stored; the record is unchanged";
-    let stored = driver.keep(key, owner, response, None).await;
+    let stored = driver.keep(key, owner, response, None, None).await;
     stored.map(Outcome::Retained).map_err(|error| store_error(key, what, error))
 }
 

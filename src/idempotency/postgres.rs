@@ -5,6 +5,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::{
     error::{Error, ErrorKind, RunError},
     fingerprint::Fingerprint,
+    format::Format,
     idempotency::Operation,
     key::{Key, StoredKey},
     observe,
@@ -23,7 +24,7 @@ use crate::{
     },
 };
 
-impl Operation {
+impl<F: Format> Operation<F> {
     /// Locks `key` in your transaction, or finds its outcome.
     ///
     /// While the transaction is open, every other delivery of the key is refused as in progress, without
@@ -141,7 +142,7 @@ impl Operation {
             .map_err(|error| refusal_error(&shown, Refusal::Unavailable, Some(error), now))?;
         let mut open = match self.begin_in(store.in_transaction(&transaction), key, fingerprint).await? {
             Begun::Claimed(open) => open,
-            Begun::Replay(replay) => return replay.result(),
+            Begun::Replay(replay) => return replay.result::<T, F, E>(),
         };
         let context = OperationContext::unprotected(self.idempotency().invocation());
         let result = within(context, async { operation(&transaction).await }).await;
@@ -150,7 +151,7 @@ impl Operation {
             let (verdict, done) = match result {
                 Err(error) => (Verdict::Release, Err(RunError::Handler(error))),
                 Ok(value) => match store.commit(transaction).await {
-                    Ok(()) => (Verdict::result(&shown, &value), Ok(value)),
+                    Ok(()) => (Verdict::result::<T, F>(&shown, &value), Ok(value)),
                     Err(error) => {
                         (Verdict::Interrupted, Err(not_known_to_be_committed(&shown, error).into()))
                     }
@@ -160,9 +161,9 @@ impl Operation {
             return done;
         }
         let value = result.map_err(RunError::Handler)?;
-        match open.settle(Verdict::result(&shown, &value)).await? {
+        match open.settle(Verdict::result::<T, F>(&shown, &value)).await? {
             Settled::Recorded => {}
-            Settled::Superseded(replay) => return replay.result(),
+            Settled::Superseded(replay) => return replay.result::<T, F, E>(),
         }
         match driver.in_time(driver.now(), answer_by, Box::pin(store.commit(transaction))).await {
             Ok(()) => {}

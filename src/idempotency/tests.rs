@@ -14,6 +14,7 @@ mod optimistic;
 mod outages;
 mod results;
 mod settings;
+mod stored;
 mod support;
 mod switch;
 mod transactions;

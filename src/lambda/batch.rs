@@ -32,7 +32,7 @@
 //! | its handler returned `Ok` | recorded and acknowledged |
 //! | an earlier delivery completed it | acknowledged; the handler doesn't run |
 //! | its handler failed or panicked | its key is released, and it's redelivered (at most once: failed permanently) |
-//! | it [failed permanently](Failure::permanent) | recorded; redelivered or acknowledged, by [`OnPermanentFailure`] |
+//! | it [failed permanently](Failure::permanent) | recorded; redelivered or acknowledged, by [`acknowledge_permanent_failures`](Batch::acknowledge_permanent_failures) |
 //! | another delivery is processing it | redelivered: an acknowledgement would delete the only copy |
 //! | it has no key, or can't be read | redelivered; no handler runs |
 //! | the store is down, or no time is left | redelivered; no handler runs |
@@ -127,7 +127,6 @@ use tower::Service;
 
 use crate::{
     error::Error, failure::Failure, future::BoxFuture, idempotency::Idempotency, lambda::event::IntoKey,
-    settings::MissingKey,
 };
 
 /// How many records run at a time.
@@ -191,19 +190,6 @@ impl Idempotency {
     }
 }
 
-/// The outcome for a record whose handler failed permanently, in this delivery and later ones.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum OnPermanentFailure {
-    /// Redeliver it until the source gives up on it and moves it to the dead-letter queue, or to the stream's
-    /// destination for failures.
-    #[default]
-    Return,
-    /// Acknowledge it. Only the stored failure is left of it then. If the failure couldn't be recorded, the
-    /// record is redelivered.
-    Acknowledge,
-}
-
 /// A worker for the records of one source: a service for `lambda_runtime::run`. See [the module](self).
 ///
 /// Its type contains no closure type, so a function can return it and a test can call it:
@@ -245,8 +231,8 @@ pub struct Batch<R> {
 #[derive(Clone, Copy, Debug)]
 struct Choices {
     concurrency: NonZeroUsize,
-    missing_key: MissingKey,
-    on_permanent_failure: OnPermanentFailure,
+    required: bool,
+    acknowledges_permanent_failures: bool,
     in_order: bool,
     fails_if_all_fail: bool,
     reserve: Duration,
@@ -260,8 +246,8 @@ impl<R> Batch<R> {
     {
         let choices = Choices {
             concurrency: CONCURRENCY,
-            missing_key: MissingKey::default(),
-            on_permanent_failure: OnPermanentFailure::default(),
+            required: true,
+            acknowledges_permanent_failures: false,
             in_order: false,
             fails_if_all_fail: false,
             reserve: RESERVE,
@@ -316,15 +302,19 @@ impl<R> Batch<R> {
         self
     }
 
-    /// Sets what happens to a record that has no key. Default: it's redelivered, and no handler runs.
-    pub fn missing_key(mut self, policy: MissingKey) -> Self {
-        self.choices.missing_key = policy;
+    /// Whether a record needs a key. Without one it's redelivered, and no handler runs. Default: yes; otherwise its
+    /// handler runs unprotected.
+    pub fn required(mut self, is_required: bool) -> Self {
+        self.choices.required = is_required;
         self
     }
 
-    /// Sets what happens to a record whose handler failed permanently. Default: it's redelivered.
-    pub fn on_permanent_failure(mut self, policy: OnPermanentFailure) -> Self {
-        self.choices.on_permanent_failure = policy;
+    /// Acknowledges a record whose handler failed permanently, in this delivery and later ones. Only the stored
+    /// failure is left of it then. If the failure couldn't be recorded, the record is redelivered. Default: no; it's
+    /// redelivered until the source gives up on it and moves it to the dead-letter queue, or to the stream's
+    /// destination for failures.
+    pub fn acknowledge_permanent_failures(mut self, acknowledges: bool) -> Self {
+        self.choices.acknowledges_permanent_failures = acknowledges;
         self
     }
 

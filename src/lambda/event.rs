@@ -51,7 +51,7 @@
 //! The sender is the caller that the front end verified, without the parts that a refreshed token or another session
 //! of a role changes. Without one, everything that an authorizer passed on counts, all headers that carry a
 //! credential, and cookies other than a load balancer's. So another sender's request is a mismatch, and never gets
-//! this one's answer. To give each sender its own keys, put the sender into [`KeyFields`], or use
+//! this one's answer. To give each sender its own keys, put the sender into [`KeyFields`](crate::KeyFields), or use
 //! [`Idempotency::http`], which does that.
 //!
 //! An event that has a field twice, or whose parts can't be read, counts as one of another source.
@@ -62,7 +62,7 @@ mod replays;
 use std::{
     any::type_name,
     fmt,
-    marker::PhantomData,
+    sync::Arc,
     task::{self, Poll},
 };
 
@@ -78,8 +78,7 @@ use crate::{
     future::BoxFuture,
     idempotency::Idempotency,
     key::{Key, StoredKey},
-    key_fields::KeyFields,
-    lambda::{take_ready, tenant},
+    lambda::{Idempotent, take_ready, tenant},
     observe,
     run::{
         context::{OperationContext, within},
@@ -89,7 +88,6 @@ use crate::{
         shadow,
     },
     selector::{self, Selector},
-    settings::MissingKey,
 };
 use replays::OnReplay;
 
@@ -121,65 +119,35 @@ impl<K: IntoKey> IntoKey for Result<K, Error> {
     }
 }
 
-/// The source of an event's key: a closure over the typed event, [`KeyFields`] of its JSON, or the invocation's
-/// [`RequestId`](super::keys::RequestId).
-pub trait EventKey<T>: Clone + Send + Sync + 'static {
-    /// The event's key, if it has one.
-    ///
-    /// # Errors
-    ///
-    /// If there is a key, but it isn't valid, or if the event can't be searched for it.
-    fn key_of(&self, event: &T, raw: &RawValue, context: &Context) -> Result<Option<Key>, Error>;
-
-    /// The fields of the event that must match when its key is used again, unless the layer sets others
-    /// ([`EventLayer::fingerprint_fields`]). Default: [the event's payload](self#whats-compared).
-    fn compared(&self) -> Option<&[Selector]> {
-        None
-    }
-}
-
-impl<T, F, K> EventKey<T> for F
-where
-    F: Fn(&T) -> K + Clone + Send + Sync + 'static,
-    K: IntoKey,
-{
-    fn key_of(&self, event: &T, _: &RawValue, _: &Context) -> Result<Option<Key>, Error> {
-        self(event).into_key()
-    }
-}
-
-impl<T> EventKey<T> for KeyFields {
-    fn key_of(&self, _: &T, raw: &RawValue, _: &Context) -> Result<Option<Key>, Error> {
-        KeyFields::key_of(self, raw.get().as_bytes())
-    }
-
-    fn compared(&self) -> Option<&[Selector]> {
-        KeyFields::compared(self)
-    }
-}
+/// Reads the key from an event, its JSON, or the invocation.
+pub(super) type KeyOf<T> = Arc<dyn Fn(&T, &RawValue, &Context) -> Result<Option<Key>, Error> + Send + Sync>;
 
 /// See [`Idempotency::events`].
 #[must_use]
-pub struct EventLayer<T, F> {
+pub struct EventLayer<T> {
     idempotency: Idempotency,
-    key: F,
-    missing_key: MissingKey,
+    key: KeyOf<T>,
+    required: bool,
     /// `None` means the payload.
     fingerprinted: Option<Vec<Selector>>,
     on_replay: OnReplay,
-    event: PhantomData<fn(T)>,
+    not_retained: Option<Value>,
 }
 
-impl<T, F> EventLayer<T, F> {
-    pub(super) fn new(idempotency: &Idempotency, key: F) -> Self {
+impl<T> EventLayer<T> {
+    pub(super) fn new(idempotency: &Idempotency, key: KeyOf<T>) -> Self {
         Self {
             idempotency: idempotency.clone(),
             key,
-            missing_key: MissingKey::default(),
+            required: true,
             fingerprinted: None,
             on_replay: OnReplay::default(),
-            event: PhantomData,
+            not_retained: None,
         }
+    }
+
+    pub(super) fn comparing(self, fields: Option<Vec<Selector>>) -> Self {
+        Self { fingerprinted: fields, ..self }
     }
 
     /// Compares these fields of the event, each given as a [`Selector`], in place of [its
@@ -230,6 +198,28 @@ impl<T, F> EventLayer<T, F> {
         self
     }
 
+    /// Answers a duplicate with this JSON when the operation is done but its answer wasn't kept, in place of
+    /// [`ErrorKind::NotRetained`]. For jobs whose answer no caller needs: with
+    /// [`max_response`](crate::settings::Settings::max_response) 0, no answer is stored. Duplicates of a failure still
+    /// get the failure.
+    ///
+    /// ```
+    /// # use lambda_idempotency::{Idempotency, Key};
+    /// # #[derive(serde::Deserialize)]
+    /// # struct Night { date: String }
+    /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
+    /// let idempotency = Idempotency::builder(store).function("reports").max_response(0).build()?;
+    /// let layer = idempotency
+    ///     .events(|night: &Night| Key::new(&night.date))
+    ///     .on_not_retained(serde_json::json!({"done": true}));
+    /// # let _ = layer;
+    /// # Ok::<(), lambda_idempotency::Error>(())
+    /// ```
+    pub fn on_not_retained(mut self, answer: Value) -> Self {
+        self.not_retained = Some(answer);
+        self
+    }
+
     /// Names the operation. If a function has more than one such layer, give each its own name, or they share
     /// keys. Default: [`Builder::operation`](crate::Builder::operation)'s.
     ///
@@ -242,66 +232,53 @@ impl<T, F> EventLayer<T, F> {
         Ok(self)
     }
 
-    /// Sets what happens to an event that has no key. Default: refuse it.
-    pub fn missing_key(mut self, policy: MissingKey) -> Self {
-        self.missing_key = policy;
+    /// Whether an event needs a key. Without one it's refused with [`ErrorKind::MissingKey`]. Default: yes; otherwise
+    /// it runs unprotected.
+    pub fn required(mut self, is_required: bool) -> Self {
+        self.required = is_required;
         self
     }
 }
 
-impl<T, F: Clone> Clone for EventLayer<T, F> {
+impl<T> Clone for EventLayer<T> {
     fn clone(&self) -> Self {
         Self {
             idempotency: self.idempotency.clone(),
-            key: self.key.clone(),
-            missing_key: self.missing_key,
+            key: Arc::clone(&self.key),
+            required: self.required,
             fingerprinted: self.fingerprinted.clone(),
             on_replay: self.on_replay.clone(),
-            event: PhantomData,
+            not_retained: self.not_retained.clone(),
         }
     }
 }
 
-impl<T, F> fmt::Debug for EventLayer<T, F> {
+impl<T> fmt::Debug for EventLayer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("EventLayer")
             .field("event", &type_name::<T>())
-            .field("missing_key", &self.missing_key)
+            .field("required", &self.required)
             .field("fingerprinted", &self.fingerprinted)
             .field("on_replay", &self.on_replay)
             .finish_non_exhaustive()
     }
 }
 
-impl<S, T, F: Clone> Layer<S> for EventLayer<T, F> {
-    type Service = EventService<S, T, F>;
+impl<S, T> Layer<S> for EventLayer<T> {
+    type Service = Idempotent<S, Self>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        EventService { inner, layer: self.clone() }
+        Idempotent { inner, layer: self.clone() }
     }
 }
 
-/// An idempotent handler of typed events; see [`Idempotency::events`].
-#[derive(Debug)]
-pub struct EventService<S, T, F> {
-    inner: S,
-    layer: EventLayer<T, F>,
-}
-
-impl<S: Clone, T, F: Clone> Clone for EventService<S, T, F> {
-    fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), layer: self.layer.clone() }
-    }
-}
-
-impl<S, T, F, R> Service<LambdaEvent<Box<RawValue>>> for EventService<S, T, F>
+impl<S, T, R> Service<LambdaEvent<Box<RawValue>>> for Idempotent<S, EventLayer<T>>
 where
     S: Service<LambdaEvent<T>, Response = R> + Clone + Send + 'static,
     S::Future: Send,
     S::Error: Into<Diagnostic> + Send + 'static,
     T: DeserializeOwned + Send + 'static,
     R: Serialize + Send + 'static,
-    F: EventKey<T>,
 {
     type Response = Box<RawValue>;
     type Error = RunError<S::Error>;
@@ -318,11 +295,7 @@ where
     }
 }
 
-impl<T, F> EventLayer<T, F>
-where
-    T: DeserializeOwned,
-    F: EventKey<T>,
-{
+impl<T: DeserializeOwned> EventLayer<T> {
     async fn handle<S, R>(
         &self,
         mut inner: S,
@@ -338,7 +311,7 @@ where
         let payload: T = serde_json::from_str(raw.get())
             .map_err(|error| not_an_event::<T>(&error))
             .inspect_err(observe::refused_unasked)?;
-        let key = self.key.key_of(&payload, &raw, &context);
+        let key = (self.key)(&payload, &raw, &context);
         let keyed = key.and_then(|key| self.keyed(key, &raw, &context));
         let keyed = match keyed {
             Err(error) if shadow::lets_pass(self.idempotency.driver(), error.kind().as_str()) => None,
@@ -354,7 +327,14 @@ where
         let target = Target { key, fingerprint, invocation, cut_off: None, way: self.idempotency.way() };
         drop(raw);
         let handler = || inner.call(LambdaEvent::new(payload, context));
-        match protect(self.idempotency.driver(), target, handler, judge, as_it_is).await? {
+        let protected = protect(self.idempotency.driver(), target, handler, judge, as_it_is).await;
+        if let (Err(error), Some(answer)) = (&protected, &self.not_retained)
+            && error.kind() == ErrorKind::NotRetained
+            && !error.is_of_failure()
+        {
+            return Ok(encoded(answer)?);
+        }
+        match protected? {
             Protected::Ran(result) | Protected::RanUnrecorded(result) => result,
             Protected::Replayed(replay) if replay.is_failure() => {
                 self.on_replay.failed(&replay);
@@ -388,21 +368,20 @@ where
 
     /// # Errors
     ///
-    /// [`ErrorKind::MissingKey`] if there is no key and the policy refuses that.
+    /// [`ErrorKind::MissingKey`] if there is no key, and events need one.
     fn allowed(&self, key: Option<Key>) -> Result<Option<Key>, Error> {
-        match (key, self.missing_key) {
-            (None, MissingKey::Refuse) => Err(Error::new(
+        if key.is_none() && self.required {
+            return Err(Error::new(
                 ErrorKind::MissingKey,
                 format!("the event has no idempotency key; {} needs one", type_name::<T>()),
-            )),
-            (key, _) => Ok(key),
+            ));
         }
+        Ok(key)
     }
 
     fn fingerprint(&self, raw: &RawValue) -> Result<Fingerprint, Error> {
         let json = raw.get().as_bytes();
-        let compared = self.fingerprinted.as_deref().or_else(|| self.key.compared());
-        let of_part = match compared {
+        let of_part = match &self.fingerprinted {
             Some(fields) => selector::found_in(fields, json).map(|found| {
                 found.into_iter().fold(Fingerprint::builder("event"), FingerprintBuilder::field).finish()
             }),

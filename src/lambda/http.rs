@@ -20,7 +20,7 @@
 //! ```
 //!
 //! The layer protects POST and PATCH; every other method passes through untouched. A request without a key
-//! passes through too, unless [`HttpLayer::required`] is set. [`HttpLayer::key`] takes the key from the body.
+//! passes through too, unless [`HttpLayer::required`] is set. [`HttpLayer::key_fields`] takes the key from the body.
 //!
 //! | the layer's own response | status | `code` |
 //! |---|---|---|
@@ -61,8 +61,8 @@
 //!
 //! # Keys from the body
 //!
-//! Some clients send no header. [`HttpLayer::key`] takes the key from the request then: from
-//! [`KeyFields`](crate::KeyFields) of its JSON body, or from a closure over the request and the body.
+//! Some clients send no header. [`HttpLayer::key_fields`] takes the key from fields of the JSON body then, and
+//! [`HttpLayer::key`] from a closure over the request and the body.
 //!
 //! ```
 //! use std::time::Duration;
@@ -74,7 +74,7 @@
 //!     .with_settings(|settings| settings.retention = Duration::from_secs(10 * 60))?
 //!     .http()
 //!     .operation("purchase")?
-//!     .key(KeyFields::new(["/user", "/product_id"])?.all_required());
+//!     .key_fields(KeyFields::new(["/user", "/product_id"])?.all_required());
 //! # Ok::<(), lambda_idempotency::Error>(())
 //! ```
 //!
@@ -93,7 +93,8 @@
 //!   guess than a header's: anyone who sends the same body gets the recorded response.
 //!
 //! The rest is as with headers: another method, path, query or body under the same key gets 422, and so on.
-//! [`HttpLayer::fingerprint_fields`] compares less. [`KeySyntax`] and [`KeyFormat`] are rules for headers.
+//! [`HttpLayer::fingerprint_fields`] compares less. [`HttpLayer::quoted_keys`], [`uuid_keys`](HttpLayer::uuid_keys) and
+//! [`shortest_key`](HttpLayer::shortest_key) are rules for headers.
 //!
 //! # Who gets a replay
 //!
@@ -167,33 +168,30 @@ mod response;
 mod streaming;
 
 pub use answer::ResponseBody;
-pub use body_key::RequestKey;
-pub use caller::{Caller, Verified, scope_caller, verified_caller};
-pub use guard::{Guarded, Readable, guarded_streaming, run, run_streaming};
-pub use key::{KeyFormat, KeySyntax};
+pub use caller::{Caller, scope_caller, verified_caller};
+pub use guard::{guarded, guarded_streaming, run, run_streaming};
 pub use problem::{EXPOSED_HEADERS, ProblemKind};
 pub use recording::Recording;
 pub use rejections::{RejectionsHandler, RejectionsService, ReleaseRejections};
 pub use response::{recorded, replayed};
-pub use streaming::{StreamingHttpLayer, StreamingHttpService};
 
 use std::{
     sync::Arc,
     task::{Context, Poll},
 };
 
-use ::http::{Request, Response, request::Parts};
+use ::http::{HeaderValue, Request, Response, request::Parts};
 use lambda_http::{Body, IntoResponse, RequestExt};
 use tower::{Layer, Service};
 
 use crate::{
-    error::{Error, RecordedFailure},
+    error::{Error, ErrorKind, RecordedFailure},
     failure::{ErrorPolicy, OnError},
     future::BoxFuture,
     idempotency::Idempotency,
     invocation::Invocation,
     key::{Scope, StoredKey},
-    lambda::{take_ready, tenant},
+    lambda::{Idempotent, take_ready, tenant},
     observe,
     run::{
         context::{OperationContext, current, staging, within},
@@ -204,9 +202,10 @@ use crate::{
         staging::AnyAnswer,
     },
 };
-use answer::{Answer, Buffered, Read, Streamed};
+use answer::{Answer, Read, Streamed};
 use body_key::{Keyed, Origin};
-use config::{Config, Unnamed};
+use caller::{Verified, verified_in};
+use config::{Config, MayReplay, Unnamed};
 use problem::Problem;
 
 /// The place of a caller's credentials if the front end verified the caller but didn't name it.
@@ -214,10 +213,10 @@ const VERIFIED: &str = "the front end's authorizer";
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// See [`Idempotency::http`].
+/// See [`Idempotency::http`]; [`HttpLayer::streaming`] makes one for a function that streams.
 #[derive(Clone, Debug)]
 #[must_use]
-pub struct HttpLayer {
+pub struct HttpLayer<const STREAMING: bool = false> {
     idempotency: Idempotency,
     config: Arc<Config>,
 }
@@ -226,7 +225,9 @@ impl HttpLayer {
     pub(super) fn new(idempotency: &Idempotency) -> Self {
         Self { idempotency: idempotency.clone(), config: Arc::new(Config::default()) }
     }
+}
 
+impl<const STREAMING: bool> HttpLayer<STREAMING> {
     /// Names the operation. If a function has more than one such layer, give each its own name, or they share
     /// keys. Default: [`Builder::operation`](crate::Builder::operation)'s.
     ///
@@ -240,22 +241,15 @@ impl HttpLayer {
     }
 }
 
-impl<S> Layer<S> for HttpLayer {
-    type Service = HttpService<S>;
+impl<S, const STREAMING: bool> Layer<S> for HttpLayer<STREAMING> {
+    type Service = Idempotent<S, Self>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        HttpService { inner, layer: self.clone() }
+        Idempotent { inner, layer: self.clone() }
     }
 }
 
-/// An idempotent HTTP handler; see [`Idempotency::http`].
-#[derive(Clone, Debug)]
-pub struct HttpService<S> {
-    inner: S,
-    layer: HttpLayer,
-}
-
-impl<S, B> Service<Request<B>> for HttpService<S>
+impl<S, B> Service<Request<B>> for Idempotent<S, HttpLayer>
 where
     S: Service<Request<B>> + Clone + Send + 'static,
     S::Response: IntoResponse + Send + 'static,
@@ -277,7 +271,7 @@ where
         let inner = take_ready(&mut self.inner);
         let layer = self.layer.clone();
         Box::pin(async move {
-            match layer.call::<Buffered, _, _>(inner, request).await? {
+            match layer.call(inner, request).await? {
                 Answer::Whole(response) => Ok(response),
                 // Doesn't happen: a buffered response is whole.
                 Answer::Streamed(response, _) => Ok(response.into_response().await),
@@ -286,10 +280,10 @@ where
     }
 }
 
-impl HttpLayer {
-    async fn call<M, S, B>(&self, inner: S, request: Request<B>) -> Result<Answer, S::Error>
+impl<const STREAMING: bool> HttpLayer<STREAMING> {
+    async fn call<S, B>(&self, inner: S, request: Request<B>) -> Result<Answer, S::Error>
     where
-        M: Read<S::Response>,
+        Self: Read<S::Response>,
         S: Service<Request<B>>,
         S::Response: 'static,
         S::Error: 'static,
@@ -297,16 +291,16 @@ impl HttpLayer {
         B::Error: Into<BoxError>,
     {
         let joins = response::needs_joining(request.extensions().request_context_ref());
-        let mut answer = self.handle::<M, _, _>(inner, request).await?;
+        let mut answer = self.handle(inner, request).await?;
         if joins {
             response::join(answer.headers_mut());
         }
         Ok(answer)
     }
 
-    async fn handle<M, S, B>(&self, mut inner: S, request: Request<B>) -> Result<Answer, S::Error>
+    async fn handle<S, B>(&self, mut inner: S, request: Request<B>) -> Result<Answer, S::Error>
     where
-        M: Read<S::Response>,
+        Self: Read<S::Response>,
         S: Service<Request<B>>,
         S::Response: 'static,
         S::Error: 'static,
@@ -320,7 +314,7 @@ impl HttpLayer {
             .map_or_else(Invocation::unknown, |context| self.idempotency.entered(context));
         let now = self.idempotency.driver().now();
         let context = parts.extensions.request_context_ref();
-        let most_bytes = M::most_bytes(context);
+        let most_bytes = Self::most_bytes(context);
         let invocation = match front_end::waits_until(context, self.config.answer_within, now) {
             Some(until) => invocation.with_caller_waiting_until(until),
             None => invocation,
@@ -341,7 +335,7 @@ impl HttpLayer {
         let Some((key, origin, scope, caller)) = scoped else {
             let surroundings = OperationContext::unprotected(invocation);
             let request = Request::from_parts(parts, body.into_body());
-            let response = async { Ok(self.unmarked(M::pass(inner.call(request).await?).await)) };
+            let response = async { Ok(self.unmarked(Self::pass(inner.call(request).await?).await)) };
             return within(surroundings, response).await;
         };
         let body = match body.read(self.most_body()).await {
@@ -367,33 +361,24 @@ impl HttpLayer {
                 request.extensions_mut().insert(staging);
             }
             let response = inner.call(request);
-            async { Ok(self.unmarked(self.read::<M, _>(response.await?).await)) }
+            async { Ok(self.unmarked(self.read(response.await?).await)) }
         };
         let judge = |result, policy| self.judged(result, policy, most_bytes);
         let again = |answer: AnyAnswer| {
             let response = answer.downcast::<Result<S::Response, S::Error>>().ok()?;
-            Some(async { Ok(self.unmarked(self.read::<M, _>((*response)?).await)) })
+            Some(async { Ok(self.unmarked(self.read((*response)?).await)) })
         };
         match protect(self.idempotency.driver(), target, handler, judge, again).await {
             Ok(Protected::Ran(result) | Protected::RanUnrecorded(result)) => result,
             Ok(Protected::Replayed(replay)) => {
-                let may_replay = match for_replay {
-                    Some((may_replay, parts, caller)) => may_replay(parts, caller).await,
-                    None => true,
-                };
-                Ok(Answer::Whole(if may_replay {
-                    self.replayed(&replay)
-                } else {
-                    self.problem(ProblemKind::ReplayForbidden)
-                }))
+                Ok(Answer::Whole(self.if_allowed(for_replay, || self.replayed(&replay)).await))
+            }
+            Err(error) if error.kind() == ErrorKind::NotRetained && !error.is_of_failure() => {
+                let done = || self.not_retained(Problem::from(&error).of(origin));
+                Ok(Answer::Whole(self.if_allowed(for_replay, done).await))
             }
             Err(error) => Ok(Answer::Whole(self.problem(Problem::from(&error).of(origin)))),
         }
-    }
-
-    /// Reads a response as far as it has to be recorded: not ahead of its caller, if that's not in force.
-    async fn read<M: Read<R>, R>(&self, response: R) -> Answer {
-        if self.is_enforced() { M::read(self, response).await } else { M::pass(response).await }
     }
 
     fn is_enforced(&self) -> bool {
@@ -412,6 +397,27 @@ impl HttpLayer {
             _ => "CallerMissing",
         };
         shadow::lets_pass(self.idempotency.driver(), kind)
+    }
+
+    /// Asks `replay_if`, if it's set, before it answers a duplicate.
+    async fn if_allowed(
+        &self,
+        for_replay: Option<(&MayReplay, Parts, Option<Caller>)>,
+        answer: impl FnOnce() -> Response<Body>,
+    ) -> Response<Body> {
+        let may_replay = match for_replay {
+            Some((may_replay, parts, caller)) => may_replay(parts, caller).await,
+            None => true,
+        };
+        if may_replay { answer() } else { self.problem(ProblemKind::ReplayForbidden) }
+    }
+
+    /// The response to a duplicate whose outcome is a success without a response.
+    fn not_retained(&self, problem: impl Into<Problem>) -> Response<Body> {
+        let Some(answer) = &self.config.on_not_retained else { return self.problem(problem) };
+        let mut response = answer();
+        response.headers_mut().insert(&self.config.marker, HeaderValue::from_static("true"));
+        response
     }
 
     fn replayed(&self, replay: &Replay) -> Response<Body> {
@@ -437,7 +443,7 @@ impl HttpLayer {
     fn caller_of(&self, parts: &Parts) -> Result<Option<Caller>, Problem> {
         let caller = match &self.config.resolver {
             Some(resolve) => resolve(parts).map_err(|error| self.not_scoped(&error))?.map(Caller::Resolved),
-            None => match (verified_caller(parts), &self.config.api_name) {
+            None => match (verified_in(parts), &self.config.api_name) {
                 (Verified::Caller(caller), Some(name)) => Some(caller.of_api(name)),
                 (Verified::Caller(caller), None) => Some(caller),
                 (Verified::Nobody, _) => None,
@@ -504,6 +510,9 @@ impl HttpLayer {
     ) -> (Verdict, Result<Answer, E>) {
         let (verdict, instead) = self.judgement(&result, policy, most_bytes);
         match instead.filter(|_| self.is_enforced()) {
+            Some(ProblemKind::NotRetained) => {
+                (verdict, Ok(Answer::Whole(self.not_retained(ProblemKind::NotRetained))))
+            }
             Some(problem) => (verdict, Ok(Answer::Whole(self.problem(problem)))),
             None => (verdict, result),
         }

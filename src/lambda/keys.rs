@@ -7,7 +7,7 @@
 //! | SNS | [`sns`] | every delivery of one message | a message that was published twice |
 //! | S3 | [`s3`] | every notification of one PUT or DELETE of an object | the object written again, with the same bytes too |
 //! | Step Functions | [`step_functions`] | every retry of one entry into the state | the state entered again, in a loop or a redrive |
-//! | an asynchronous invoke | [`RequestId`] | Lambda's own retries | an invoke that its caller repeats |
+//! | an asynchronous invoke | [`events_by_request_id`](crate::Idempotency::events_by_request_id) | Lambda's own retries | an invoke that its caller repeats |
 //! | SQS | [`SqsMessage::message_key`](super::batch::SqsMessage::message_key) | every delivery of one message | a message that was sent twice |
 //! | Kinesis | [`KinesisRecord::sequence_key`](super::batch::KinesisRecord::sequence_key) | every delivery of one record | a record that its producer put twice |
 //! | DynamoDB Streams | [`DynamoDbRecord::event_key`](super::batch::DynamoDbRecord::event_key) | every delivery of one change | the next write of the item |
@@ -29,15 +29,12 @@
 //! # async fn main() -> Result<(), Error> {
 //! # let store = lambda_idempotency::store::memory::MemoryStore::new();
 //! let idempotency = Idempotency::builder(store).build()?;
-//! let layer = idempotency.events_by::<Value, _>(keys::sns());
+//! let layer = idempotency.events_by::<Value>(keys::sns());
 //! run(ServiceBuilder::new().layer(layer).service(service_fn(handle))).await
 //! # }
 //! ```
 
-use lambda_runtime::Context;
-use serde_json::value::RawValue;
-
-use crate::{error::Error, key::Key, key_fields::KeyFields, lambda::event::EventKey};
+use crate::key_fields::KeyFields;
 
 /// An EventBridge event's id (`id`).
 ///
@@ -152,22 +149,6 @@ pub fn kafka_cluster(event: &[u8]) -> Option<String> {
 /// Pass the message's `data` as the payload: `redelivered` and `brokerOutTime` differ in each delivery.
 pub fn mq_message() -> KeyFields {
     KeyFields::known(&[], &["/messageID", "/basicProperties/messageId"])
-}
-
-/// The invocation's request id, which Lambda's own retries of an asynchronous invoke share.
-///
-/// A caller who can choose the request id chooses the key. Lambda accepts a caller's id
-/// ([aws-lambda-dotnet#2508](https://github.com/aws/aws-lambda-dotnet/pull/2508)), so anyone with permission to
-/// invoke the function can get another request's recorded response by repeating its id and payload, or block a
-/// request by using its id first. If callers don't trust each other, take a key from the payload, and put the
-/// caller's identity into it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct RequestId;
-
-impl<T> EventKey<T> for RequestId {
-    fn key_of(&self, _: &T, _: &RawValue, context: &Context) -> Result<Option<Key>, Error> {
-        (!context.request_id.is_empty()).then(|| Key::new(&context.request_id)).transpose()
-    }
 }
 
 #[cfg(test)]

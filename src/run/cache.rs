@@ -22,6 +22,7 @@ use crate::{
         refusal::{Refused, refusal_error},
         replay::{Replay, outcome_of},
     },
+    settings::Settings,
     time::Timestamp,
 };
 use lru::Lru;
@@ -61,10 +62,12 @@ struct Copied {
 pub(super) struct Ticket(u64);
 
 impl LocalCache {
-    /// Creates a cache of `bytes`, unless that's 0. Many processes start from one snapshot's memory, so a
+    /// Creates the cache that the settings ask for, unless it has 0 bytes. Many processes start from one snapshot's memory, so a
     /// snapshotted process adds nothing before its first invocation: the snapshot's cache is empty.
-    pub(crate) fn new(bytes: usize, is_snapshotted: bool) -> Option<Self> {
-        let shelf = Shelf { copies: Lru::new(bytes), epoch: 0 };
+    pub(crate) fn new(settings: &Settings, is_snapshotted: bool) -> Option<Self> {
+        let bytes = settings.local_cache;
+        let copies = Lru::new(bytes, settings.local_cache_records.unwrap_or(usize::MAX));
+        let shelf = Shelf { copies, epoch: 0 };
         (bytes > 0).then(|| Self {
             shelf: Mutex::new(shelf),
             largest: bytes / LARGEST_SHARE,
@@ -186,6 +189,7 @@ impl Copied {
             encoding: Encoding::Identity,
             length: stored.length,
             sha256: stored.sha256,
+            labels: None,
             place: Place::Inline(response.clone()),
         };
         let state = match is_failure {
@@ -231,6 +235,10 @@ mod tests {
 
     const BYTES: usize = 64 * 1024;
 
+    fn cache() -> LocalCache {
+        LocalCache::new(&Settings { local_cache: BYTES, ..Settings::default() }, false).unwrap()
+    }
+
     fn key() -> StoredKey {
         StoredKey::from_stored("f/run#1")
     }
@@ -257,7 +265,7 @@ mod tests {
 
     #[test]
     fn earlier_generation_never_replaces_a_later_one() {
-        let cache = LocalCache::new(BYTES, false).unwrap();
+        let cache = cache();
         for (put, then) in [(2, 2), (1, 2), (3, 3), (3, 3)] {
             cache.put(cache.ticket(), &key(), copied(put, b"response"));
             assert_eq!(generation(&cache), Some(then));
@@ -276,7 +284,7 @@ mod tests {
         let forgets: [Forgets; 2] =
             [LocalCache::clear, |cache| cache.forget(&StoredKey::from_stored("another"))];
         for forget in forgets {
-            let cache = LocalCache::new(BYTES, false).unwrap();
+            let cache = cache();
             let ticket = cache.ticket();
             cache.put(ticket, &key(), copied(1, b"response"));
             forget(&cache);
@@ -287,7 +295,7 @@ mod tests {
 
     #[test]
     fn only_the_seen_copy_is_removed() {
-        let cache = LocalCache::new(BYTES, false).unwrap();
+        let cache = cache();
         cache.put(cache.ticket(), &key(), copied(1, b"response"));
         let seen = cache.get(&key()).unwrap();
         cache.put(cache.ticket(), &key(), copied(2, b"response"));
@@ -299,7 +307,7 @@ mod tests {
 
     #[test]
     fn cache_is_emptied_after_a_panic() {
-        let cache = LocalCache::new(BYTES, false).unwrap();
+        let cache = cache();
         let ticket = cache.ticket();
         cache.put(ticket, &key(), copied(1, b"response"));
         std::thread::scope(|scope| {

@@ -18,7 +18,7 @@ use crate::{
     record::{Owner, Record},
     run::{cache::LocalCache, lease::Timing},
     settings::Settings,
-    store::{CommitOutcome, OwnWrites, Store, StoreError, StoreErrorKind, Write, WriteOutcome},
+    store::{Cipher, CommitOutcome, OwnWrites, Store, StoreError, StoreErrorKind, Write, WriteOutcome},
     time::{Clock, Timestamp},
 };
 
@@ -43,6 +43,7 @@ pub(crate) struct Shared {
     pub(crate) cache: Option<LocalCache>,
     /// Whether the environment requires that idempotency is enforced.
     pub(crate) is_required: bool,
+    pub(crate) cipher: Option<Arc<dyn Cipher>>,
     /// Whether it runs in a Lambda function, so that there are invocations.
     pub(crate) is_in_lambda: bool,
     /// Makes sure that an operation outside any invocation is logged once.

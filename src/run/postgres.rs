@@ -27,7 +27,7 @@ use crate::{
     },
     store::{
         CommitOutcome, StoreError, StoreErrorKind, Write, WriteOutcome,
-        postgres::{Looked, PostgresStore, PostgresTransaction},
+        postgres::{PostgresStore, PostgresTransaction},
     },
     time::Timestamp,
 };
@@ -60,14 +60,7 @@ impl Requests for PostgresTransaction<'_> {
     }
 
     fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
-        Box::pin(async move {
-            match self.lock_and_read(key).await? {
-                Looked::Free(record) => Ok(record),
-                Looked::Busy => {
-                    Err(StoreError::new(StoreErrorKind::Conflict, "another transaction holds the key"))
-                }
-            }
-        })
+        Box::pin(self.lock_and_read(key))
     }
 
     fn commit<'a>(
@@ -212,16 +205,16 @@ pub(crate) async fn find_out_whether_committed(
     let mut is_free = false;
     for _ in 0..CHECKS {
         match driver.in_time(driver.now(), until, Box::pin(store.look(key))).await {
-            Ok(Looked::Free(Some(Record { owner: of, .. }))) if of == owner => return Ok(()),
+            Ok(Some(Record { owner: of, .. })) if of == owner => return Ok(()),
             // The lock was free before this record was read.
-            Ok(Looked::Free(_)) if is_free => return Err(not_committed(key, doubt)),
+            Ok(_) if is_free => return Err(not_committed(key, doubt)),
             // The lock may have become free after the record was read. The next answer is as new as the lock.
-            Ok(Looked::Free(_)) => {
+            Ok(_) => {
                 is_free = true;
                 continue;
             }
-            Ok(Looked::Busy) => {}
             Err(error) if error.kind() == StoreErrorKind::Corrupt => break,
+            // The lock isn't free, or the database can't be reached.
             Err(_) => {}
         }
         if until.is_some_and(|until| driver.now().saturating_add(BETWEEN_CHECKS) >= until) {

@@ -1,12 +1,13 @@
 //! [`Replay`]: an outcome from the record.
 
-use std::fmt;
+use std::{borrow::Cow, fmt, sync::Arc};
 
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 
 use crate::{
-    error::{Error, ErrorKind, RunError, place},
+    error::{Error, ErrorKind, RunError},
+    format::{self, Format, Json},
     outcome::Outcome,
     record::{Generation, Record, State},
     time::Timestamp,
@@ -17,6 +18,8 @@ use crate::{
 pub struct Replay {
     is_failure: bool,
     response: Bytes,
+    /// The format's name, if it isn't JSON.
+    format: Option<Arc<str>>,
     generation: Generation,
     attempt: u32,
     claimed_at: Timestamp,
@@ -29,6 +32,12 @@ impl Replay {
         Self {
             is_failure,
             response,
+            format: match outcome_of(record) {
+                Some((Outcome::Retained(stored), _)) => {
+                    stored.labels().ok().and_then(|labels| labels.format).map(Into::into)
+                }
+                Some((Outcome::Omitted, _)) | None => None,
+            },
             generation: record.generation,
             attempt: record.attempt,
             claimed_at: record.lock_acquired_at,
@@ -41,7 +50,7 @@ impl Replay {
         self.is_failure
     }
 
-    /// The response's bytes, as recorded.
+    /// The response's bytes, as recorded, decrypted: a result's in its [`Format`].
     pub fn response(&self) -> &Bytes {
         &self.response
     }
@@ -74,22 +83,21 @@ impl Replay {
     }
 
     /// Deserializes the recorded result.
-    pub(crate) fn result<T: DeserializeOwned, E>(&self) -> Result<T, RunError<E>> {
-        let corrupt = |error: serde_json::Error| {
+    pub(crate) fn result<T: DeserializeOwned, F: Format, E>(&self) -> Result<T, RunError<E>> {
+        let corrupt = |why: Cow<'static, str>| {
             Error::new(
                 ErrorKind::Corrupt,
                 format!(
-                    "the recorded result isn't a valid {} ({}); nothing ran",
-                    std::any::type_name::<T>(),
-                    place(&error)
+                    "the recorded result isn't a valid {} ({why}); nothing ran",
+                    std::any::type_name::<T>()
                 ),
             )
         };
         if self.is_failure {
-            let failure = serde_json::from_slice(&self.response).map_err(corrupt)?;
+            let failure = Json::read(&self.response).map_err(corrupt)?;
             return Err(RunError::Recorded(failure));
         }
-        Ok(serde_json::from_slice(&self.response).map_err(corrupt)?)
+        Ok(format::read::<T, F>(self.format.as_deref(), &self.response).map_err(corrupt)?)
     }
 }
 

@@ -4,11 +4,12 @@ use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
-    error::{Error, ErrorKind, RecordedFailure, place},
-    finite,
+    error::{Error, ErrorKind, RecordedFailure},
+    format::{self, Format},
+    future::BoxFuture,
     key::StoredKey,
     observe,
-    outcome::{Outcome, Place, StoredResponse},
+    outcome::{Outcome, Place, StoredResponse, is_key_id},
     protocol::{Event, Intent, State},
     record::{Lock, Owner, Record, Status},
     run::{
@@ -25,6 +26,8 @@ use crate::{
 pub(crate) enum Verdict {
     /// The outcome, and its response.
     Complete(Bytes),
+    /// The outcome, and its response in the format of this name.
+    CompleteAs(&'static str, Bytes),
     /// The outcome, whose response can't be kept.
     CompleteOmitted,
     /// A permanent failure, with the bytes to replay.
@@ -49,20 +52,27 @@ impl Verdict {
     /// The response to record, if there is one.
     pub(crate) fn response(&self) -> Option<&Bytes> {
         match self {
-            Self::Complete(response) | Self::Fail(Some(response)) => Some(response),
+            Self::Complete(response) | Self::CompleteAs(_, response) | Self::Fail(Some(response)) => {
+                Some(response)
+            }
             Self::CompleteOmitted | Self::Fail(None) | Self::Release | Self::Interrupted => None,
         }
     }
 
-    /// Completes with `value` as JSON. A value that wouldn't read back unchanged isn't kept.
-    pub(crate) fn result<T: Serialize + DeserializeOwned>(key: &StoredKey, value: &T) -> Self {
-        let json = finite::to_json(value).map_err(|why| why.to_string()).and_then(|json| {
-            let read = serde_json::from_str::<T>(&json);
-            read.map_err(|error| format!("its JSON can't be read back: {}", place(&error))).map(|_| json)
+    /// Completes with `value` in the format `F`. A value that wouldn't read back unchanged isn't kept.
+    pub(crate) fn result<T, F>(key: &StoredKey, value: &T) -> Self
+    where
+        T: Serialize + DeserializeOwned,
+        F: Format,
+    {
+        let written = F::write(value).and_then(|bytes| match F::read::<T>(&bytes) {
+            Ok(_) => Ok(bytes),
+            Err(why) => Err(format!("its {} can't be read back: {why}", F::NAME).into()),
         });
-        match json {
-            Ok(json) => Self::Complete(json.into()),
-            Err(why) => {
+        match (written, format::recorded_name::<F>()) {
+            (Ok(json), None) => Self::Complete(json.into()),
+            (Ok(bytes), Some(name)) => Self::CompleteAs(name, bytes.into()),
+            (Err(why), _) => {
                 observe::not_readable(key, std::any::type_name::<T>(), &why);
                 Self::CompleteOmitted
             }
@@ -77,7 +87,7 @@ impl Verdict {
     /// The status that it gives the record.
     pub(super) fn status(&self) -> Status {
         match self {
-            Self::Complete(_) | Self::CompleteOmitted => Status::Completed,
+            Self::Complete(_) | Self::CompleteAs(..) | Self::CompleteOmitted => Status::Completed,
             Self::Fail(_) => Status::Failed,
             Self::Release | Self::Interrupted => Status::Released,
         }
@@ -143,8 +153,15 @@ impl Driver {
         until: Timestamp,
     ) -> Intent {
         match verdict {
-            Verdict::Complete(response) => Intent::Complete(self.outcome(key, owner, response, until).await),
-            Verdict::Fail(Some(failure)) => Intent::Fail(self.outcome(key, owner, failure, until).await),
+            Verdict::Complete(response) => {
+                Intent::Complete(self.outcome(key, owner, response, None, until).await)
+            }
+            Verdict::CompleteAs(format, response) => {
+                Intent::Complete(self.outcome(key, owner, response, Some(format), until).await)
+            }
+            Verdict::Fail(Some(failure)) => {
+                Intent::Fail(self.outcome(key, owner, failure, None, until).await)
+            }
             Verdict::Release => Intent::Release { interrupted: false },
             Verdict::Interrupted => Intent::Release { interrupted: true },
             Verdict::CompleteOmitted => {
@@ -158,13 +175,24 @@ impl Driver {
         }
     }
 
-    async fn outcome(&self, key: &StoredKey, owner: Owner, response: Bytes, until: Timestamp) -> Outcome {
+    async fn outcome(
+        &self,
+        key: &StoredKey,
+        owner: Owner,
+        response: Bytes,
+        format: Option<&'static str>,
+        until: Timestamp,
+    ) -> Outcome {
         let length = response.len();
+        if self.settings.max_response == 0 {
+            // The user's choice, so it's no loss.
+            return Outcome::Omitted;
+        }
         if length > self.settings.max_response {
             observe::not_retained(key, Some(length), None);
             return Outcome::Omitted;
         }
-        match self.keep(key, owner, response, Some(until)).await {
+        match self.keep(key, owner, response, format, Some(until)).await {
             Ok(stored) => Outcome::Retained(stored),
             Err(error) => {
                 observe::not_retained(key, Some(length), Some(&error));
@@ -173,26 +201,56 @@ impl Driver {
         }
     }
 
-    /// Prepares `response` for the record. If it's too large, its chunks are written under `owner`. While the
-    /// store fails, this is retried until the time `until`; without such a time, it's tried once.
+    /// Prepares `response` for the record: encrypts it if there's a cipher. If it's too large, its chunks are
+    /// written under `owner`. While the cipher or the store fails, this is retried until the time `until`;
+    /// without such a time, it's tried once.
     pub(crate) async fn keep(
         &self,
         key: &StoredKey,
         owner: Owner,
         response: Bytes,
+        format: Option<&'static str>,
         until: Option<Timestamp>,
     ) -> Result<StoredResponse, StoreError> {
         let stored = StoredResponse::new(response);
+        let stored = match format {
+            Some(name) => stored.in_format(name),
+            None => stored,
+        };
+        let Place::Inline(plain) = stored.place.clone() else { return Ok(stored) };
+        let stored = match &self.shared.cipher {
+            None => stored,
+            Some(cipher) => {
+                let encrypting = || cipher.encrypt(key, &plain);
+                let (key_id, ciphertext) = self.persistently(owner, until, encrypting).await?;
+                if !is_key_id(&key_id) {
+                    let what = "the cipher's key id isn't 1 to 512 visible ASCII characters";
+                    return Err(StoreError::new(StoreErrorKind::Unstorable, what));
+                }
+                stored.encrypted(&key_id, ciphertext)
+            }
+        };
         let Place::Inline(kept) = &stored.place else { return Ok(stored) };
         let Some(chunks) = self.store().chunks().filter(|chunks| kept.len() > chunks.inline_limit()) else {
             return Ok(stored);
         };
         let expires_at = self.now().saturating_add(self.settings.retention).rounded_up_to_second();
+        let writing = || chunks.write_chunks(key, owner, kept, expires_at);
+        let count = self.persistently(owner, until, writing).await?;
+        Ok(stored.into_chunks(count))
+    }
+
+    /// Retries `request` while it fails, until the time `until`.
+    async fn persistently<'a, T>(
+        &self,
+        owner: Owner,
+        until: Option<Timestamp>,
+        request: impl Fn() -> BoxFuture<'a, Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
         let mut nth = 0;
         loop {
-            let writing = chunks.write_chunks(key, owner, kept, expires_at);
-            let error = match self.in_time(self.now(), until, writing).await {
-                Ok(count) => return Ok(stored.into_chunks(count)),
+            let error = match self.in_time(self.now(), until, request()).await {
+                Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
             let pause = pause(nth, owner);
@@ -258,10 +316,36 @@ impl Driver {
                 read.map_err(|error| store_error(key, "the response couldn't be read", error))?
             }
         };
-        let response = response
-            .decode(&kept)
-            .map_err(|damage| corrupt("the stored response is damaged").with_source(damage))?;
+        let damaged = |damage| corrupt("the stored response is damaged").with_source(damage);
+        let response = match response.labels().map_err(damaged)?.key_id {
+            None => response.decode(&kept).map_err(damaged)?,
+            Some(key_id) => {
+                response.check_digest(&kept).map_err(damaged)?;
+                let plain = self.decrypted(key, key_id, &kept, until).await?;
+                response.decoded(&plain).map_err(damaged)?
+            }
+        };
         Ok(Replay::of(record, is_failure, response))
+    }
+
+    async fn decrypted(
+        &self,
+        key: &StoredKey,
+        key_id: &str,
+        ciphertext: &Bytes,
+        until: Option<Timestamp>,
+    ) -> Result<Bytes, Error> {
+        let Some(cipher) = &self.shared.cipher else {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!(
+                    "{key}: the response is encrypted with the key `{key_id}`, and this function has no cipher; set \
+                     Builder::cipher"
+                ),
+            ));
+        };
+        let decrypted = self.in_time(self.now(), until, cipher.decrypt(key, key_id, ciphertext)).await;
+        decrypted.map_err(|error| store_error(key, "the response couldn't be decrypted", error))
     }
 
     /// Returns the outcome of a claim that took over from this delivery's claim, whose handler has run.

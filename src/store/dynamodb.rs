@@ -8,8 +8,8 @@
 //!
 //! | attribute | type | in | content |
 //! |---|---|---|---|
-//! | `id` | S | all | the partition key: the stored key, `<function>/<operation>#<64 hex digits>` |
-//! | the sort key, if the table has one | S | all | `record` |
+//! | `id` | S | all | the partition key: the stored key, `<function>/<operation>#<64 hex digits>`; or the shared [partition](DynamoDbStoreBuilder::partition) |
+//! | the sort key, if the table has one | S | all | `record`; in a shared partition, the stored key |
 //! | `version` | N | all | `2`, the version of this format |
 //! | `status` | S | all | `STARTED`, `COMPLETED`, `FAILED` or `RELEASED` |
 //! | `owner` | S | all | the claim's owner: 32 lower-case hex digits |
@@ -27,7 +27,10 @@
 //! | `response` | B | COMPLETED, FAILED, if in the record | the response, encoded |
 //!
 //! All times count from the Unix epoch. If the response is in chunks, `response_encoding` continues with `/`
-//! and their number. `omitted` means that the response wasn't kept.
+//! and their number. `;format=` and the name of a [`Format`](crate::store::Format) other than JSON may follow, and
+//! `;key=` and the id of the key that a [`Cipher`](crate::store::Cipher) encrypted it with. An encrypted
+//! response's length is the plaintext's, and its digest the ciphertext's. `omitted` means that the response
+//! wasn't kept.
 //!
 //! An item is corrupt, never absent, if it lacks one of its attributes, has one of another state, or has
 //! another version. `response_codec` and `response_key_id` are reserved for responses in forms that this
@@ -35,7 +38,8 @@
 //! ignore it. Other attributes stay until the record is reclaimed.
 //!
 //! Records spread over the table's partitions by their partition key, even if the table has a sort key, since
-//! that's the same for all records. With a sort key configured, a process reads once before its first write, to
+//! that's the same for all records. A shared partition doesn't spread them: DynamoDB limits it to 1,000 write units
+//! per second. With a sort key configured, a process reads once before its first write, to
 //! check that the table has the key.
 //!
 //! # A chunk
@@ -46,7 +50,7 @@
 //! | attribute | type | content |
 //! |---|---|---|
 //! | `id` | S | without a sort key `<the record's id>#part#<owner>#<index>`, index from 0; with one, the record's `id` |
-//! | the sort key, if the table has one | S | `part#<owner>#<index>` |
+//! | the sort key, if the table has one | S | `part#<owner>#<index>`; in a shared partition, `<stored key>#part#<owner>#<index>` |
 //! | `expires_at` | N | the record's, plus 86,400 |
 //! | `response` | B | the bytes |
 //!
@@ -85,11 +89,8 @@ mod table;
 mod transaction;
 mod values;
 
-pub use attributes::AttributeNames;
 pub use builder::DynamoDbStoreBuilder;
-pub use scan::{ScanPage, ScanPosition};
-pub use table::{TableCreation, TableProblem};
-pub use transaction::{Declined, FailedCondition, Transaction};
+pub use transaction::{Declined, Transaction};
 
 use std::{
     collections::HashMap,
@@ -110,7 +111,7 @@ use aws_sdk_dynamodb::{
 
 use self::{
     attempts::{Findings, observed},
-    attributes::Attribute,
+    attributes::{Attribute, AttributeNames},
     codec::Item,
     expressions::{Plan, Plans},
     fault::{Class, Fault},
@@ -140,6 +141,8 @@ struct Inner {
     table: String,
     attributes: AttributeNames,
     sort_key: Option<String>,
+    /// The partition key's value in every item, if all records share it. The stored key is then the sort key.
+    partition: Option<String>,
     inline_limit: usize,
     plans: Plans,
     /// Whether the table is known to have the configured sort key.
@@ -153,6 +156,7 @@ impl fmt::Debug for DynamoDbStore {
             .field("table", &self.inner.table)
             .field("region", &self.region())
             .field("sort_key", &self.inner.sort_key)
+            .field("partition", &self.inner.partition)
             .field("inline_limit", &self.inner.inline_limit)
             .finish_non_exhaustive()
     }
@@ -196,31 +200,52 @@ impl DynamoDbStore {
     /// # }
     /// ```
     pub fn record_in(&self, item: HashMap<String, AttributeValue>) -> Result<Record, StoreError> {
-        let id = item.get(self.inner.attributes.of(Attribute::Id)).and_then(|id| id.as_s().ok());
-        let id = id.ok_or_else(|| {
+        let key = self.stored_key_of(&item).ok_or_else(|| {
             let table = &self.inner.table;
-            StoreError::new(StoreErrorKind::Corrupt, format!("an item of table `{table}` has no key"))
+            StoreError::new(StoreErrorKind::Corrupt, format!("an item of table `{table}` has no stored key"))
         })?;
-        self.decode(&StoredKey::from_stored(id.as_str()), item)
+        self.decode(&key, item)
+    }
+
+    /// The stored key of the record, or of the chunk, in `item`.
+    fn stored_key_of(&self, item: &Item) -> Option<StoredKey> {
+        let text = |name: &str| item.get(name).and_then(|value| value.as_s().ok());
+        let id = text(self.inner.attributes.of(Attribute::Id))?;
+        let key = match (&self.inner.partition, &self.inner.sort_key) {
+            (Some(partition), Some(sort_key)) if id == partition => text(sort_key)?,
+            (Some(_), _) => return None,
+            (None, _) => id,
+        };
+        Some(StoredKey::from_stored(key.as_str()))
     }
 
     fn region(&self) -> Option<&str> {
         self.inner.client.config().region().map(AsRef::as_ref)
     }
 
-    /// The key of the item `id`. `sort` is only used if the table has a sort key.
-    fn item_key(&self, id: &str, sort: impl FnOnce() -> String) -> Item {
+    /// The key of a record's item, or of its chunk `chunk`.
+    fn item_key(&self, key: &StoredKey, chunk: Option<&str>) -> Item {
+        let Inner { partition, sort_key, attributes, .. } = &*self.inner;
+        let joined = || match chunk {
+            Some(chunk) => format!("{key}#{chunk}"),
+            None => key.as_str().to_owned(),
+        };
+        let (id, sort) = match (partition, sort_key) {
+            (Some(partition), Some(_)) => (partition.clone(), joined()),
+            (_, Some(_)) => (key.as_str().to_owned(), chunk.unwrap_or(RECORD_SORT_KEY).to_owned()),
+            (_, None) => (joined(), String::new()),
+        };
         // Reserve space for the whole item: a claim adds its attributes to the key.
-        let mut key = HashMap::with_capacity(16);
-        key.insert(self.inner.attributes.of(Attribute::Id).to_owned(), codec::text(id));
-        if let Some(sort_key) = &self.inner.sort_key {
-            key.insert(sort_key.clone(), codec::text(sort()));
+        let mut item = HashMap::with_capacity(16);
+        item.insert(attributes.of(Attribute::Id).to_owned(), codec::text(id));
+        if let Some(sort_key) = sort_key {
+            item.insert(sort_key.clone(), codec::text(sort));
         }
-        key
+        item
     }
 
     fn record_key(&self, key: &StoredKey) -> Item {
-        self.item_key(key.as_str(), || RECORD_SORT_KEY.to_owned())
+        self.item_key(key, None)
     }
 
     fn decode(&self, key: &StoredKey, item: Item) -> Result<Record, StoreError> {

@@ -39,6 +39,7 @@ struct Table {
     endpoint: Option<String>,
     region: Option<String>,
     sort_key: Option<String>,
+    partition: Option<String>,
     attributes: Option<String>,
 }
 
@@ -209,8 +210,11 @@ impl Table {
         if let Some(sort_key) = self.sort_key {
             builder = builder.sort_key(sort_key);
         }
+        if let Some(partition) = self.partition {
+            builder = builder.partition(partition);
+        }
         if let Some(attributes) = self.attributes {
-            builder = builder.attributes(attributes.parse()?);
+            builder = builder.attributes(attributes)?;
         }
         Ok(builder)
     }
@@ -267,10 +271,11 @@ fn parse_table(what: &str, rest: &str) -> Result<Choice, Error> {
             "endpoint" => &mut table.endpoint,
             "region" => &mut table.region,
             "sort_key" => &mut table.sort_key,
+            "partition" => &mut table.partition,
             "attributes" => &mut table.attributes,
             _ => {
                 return Err(invalid(format!(
-                    "{what} has the unknown parameter {name:?}; use endpoint, region, sort_key or attributes"
+                    "{what} has the unknown parameter {name:?}; use endpoint, region, sort_key, partition or attributes"
                 )));
             }
         };
@@ -316,12 +321,13 @@ mod tests {
         for url in ["postgres://u:p@h/db", "postgresql://h/db"] {
             assert_eq!(choice(None, some(url)).unwrap(), Choice::Postgres(Secret(url.into())));
         }
-        let url = "dynamodb://t?endpoint=http://127.0.0.1:8000&region=eu-west-1&sort_key=sk&attributes=id:pk,owner:o";
+        let url = "dynamodb://t?endpoint=http://127.0.0.1:8000&region=eu-west-1&sort_key=sk&partition=idem&attributes=id:pk,owner:o";
         let table = Table {
             name: "t".into(),
             endpoint: some("http://127.0.0.1:8000"),
             region: some("eu-west-1"),
             sort_key: some("sk"),
+            partition: some("idem"),
             attributes: some("id:pk,owner:o"),
         };
         assert_eq!(choice(None, some(url)).unwrap(), Choice::DynamoDb(table));

@@ -25,7 +25,7 @@
 //! | `expires_at` | numeric(20) | all but unsettled at-most-once claims | expiry in ms since the epoch; NULL: never |
 //! | `interrupted` | boolean | all | whether an earlier attempt of this operation ended without an answer |
 //! | `request_id` | bytea | all, if known | the invocation that made the claim, in UTF-8 |
-//! | `response_encoding` | text | COMPLETED, FAILED | `identity` or `deflate` (RFC 1951); `omitted`: not kept |
+//! | `response_encoding` | text | COMPLETED, FAILED | `identity` or `deflate` (RFC 1951), then `;format=NAME` and `;key=ID` of another format or a cipher; `omitted`: not kept |
 //! | `response_length` | numeric(20) | COMPLETED, FAILED, unless omitted | the length in bytes before encoding |
 //! | `response_sha256` | bytea | COMPLETED, FAILED, unless omitted | the SHA-256 before encoding |
 //! | `response` | bytea | COMPLETED, FAILED, unless omitted | the response, encoded |
@@ -163,9 +163,7 @@ mod writes;
 
 pub use builder::PostgresStoreBuilder;
 pub use limits::Timeouts;
-pub use scan::{ScanPage, ScanPosition};
-pub use table::{TableCreation, TableProblem};
-pub use transaction::{Looked, PostgresTransaction};
+pub use transaction::PostgresTransaction;
 
 /// The client and the pool, in the versions that this store accepts.
 pub use deadpool_postgres::{self, tokio_postgres};

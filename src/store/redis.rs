@@ -57,7 +57,7 @@
 //! | `expires_at` | all, except unsettled at-most-once claims | when the record expires; ms since the Unix epoch |
 //! | `interrupted` | all, if so | `true`: an earlier attempt of this operation ended without an answer |
 //! | `request_id` | all, if known | the invocation that made the claim |
-//! | `response_encoding` | COMPLETED, FAILED | `identity` or `deflate` (RFC 1951); `omitted`: not kept |
+//! | `response_encoding` | COMPLETED, FAILED | `identity` or `deflate` (RFC 1951), then `;format=NAME` and `;key=ID` of another format or a cipher; `omitted`: not kept |
 //! | `response_length` | COMPLETED, FAILED, unless omitted | the response's length in bytes, before encoding |
 //! | `response_sha256` | COMPLETED, FAILED, unless omitted | the SHA-256 before encoding: 64 lower-case hex digits |
 //! | `response` | COMPLETED, FAILED, unless omitted | the response, encoded |
@@ -108,7 +108,6 @@ mod scan;
 mod transition;
 
 pub use builder::RedisStoreBuilder;
-pub use scan::{ScanPage, ScanPosition};
 
 use std::{fmt, sync::Arc, time::Duration};
 

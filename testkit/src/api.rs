@@ -18,7 +18,7 @@ use lambda_http::{
 };
 use lambda_idempotency::{
     Builder,
-    lambda::http::{HttpLayer, KeyFormat, KeySyntax},
+    lambda::http::HttpLayer,
     settings::Execution,
     store::BoxFuture,
     time::{Clock, SystemClock, Timestamp},
@@ -62,8 +62,8 @@ impl Layered {
         let execution = if self == Self::AtMostOnce { Execution::AtMostOnce } else { Execution::default() };
         let layer = engine.execution(execution).build().unwrap().http();
         match self {
-            Self::Strict => layer.key_syntax(KeySyntax::Strict),
-            Self::Uuid => layer.key_format(KeyFormat::Uuid),
+            Self::Strict => layer.quoted_keys(true),
+            Self::Uuid => layer.uuid_keys(true),
             Self::Required => layer.required(true).documentation(PAGE),
             Self::Plain | Self::AtMostOnce | Self::Down => layer,
         }

@@ -404,13 +404,14 @@ impl Faulty {
                 });
                 old.unwrap_or(Outcome::Omitted)
             }
-            Outcome::Retained(StoredResponse { encoding, length, sha256, place: Place::Inline(bytes) }) => {
+            Outcome::Retained(response) => {
+                let Place::Inline(bytes) = &response.place else { return Outcome::Retained(response) };
                 if self.is(Fault::EmptyIsOmitted) && bytes.is_empty() {
                     return Outcome::Omitted;
                 }
                 let cut = if self.is(Fault::OutcomeCut) { bytes.len().min(16_384) } else { bytes.len() };
                 let place = Place::Inline(bytes.slice(..cut));
-                Outcome::Retained(StoredResponse { encoding, length, sha256, place })
+                Outcome::Retained(StoredResponse { place, ..response })
             }
             other => other,
         }
@@ -481,6 +482,7 @@ impl Faulty {
                 encoding: Encoding::Identity,
                 length: 0,
                 sha256: [0; 32],
+                labels: None,
                 place: Place::Chunks(count),
             });
             let record = Record {

@@ -118,6 +118,7 @@ fn large(bytes: usize) -> Outcome {
         encoding: Encoding::Identity,
         length: bytes as u64,
         sha256: [1; 32],
+        labels: None,
         place: Place::Inline(Bytes::from(vec![b'x'; bytes])),
     })
 }

@@ -10,7 +10,7 @@ use lambda_idempotency::{
     ErrorKind, Store,
     store::{
         StoreErrorKind,
-        dynamodb::{AttributeNames, DynamoDbStore, DynamoDbStoreBuilder},
+        dynamodb::{DynamoDbStore, DynamoDbStoreBuilder},
     },
 };
 
@@ -25,8 +25,6 @@ async fn invalid_settings_are_refused_when_built() {
     let address = "127.0.0.1:9".parse().unwrap();
     let named = |table: &str| DynamoDbStore::builder(table).client(client(address));
     let good = || builder(address);
-    let mut twice = AttributeNames::default();
-    twice.owner = "status".into();
     let cases: Vec<(DynamoDbStoreBuilder, &str)> = vec![
         (named(""), "the table's name is empty"),
         (named("ab"), "has 2 characters"),
@@ -38,7 +36,13 @@ async fn invalid_settings_are_refused_when_built() {
         (good().inline_limit(350 * 1024 + 1), "the inline limit of 358401 bytes is over 358400"),
         (good().sort_key("id"), "`id` and `sort key` have the same attribute name `id`"),
         (good().sort_key(""), "`sort key` has 0 bytes"),
-        (good().attributes(twice), "`status` and `owner` have the same attribute name `status`"),
+        (
+            good().attributes("owner:status").unwrap(),
+            "`status` and `owner` have the same attribute name `status`",
+        ),
+        (good().partition("p"), "a partition is set, but no sort key"),
+        (good().sort_key("sk").partition(""), "the partition has 0 bytes"),
+        (good().sort_key("sk").partition("p".repeat(2049)), "the partition has 2049 bytes"),
         (good().endpoint_url(" "), "the endpoint URL is empty"),
         (good().region(""), "the Region is empty"),
     ];
@@ -53,6 +57,18 @@ async fn invalid_settings_are_refused_when_built() {
         assert_eq!(DynamoDbStore::new(client(address), table).unwrap().table(), table);
     }
     assert!(good().inline_limit(350 * 1024).build().await.is_ok());
+}
+
+/// So that CloudTrail and AWS's support see which requests are the library's.
+#[tokio::test]
+async fn requests_name_the_library() {
+    let wire = Wire::scripted(None, &[Reply::internal()]).await;
+    let store = builder(wire.address).operation_timeout(Duration::from_millis(200)).build().await.unwrap();
+    store.read(&key()).await.unwrap_err();
+    let head = wire.heads()[0].to_ascii_lowercase();
+    let agent = head.lines().find(|line| line.starts_with("user-agent:")).unwrap();
+    let expected = concat!("lib/lambda-idempotency/", env!("CARGO_PKG_VERSION"));
+    assert!(agent.contains(expected), "{agent}");
 }
 
 #[tokio::test]

@@ -180,12 +180,7 @@ async fn is_corrupt(table: &Table, mutated: &Item, attribute: &str, why: &str) {
 
 #[tokio::test]
 async fn errors_use_the_tables_attribute_names() {
-    let table = Table::with(|builder| {
-        let mut names = lambda_idempotency::store::dynamodb::AttributeNames::default();
-        names.owner = "who".into();
-        builder.attributes(names)
-    })
-    .await;
+    let table = Table::with(|builder| builder.attributes("owner:who").unwrap()).await;
     table.put(item(&key(), &started())).await;
     let error = table.store.read(&key()).await.unwrap_err();
     assert_eq!(

@@ -86,6 +86,7 @@ pub(crate) fn inline() -> Outcome {
         encoding: Encoding::Identity,
         length: 5,
         sha256: [0x5a; 32],
+        labels: None,
         place: Place::Inline(Bytes::from_static(b"\x00hi\xff!")),
     })
 }
@@ -95,6 +96,7 @@ pub(crate) fn in_parts() -> Outcome {
         encoding: Encoding::Deflate,
         length: 6_000_000,
         sha256: [0x5b; 32],
+        labels: None,
         place: Place::Chunks(16),
     })
 }

@@ -1,11 +1,11 @@
 //! Responses stored in chunks, each in its own item.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use lambda_idempotency::{
-    Store, StoredKey,
-    store::{ResponseChunks, StoreErrorKind},
+    Idempotency, Key, Store, StoredKey,
+    store::{BoxFuture, Cipher, ResponseChunks, StoreError, StoreErrorKind},
 };
 
 use super::{
@@ -49,6 +49,48 @@ async fn six_megabytes_round_trip_byte_for_byte() {
 async fn chunks_round_trip_with_a_sort_key() {
     let table = patient_table(Some("sk")).await;
     round_trip(&table, 1024 * 1024, 3).await;
+}
+
+/// XORs with a fixed byte: enough to see that chunks hold the cipher's bytes.
+#[derive(Debug)]
+struct Veil;
+
+impl Cipher for Veil {
+    fn encrypt<'a>(
+        &'a self,
+        _: &'a StoredKey,
+        plaintext: &'a Bytes,
+    ) -> BoxFuture<'a, Result<(Arc<str>, Bytes), StoreError>> {
+        Box::pin(async move { Ok(("veil".into(), plaintext.iter().map(|byte| byte ^ 0x5a).collect())) })
+    }
+
+    fn decrypt<'a>(
+        &'a self,
+        _: &'a StoredKey,
+        _: &'a str,
+        ciphertext: &'a Bytes,
+    ) -> BoxFuture<'a, Result<Bytes, StoreError>> {
+        Box::pin(async move { Ok(ciphertext.iter().map(|byte| byte ^ 0x5a).collect()) })
+    }
+}
+
+#[tokio::test]
+async fn encrypted_chunks_are_replayed() {
+    let table = Table::with(|builder| builder.inline_limit(100)).await;
+    let builder = Idempotency::builder(table.store.clone()).function("f").cipher(Veil);
+    let operation = builder.build().unwrap().operation("cards").unwrap();
+    let secret = "4111 1111 1111 1111, ".repeat(8);
+    for answer in [secret.as_str(), "another run's"] {
+        let work = || async { Ok::<_, std::io::Error>(answer.to_owned()) };
+        assert_eq!(operation.run(Key::new("k").unwrap(), &1, work).await.unwrap(), secret);
+    }
+    let items = table.items().await;
+    assert_eq!(items.len(), 2, "a record and a chunk");
+    let encodings: Vec<_> = items.iter().filter_map(|item| item.get("response_encoding")).collect();
+    assert_eq!(encodings, [&s("identity/1;key=veil")]);
+    for bytes in items.iter().filter_map(|item| item.get("response")?.as_b().ok()) {
+        assert!(!bytes.as_ref().windows(4).any(|window| window == b"4111"));
+    }
 }
 
 async fn round_trip(table: &Table, length: usize, parts: u32) {

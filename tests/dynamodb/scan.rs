@@ -68,6 +68,26 @@ async fn scans_skip_other_items_by_sort_key() {
     assert_eq!(found.keys().collect::<Vec<_>>(), ["f/run#0", "f/run#1"]);
 }
 
+/// A single-table design: other items share the table, and even the sort keys.
+#[tokio::test]
+async fn shared_partitions_are_read_alone() {
+    let table = with_records(|builder| builder.sort_key("sk").partition("idempotency"), 8).await;
+    for (pk, sk) in [("order#17", "f/run#0"), ("idempotency-2", "f/run#9")] {
+        let foreign = [("id", s(pk)), ("sk", s(sk)), ("status", s("PAID"))];
+        table.put(foreign.map(|(name, value)| (name.to_owned(), value)).into()).await;
+    }
+    let (found, pages) = all(&table.store).await;
+    assert_eq!(found.len(), 8);
+    assert!(found.values().all(|record| record.as_ref() == Ok(&started())), "{found:?}");
+    assert!(pages > 1, "the query passes 2.4 MB of chunks");
+    let key = StoredKey::from_stored("f/run#0");
+    let mut stored = item(&key, &started());
+    assert!(table.store.record_in(stored.clone()).is_err(), "an item of another partition");
+    stored.insert("id".into(), s("idempotency"));
+    stored.insert("sk".into(), s(key.as_str()));
+    assert_eq!(table.store.record_in(stored).unwrap(), started());
+}
+
 #[tokio::test]
 async fn scans_report_unreadable_records_and_continue() {
     let table = with_records(|builder| builder, 1).await;

@@ -89,7 +89,7 @@ fn declined(committed: Result<CommitOutcome, StoreError>) -> Vec<(usize, bool)> 
     let CommitOutcome::Declined(details) = committed.unwrap() else { panic!("answered") };
     let details: &dyn std::any::Any = &*details;
     let conditions = details.downcast_ref::<Declined>().unwrap().conditions();
-    conditions.iter().map(|failed| (failed.place(), failed.item().is_some())).collect()
+    conditions.map(|(place, item)| (place, item.is_some())).collect()
 }
 
 impl Table {
@@ -436,6 +436,7 @@ async fn transactions_hold_nearly_four_megabytes() {
         encoding: Encoding::Identity,
         length: 120_000,
         sha256: [1; 32],
+        labels: None,
         place: Place::Inline(vec![b'x'; 120_000].into()),
     });
     let over = settle(Settlement::Complete(response, SETTLED_UNTIL));
@@ -465,6 +466,7 @@ async fn oversized_records_are_unstorable_in_transactions() {
         encoding: Encoding::Identity,
         length: 410_000,
         sha256: [1; 32],
+        labels: None,
         place: Place::Inline(vec![b'x'; 410_000].into()),
     });
     let table = Table::new().await;

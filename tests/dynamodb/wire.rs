@@ -60,6 +60,7 @@ pub(crate) struct Wire {
 #[derive(Clone, Debug)]
 struct Request {
     operation: String,
+    head: String,
     body: String,
 }
 
@@ -95,6 +96,11 @@ impl Wire {
         self.requests.lock().unwrap().iter().map(|request| request.operation.clone()).collect()
     }
 
+    /// Returns the requests' lines and headers.
+    pub(crate) fn heads(&self) -> Vec<String> {
+        self.requests.lock().unwrap().iter().map(|request| request.head.clone()).collect()
+    }
+
     /// Returns the requests' JSON bodies.
     pub(crate) fn bodies(&self) -> Vec<String> {
         self.requests.lock().unwrap().iter().map(|request| request.body.clone()).collect()
@@ -114,7 +120,7 @@ async fn serve(
         let body = String::from_utf8_lossy(&request[head.len()..]).into_owned();
         let nth = {
             let mut log = log.lock().unwrap();
-            log.push(Request { operation: operation.clone(), body: body.clone() });
+            log.push(Request { operation: operation.clone(), head: head.clone(), body: body.clone() });
             log.len() - 1
         };
         match decide(nth, &operation) {

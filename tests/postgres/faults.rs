@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use lambda_idempotency::{
     Store as _,
     store::{
-        StoreError, StoreErrorKind, Write, WriteOutcome,
-        postgres::{PostgresStore, PostgresStoreBuilder, TableProblem, tokio_postgres::Client},
+        StoreError, StoreErrorKind, TableProblem, Write, WriteOutcome,
+        postgres::{PostgresStore, PostgresStoreBuilder, tokio_postgres::Client},
     },
 };
 

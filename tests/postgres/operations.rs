@@ -12,9 +12,12 @@ use futures_util::future::join_all;
 use lambda_idempotency::{
     Begun, ErrorKind, Fingerprint, Idempotency, Key, RunError, Settled, Store as _, StoredKey,
     settings::Mode,
-    store::postgres::{
-        Looked, PostgresStore,
-        tokio_postgres::{Client, Error, NoTls, Transaction},
+    store::{
+        StoreErrorKind,
+        postgres::{
+            PostgresStore,
+            tokio_postgres::{Client, Error, NoTls, Transaction},
+        },
     },
 };
 
@@ -226,13 +229,13 @@ async fn tables_do_not_block_each_others_keys() {
     let transaction = client.transaction().await.unwrap();
     let stored = shop.stored("a");
     let looked = shop.store.in_transaction(&transaction).lock_and_read(&stored).await.unwrap();
-    assert_eq!(looked, Looked::Free(None));
+    assert_eq!(looked, None);
     assert_eq!(other.stored("a"), stored);
     let mut second = server.client().await;
     assert_eq!(other.place(&mut second, "a", "12").await.unwrap(), "placed a");
     let qualified = format!("public.{}", shop.store.table());
     let same = PostgresStore::builder(server.url()).table(qualified).build().unwrap();
-    assert_eq!(same.look(&stored).await.unwrap(), Looked::Busy);
+    assert_eq!(same.look(&stored).await.unwrap_err().kind(), StoreErrorKind::Conflict);
 }
 
 /// The commit arrives or it doesn't, and the answer is lost. The record shows which.

@@ -233,6 +233,7 @@ async fn a_response_over_one_gibibyte_is_unstorable() {
         encoding: Encoding::Identity,
         length: kept.len() as u64,
         sha256: [0; 32],
+        labels: None,
         place: Place::Inline(kept.into()),
     };
     let settlement = Settlement::Complete(Outcome::Retained(response), later(100));

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use lambda_idempotency::{
     Store as _,
-    store::{Revision, StoreErrorKind, Write, WriteOutcome, postgres::Looked},
+    store::{Revision, StoreErrorKind, Write, WriteOutcome},
 };
 
 use super::fixtures::{completion, finished, key, lock, make, server};
@@ -22,7 +22,7 @@ async fn record_and_work_commit_atomically() {
     for commits in [false, true] {
         let transaction = client.transaction().await.unwrap();
         let records = store.in_transaction(&transaction);
-        assert_eq!(records.lock_and_read(&key).await.unwrap(), Looked::Free(None));
+        assert_eq!(records.lock_and_read(&key).await.unwrap(), None);
         transaction.batch_execute(&format!("INSERT INTO {orders} VALUES (1)")).await.unwrap();
         assert_eq!(records.apply(&key, &conclude).await.unwrap(), WriteOutcome::Applied);
         assert_eq!(store.read(&key).await.unwrap(), None, "no other session sees it before the commit");
@@ -37,7 +37,7 @@ async fn record_and_work_commit_atomically() {
     }
     let transaction = client.transaction().await.unwrap();
     let records = store.in_transaction(&transaction);
-    assert_eq!(records.lock_and_read(&key).await.unwrap(), Looked::Free(Some(record.clone())));
+    assert_eq!(records.lock_and_read(&key).await.unwrap(), Some(record.clone()));
     // An expired record is replaced if it's still the version that was seen.
     let next = finished();
     let replace = Write::Conclude { seen: Some(Revision::of(&record)), record: next.clone() };
@@ -55,10 +55,7 @@ async fn keys_are_busy_until_transactions_end() {
     let key = key("busy");
     for end in ["commit", "rollback", "killed"] {
         let transaction = one.transaction().await.unwrap();
-        let before = match store.in_transaction(&transaction).lock_and_read(&key).await.unwrap() {
-            Looked::Free(record) => record,
-            Looked::Busy => panic!("{end}: the key is still busy"),
-        };
+        let before = store.in_transaction(&transaction).lock_and_read(&key).await.unwrap();
         let record = finished();
         let seen = before.as_ref().map(Revision::of);
         let conclude = Write::Conclude { seen, record: record.clone() };
@@ -69,7 +66,9 @@ async fn keys_are_busy_until_transactions_end() {
 
         let began = Instant::now();
         let duplicate = other.transaction().await.unwrap();
-        assert_eq!(store.in_transaction(&duplicate).lock_and_read(&key).await.unwrap(), Looked::Busy);
+        let busy = store.in_transaction(&duplicate).lock_and_read(&key).await.unwrap_err();
+        assert_eq!((busy.kind(), busy.is_maybe_applied()), (StoreErrorKind::Conflict, false), "{busy}");
+        assert!(duplicate.query_one("SELECT 1", &[]).await.is_ok(), "the transaction can go on");
         duplicate.rollback().await.unwrap();
         assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
         // A delivery with an ordinary claim waits briefly for a row that it can't see yet. It reads past an
@@ -92,9 +91,8 @@ async fn keys_are_busy_until_transactions_end() {
         }
         let transaction = other.transaction().await.unwrap();
         let looked = store.in_transaction(&transaction).lock_and_read(&key).await.unwrap();
-        assert!(matches!(looked, Looked::Free(_)), "{end}");
         if end == "commit" {
-            assert_eq!(looked, Looked::Free(Some(record)));
+            assert_eq!(looked, Some(record));
         }
         transaction.rollback().await.unwrap();
     }
@@ -130,7 +128,7 @@ async fn old_snapshots_conflict_and_failures_are_rejected() {
     let level = lambda_idempotency::store::postgres::tokio_postgres::IsolationLevel::RepeatableRead;
     let transaction = client.build_transaction().isolation_level(level).start().await.unwrap();
     let records = store.in_transaction(&transaction);
-    assert_eq!(records.lock_and_read(&key).await.unwrap(), Looked::Free(None));
+    assert_eq!(records.lock_and_read(&key).await.unwrap(), None);
     // A delivery that doesn't take the lock.
     make(&store, &key, &Write::Claim(lock.clone())).await;
     make(&store, &key, &completion(&lock)).await;
@@ -157,7 +155,7 @@ async fn concurrent_transactions_have_one_effect() {
                 let key = key(&format!("round {}", round / 2));
                 let transaction = client.transaction().await.unwrap();
                 let records = store.in_transaction(&transaction);
-                let Looked::Free(None) = records.lock_and_read(&key).await.unwrap() else {
+                let Ok(None) = records.lock_and_read(&key).await else {
                     transaction.rollback().await.unwrap();
                     continue;
                 };

@@ -17,8 +17,8 @@ use std::{
 
 use lambda_idempotency::{
     Builder, Failure, Idempotency, Key,
-    lambda::batch::{Batch, OnPermanentFailure, SqsMessage},
-    settings::{Execution, MissingKey, OnInProgress, OnStoreFailure},
+    lambda::batch::{Batch, SqsMessage},
+    settings::{Execution, OnInProgress, OnStoreFailure},
     store::memory::MemoryStore,
     time::Clock,
 };
@@ -222,13 +222,11 @@ async fn ten_records_run_concurrently() {
 #[tokio::test]
 async fn permanent_failures_are_returned_or_acknowledged() {
     let batch = sqs([Message::new("m1", "final 1"), Message::new("m2", "a")]);
-    for (policy, returned) in
-        [(OnPermanentFailure::Return, vec!["m1"]), (OnPermanentFailure::Acknowledge, vec![])]
-    {
+    for (acknowledges, returned) in [(false, vec!["m1"]), (true, vec![])] {
         let bench = Bench::new();
         for _ in 0..3 {
-            let worker = bench.worker(by_order).on_permanent_failure(policy);
-            assert_eq!(deliver(&worker, &batch).await, returned, "{policy:?}");
+            let worker = bench.worker(by_order).acknowledge_permanent_failures(acknowledges);
+            assert_eq!(deliver(&worker, &batch).await, returned, "{acknowledges}");
         }
         assert_eq!(bench.ran(), ["a", "final 1"]);
     }
@@ -257,7 +255,7 @@ async fn keyless_messages_are_returned_or_unprotected() {
     ]);
     assert_eq!(deliver(&bench.worker(by_order), &batch).await, ["m1", "m2", "m3", "m4"]);
     assert_eq!(bench.ran(), [""; 0]);
-    let worker = bench.worker(by_order).missing_key(MissingKey::RunUnprotected);
+    let worker = bench.worker(by_order).required(false);
     assert_eq!(deliver(&worker, &batch).await, ["m2", "m3", "m4"]);
     assert_eq!((bench.ran().len(), bench.requests()), (4, 0));
 }
@@ -293,7 +291,7 @@ async fn empty_batches_succeed_other_sources_fail() {
     assert_eq!(bench.ran(), [""; 0]);
 }
 
-/// `OnPermanentFailure::Acknowledge` only acknowledges a permanent failure whose record is stored. Otherwise the
+/// `acknowledge_permanent_failures` only acknowledges a permanent failure whose record is stored. Otherwise the
 /// message is redelivered.
 #[tokio::test]
 async fn unrecorded_failures_are_always_returned() {
@@ -301,26 +299,24 @@ async fn unrecorded_failures_are_always_returned() {
     for execution in [Execution::AtLeastOnce, Execution::AtMostOnce] {
         let bench = Bench::with(|builder| builder.execution(execution));
         bench.settles_in_vain();
-        let worker = bench.worker(by_order).on_permanent_failure(OnPermanentFailure::Acknowledge);
+        let worker = bench.worker(by_order).acknowledge_permanent_failures(true);
         assert_eq!(deliver(&worker, &batch).await, ["m1", "m3"], "{execution:?}: a success isn't repeated");
     }
     // An unprotected run is never recorded.
     let bench = Bench::with(|builder| builder.on_store_failure(OnStoreFailure::RunUnprotected));
     bench.store.is_down.store(true, Ordering::SeqCst);
-    let worker = bench.worker(by_order).on_permanent_failure(OnPermanentFailure::Acknowledge);
+    let worker = bench.worker(by_order).acknowledge_permanent_failures(true);
     assert_eq!(deliver(&worker, &batch).await, ["m1", "m3"]);
 }
 
 #[tokio::test]
 async fn unretained_failures_remain_failures() {
     let batch = sqs([Message::new("m1", "final 1"), Message::new("m2", "a")]);
-    for (policy, returned) in
-        [(OnPermanentFailure::Return, vec!["m1"]), (OnPermanentFailure::Acknowledge, vec![])]
-    {
+    for (acknowledges, returned) in [(false, vec!["m1"]), (true, vec![])] {
         let bench = Bench::with(|builder| builder.max_response(0));
         for _ in 0..2 {
-            let worker = bench.worker(by_order).on_permanent_failure(policy);
-            assert_eq!(deliver(&worker, &batch).await, returned, "{policy:?}");
+            let worker = bench.worker(by_order).acknowledge_permanent_failures(acknowledges);
+            assert_eq!(deliver(&worker, &batch).await, returned, "{acknowledges}");
         }
     }
 }

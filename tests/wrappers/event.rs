@@ -8,7 +8,7 @@ use std::sync::{
 use lambda_idempotency::{
     Error, ErrorKind, Idempotency, Key, KeyFields, RunError, current,
     lambda::{event::IntoKey, keys},
-    settings::{Execution, MissingKey},
+    settings::{Execution, OnHandlerError},
 };
 use lambda_runtime::{Context, Diagnostic, LambdaEvent, tower::ServiceExt};
 use serde::{Deserialize, Serialize};
@@ -116,7 +116,7 @@ async fn completed_archived_events_are_replayed() {
         let nth = counted.next();
         async move { Ok::<_, lambda_runtime::Error>(nth) }
     });
-    let service = idempotency().events_by::<serde_json::Value, _>(keys::event_bridge()).layer(handler);
+    let service = idempotency().events_by::<serde_json::Value>(keys::event_bridge()).layer(handler);
     let put = serde_json::json!({
         "version": "0", "id": "archived-e7f3", "source": "archived-shop", "detail-type": "archived-order",
         "account": "archived-account", "time": "archived-time", "resources": [], "detail": { "order": 17 },
@@ -173,7 +173,7 @@ async fn keyless_events_are_refused_or_unprotected() {
     let refusing = idempotency().events(key).layer(handler(&runs));
     assert_eq!(kind(refusing.oneshot(event("{}")).await), ErrorKind::MissingKey);
     assert_eq!(runs.count(), 0);
-    let running = idempotency().events(key).missing_key(MissingKey::RunUnprotected).layer(handler(&runs));
+    let running = idempotency().events(key).required(false).layer(handler(&runs));
     for nth in 1..=2 {
         let answer = running.clone().oneshot(event("{}")).await.unwrap();
         assert_eq!(answer.get(), format!("\"order {nth}\""));
@@ -335,7 +335,7 @@ fn key_closures_may_return_options_and_results() {
 async fn keys_come_from_fields_or_request_ids() {
     let runs = Runs::default();
     let by_fields = KeyFields::new(["/id", "/line"]).unwrap();
-    let service = idempotency().events_by::<Order, _>(by_fields).layer(handler(&runs));
+    let service = idempotency().events_by::<Order>(by_fields).layer(handler(&runs));
     for (json, expected) in [
         (r#"{"id": "o", "line": 1}"#, Ok(1)),
         (r#"{"line": 1, "id": "o"}"#, Ok(1)),
@@ -348,7 +348,7 @@ async fn keys_come_from_fields_or_request_ids() {
         assert_eq!(runs.count(), expected.unwrap_or(3), "{json}");
     }
 
-    let service = idempotency().events_by::<Order, _>(keys::RequestId).layer(handler(&runs));
+    let service = idempotency().events_by_request_id::<Order>().layer(handler(&runs));
     for (request, runs_by_then) in [("r1", 4), ("r1", 4), ("r2", 5)] {
         let mut event = event("{}");
         event.context.request_id = request.into();
@@ -463,5 +463,24 @@ fn kind_of<T, E>(answer: &Result<T, RunError<E>>) -> Option<ErrorKind> {
     match answer {
         Err(RunError::Idempotency(error)) => Some(error.kind()),
         _ => None,
+    }
+}
+
+/// A job whose answer no caller needs. A failure stays one.
+#[tokio::test]
+async fn unkept_answers_are_chosen() {
+    let done = serde_json::json!({"done": true});
+    for (json, first, again) in [
+        (r#"{"id":"a"}"#, Some("\"order 1\""), Some(r#"{"done":true}"#)),
+        (r#"{"id":"b","fail":true}"#, None, None),
+    ] {
+        let builder = Idempotency::builder(empty_store()).function("orders").max_response(0);
+        let idempotency = builder.on_handler_error(OnHandlerError::Record).build().unwrap();
+        recording::shown(&idempotency);
+        let service = idempotency.events(key).on_not_retained(done.clone()).layer(handler(&Runs::default()));
+        for expected in [first, again] {
+            let answer = service.clone().oneshot(event(json)).await.ok();
+            assert_eq!(answer.as_deref().map(RawValue::get), expected);
+        }
     }
 }

@@ -72,7 +72,7 @@ const TOLD: &[&str] = &[
     "metric: idempotency_settle_latency",
     "shown: Idempotency {",
     "shown: HttpLayer {",
-    "shown: HttpService {",
+    "shown: Idempotent {",
     "shown: EventLayer",
     "shown: MemoryStore {",
     "shown: Claim {",

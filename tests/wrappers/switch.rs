@@ -12,10 +12,7 @@ use std::{
 use lambda_http::{Body, Request, Response, tower::ServiceExt};
 use lambda_idempotency::{
     Begun, Error, Failure, Fingerprint, Idempotency, Key, Settled, Store, StoredKey, current,
-    lambda::{
-        batch::{self, KinesisRecord, SqsMessage},
-        http::KeyFormat,
-    },
+    lambda::batch::{self, KinesisRecord, SqsMessage},
     settings::Mode,
     store::{BoxFuture, Record, StoreError, StoreErrorKind, Write, WriteOutcome, memory::MemoryStore},
     time::{Clock, Timestamp},
@@ -348,7 +345,7 @@ async fn refused_http_requests_pass_unenforced() {
             let (store, runs) = (Troubled::default(), Runs::new());
             let idempotency = idempotency(&store, mode);
             let http = idempotency.http().required(true);
-            let http = if what == "no uuid" { http.key_format(KeyFormat::Uuid) } else { http };
+            let http = if what == "no uuid" { http.uuid_keys(true) } else { http };
             let handler = runs.clone();
             let service = http.layer(service_fn(move |request: Request| {
                 let handler = handler.clone();
@@ -430,7 +427,7 @@ async fn unenforced_permanent_failures_are_returned() {
         let worker = idempotency(&store, mode).sqs(SqsMessage::message_key, async |_: SqsMessage| {
             Err::<(), _>(Failure::permanent("Final", "no"))
         });
-        let worker = worker.on_permanent_failure(batch::OnPermanentFailure::Acknowledge);
+        let worker = worker.acknowledge_permanent_failures(true);
         let record = json!({
             "messageId": "m", "receiptHandle": "handle", "body": "{}", "attributes": {},
             "eventSource": "aws:sqs", "eventSourceARN": "arn:aws:sqs:eu-west-1:1:orders",

@@ -119,7 +119,7 @@ async fn sell(stock: Stock, request: Request, closes: bool) -> Answer {
     if closes {
         of_the_request.on_declined(|declined: &Declined| -> Answer {
             recording::shown(declined);
-            assert_eq!(declined.conditions()[0].place(), 0);
+            assert_eq!(declined.conditions().map(|(place, _)| place).collect::<Vec<_>>(), [0]);
             let mut sold_out = answer(409, "sold out")?;
             // Without this, the layer releases the key for a 409.
             sold_out.extensions_mut().insert(Recording::Record);

@@ -49,6 +49,7 @@ const SETTINGS: &[(&str, By)] = &[
     ("max_response", Test(ENGINE, "oversized_response_is_not_retained")),
     ("local_cache", Simulated(&[Item::NoCache, Item::Caches])),
     ("mode", Test("src/idempotency/tests/switch.rs", "store_failures_never_change_a_shadowed_outcome")),
+    ("local_cache_records", Test("src/idempotency/tests/stored.rs", "cache_is_bounded_in_records")),
 ];
 
 /// `ErrorKind`, variant by variant.
@@ -170,6 +171,7 @@ fn every_entry_point_is_tested() {
         "settings",
         "scope",
         "for_caller",
+        "format",
         "stored_key",
         "outcome_of",
         "clear_local_cache",

@@ -91,7 +91,7 @@ struct ScopeArguments {
 enum Via {
     /// The Idempotency-Key header: `idempotency.http()`.
     Http,
-    /// A field of a request's body, or a closure's key: `idempotency.http().key(…)`.
+    /// A field of a request's body, or a closure's key: `idempotency.http().key_fields(…)` or `.key(…)`.
     HttpBody,
     /// A typed event: `idempotency.events(…)`.
     Event,

@@ -5,19 +5,14 @@ use std::{collections::HashSet, process::ExitCode, time::Duration};
 use clap::{Args, ValueEnum};
 use lambda_idempotency::{
     StoredKey,
-    store::{
-        Record, Status, StoreError,
-        dynamodb::{self, DynamoDbStore},
-        postgres::{self, PostgresStore},
-        redis::{self, RedisStore},
-    },
+    store::{Record, Status, StoreError},
     time::{Clock as _, SystemClock, Timestamp},
 };
 use serde_json::json;
 
 use super::view::{RuleArguments, View};
 use crate::{
-    problem::{Problem, Result},
+    problem::Result,
     store::{OpenStore, StoreArguments},
     words,
 };
@@ -76,52 +71,6 @@ impl Wanted {
 
 type Found = (StoredKey, Result<Record, StoreError>);
 
-/// A store whose records can be listed, page by page.
-trait Listing {
-    /// Where a page ended and the next one begins.
-    type Position;
-
-    /// Reads some records, from the beginning or from an earlier page's end, and returns where to continue if
-    /// there are more. A record may appear twice.
-    async fn page(
-        &self,
-        from: Option<Self::Position>,
-    ) -> Result<(Vec<Found>, Option<Self::Position>), StoreError>;
-}
-
-impl Listing for DynamoDbStore {
-    type Position = dynamodb::ScanPosition;
-
-    async fn page(
-        &self,
-        from: Option<Self::Position>,
-    ) -> Result<(Vec<Found>, Option<Self::Position>), StoreError> {
-        self.scan(from).await.map(|page| (page.records, page.next))
-    }
-}
-
-impl Listing for RedisStore {
-    type Position = redis::ScanPosition;
-
-    async fn page(
-        &self,
-        from: Option<Self::Position>,
-    ) -> Result<(Vec<Found>, Option<Self::Position>), StoreError> {
-        self.scan(from).await.map(|page| (page.records, page.next))
-    }
-}
-
-impl Listing for PostgresStore {
-    type Position = postgres::ScanPosition;
-
-    async fn page(
-        &self,
-        from: Option<Self::Position>,
-    ) -> Result<(Vec<Found>, Option<Self::Position>), StoreError> {
-        self.scan(from).await.map(|page| (page.records, page.next))
-    }
-}
-
 /// The records found, oldest first, and whether there are more.
 #[derive(Debug)]
 struct Listed {
@@ -137,11 +86,7 @@ struct Listed {
 pub(crate) async fn main(arguments: &Arguments) -> Result<ExitCode> {
     let store = arguments.store.open().await?;
     let now = SystemClock.now();
-    let found = match &store {
-        OpenStore::DynamoDb(store) => collect(store, arguments, now).await?,
-        OpenStore::Redis(store) => collect(store, arguments, now).await?,
-        OpenStore::Postgres(store) => collect(store, arguments, now).await?,
-    };
+    let found = collect(&store, arguments, now).await?;
     let listed = Listed::new(found, arguments.limit as usize);
     if arguments.json {
         print_json(&listed, arguments, now)?;
@@ -152,17 +97,17 @@ pub(crate) async fn main(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 /// The matching records: at least one more than the limit, if there are enough. A count needs all of them.
-async fn collect<S: Listing>(store: &S, arguments: &Arguments, now: Timestamp) -> Result<Vec<Found>> {
+async fn collect(store: &OpenStore, arguments: &Arguments, now: Timestamp) -> Result<Vec<Found>> {
     let limit = if arguments.unresolved { usize::MAX } else { arguments.limit as usize };
     let (mut found, mut position, mut seen) = (Vec::new(), None, HashSet::new());
     loop {
-        let (records, next) = store.page(position).await.map_err(|error| Problem::of(&error))?;
-        let wanted = records.into_iter().filter(|(key, record)| arguments.wants(key, record, now));
+        let page = store.scan(position).await?;
+        let wanted = page.records.into_iter().filter(|(key, record)| arguments.wants(key, record, now));
         found.extend(wanted.filter(|(key, _)| seen.insert(key.clone())));
-        if found.len() > limit || next.is_none() {
+        if found.len() > limit || page.next.is_none() {
             return Ok(found);
         }
-        position = next;
+        position = page.next;
     }
 }
 

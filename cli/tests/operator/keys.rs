@@ -121,7 +121,7 @@ async fn event_and_step_keys_match() {
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_from_bodies_are_derived() {
     let bench = Bench::new().await;
-    let layer = bench.function().http().key(KeyFields::new(["/id"]).unwrap());
+    let layer = bench.function().http().key_fields(KeyFields::new(["/id"]).unwrap());
     let handler = service_fn(|_: Request| async { Ok::<_, std::convert::Infallible>("paid") });
     let body = Body::Text(json!({ "id": KEY }).to_string());
     layer.layer(handler).oneshot(lambda_http::http::Request::post("/").body(body).unwrap()).await.unwrap();

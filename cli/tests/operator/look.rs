@@ -37,7 +37,7 @@ async fn configured_attribute_names_are_read() {
     assert_eq!(bench.run(&[&["table", "create"], &options[..]].concat()).await.code, 0);
     assert_eq!(bench.run(&[&["table", "check"], &options[..]].concat()).await.code, 0);
     let builder = DynamoDbStore::builder(TABLE).client(bench.client.clone());
-    bench.store = builder.attributes(NAMES.parse().unwrap()).build().await.unwrap();
+    bench.store = builder.attributes(NAMES).unwrap().build().await.unwrap();
     let (key, _) = bench.claim("run:charge", 100).await;
     let url = format!("dynamodb://{TABLE}?attributes={NAMES}");
     for options in [options, ["--store", &url]] {

@@ -12,7 +12,7 @@ use lambda_idempotency::{
     Failure, Idempotency, KeyFields, RunError,
     lambda::{
         batch::{DynamoDbRecord, KinesisRecord},
-        event::EventKey,
+        event::EventLayer,
         keys,
     },
 };
@@ -54,11 +54,11 @@ async fn serve(source: &str) -> Result<(), Error> {
     let idempotency = Idempotency::from_env().await?;
     let worker = ServiceBuilder::new().map_result(telemetry.flush_before());
     match source {
-        "sns" => one::<SnsEvent, _>(&idempotency, telemetry, keys::sns()).await,
-        "s3" => one::<S3Event, _>(&idempotency, telemetry, keys::s3()).await,
-        "scheduler" => one::<EventBridgeEvent, _>(&idempotency, telemetry, keys::scheduler()).await,
-        "step-functions" => one::<Value, _>(&idempotency, telemetry, keys::step_functions()).await,
-        "async-invoke" => one::<Value, _>(&idempotency, telemetry, keys::RequestId).await,
+        "sns" => one(idempotency.events_by::<SnsEvent>(keys::sns()), telemetry).await,
+        "s3" => one(idempotency.events_by::<S3Event>(keys::s3()), telemetry).await,
+        "scheduler" => one(idempotency.events_by::<EventBridgeEvent>(keys::scheduler()), telemetry).await,
+        "step-functions" => one(idempotency.events_by::<Value>(keys::step_functions()), telemetry).await,
+        "async-invoke" => one(idempotency.events_by_request_id::<Value>(), telemetry).await,
         "kinesis" => run(worker.service(idempotency.kinesis(KinesisRecord::sequence_key, ship_record))).await,
         "dynamodb" => {
             run(worker.service(idempotency.dynamodb_stream(DynamoDbRecord::event_key, ship_change))).await
@@ -70,14 +70,13 @@ async fn serve(source: &str) -> Result<(), Error> {
 }
 
 /// A function whose event is one operation.
-async fn one<T, K>(idempotency: &Idempotency, telemetry: Telemetry, key: K) -> Result<(), Error>
+async fn one<T>(layer: EventLayer<T>, telemetry: Telemetry) -> Result<(), Error>
 where
     T: DeserializeOwned + Send + 'static,
-    K: EventKey<T>,
 {
     let worker = ServiceBuilder::new()
         .map_result(telemetry.flush_before())
-        .layer(idempotency.events_by::<T, _>(key))
+        .layer(layer)
         .service(service_fn(async |_: LambdaEvent<T>| Ok::<_, Error>(ship(&Value::Null)?)));
     run(worker).await
 }

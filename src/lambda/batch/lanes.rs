@@ -16,7 +16,6 @@ use crate::{
     key::{Key, Scope, StoredKey, joined},
     lambda::tenant,
     run::shadow,
-    settings::MissingKey,
 };
 
 /// A record before it runs: small, whatever the record's size.
@@ -104,12 +103,14 @@ impl<R: Record> Batch<R> {
         };
         // A panic in `key` fails this record only.
         let key = catch_unwind(AssertUnwindSafe(|| (self.key)(&record)));
-        match (key, self.choices.missing_key) {
-            (Ok(Ok(Some(key))), _) => protected::<R>(&record, scope, &key),
-            (Ok(Ok(None)), MissingKey::RunUnprotected) => Work::Unprotected,
-            (Ok(Ok(None)), _) => refused(ErrorKind::MissingKey, "it has no idempotency key".into()),
-            (Ok(Err(error)), _) => refused(error.kind(), error.to_string().into()),
-            (Err(_), _) => refused(ErrorKind::Invalid, "its key closure panicked".into()),
+        match key {
+            Ok(Ok(Some(key))) => protected::<R>(&record, scope, &key),
+            Ok(Ok(None)) if self.choices.required => {
+                refused(ErrorKind::MissingKey, "it has no idempotency key".into())
+            }
+            Ok(Ok(None)) => Work::Unprotected,
+            Ok(Err(error)) => refused(error.kind(), error.to_string().into()),
+            Err(_) => refused(ErrorKind::Invalid, "its key closure panicked".into()),
         }
     }
 }

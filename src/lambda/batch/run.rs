@@ -12,7 +12,7 @@ use lambda_runtime::LambdaEvent;
 use serde_json::value::RawValue;
 
 use super::{
-    Batch, BatchAnswer, OnPermanentFailure, Record,
+    Batch, BatchAnswer, Record,
     lanes::{Lane, Planned, Work},
     record,
     visibility::{self, Shown},
@@ -255,10 +255,10 @@ impl<R: Record> Delivery<'_, R> {
     }
 
     fn failed_permanently(&self) -> Fate {
-        match self.batch.choices.on_permanent_failure {
-            OnPermanentFailure::Acknowledge => Fate::Done,
-            OnPermanentFailure::Return => Fate::Returned(Reason::FailedForGood),
+        if self.batch.choices.acknowledges_permanent_failures {
+            return Fate::Done;
         }
+        Fate::Returned(Reason::FailedForGood)
     }
 
     fn is_late(&self) -> bool {

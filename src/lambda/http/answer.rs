@@ -177,9 +177,9 @@ impl Answer {
 }
 
 /// How a layer reads its handlers' responses.
-pub(super) trait Read<R>: 'static {
+pub(super) trait Read<R> {
     /// Reads a response that may have to be recorded.
-    fn read(layer: &HttpLayer, response: R) -> impl Future<Output = Answer> + Send;
+    fn read(&self, response: R) -> impl Future<Output = Answer> + Send;
 
     /// The front end's limit for a response, in bytes.
     fn most_bytes(context: Option<&RequestContext>) -> Option<usize>;
@@ -189,10 +189,8 @@ pub(super) trait Read<R>: 'static {
 }
 
 /// Reads every response whole, for a function that doesn't stream.
-pub(super) struct Buffered;
-
-impl<R: IntoResponse + Send> Read<R> for Buffered {
-    async fn read(_: &HttpLayer, response: R) -> Answer {
+impl<R: IntoResponse + Send> Read<R> for HttpLayer {
+    async fn read(&self, response: R) -> Answer {
         Self::pass(response).await
     }
 
@@ -206,19 +204,21 @@ impl<R: IntoResponse + Send> Read<R> for Buffered {
 }
 
 /// Reads a response that may be recorded, up to the limit, and streams the rest.
-pub(super) struct Streaming;
-
-impl<B> Read<Response<B>> for Streaming
+impl<B> Read<Response<B>> for HttpLayer<true>
 where
     B: HttpBody + Send + 'static,
     B::Error: Into<BoxError>,
 {
-    async fn read(layer: &HttpLayer, response: Response<B>) -> Answer {
+    async fn read(&self, response: Response<B>) -> Answer {
+        if !self.is_enforced() {
+            // It's the caller's at once.
+            return Self::pass(response).await;
+        }
         let mut response = response.map(ResponseBody::streamed);
-        if layer.is_recorded_by_head(&response) == Some(false) {
+        if self.is_recorded_by_head(&response) == Some(false) {
             return Answer::Streamed(response, Streamed::Unrecorded);
         }
-        let most = layer.idempotency.settings().max_response;
+        let most = self.idempotency.settings().max_response;
         match response.body_mut().read(most).await {
             Extent::Whole => Answer::Whole(response.map(ResponseBody::into_read)),
             Extent::TooLarge => Answer::Streamed(response, Streamed::TooLarge),

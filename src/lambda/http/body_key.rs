@@ -1,6 +1,6 @@
 //! Keys that the layer takes from the request, where the client sends no header.
 
-use std::{any::Any, fmt};
+use std::{any::Any, fmt, sync::Arc};
 
 use ::http::request::Parts;
 use bytes::Bytes;
@@ -17,57 +17,52 @@ use crate::{
     error::{Error, ErrorKind},
     key::Key,
     key_fields::KeyFields,
-    lambda::event::IntoKey,
     observe,
     run::shadow,
 };
 
-/// The source of a key for requests without the header: [`KeyFields`] of the JSON body, or a closure over the
-/// request and its body. See [`HttpLayer::key`].
-pub trait RequestKey: Send + Sync + 'static {
-    /// The request's key, if it has one.
-    ///
-    /// # Errors
-    ///
-    /// If there is a key, but it isn't valid, or if the body can't be searched for it: the client gets 400 and
-    /// `key-invalid`.
-    fn key_of(&self, request: &Parts, body: &[u8]) -> Result<Option<Key>, Error>;
+type Derive = dyn Fn(&Parts, &[u8]) -> Result<Option<Key>, Error> + Send + Sync;
 
-    /// The field that the client has to correct when there's no valid key, for the problem's `field`.
-    fn field_to_correct(&self, _body: &[u8]) -> Option<String> {
-        None
-    }
+/// The source of a key for requests without the header.
+#[derive(Clone)]
+pub(super) enum KeySource {
+    /// [`HttpLayer::key_fields`].
+    Fields(KeyFields),
+    /// [`HttpLayer::key`].
+    Closure(Arc<Derive>),
 }
 
-impl RequestKey for KeyFields {
+impl KeySource {
+    /// The request's key, if it has one.
     fn key_of(&self, request: &Parts, body: &[u8]) -> Result<Option<Key>, Error> {
+        let fields = match self {
+            Self::Closure(key) => return key(request, body),
+            Self::Fields(fields) => fields,
+        };
         // Clients send JSON with other types too, such as `text/plain`: the fields count there as well. A form or
         // a file has none.
         let is_json = || serde_json::from_slice::<&RawValue>(body).is_ok();
         if body.trim_ascii().is_empty() || !(may_be_json(request) || is_json()) {
             return Ok(None);
         }
-        KeyFields::key_of(self, body)
+        fields.key_of(body)
     }
 
+    /// The field that the client has to correct when there's no valid key, for the problem's `field`.
     fn field_to_correct(&self, body: &[u8]) -> Option<String> {
-        KeyFields::field_to_correct(self, body).map(|field| field.as_str().to_owned())
+        match self {
+            Self::Closure(_) => None,
+            Self::Fields(fields) => fields.field_to_correct(body).map(|field| field.as_str().to_owned()),
+        }
     }
 }
 
-impl<F, K> RequestKey for F
-where
-    F: Fn(&Parts, &[u8]) -> K + Send + Sync + 'static,
-    K: IntoKey,
-{
-    fn key_of(&self, request: &Parts, body: &[u8]) -> Result<Option<Key>, Error> {
-        self(request, body).into_key()
-    }
-}
-
-impl fmt::Debug for dyn RequestKey {
+impl fmt::Debug for KeySource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("RequestKey")
+        match self {
+            Self::Fields(fields) => fields.fmt(f),
+            Self::Closure(_) => f.write_str("Closure"),
+        }
     }
 }
 
@@ -77,7 +72,7 @@ pub(super) enum Origin {
     /// The header.
     #[default]
     Header,
-    /// The API's [`RequestKey`].
+    /// The API's [`KeySource`].
     Request,
 }
 
@@ -152,7 +147,7 @@ fn whole<B: 'static>(body: &B) -> Option<&[u8]> {
     (body as &dyn Any).downcast_ref::<lambda_http::Body>().map(|body| &**body)
 }
 
-impl HttpLayer {
+impl<const STREAMING: bool> HttpLayer<STREAMING> {
     /// The request's key, if it has one and its method is protected: from the header, or else from the API's own
     /// source.
     ///

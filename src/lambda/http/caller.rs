@@ -17,7 +17,11 @@ use lambda_http::{
 };
 use serde_json::Value;
 
-use crate::{key::joined, lambda::identity::without_session};
+use crate::{
+    error::{Error, ErrorKind},
+    key::joined,
+    lambda::identity::without_session,
+};
 
 /// The caller in the scope of an HTTP request's key: verified by the front end, or named by
 /// [`HttpLayer::caller`](super::HttpLayer::caller). [`guide::callers`](crate::guide::callers) has the table.
@@ -123,9 +127,9 @@ pub fn scope_caller(caller: Option<&Caller>, tenant: Option<&str>) -> Option<Str
     }
 }
 
-/// The caller that a front end verified, if any; see [`verified_caller`].
+/// The caller that a front end verified, if any.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verified {
+pub(super) enum Verified {
     /// The front end verified no caller.
     Nobody,
     /// It verified a caller, but gives no name that this library understands: an authorizer without a
@@ -135,20 +139,37 @@ pub enum Verified {
     Caller(Caller),
 }
 
-/// The caller that the front end verified, from its event's request context. The layer uses it unless
-/// [`HttpLayer::caller`](super::HttpLayer::caller) is set. [`guide::callers`](crate::guide::callers) has the
-/// table.
+/// The caller that the front end verified, from its event's request context; `None` if it verified none. The layer
+/// uses it unless [`HttpLayer::caller`](super::HttpLayer::caller) is set. [`guide::callers`](crate::guide::callers)
+/// has the table.
+///
+/// # Errors
+///
+/// [`ErrorKind::Invalid`] if the front end verified a caller, but gives no name that this library understands: an
+/// authorizer without a principal, for example. The layer refuses such requests, so that they don't share a
+/// namespace.
 ///
 /// ```
 /// use lambda_http::Request;
-/// use lambda_idempotency::lambda::http::{Caller, Verified, verified_caller};
+/// use lambda_idempotency::lambda::http::{Caller, verified_caller};
 ///
 /// fn is_partner(request: Request) -> bool {
 ///     let (request, _body) = request.into_parts();
-///     matches!(verified_caller(&request), Verified::Caller(Caller::Certificate { .. }))
+///     matches!(verified_caller(&request), Ok(Some(Caller::Certificate { .. })))
 /// }
 /// ```
-pub fn verified_caller(request: &Parts) -> Verified {
+pub fn verified_caller(request: &Parts) -> Result<Option<Caller>, Error> {
+    match verified_in(request) {
+        Verified::Nobody => Ok(None),
+        Verified::Caller(caller) => Ok(Some(caller)),
+        Verified::Unnamed => Err(Error::new(
+            ErrorKind::Invalid,
+            "the front end verified a caller, but its event has no name for it that this library understands",
+        )),
+    }
+}
+
+pub(super) fn verified_in(request: &Parts) -> Verified {
     match request.extensions.request_context_ref() {
         Some(RequestContext::ApiGatewayV2(context)) => of_http_api(context),
         Some(RequestContext::ApiGatewayV1(context)) => {
@@ -272,9 +293,9 @@ fn named_by(id: &Option<String>) -> Option<&str> {
 mod tests {
     use super::*;
 
-    fn verified_in(event: &serde_json::Value) -> Verified {
+    fn of_event(event: &serde_json::Value) -> Verified {
         let request = lambda_http::request::from_str(&event.to_string()).unwrap();
-        verified_caller(&request.into_parts().0)
+        verified_in(&request.into_parts().0)
     }
 
     fn principal(name: &str) -> Option<String> {
@@ -292,7 +313,7 @@ mod tests {
             "isBase64Encoded": false
         });
         event["requestContext"]["authorizer"] = context;
-        match verified_in(&event) {
+        match of_event(&event) {
             Verified::Caller(caller) => scope_caller(Some(&caller), None),
             Verified::Unnamed => Some("unnamed".into()),
             Verified::Nobody => None,
@@ -364,7 +385,7 @@ mod tests {
             let mut event: serde_json::Value = serde_json::from_str(text).unwrap();
             event["requestContext"]["identity"]["cognitoIdentityId"] = pool.into();
             event["requestContext"]["identity"]["caller"] = format!("AROA1:{session}").into();
-            let Verified::Caller(caller) = verified_in(&event) else { panic!("no caller") };
+            let Verified::Caller(caller) = of_event(&event) else { panic!("no caller") };
             scope_caller(Some(&caller), None)
         };
         assert_eq!(by(None, "one"), by(None, "two"));

@@ -7,17 +7,19 @@ use lambda_http::Body;
 
 use super::{
     HttpLayer,
-    body_key::RequestKey,
+    body_key::KeySource,
     caller::Caller,
     credentials::IgnoredCookies,
     headers::HeaderRules,
-    key::{KeyFormat, KeyRules, KeySyntax},
+    key::KeyRules,
     problem::{self, ProblemKind},
     response,
 };
 use crate::{
     error::Error,
     future::BoxFuture,
+    key_fields::KeyFields,
+    lambda::event::IntoKey,
     observe,
     run::replay::Replay,
     selector::{self, Selector},
@@ -29,8 +31,9 @@ const MAX_BODY: usize = 10 * 1024 * 1024;
 
 pub(super) type Predicate = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
 type Resolver = Arc<dyn Fn(&Parts) -> Result<Option<String>, Error> + Send + Sync>;
-type MayReplay = Arc<dyn Fn(Parts, Option<Caller>) -> BoxFuture<'static, bool> + Send + Sync>;
+pub(super) type MayReplay = Arc<dyn Fn(Parts, Option<Caller>) -> BoxFuture<'static, bool> + Send + Sync>;
 type OnReplay = Arc<dyn Fn(&Replay, &mut Response<Body>) + Send + Sync>;
+type OnNotRetained = Arc<dyn Fn() -> Response<Body> + Send + Sync>;
 type Judge = Arc<dyn Fn(&Response<Body>) -> bool + Send + Sync>;
 
 /// How the layer treats keyed requests whose caller has no name.
@@ -50,7 +53,7 @@ pub(super) enum Unnamed {
 pub(super) struct Config {
     pub(super) keys: KeyRules,
     /// The key of a request without the header.
-    pub(super) key: Option<Arc<dyn RequestKey>>,
+    pub(super) key: Option<KeySource>,
     pub(super) methods: Vec<Method>,
     pub(super) required: Option<Predicate>,
     pub(super) passes: Option<Predicate>,
@@ -73,6 +76,7 @@ pub(super) struct Config {
     pub(super) documentation: String,
     pub(super) may_replay: Option<MayReplay>,
     pub(super) on_replay: Option<OnReplay>,
+    pub(super) on_not_retained: Option<OnNotRetained>,
 }
 
 impl Default for Config {
@@ -99,6 +103,7 @@ impl Default for Config {
             documentation: problem::PAGE.into(),
             may_replay: None,
             on_replay: None,
+            on_not_retained: None,
         }
     }
 }
@@ -124,7 +129,7 @@ impl fmt::Debug for Config {
     }
 }
 
-impl HttpLayer {
+impl<const STREAMING: bool> HttpLayer<STREAMING> {
     fn with(mut self, change: impl FnOnce(&mut Config)) -> Self {
         change(Arc::make_mut(&mut self.config));
         self
@@ -172,35 +177,56 @@ impl HttpLayer {
         self.with(|config| config.passes = Some(Arc::new(passes)))
     }
 
-    /// Takes the key of a request without an `Idempotency-Key` header from here: [`KeyFields`](crate::KeyFields)
-    /// of its JSON body, or a closure over the request and its body. A header, where sent, wins. Keys from here and
-    /// keys from headers are separate operations. [The module](super#keys-from-the-body) has the rules, and a
-    /// warning: the layer replays an identical second order too.
+    /// Takes the key of a request without an `Idempotency-Key` header from fields of its JSON body. A header, where
+    /// sent, wins. Keys from here and keys from headers are separate operations. [The
+    /// module](super#keys-from-the-body) has the rules, and a warning: the layer replays an identical second order
+    /// too.
     ///
     /// ```
-    /// use lambda_http::http::request::Parts;
-    /// use lambda_idempotency::{Key, KeyFields};
+    /// use lambda_idempotency::KeyFields;
     ///
     /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
     /// # let idempotency = lambda_idempotency::Idempotency::builder(store).function("payments").build()?;
-    /// let by_fields = idempotency.http().key(KeyFields::new(["/user", "/product_id"])?);
-    /// let by_closure = idempotency.http().key(|request: &Parts, _body: &[u8]| {
+    /// let layer = idempotency.http().key_fields(KeyFields::new(["/user", "/product_id"])?);
+    /// # Ok::<(), lambda_idempotency::Error>(())
+    /// ```
+    pub fn key_fields(self, fields: KeyFields) -> Self {
+        self.with(|config| config.key = Some(KeySource::Fields(fields)))
+    }
+
+    /// Like [`key_fields`](Self::key_fields), with a closure over the request and its body. If there's a key that
+    /// isn't valid, the client gets 400 and `key-invalid`.
+    ///
+    /// ```
+    /// use lambda_idempotency::Key;
+    ///
+    /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
+    /// # let idempotency = lambda_idempotency::Idempotency::builder(store).function("payments").build()?;
+    /// let layer = idempotency.http().key(|request, _body| {
     ///     request.headers.get("x-github-delivery").map(|id| Key::new(id.to_str().unwrap_or_default())).transpose()
     /// });
     /// # Ok::<(), lambda_idempotency::Error>(())
     /// ```
-    pub fn key(self, key: impl RequestKey) -> Self {
-        self.with(|config| config.key = Some(Arc::new(key)))
+    pub fn key<K: IntoKey>(self, key: impl Fn(&Parts, &[u8]) -> K + Send + Sync + 'static) -> Self {
+        let key = move |request: &Parts, body: &[u8]| key(request, body).into_key();
+        self.with(|config| config.key = Some(KeySource::Closure(Arc::new(key))))
     }
 
-    /// Accepts keys in this syntax. Default: quoted or bare.
-    pub fn key_syntax(self, syntax: KeySyntax) -> Self {
-        self.with(|config| config.keys.syntax = syntax)
+    /// Whether a key must be a quoted string, as the draft requires (section 2.1), and almost no client sends it.
+    /// Default: no; `"k"` and `k` are one key.
+    pub fn quoted_keys(self, is_required: bool) -> Self {
+        self.with(|config| config.keys.quoted = is_required)
     }
 
-    /// Accepts keys in this format. Default: any.
-    pub fn key_format(self, format: KeyFormat) -> Self {
-        self.with(|config| config.keys.format = format)
+    /// Whether a key must be a UUID in its canonical form, such as `8e03978e-40d5-43dd-bc93-6894a57f9324`, of any
+    /// version. Default: no; a key is 1 to 255 visible ASCII characters.
+    pub fn uuid_keys(self, is_required: bool) -> Self {
+        self.with(|config| config.keys.uuid = is_required)
+    }
+
+    /// Refuses keys of fewer characters than this: for keys that must not be guessed or enumerated. Default: 1.
+    pub fn shortest_key(self, length: usize) -> Self {
+        self.with(|config| config.keys.shortest = length)
     }
 
     /// Reads the key from this header too, such as `x-idempotency-key`. Two headers with different keys are
@@ -424,5 +450,23 @@ impl HttpLayer {
     /// ```
     pub fn on_replay(self, add: impl Fn(&Replay, &mut Response<Body>) + Send + Sync + 'static) -> Self {
         self.with(|config| config.on_replay = Some(Arc::new(add)))
+    }
+
+    /// Answers a duplicate with this response when the operation is done but its response wasn't kept, in place of
+    /// 409. The response gets the replay marker. For jobs whose response no caller needs: with
+    /// [`max_response`](crate::settings::Settings::max_response) 0, no response is stored. Duplicates of a failure
+    /// still get the failure's status.
+    ///
+    /// ```
+    /// # use lambda_http::{Body, http::Response};
+    /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
+    /// # let builder = lambda_idempotency::Idempotency::builder(store).function("reports");
+    /// let idempotency = builder.max_response(0).build()?;
+    /// let layer = idempotency.http().on_not_retained(|| Response::new(Body::from(r#"{"done":true}"#)));
+    /// # let _ = layer;
+    /// # Ok::<(), lambda_idempotency::Error>(())
+    /// ```
+    pub fn on_not_retained(self, answer: impl Fn() -> Response<Body> + Send + Sync + 'static) -> Self {
+        self.with(|config| config.on_not_retained = Some(Arc::new(answer)))
     }
 }

@@ -19,6 +19,7 @@ use lambda_http::{
     request::{LambdaRequest, RequestContext},
 };
 use lambda_runtime::{Diagnostic, LambdaEvent, StreamResponse, tower::ServiceBuilder};
+use serde::Serialize;
 use serde_json::Value;
 use tower::Service;
 
@@ -27,6 +28,9 @@ use crate::{future::BoxFuture, lambda::take_ready};
 
 /// A field in the request's context that marks an unreadable event. Clients can't set fields of the context.
 const UNREADABLE: &str = "lambda-idempotency-unreadable";
+
+const REPAIR: fn(LambdaEvent<LambdaRequest>) -> LambdaEvent<LambdaRequest> =
+    |event| LambdaEvent::new(repaired(event.payload), event.context);
 
 /// Runs an HTTP function as `lambda_http::run` does, and guards it against events that `lambda_http` 1.3 mishandles:
 ///
@@ -66,52 +70,27 @@ where
     S::Future: Send,
     S::Error: std::fmt::Debug + Into<Diagnostic> + Send + 'static,
 {
-    lambda_runtime::run(Guarded::new(service)).await
+    lambda_runtime::run(guarded(service)).await
 }
 
 /// The service that [`run`] gives to the runtime: for other runtimes' loops, and tests.
-#[derive(Clone)]
-#[expect(missing_debug_implementations, reason = "the adapter has none")]
-pub struct Guarded<S>(Adapter<'static, Response<Body>, Readable<S>>);
-
-impl<S> Guarded<S>
+pub fn guarded<S>(
+    service: S,
+) -> impl Service<LambdaEvent<LambdaRequest>, Response: Serialize + Send, Error = S::Error, Future: Send>
++ Clone
++ Send
 where
     S: Service<Request<Body>> + Clone + Send + 'static,
     S::Response: IntoResponse + Send,
     S::Future: Send,
-    S::Error: Send,
+    S::Error: Send + 'static,
 {
-    /// Guards `service`; see [`run`].
-    pub fn new(service: S) -> Self {
-        Self(Adapter::from(Readable(service)))
-    }
-}
-
-impl<S> Service<LambdaEvent<LambdaRequest>> for Guarded<S>
-where
-    S: Service<Request<Body>> + Clone + Send + 'static,
-    S::Response: IntoResponse + Send,
-    S::Future: Send,
-    S::Error: Send,
-{
-    type Response =
-        <Adapter<'static, Response<Body>, Readable<S>> as Service<LambdaEvent<LambdaRequest>>>::Response;
-    type Error = S::Error;
-    type Future =
-        <Adapter<'static, Response<Body>, Readable<S>> as Service<LambdaEvent<LambdaRequest>>>::Future;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.0.poll_ready(cx)
-    }
-
-    fn call(&mut self, event: LambdaEvent<LambdaRequest>) -> Self::Future {
-        self.0.call(LambdaEvent::new(repaired(event.payload), event.context))
-    }
+    ServiceBuilder::new().map_request(REPAIR).service(Adapter::from(Readable(service)))
 }
 
 /// Calls the service with readable requests, and refuses the others.
 #[derive(Clone, Debug)]
-pub struct Readable<S>(S);
+struct Readable<S>(S);
 
 impl<S> Service<Request<Body>> for Readable<S>
 where
@@ -176,9 +155,7 @@ where
     A: http_body::Body + Send + 'static,
     A::Error: Into<BoxError>,
 {
-    let repair: fn(LambdaEvent<LambdaRequest>) -> LambdaEvent<LambdaRequest> =
-        |event| LambdaEvent::new(repaired(event.payload), event.context);
-    ServiceBuilder::new().map_request(repair).service(StreamAdapter::from(ReadableStreaming(service)))
+    ServiceBuilder::new().map_request(REPAIR).service(StreamAdapter::from(ReadableStreaming(service)))
 }
 
 /// [`Readable`] for services that stream.

@@ -8,44 +8,26 @@ use crate::{
     key::{Key, quoted},
 };
 
-/// How a key may be written in its header.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum KeySyntax {
-    /// A quoted string, or a bare token, as most clients send it: `"k"` and `k` are one key.
-    #[default]
-    Lenient,
-    /// Only a quoted string: the draft requires it (section 2.1), and almost no client sends it.
-    Strict,
-}
-
-/// The format that a key must have.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum KeyFormat {
-    /// 1 to 255 visible ASCII characters.
-    #[default]
-    Any,
-    /// At least this number of characters, and at most 255: for keys that must not be guessed or enumerated.
-    AtLeast(usize),
-    /// A UUID in its canonical form, such as `8e03978e-40d5-43dd-bc93-6894a57f9324`, of any version.
-    Uuid,
-}
-
 /// The headers that hold keys, and the keys' form.
 #[derive(Clone, Debug)]
 pub(super) struct KeyRules {
     /// The header, and its aliases.
     pub(super) names: Vec<HeaderName>,
-    pub(super) syntax: KeySyntax,
-    pub(super) format: KeyFormat,
+    /// Only a quoted string is a key, not a bare token.
+    pub(super) quoted: bool,
+    /// Only a UUID is a key.
+    pub(super) uuid: bool,
+    /// The least number of characters.
+    pub(super) shortest: usize,
 }
 
 impl Default for KeyRules {
     fn default() -> Self {
         Self {
             names: vec![HeaderName::from_static("idempotency-key")],
-            syntax: KeySyntax::default(),
-            format: KeyFormat::default(),
+            quoted: false,
+            uuid: false,
+            shortest: 0,
         }
     }
 }
@@ -77,28 +59,25 @@ impl KeyRules {
         if values.next().is_some() {
             return Err(invalid(name, "appears more than once; send one"));
         }
-        let text = parse(value, self.syntax).map_err(|why| invalid(name, why))?;
-        match self.format {
-            KeyFormat::AtLeast(length) if text.len() < length => {
-                return Err(invalid(name, "is shorter than this API accepts"));
-            }
-            KeyFormat::Uuid if !is_uuid(&text) => return Err(invalid(name, "isn't a UUID")),
-            _ => {}
+        let text = parse(value, self.quoted).map_err(|why| invalid(name, why))?;
+        if text.len() < self.shortest {
+            return Err(invalid(name, "is shorter than this API accepts"));
+        }
+        if self.uuid && !is_uuid(&text) {
+            return Err(invalid(name, "isn't a UUID"));
         }
         Key::new(text).map(Some)
     }
 }
 
-fn parse(value: &HeaderValue, syntax: KeySyntax) -> Result<String, &'static str> {
+fn parse(value: &HeaderValue, only_quoted: bool) -> Result<String, &'static str> {
     let text = value.to_str().map_err(|_| "has bytes that aren't visible ASCII")?;
     let text = text.trim_matches(|c| c == ' ' || c == '\t');
-    match (text.strip_prefix('"'), syntax) {
-        (Some(rest), _) => quoted(rest),
-        (None, KeySyntax::Strict) => Err("isn't a quoted string"),
-        (None, KeySyntax::Lenient) if text.chars().all(is_bare) => Ok(text.to_owned()),
-        (None, KeySyntax::Lenient) => {
-            Err("is neither a quoted string nor a bare token; quote it, and send only one")
-        }
+    match text.strip_prefix('"') {
+        Some(rest) => quoted(rest),
+        None if only_quoted => Err("isn't a quoted string"),
+        None if text.chars().all(is_bare) => Ok(text.to_owned()),
+        None => Err("is neither a quoted string nor a bare token; quote it, and send only one"),
     }
 }
 
@@ -208,7 +187,7 @@ mod tests {
 
     #[test]
     fn strict_mode_accepts_only_quoted_strings() {
-        let strict = KeyRules { syntax: KeySyntax::Strict, ..KeyRules::default() };
+        let strict = KeyRules { quoted: true, ..KeyRules::default() };
         let read = |value: &[u8]| read_as(&strict, &[("idempotency-key", value)]);
         assert_eq!(read(b"\"k\""), Ok(Some("k".into())));
         // A token, an integer, a boolean, a byte sequence, a date.
@@ -220,16 +199,16 @@ mod tests {
     #[test]
     fn key_formats_can_be_required() {
         let uuid = "8e03978e-40d5-43dd-bc93-6894a57f9324";
-        let read = |format, value: &str| {
-            let rules = KeyRules { format, ..KeyRules::default() };
-            read_as(&rules, &[("idempotency-key", value.as_bytes())]).is_ok()
-        };
-        assert!(read(KeyFormat::AtLeast(36), uuid) && !read(KeyFormat::AtLeast(37), uuid));
-        assert!(read(KeyFormat::Uuid, uuid) && read(KeyFormat::Uuid, &uuid.to_uppercase()));
+        let read =
+            |rules: &KeyRules, value: &str| read_as(rules, &[("idempotency-key", value.as_bytes())]).is_ok();
+        let of_length = |shortest| KeyRules { shortest, ..KeyRules::default() };
+        assert!(read(&of_length(36), uuid) && !read(&of_length(37), uuid));
+        let uuids = KeyRules { uuid: true, ..KeyRules::default() };
+        assert!(read(&uuids, uuid) && read(&uuids, &uuid.to_uppercase()));
         for no in ["8e03978e40d543ddbc936894a57f9324", "8e03978e-40d5-43dd-bc93-6894a57f932g", "k"] {
-            assert!(!read(KeyFormat::Uuid, no), "{no}");
+            assert!(!read(&uuids, no), "{no}");
         }
-        assert!(!read(KeyFormat::Uuid, &format!("{uuid}-")) && !read(KeyFormat::Uuid, &uuid[1..]));
+        assert!(!read(&uuids, &format!("{uuid}-")) && !read(&uuids, &uuid[1..]));
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub(super) fn is_outcome(status: StatusCode) -> bool {
     !status.is_server_error() && !RELEASED.contains(&status.as_u16())
 }
 
-impl HttpLayer {
+impl<const STREAMING: bool> HttpLayer<STREAMING> {
     pub(super) fn is_recorded(&self, response: &Response<Body>) -> bool {
         match (self.is_recorded_by_head(response), &self.config.record_when) {
             (Some(is_recorded), _) => is_recorded,

@@ -3,13 +3,16 @@
 use std::task::{Context, Poll};
 
 use ::http::{Request, Response};
-use tower::{Layer, Service};
+use tower::Service;
 
 use super::{
     BoxError, HttpLayer,
-    answer::{Answer, ResponseBody, Streaming},
+    answer::{Answer, ResponseBody},
 };
-use crate::{future::BoxFuture, lambda::take_ready};
+use crate::{
+    future::BoxFuture,
+    lambda::{Idempotent, take_ready},
+};
 
 impl HttpLayer {
     /// The same layer for a function that streams: for [`run_streaming`](super::run_streaming), or
@@ -45,32 +48,12 @@ impl HttpLayer {
     /// run_streaming(ServiceBuilder::new().layer(layer).service(service_fn(report))).await
     /// # }
     /// ```
-    pub fn streaming(self) -> StreamingHttpLayer {
-        StreamingHttpLayer(self)
+    pub fn streaming(self) -> HttpLayer<true> {
+        HttpLayer { idempotency: self.idempotency, config: self.config }
     }
 }
 
-/// See [`HttpLayer::streaming`].
-#[derive(Clone, Debug)]
-#[must_use]
-pub struct StreamingHttpLayer(HttpLayer);
-
-impl<S> Layer<S> for StreamingHttpLayer {
-    type Service = StreamingHttpService<S>;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        StreamingHttpService { inner, layer: self.0.clone() }
-    }
-}
-
-/// An idempotent HTTP handler that streams its responses; see [`HttpLayer::streaming`].
-#[derive(Clone, Debug)]
-pub struct StreamingHttpService<S> {
-    inner: S,
-    layer: HttpLayer,
-}
-
-impl<S, B, A> Service<Request<B>> for StreamingHttpService<S>
+impl<S, B, A> Service<Request<B>> for Idempotent<S, HttpLayer<true>>
 where
     S: Service<Request<B>, Response = Response<A>> + Clone + Send + 'static,
     S::Future: Send,
@@ -92,8 +75,6 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let inner = take_ready(&mut self.inner);
         let layer = self.layer.clone();
-        Box::pin(
-            async move { layer.call::<Streaming, _, _>(inner, request).await.map(Answer::into_streaming) },
-        )
+        Box::pin(async move { layer.call(inner, request).await.map(Answer::into_streaming) })
     }
 }

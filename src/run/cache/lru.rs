@@ -1,14 +1,15 @@
-//! A map of bounded size in bytes, which evicts the least recently used value.
+//! A map of bounded size, in bytes and in values, which evicts the least recently used value.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::key::StoredKey;
 
-/// Values by key, of at most `most` bytes in total. Each use has a number, and the value with the lowest is
+/// Values by key, at most `values` of them, of at most `most` bytes in total. Each use has a number, and the value with the lowest is
 /// evicted first: that needs no clock and no pointers.
 #[derive(Debug)]
 pub(super) struct Lru<V> {
     most: usize,
+    values: usize,
     bytes: usize,
     entries: HashMap<StoredKey, Entry<V>>,
     /// The keys by the number of their last use.
@@ -24,9 +25,9 @@ struct Entry<V> {
 }
 
 impl<V> Lru<V> {
-    /// Creates an empty map for at most `most` bytes.
-    pub(super) fn new(most: usize) -> Self {
-        Self { most, bytes: 0, entries: HashMap::new(), order: BTreeMap::new(), uses: 0 }
+    /// Creates an empty map for at most `values` values of at most `most` bytes.
+    pub(super) fn new(most: usize, values: usize) -> Self {
+        Self { most, values, bytes: 0, entries: HashMap::new(), order: BTreeMap::new(), uses: 0 }
     }
 
     /// Returns the value of `key`, and counts that as a use.
@@ -47,7 +48,7 @@ impl<V> Lru<V> {
         if bytes > self.most {
             return;
         }
-        while self.bytes > self.most - bytes {
+        while self.bytes > self.most - bytes || self.entries.len() >= self.values {
             let Some((_, oldest)) = self.order.pop_first() else { break };
             self.remove(&oldest);
         }
@@ -85,6 +86,8 @@ mod tests {
     use crate::record::random_bits;
 
     const MOST: usize = 100;
+    /// Small enough that the steps below reach it, and large enough that they reach the limit in bytes too.
+    const VALUES: usize = 5;
 
     /// The same map in its simplest form: the oldest entry first.
     #[derive(Default)]
@@ -102,7 +105,7 @@ mod tests {
             self.remove(&key);
             if bytes <= MOST {
                 self.0.push((key, value, bytes));
-                while self.bytes() > MOST {
+                while self.bytes() > MOST || self.0.len() > VALUES {
                     self.0.remove(0);
                 }
             }
@@ -136,7 +139,7 @@ mod tests {
         let seed = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
         eprintln!("seed {seed}");
         let mut random = Random(seed);
-        let (mut lru, mut naive) = (Lru::new(MOST), Naive::default());
+        let (mut lru, mut naive) = (Lru::new(MOST, VALUES), Naive::default());
         for nth in 0..20_000 {
             let key = StoredKey::from_stored(format!("k{}", random.below(12)));
             match random.below(100) {
@@ -159,7 +162,7 @@ mod tests {
             assert_eq!(lru.order.values().collect::<Vec<_>>(), keys, "seed {seed}, step {nth}");
             assert_eq!(lru.entries.len(), keys.len(), "seed {seed}, step {nth}");
             assert_eq!(lru.bytes(), naive.bytes(), "seed {seed}, step {nth}");
-            assert!(lru.bytes() <= MOST, "seed {seed}, step {nth}");
+            assert!(lru.bytes() <= MOST && keys.len() <= VALUES, "seed {seed}, step {nth}");
         }
     }
 }

@@ -8,88 +8,13 @@ use crate::error::{Error, ErrorKind};
 /// Other names may be longer, but every item stores and bills every byte of a name.
 const MAX_NAME_BYTES: usize = 255;
 
-/// The names of an item's attributes, for an existing table or your own naming style.
-///
-/// The default names are in the [module's documentation](crate::store::dynamodb). Every function that uses the
-/// table needs the same names: to this one, a record written under other names is corrupt.
-///
-/// ```
-/// use lambda_idempotency::store::dynamodb::AttributeNames;
-///
-/// let mut attributes = AttributeNames::default();
-/// attributes.id = "pk".into();
-/// attributes.expires_at = "ttl".into();
-/// // The same, as `?attributes=` in a URL and `--attributes` on the command line have it.
-/// assert_eq!("id:pk,expires_at:ttl".parse::<AttributeNames>()?, attributes);
-/// # Ok::<(), lambda_idempotency::Error>(())
-/// ```
+/// The names of an item's attributes in this table, by [`Attribute`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct AttributeNames {
-    /// The partition key: the stored key.
-    pub id: String,
-    /// The status.
-    pub status: String,
-    /// The claim's owner.
-    pub owner: String,
-    /// The claim's generation.
-    pub generation: String,
-    /// When the claim was made, in ms.
-    pub lock_acquired_at: String,
-    /// When the lease ends, in ms.
-    pub lease_until: String,
-    /// When the record expires, in seconds: the table's TTL attribute.
-    pub expires_at: String,
-    /// The request's fingerprint.
-    pub fingerprint: String,
-    /// How many claims the operation has had.
-    pub attempt: String,
-    /// Whether an earlier attempt was interrupted.
-    pub interrupted: String,
-    /// The stored bytes of the response.
-    pub response: String,
-    /// How the stored bytes encode the response, and how many chunks hold them.
-    pub response_encoding: String,
-    /// The response's length.
-    pub response_length: String,
-    /// The response's SHA-256.
-    pub response_sha256: String,
-    /// The invocation that made the claim.
-    pub request_id: String,
-    /// The version of the record format.
-    pub version: String,
-    /// Reserved for the trace of the first run. No version writes it yet.
-    pub trace_id: String,
-    /// Reserved: marks a response stored in a form that this version can't read. No version writes it yet.
-    pub response_codec: String,
-    /// Reserved: names the key that the response is encrypted with. No version writes it yet.
-    pub response_key_id: String,
-}
+pub(super) struct AttributeNames([String; Attribute::ALL.len()]);
 
 impl Default for AttributeNames {
     fn default() -> Self {
-        let name = |attribute: Attribute| attribute.as_str().to_owned();
-        Self {
-            id: name(Attribute::Id),
-            status: name(Attribute::Status),
-            owner: name(Attribute::Owner),
-            generation: name(Attribute::Generation),
-            lock_acquired_at: name(Attribute::LockAcquiredAt),
-            lease_until: name(Attribute::LeaseUntil),
-            expires_at: name(Attribute::ExpiresAt),
-            fingerprint: name(Attribute::Fingerprint),
-            attempt: name(Attribute::Attempt),
-            interrupted: name(Attribute::Interrupted),
-            response: name(Attribute::Response),
-            response_encoding: name(Attribute::ResponseEncoding),
-            response_length: name(Attribute::ResponseLength),
-            response_sha256: name(Attribute::ResponseSha256),
-            request_id: name(Attribute::RequestId),
-            version: name(Attribute::Version),
-            trace_id: name(Attribute::TraceId),
-            response_codec: name(Attribute::ResponseCodec),
-            response_key_id: name(Attribute::ResponseKeyId),
-        }
+        Self(Attribute::ALL.map(|attribute| attribute.as_str().to_owned()))
     }
 }
 
@@ -126,51 +51,11 @@ fn invalid<T>(message: String) -> Result<T, Error> {
 impl AttributeNames {
     /// The name of `attribute` in this table.
     pub(super) fn of(&self, attribute: Attribute) -> &str {
-        match attribute {
-            Attribute::Id => &self.id,
-            Attribute::Status => &self.status,
-            Attribute::Owner => &self.owner,
-            Attribute::Generation => &self.generation,
-            Attribute::LockAcquiredAt => &self.lock_acquired_at,
-            Attribute::LeaseUntil => &self.lease_until,
-            Attribute::ExpiresAt => &self.expires_at,
-            Attribute::Fingerprint => &self.fingerprint,
-            Attribute::Attempt => &self.attempt,
-            Attribute::Interrupted => &self.interrupted,
-            Attribute::Response => &self.response,
-            Attribute::ResponseEncoding => &self.response_encoding,
-            Attribute::ResponseLength => &self.response_length,
-            Attribute::ResponseSha256 => &self.response_sha256,
-            Attribute::RequestId => &self.request_id,
-            Attribute::Version => &self.version,
-            Attribute::TraceId => &self.trace_id,
-            Attribute::ResponseCodec => &self.response_codec,
-            Attribute::ResponseKeyId => &self.response_key_id,
-        }
+        &self.0[attribute as usize]
     }
 
     fn of_mut(&mut self, attribute: Attribute) -> &mut String {
-        match attribute {
-            Attribute::Id => &mut self.id,
-            Attribute::Status => &mut self.status,
-            Attribute::Owner => &mut self.owner,
-            Attribute::Generation => &mut self.generation,
-            Attribute::LockAcquiredAt => &mut self.lock_acquired_at,
-            Attribute::LeaseUntil => &mut self.lease_until,
-            Attribute::ExpiresAt => &mut self.expires_at,
-            Attribute::Fingerprint => &mut self.fingerprint,
-            Attribute::Attempt => &mut self.attempt,
-            Attribute::Interrupted => &mut self.interrupted,
-            Attribute::Response => &mut self.response,
-            Attribute::ResponseEncoding => &mut self.response_encoding,
-            Attribute::ResponseLength => &mut self.response_length,
-            Attribute::ResponseSha256 => &mut self.response_sha256,
-            Attribute::RequestId => &mut self.request_id,
-            Attribute::Version => &mut self.version,
-            Attribute::TraceId => &mut self.trace_id,
-            Attribute::ResponseCodec => &mut self.response_codec,
-            Attribute::ResponseKeyId => &mut self.response_key_id,
-        }
+        &mut self.0[attribute as usize]
     }
 
     /// Rejects names that DynamoDB would reject, and two attributes with one name: the second would silently
@@ -199,24 +84,37 @@ impl AttributeNames {
 /// An attribute by its purpose, whatever its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Attribute {
+    /// The partition key: the stored key.
     Id,
     Status,
     Owner,
     Generation,
+    /// When the claim was made, in ms.
     LockAcquiredAt,
+    /// When the lease ends, in ms.
     LeaseUntil,
+    /// When the record expires, in seconds: the table's TTL attribute.
     ExpiresAt,
     Fingerprint,
+    /// How many claims the operation has had.
     Attempt,
+    /// Whether an earlier attempt was interrupted.
     Interrupted,
+    /// The stored bytes of the response.
     Response,
+    /// How the stored bytes encode the response, and how many chunks hold them.
     ResponseEncoding,
     ResponseLength,
     ResponseSha256,
+    /// The invocation that made the claim.
     RequestId,
+    /// The version of the record format.
     Version,
+    /// Reserved for the trace of the first run. No version writes it yet.
     TraceId,
+    /// Reserved: marks a response stored in a form that this version can't read. No version writes it yet.
     ResponseCodec,
+    /// Reserved: names the key that the response is encrypted with. No version writes it yet.
     ResponseKeyId,
 }
 
@@ -304,7 +202,12 @@ mod tests {
 
     #[test]
     fn invalid_attribute_names_are_refused() {
-        let twice = AttributeNames { owner: "status".into(), ..AttributeNames::default() };
+        let with = |attribute, name: &str| {
+            let mut names = AttributeNames::default();
+            name.clone_into(names.of_mut(attribute));
+            names
+        };
+        let twice = with(Attribute::Owner, "status");
         let error = twice.check(None).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
         assert_eq!(
@@ -315,9 +218,9 @@ mod tests {
         assert!(AttributeNames::default().check(Some("version")).is_err());
         assert!(AttributeNames::default().check(Some("trace_id")).is_err(), "a reserved name is taken too");
         assert!(AttributeNames::default().check(Some("")).is_err());
-        let empty = AttributeNames { status: String::new(), ..AttributeNames::default() };
+        let empty = with(Attribute::Status, "");
         assert!(empty.check(None).unwrap_err().to_string().contains("`status` has 0 bytes"));
-        let long = AttributeNames { status: "x".repeat(256), ..AttributeNames::default() };
+        let long = with(Attribute::Status, &"x".repeat(256));
         assert!(long.check(None).is_err());
     }
 }

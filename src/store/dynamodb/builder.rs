@@ -5,12 +5,15 @@ use std::{fmt, sync::Arc, time::Duration};
 use aws_config::BehaviorVersion;
 use aws_sdk_dynamodb::{
     Client,
-    config::{self, Region, SharedInterceptor, retry::RetryConfig, timeout::TimeoutConfig},
+    config::{
+        self, FrameworkMetadata, Region, SharedInterceptor, retry::RetryConfig, timeout::TimeoutConfig,
+    },
 };
 
 use super::{
-    AttributeNames, DynamoDbStore, Inner,
+    DynamoDbStore, Inner,
     attempts::{AttemptObserver, shown},
+    attributes::AttributeNames,
     expressions::Plans,
 };
 use crate::error::{Error, ErrorKind};
@@ -18,6 +21,8 @@ use crate::error::{Error, ErrorKind};
 /// The maximum size of a response in the record itself. With the other attributes, an item stays under
 /// DynamoDB's 400 KB.
 const MAX_INLINE_LIMIT: usize = 350 * 1024;
+/// DynamoDB's limit for a partition key's value, in bytes ("Quotas and limits", DynamoDB developer guide).
+const MAX_PARTITION: usize = 2048;
 const DEFAULT_INLINE_LIMIT: usize = 32 * 1024;
 const DEFAULT_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
 const DEFAULT_OPERATION_TIMEOUT: Duration = Duration::from_secs(3);
@@ -37,6 +42,7 @@ pub struct DynamoDbStoreBuilder {
     endpoint_url: Option<String>,
     region: Option<String>,
     sort_key: Option<String>,
+    partition: Option<String>,
     attributes: AttributeNames,
     inline_limit: usize,
     attempt_timeout: Option<Duration>,
@@ -51,6 +57,7 @@ impl DynamoDbStoreBuilder {
             endpoint_url: None,
             region: None,
             sort_key: None,
+            partition: None,
             attributes: AttributeNames::default(),
             inline_limit: DEFAULT_INLINE_LIMIT,
             attempt_timeout: None,
@@ -85,10 +92,38 @@ impl DynamoDbStoreBuilder {
         self
     }
 
-    /// Uses these names for the attributes.
-    pub fn attributes(mut self, attributes: AttributeNames) -> Self {
-        self.attributes = attributes;
+    /// Puts all records into this partition of a table that other items share: its partition key has this value in
+    /// every record, and the sort key, which [`sort_key`](Self::sort_key) names, is the stored key. For
+    /// single-table designs, where a policy's `dynamodb:LeadingKeys` can limit the function to this partition.
+    ///
+    /// DynamoDB limits one partition to 1,000 write units per second ("Best practices for partition keys", DynamoDB
+    /// developer guide), which is about 500 operations. Without this setting, each record is its own partition.
+    pub fn partition(mut self, value: impl Into<String>) -> Self {
+        self.partition = Some(value.into());
         self
+    }
+
+    /// Uses other names for some of the item's attributes, for an existing table or your own naming style: pairs of
+    /// [an attribute](crate::store::dynamodb) and its name, separated by commas. It's the form that `?attributes=`
+    /// has in a URL, and `--attributes` on the command line. The other attributes keep their default names.
+    ///
+    /// Every function that uses the table needs the same names: to this one, a record written under other names is
+    /// corrupt.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] for an unknown attribute, or a pair without a name. [`build`](Self::build) checks the
+    /// names.
+    ///
+    /// ```
+    /// use lambda_idempotency::store::dynamodb::DynamoDbStore;
+    ///
+    /// let builder = DynamoDbStore::builder("payments").attributes("id:pk,expires_at:ttl")?;
+    /// # Ok::<(), lambda_idempotency::Error>(())
+    /// ```
+    pub fn attributes(mut self, names: impl AsRef<str>) -> Result<Self, Error> {
+        self.attributes = names.as_ref().parse()?;
+        Ok(self)
     }
 
     /// Stores a response of up to this many bytes, after encoding, in the record itself, and a larger one in
@@ -118,7 +153,8 @@ impl DynamoDbStoreBuilder {
     /// # Errors
     ///
     /// [`ErrorKind::Invalid`] for a table name that isn't valid, a timeout of zero, an inline limit over 350
-    /// KiB, two attributes with one name (the sort key included), or an unknown Region.
+    /// KiB, two attributes with one name (the sort key included), a partition without a sort key, or an unknown
+    /// Region.
     ///
     /// # Cancel safety
     ///
@@ -142,6 +178,21 @@ impl DynamoDbStoreBuilder {
         check_table_name(&self.table)?;
         self.attributes.check(self.sort_key.as_deref())?;
         let invalid = |message: String| Err(Error::new(ErrorKind::Invalid, message));
+        match &self.partition {
+            Some(_) if self.sort_key.is_none() => {
+                return invalid(
+                    "a partition is set, but no sort key: the stored key needs one; name it with sort_key"
+                        .into(),
+                );
+            }
+            Some(value) if !(1..=MAX_PARTITION).contains(&value.len()) => {
+                return invalid(format!(
+                    "the partition has {} bytes; give it 1 to {MAX_PARTITION}",
+                    value.len()
+                ));
+            }
+            Some(_) | None => {}
+        }
         if self.inline_limit > MAX_INLINE_LIMIT {
             return invalid(format!(
                 "the inline limit of {} bytes is over {MAX_INLINE_LIMIT}: DynamoDB limits items to 400 KB",
@@ -210,6 +261,10 @@ impl DynamoDbStoreBuilder {
                 retries.with_initial_backoff(INITIAL_BACKOFF).with_max_backoff(MAX_BACKOFF),
             ));
         }
+        // As `lib/lambda-idempotency/VERSION` in the `User-Agent`, which CloudTrail's data events show.
+        if let Ok(name) = FrameworkMetadata::new("lambda-idempotency", Some(env!("CARGO_PKG_VERSION"))) {
+            config.push_framework_metadata(name);
+        }
         // "Permanent" saves a configuration lookup at each of a request's nineteen hooks.
         config.push_interceptor(SharedInterceptor::permanent(AttemptObserver));
         let config = config.build();
@@ -221,6 +276,7 @@ impl DynamoDbStoreBuilder {
                 has_sort_key: std::sync::atomic::AtomicBool::new(false),
                 attributes: self.attributes,
                 sort_key: self.sort_key,
+                partition: self.partition,
                 inline_limit: self.inline_limit,
             }),
         }
@@ -235,6 +291,7 @@ impl fmt::Debug for DynamoDbStoreBuilder {
             .field("endpoint_url", &self.endpoint_url.as_deref().map(shown))
             .field("region", &self.region)
             .field("sort_key", &self.sort_key)
+            .field("partition", &self.partition)
             .field("attributes", &self.attributes)
             .field("inline_limit", &self.inline_limit)
             .field("attempt_timeout", &self.attempt_timeout)

@@ -34,11 +34,7 @@ const OUTLIVES_RECORD_BY: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl DynamoDbStore {
     fn chunk_key(&self, key: &StoredKey, owner: Owner, index: u32) -> Item {
-        if self.inner.sort_key.is_some() {
-            self.item_key(key.as_str(), || format!("part#{owner}#{index}"))
-        } else {
-            self.item_key(&format!("{key}#part#{owner}#{index}"), String::new)
-        }
+        self.item_key(key, Some(&format!("part#{owner}#{index}")))
     }
 
     async fn put_chunk(&self, mut item: Item, kept: Bytes, expires_at: Timestamp) -> Result<(), StoreError> {

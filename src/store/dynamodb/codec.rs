@@ -10,16 +10,14 @@ use super::attributes::{Attribute, AttributeNames};
 use crate::{
     fingerprint::Fingerprint,
     key::{Hex, parse_hex},
-    outcome::{Encoding, Outcome, Place, StoredResponse},
+    outcome::{Outcome, Place},
     record::{Generation, Lock, Owner, RECORD_VERSION, Record, State, Status},
+    store::codec::Form,
     time::Timestamp,
 };
 
 /// An item in the SDK's form.
 pub(super) type Item = HashMap<String, AttributeValue>;
-
-/// The value of `response_encoding` for a response that wasn't kept.
-const OMITTED: &str = "omitted";
 
 pub(super) fn text(value: impl Into<String>) -> AttributeValue {
     AttributeValue::S(value.into())
@@ -63,21 +61,9 @@ pub(super) fn sha256(digest: &[u8; 32]) -> AttributeValue {
     text(Hex(digest).to_string())
 }
 
-/// The `response_encoding` of a kept response: its form, and its number of chunks.
-pub(super) fn encoding(response: &StoredResponse) -> AttributeValue {
-    let how = match response.encoding {
-        Encoding::Identity => "identity",
-        Encoding::Deflate => "deflate",
-    };
-    match response.place {
-        Place::Inline(_) => text(how),
-        Place::Chunks(count) => text(format!("{how}/{count}")),
-    }
-}
-
-/// The `response_encoding` of a response that isn't kept.
-pub(super) fn omitted() -> AttributeValue {
-    text(OMITTED)
+/// The `response_encoding` of an outcome.
+pub(super) fn encoding(outcome: &Outcome) -> AttributeValue {
+    text(Form::of(outcome).text())
 }
 
 /// Adds a claim's attributes to `item`, which already has the key.
@@ -114,11 +100,9 @@ pub(super) fn put_record(item: &mut Item, record: &Record, names: &AttributeName
     put(Attribute::Status, status(record.status()));
     match &record.state {
         State::Started { .. } | State::Released => {}
-        State::Completed(Outcome::Omitted) | State::Failed(Outcome::Omitted) => {
-            put(Attribute::ResponseEncoding, omitted());
-        }
-        State::Completed(Outcome::Retained(response)) | State::Failed(Outcome::Retained(response)) => {
-            put(Attribute::ResponseEncoding, encoding(response));
+        State::Completed(outcome) | State::Failed(outcome) => {
+            put(Attribute::ResponseEncoding, encoding(outcome));
+            let Outcome::Retained(response) = outcome else { return };
             put(Attribute::ResponseLength, number(response.length));
             put(Attribute::ResponseSha256, sha256(&response.sha256));
             if let Place::Inline(kept) = &response.place {
@@ -204,43 +188,11 @@ fn state(fields: &mut Fields<'_>) -> Result<State, Unreadable> {
 }
 
 fn outcome(fields: &mut Fields<'_>) -> Result<Outcome, Unreadable> {
-    let Kept::Somewhere(encoding, chunks) = fields.parsed(Attribute::ResponseEncoding, parse_encoding)?
-    else {
-        return Ok(Outcome::Omitted);
+    let form = fields.parsed(Attribute::ResponseEncoding, Form::parse)?;
+    let measures = |fields: &mut Fields<'_>| {
+        Ok((fields.number(Attribute::ResponseLength)?, fields.parsed(Attribute::ResponseSha256, parse_hex)?))
     };
-    Ok(Outcome::Retained(StoredResponse {
-        encoding,
-        length: fields.number(Attribute::ResponseLength)?,
-        sha256: fields.parsed(Attribute::ResponseSha256, parse_hex)?,
-        place: match chunks {
-            Some(count) => Place::Chunks(count),
-            None => Place::Inline(fields.binary(Attribute::Response)?),
-        },
-    }))
-}
-
-/// The parsed `response_encoding`.
-#[derive(Debug, PartialEq, Eq)]
-enum Kept {
-    /// The response wasn't kept.
-    Omitted,
-    /// The response was kept in this form, in this many chunks or in the record.
-    Somewhere(Encoding, Option<u32>),
-}
-
-fn parse_encoding(text: &str) -> Option<Kept> {
-    if text == OMITTED {
-        return Some(Kept::Omitted);
-    }
-    let (how, chunks) = match text.split_once('/') {
-        Some((how, count)) => (how, Some(parse_number(count)?)),
-        None => (text, None),
-    };
-    match how {
-        "identity" => Some(Kept::Somewhere(Encoding::Identity, chunks)),
-        "deflate" => Some(Kept::Somewhere(Encoding::Deflate, chunks)),
-        _ => None,
-    }
+    form.outcome(fields, measures, |fields| fields.binary(Attribute::Response))
 }
 
 /// A number of digits only: `parse` would accept a sign too.
@@ -329,24 +281,6 @@ impl Fields<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn encodings_round_trip() {
-        let response = |encoding, place| StoredResponse { encoding, length: 1, sha256: [0; 32], place };
-        for (written, stored, chunks) in [
-            ("identity", response(Encoding::Identity, Place::Inline(Bytes::new())), None),
-            ("deflate", response(Encoding::Deflate, Place::Inline(Bytes::new())), None),
-            ("identity/1", response(Encoding::Identity, Place::Chunks(1)), Some(1)),
-            ("deflate/16", response(Encoding::Deflate, Place::Chunks(16)), Some(16)),
-        ] {
-            assert_eq!(encoding(&stored), text(written));
-            assert_eq!(parse_encoding(written), Some(Kept::Somewhere(stored.encoding, chunks)));
-        }
-        assert_eq!(parse_encoding(OMITTED), Some(Kept::Omitted));
-        for unknown in ["", "gzip", "identity/", "identity/-1", "identity/+1", "deflate/4294967296", "/1"] {
-            assert_eq!(parse_encoding(unknown), None, "{unknown}");
-        }
-    }
 
     #[test]
     fn only_digits_in_range_are_numbers() {

@@ -346,7 +346,7 @@ mod tests {
 
     #[test]
     fn only_used_attribute_names_are_sent() {
-        let attributes = AttributeNames { status: "s".into(), ..AttributeNames::default() };
+        let attributes: AttributeNames = "status:s".parse().unwrap();
         for (_, transition) in all() {
             let names = transition.names(&attributes);
             let used =

@@ -8,32 +8,27 @@ use super::{
 use crate::{
     key::StoredKey,
     record::Record,
-    store::{StoreError, StoreErrorKind},
+    store::{Page, Position, StoreError, StoreErrorKind},
 };
 
-/// One page of records; see [`DynamoDbStore::scan`].
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct ScanPage {
-    /// The records by their keys, in no particular order. A record that can't be decoded is an error.
-    pub records: Vec<(StoredKey, Result<Record, StoreError>)>,
-    /// Where the next page begins, if there is more.
-    pub next: Option<ScanPosition>,
-}
+/// A part of a chunk's stored key. No name in a stored key's scope can contain a `#`, so no record's has it.
+const CHUNK: &str = "#part#";
 
-/// Where a scan continues.
-#[derive(Clone, Debug)]
-pub struct ScanPosition(Item);
+/// Items, and the key of the last one if more follow.
+type Items = (Vec<Item>, Option<Item>);
+
+/// A record, or why it can't be decoded, with its key.
+type Scanned = (StoredKey, Result<Record, StoreError>);
 
 impl DynamoDbStore {
     /// Returns one page of records, from the beginning or from the end of an earlier page. It's for an
     /// operator, not for a handler, since DynamoDB bills every item that it reads by its size. A page can be
-    /// empty even if more follow.
+    /// empty even if more follow. The records are in no particular order.
     ///
     /// It omits chunks of responses. If the table has a sort key, it omits everything that isn't a record.
     /// Each record is read consistently, but the scan isn't a snapshot.
     ///
-    /// Needs `dynamodb:Scan`.
+    /// Needs `dynamodb:Scan`; with a [`partition`](super::DynamoDbStoreBuilder::partition), `dynamodb:Query`.
     ///
     /// # Errors
     ///
@@ -59,11 +54,21 @@ impl DynamoDbStore {
     /// }
     /// # }
     /// ```
-    pub async fn scan(&self, from: Option<ScanPosition>) -> Result<ScanPage, StoreError> {
-        // No name in a stored key's scope can contain a `#`, so only a chunk's key contains this.
-        let (filter, name, value) = match &self.inner.sort_key {
-            Some(sort_key) => ("#key = :value", sort_key.as_str(), RECORD_SORT_KEY),
-            None => ("NOT contains(#key, :value)", self.inner.attributes.of(Attribute::Id), "#part#"),
+    pub async fn scan(&self, from: Option<Position>) -> Result<Page, StoreError> {
+        let start = from.map(|position| self.start_of(&position)).transpose()?;
+        let (items, next) = match (&self.inner.partition, &self.inner.sort_key) {
+            (Some(partition), Some(_)) => self.query_partition(partition, start).await?,
+            (_, sort_key) => self.scan_table(sort_key.as_deref(), start).await?,
+        };
+        let next = next.filter(|key| !key.is_empty()).map(|key| self.position_of(&key)).transpose()?;
+        let records = items.into_iter().filter_map(|item| self.scanned(item).transpose());
+        Ok(Page { records: records.collect::<Result<_, _>>()?, next })
+    }
+
+    async fn scan_table(&self, sort_key: Option<&str>, start: Option<Item>) -> Result<Items, StoreError> {
+        let (filter, name, value) = match sort_key {
+            Some(sort_key) => ("#key = :value", sort_key, RECORD_SORT_KEY),
+            None => ("NOT contains(#key, :value)", self.inner.attributes.of(Attribute::Id), CHUNK),
         };
         let request = self
             .inner
@@ -74,28 +79,71 @@ impl DynamoDbStore {
             .filter_expression(filter)
             .expression_attribute_names("#key", name)
             .expression_attribute_values(":value", codec::text(value))
-            .set_exclusive_start_key(from.map(|position| position.0));
-        let answer = match observed(request.customize().config_override(table::patient()).send()).await {
-            (Ok(answer), _) => answer,
-            (Err(error), findings) => return Err(self.error(&error, findings).await.maybe_applied(false)),
-        };
-        let next = answer.last_evaluated_key.filter(|key| !key.is_empty()).map(ScanPosition);
-        let records = answer.items.unwrap_or_default().into_iter().map(|item| self.scanned(item));
-        Ok(ScanPage { records: records.collect::<Result<_, _>>()?, next })
+            .set_exclusive_start_key(start);
+        match observed(request.customize().config_override(table::patient()).send()).await {
+            (Ok(answer), _) => Ok((answer.items.unwrap_or_default(), answer.last_evaluated_key)),
+            (Err(error), findings) => Err(self.error(&error, findings).await.maybe_applied(false)),
+        }
     }
 
-    fn scanned(&self, item: Item) -> Result<(StoredKey, Result<Record, StoreError>), StoreError> {
-        let Some(AttributeValue::S(id)) = item.get(self.inner.attributes.of(Attribute::Id)) else {
-            let table = &self.inner.table;
-            return Err(StoreError::new(
-                StoreErrorKind::Rejected,
-                format!(
-                    "table `{table}` has a key that differs from the configuration; run `idempotency table check`"
-                ),
-            ));
+    /// The items of one partition, with the chunks: DynamoDB can't filter a query by its sort key.
+    async fn query_partition(&self, partition: &str, start: Option<Item>) -> Result<Items, StoreError> {
+        let request = self
+            .inner
+            .client
+            .query()
+            .table_name(&self.inner.table)
+            .consistent_read(true)
+            .key_condition_expression("#key = :value")
+            .expression_attribute_names("#key", self.inner.attributes.of(Attribute::Id))
+            .expression_attribute_values(":value", codec::text(partition))
+            .set_exclusive_start_key(start);
+        match observed(request.customize().config_override(table::patient()).send()).await {
+            (Ok(answer), _) => Ok((answer.items.unwrap_or_default(), answer.last_evaluated_key)),
+            (Err(error), findings) => Err(self.error(&error, findings).await.maybe_applied(false)),
+        }
+    }
+
+    /// The names of the table's key attributes.
+    fn key_names(&self) -> impl Iterator<Item = &str> {
+        [self.inner.attributes.of(Attribute::Id)].into_iter().chain(self.inner.sort_key.as_deref())
+    }
+
+    fn position_of(&self, key: &Item) -> Result<Position, StoreError> {
+        let values = self.key_names().map(|name| match key.get(name) {
+            Some(AttributeValue::S(value)) => Ok(value.clone()),
+            _ => Err(self.other_key()),
+        });
+        Ok(Position::new(values.collect::<Result<Vec<_>, _>>()?))
+    }
+
+    fn start_of(&self, position: &Position) -> Result<Item, StoreError> {
+        let (names, values) = (self.key_names().collect::<Vec<_>>(), position.parts());
+        if names.len() != values.len() {
+            return Err(Position::foreign());
+        }
+        Ok(names.into_iter().map(str::to_owned).zip(values.into_iter().map(codec::text)).collect())
+    }
+
+    /// The record in `item`, or `None` if it's a chunk.
+    fn scanned(&self, item: Item) -> Result<Option<Scanned>, StoreError> {
+        let Some(key) = self.stored_key_of(&item) else {
+            return Err(self.other_key());
         };
-        let key = StoredKey::from_stored(id);
+        if key.as_str().contains(CHUNK) {
+            return Ok(None);
+        }
         let record = self.decode(&key, item);
-        Ok((key, record))
+        Ok(Some((key, record)))
+    }
+
+    fn other_key(&self) -> StoreError {
+        let table = &self.inner.table;
+        StoreError::new(
+            StoreErrorKind::Rejected,
+            format!(
+                "table `{table}` has a key that differs from the configuration; run `idempotency table check`"
+            ),
+        )
     }
 }

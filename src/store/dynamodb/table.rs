@@ -19,7 +19,7 @@ use super::{
     fault::{Class, Fault},
 };
 use crate::{
-    store::{StoreError, StoreErrorKind},
+    store::{StoreError, StoreErrorKind, TableProblem},
     time::{Clock as _, SystemClock},
 };
 
@@ -28,91 +28,6 @@ const PATIENCE: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(20)
 /// How often and how long to poll until a new table is ACTIVE. Most are within ten seconds.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 const POLLS: u32 = 240;
-
-/// The result of [`DynamoDbStore::create_table`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TableCreation {
-    /// The table didn't exist, and was created.
-    Created,
-    /// The table existed, with the right keys. If DynamoDB's answer to the creation was lost, and the SDK sent it
-    /// again, the table is this call's own.
-    AlreadyThere,
-}
-
-/// A problem that [`DynamoDbStore::check_table`] found. `Display` describes it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum TableProblem {
-    /// The table doesn't exist.
-    Missing,
-    /// The table isn't ready for use.
-    NotActive {
-        /// Its status, as DynamoDB reports it.
-        status: String,
-    },
-    /// The table's keys don't match the configuration.
-    Keys {
-        /// The configured keys.
-        expected: String,
-        /// The table's keys.
-        found: String,
-    },
-    /// The table has no TTL, so old records stay and cost storage.
-    NoTimeToLive {
-        /// The attribute that needs the TTL.
-        attribute: String,
-    },
-    /// The table's TTL is on another attribute than the records' expiry.
-    OtherTimeToLive {
-        /// The attribute that needs the TTL.
-        expected: String,
-        /// The attribute that has it.
-        found: String,
-    },
-    /// The table's capacity is provisioned, so DynamoDB throttles requests beyond it, and deliveries are
-    /// refused. Not an error if the capacity is monitored; see [`is_note`](Self::is_note).
-    Provisioned,
-    /// The table is replicated to other Regions with eventual consistency, so two Regions can both claim a key.
-    Replicated {
-        /// The Regions.
-        regions: Vec<String>,
-    },
-}
-
-impl TableProblem {
-    /// Whether it's only a note: the table works as it is, and its owner may have decided so.
-    pub const fn is_note(&self) -> bool {
-        matches!(self, Self::Provisioned)
-    }
-}
-
-impl fmt::Display for TableProblem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Missing => f.write_str("the table doesn't exist"),
-            Self::NotActive { status } => write!(f, "the table is {status}, not ACTIVE"),
-            Self::Keys { expected, found } => {
-                write!(f, "the table has the key {found}, but the configuration says {expected}")
-            }
-            Self::NoTimeToLive { attribute } => {
-                write!(f, "the table has no TTL; enable it on the attribute `{attribute}`")
-            }
-            Self::OtherTimeToLive { expected, found } => {
-                write!(f, "the table's TTL is on the attribute `{found}`, but the records expire by `{expected}`")
-            }
-            Self::Provisioned => f.write_str(
-                "the table's capacity is provisioned: a burst beyond it is throttled, and those deliveries are \
-                 refused; switch to on-demand capacity, or scale it with its load",
-            ),
-            Self::Replicated { regions } => write!(
-                f,
-                "the table is replicated to {} with eventual consistency: two Regions can both claim a key; \
-                 send all deliveries of a key to one Region",
-                regions.join(", ")
-            ),
-        }
-    }
-}
 
 /// The relevant part of a table's key: name, type and role of each attribute, HASH first.
 #[derive(Debug, PartialEq, Eq)]
@@ -151,6 +66,9 @@ impl DynamoDbStore {
     /// Creates the table, if it doesn't exist, with on-demand capacity and TTL on the records' expiry. Waits
     /// until it's ACTIVE. An existing table is left unchanged, except that TTL is enabled.
     ///
+    /// Returns whether it created the table. If DynamoDB's answer to the creation was lost, and the SDK sent it
+    /// again, the table counts as an existing one.
+    ///
     /// Needs `dynamodb:CreateTable`, `dynamodb:DescribeTable`, `dynamodb:DescribeTimeToLive` and
     /// `dynamodb:UpdateTimeToLive`.
     ///
@@ -162,9 +80,9 @@ impl DynamoDbStore {
     /// # Cancel safety
     ///
     /// Dropping the future may leave the table created, with or without TTL. Call it again to finish.
-    pub async fn create_table(&self) -> Result<TableCreation, StoreError> {
-        let creation = match self.describe().await? {
-            Some(_) => TableCreation::AlreadyThere,
+    pub async fn create_table(&self) -> Result<bool, StoreError> {
+        let is_new = match self.describe().await? {
+            Some(_) => false,
             None => self.create().await?,
         };
         let table = self.active_table().await?;
@@ -172,7 +90,7 @@ impl DynamoDbStore {
             return Err(self.unfit(&problem));
         }
         self.enable_time_to_live().await?;
-        Ok(creation)
+        Ok(is_new)
     }
 
     /// Lists the table's problems. The table is OK if the list is empty or has only
@@ -286,7 +204,7 @@ impl DynamoDbStore {
         }
     }
 
-    async fn create(&self) -> Result<TableCreation, StoreError> {
+    async fn create(&self) -> Result<bool, StoreError> {
         let mut request = self
             .inner
             .client
@@ -311,10 +229,10 @@ impl DynamoDbStore {
                 );
         }
         match observed(request.customize().config_override(patient()).send()).await {
-            (Ok(_), _) => Ok(TableCreation::Created),
+            (Ok(_), _) => Ok(true),
             // Another caller created it first, or an earlier attempt of this one did, whose answer was lost.
             (Err(SdkError::ServiceError(error)), _) if error.err().is_resource_in_use_exception() => {
-                Ok(TableCreation::AlreadyThere)
+                Ok(false)
             }
             (Err(error), findings) => Err(self.table_error(&error, findings)),
         }

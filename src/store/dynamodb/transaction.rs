@@ -13,6 +13,7 @@ use aws_sdk_dynamodb::types::{
 use super::{
     DynamoDbStore,
     attempts::observed,
+    codec::Item,
     expressions::Plan,
     values::{self, Values},
 };
@@ -112,48 +113,25 @@ impl fmt::Debug for Transaction {
 
 /// Lists the handler's conditions that failed. Nothing was written.
 pub struct Declined {
-    conditions: Vec<FailedCondition>,
-}
-
-/// A condition that failed.
-pub struct FailedCondition {
-    place: usize,
-    item: Option<HashMap<String, AttributeValue>>,
+    conditions: Vec<(usize, Option<Item>)>,
 }
 
 impl Declined {
-    /// The failed conditions, in the order of the writes. There's at least one.
-    pub fn conditions(&self) -> &[FailedCondition] {
-        &self.conditions
-    }
-}
-
-impl FailedCondition {
-    /// The index of its write in the [`Transaction`], from 0.
-    pub fn place(&self) -> usize {
-        self.place
-    }
-
-    /// The item that made it fail, if the write requested it (`return_values_on_condition_check_failure`) and
-    /// there was one.
-    pub fn item(&self) -> Option<&HashMap<String, AttributeValue>> {
-        self.item.as_ref()
+    /// The failed conditions, in the order of the writes; there's at least one. Each has the index of its write in
+    /// the [`Transaction`], from 0, and the item that made it fail, if the write requested it
+    /// (`return_values_on_condition_check_failure`) and there was one.
+    pub fn conditions(
+        &self,
+    ) -> impl ExactSizeIterator<Item = (usize, Option<&HashMap<String, AttributeValue>>)> {
+        self.conditions.iter().map(|(place, item)| (*place, item.as_ref()))
     }
 }
 
 impl fmt::Debug for Declined {
+    /// Shows the indexes, never an item.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Declined").field(&self.conditions).finish()
-    }
-}
-
-impl fmt::Debug for FailedCondition {
-    /// Shows whether there's an item, never its content.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FailedCondition")
-            .field("place", &self.place)
-            .field("has_item", &self.item.is_some())
-            .finish()
+        let places: Vec<_> = self.conditions.iter().map(|(place, _)| place).collect();
+        f.debug_tuple("Declined").field(&places).finish()
     }
 }
 

@@ -78,11 +78,8 @@ pub(super) fn settle<'a>(plans: &'a Settling<Plan>, settlement: &Settlement) -> 
         }
         return (&plans.release, values);
     };
-    let Outcome::Retained(response) = outcome else {
-        values.insert(":response_encoding".to_owned(), codec::omitted());
-        return (&plans.omitted, values);
-    };
-    values.insert(":response_encoding".to_owned(), codec::encoding(response));
+    values.insert(":response_encoding".to_owned(), codec::encoding(outcome));
+    let Outcome::Retained(response) = outcome else { return (&plans.omitted, values) };
     values.insert(":response_length".to_owned(), codec::number(response.length));
     values.insert(":response_sha256".to_owned(), codec::sha256(&response.sha256));
     match &response.place {

@@ -12,9 +12,9 @@ use tokio_postgres::{
 use super::values::{Number, Value};
 use crate::{
     fingerprint::Fingerprint,
-    outcome::{Encoding, Outcome, Place, StoredResponse},
+    outcome::{Outcome, Place, StoredResponse},
     record::{Generation, Owner, RECORD_VERSION, Record, State, Status},
-    store::Settlement,
+    store::{Settlement, codec::Form},
     time::Timestamp,
 };
 
@@ -137,9 +137,6 @@ impl Column {
     }
 }
 
-/// The value of `response_encoding` for a response that wasn't kept.
-const OMITTED: &str = "omitted";
-
 /// The texts that a record's values borrow.
 #[derive(Debug)]
 pub(super) struct Texts {
@@ -229,16 +226,7 @@ pub(super) fn optional_time(time_or_none: Option<Timestamp>) -> Value<'static> {
 }
 
 fn encoding(outcome: &Outcome) -> String {
-    let Outcome::Retained(response) = outcome else { return OMITTED.to_owned() };
-    let how = match response.encoding {
-        Encoding::Identity => "identity",
-        Encoding::Deflate => "deflate",
-    };
-    match response.place {
-        Place::Inline(_) => how.to_owned(),
-        // This store doesn't split responses, and never creates such a record itself.
-        Place::Chunks(count) => format!("{how}/{count}"),
-    }
+    Form::of(outcome).text()
 }
 
 fn of_response<'a>(column: Column, outcome: Option<&'a Outcome>, encoding: Option<&'a str>) -> Value<'a> {
@@ -326,53 +314,23 @@ fn state(fields: &Fields<'_>) -> Result<State, Unreadable> {
 }
 
 fn outcome(fields: &Fields<'_>) -> Result<Outcome, Unreadable> {
-    let Kept::Somewhere(encoding, parts) = fields.parsed(Column::ResponseEncoding, parse_encoding)? else {
-        let mut others = Column::OUTCOME.into_iter().filter(|column| *column != Column::ResponseEncoding);
-        return match others.find(|column| !fields.is_null(*column)) {
-            Some(column) => Err(Unreadable::new(column, "belongs to a response, but none was kept")),
-            None => Ok(Outcome::Omitted),
-        };
+    let form = fields.parsed(Column::ResponseEncoding, Form::parse)?;
+    let refuse = |columns: &[Column], why| match columns.iter().find(|column| !fields.is_null(**column)) {
+        Some(column) => Err(Unreadable::new(*column, why)),
+        None => Ok(()),
     };
-    let place = match parts {
-        Some(count) if fields.is_null(Column::Response) => Place::Chunks(count),
-        Some(_) => {
-            return Err(Unreadable::new(
-                Column::Response,
-                "is in the record, but marked as stored elsewhere",
-            ));
+    match &form {
+        Form::Omitted => refuse(&Column::OUTCOME[1..], "belongs to a response, but none was kept")?,
+        Form::Kept { chunks: Some(_), .. } => {
+            refuse(&[Column::Response], "is in the record, but marked as stored elsewhere")?;
         }
-        None => Place::Inline(Bytes::copy_from_slice(fields.required(Column::Response)?)),
-    };
-    let (length, sha256) = (fields.number(Column::ResponseLength)?, fields.array(Column::ResponseSha256)?);
-    Ok(Outcome::Retained(StoredResponse { encoding, length, sha256, place }))
-}
-
-/// The parsed `response_encoding`.
-#[derive(Debug, PartialEq, Eq)]
-enum Kept {
-    /// The response wasn't kept.
-    Omitted,
-    /// The response was kept in this form, in this many chunks or in the record.
-    Somewhere(Encoding, Option<u32>),
-}
-
-fn parse_encoding(text: &str) -> Option<Kept> {
-    if text == OMITTED {
-        return Some(Kept::Omitted);
+        Form::Kept { chunks: None, .. } => {}
     }
-    let (how, parts) = match text.split_once('/') {
-        // `parse` would accept a sign too.
-        Some((how, count)) if count.bytes().all(|digit| digit.is_ascii_digit()) => {
-            (how, Some(count.parse().ok()?))
-        }
-        Some(_) => return None,
-        None => (text, None),
+    let measures = |fields: &mut &Fields<'_>| {
+        Ok((fields.number(Column::ResponseLength)?, fields.array(Column::ResponseSha256)?))
     };
-    match how {
-        "identity" => Some(Kept::Somewhere(Encoding::Identity, parts)),
-        "deflate" => Some(Kept::Somewhere(Encoding::Deflate, parts)),
-        _ => None,
-    }
+    let kept = |fields: &mut &Fields<'_>| Ok(Bytes::copy_from_slice(fields.required(Column::Response)?));
+    form.outcome(&mut &*fields, measures, kept)
 }
 
 /// A row's columns.
@@ -426,32 +384,5 @@ impl<'a> FromSql<'a> for Anything {
 
     fn accepts(_: &Type) -> bool {
         true
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn encodings_round_trip() {
-        let kept = |encoding, place| {
-            Outcome::Retained(StoredResponse { encoding, length: 1, sha256: [0; 32], place })
-        };
-        for (written, outcome, parts) in [
-            ("identity", kept(Encoding::Identity, Place::Inline(Bytes::new())), None),
-            ("deflate", kept(Encoding::Deflate, Place::Inline(Bytes::new())), None),
-            ("identity/1", kept(Encoding::Identity, Place::Chunks(1)), Some(1)),
-            ("deflate/16", kept(Encoding::Deflate, Place::Chunks(16)), Some(16)),
-        ] {
-            assert_eq!(encoding(&outcome), written);
-            let Outcome::Retained(response) = outcome else { panic!() };
-            assert_eq!(parse_encoding(written), Some(Kept::Somewhere(response.encoding, parts)));
-        }
-        assert_eq!(encoding(&Outcome::Omitted), OMITTED);
-        assert_eq!(parse_encoding(OMITTED), Some(Kept::Omitted));
-        for unknown in ["", "gzip", "identity/", "identity/-1", "identity/+1", "deflate/4294967296", "/1"] {
-            assert_eq!(parse_encoding(unknown), None, "{unknown}");
-        }
     }
 }

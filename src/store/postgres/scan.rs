@@ -1,30 +1,20 @@
 //! Iterates over all records of the table, for operators.
 
 use super::{PostgresStore, Sends, statements::SCANNED_KEY, values::Value};
-use crate::{key::StoredKey, record::Record, store::StoreError};
+use crate::{
+    key::StoredKey,
+    store::{Page, Position, StoreError},
+};
 
 /// The number of records on a page.
 const PAGE: i64 = 500;
 
-/// One page of records; see [`PostgresStore::scan`].
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct ScanPage {
-    /// The records, ordered by key. A record that can't be decoded is an error. Responses aren't fetched: a
-    /// retained one has its length and digest, and no bytes.
-    pub records: Vec<(StoredKey, Result<Record, StoreError>)>,
-    /// Where the next page begins, if there is more.
-    pub next: Option<ScanPosition>,
-}
-
-/// Where a scan continues.
-#[derive(Clone, Debug)]
-pub struct ScanPosition(String);
-
 impl PostgresStore {
     /// Returns one page of records, from the beginning or from the end of an earlier page. It's for an
-    /// operator, not for a handler. [`Store::read`](crate::Store::read) fetches a record with its response. The
-    /// scan isn't a snapshot.
+    /// operator, not for a handler. The scan isn't a snapshot.
+    ///
+    /// The records are ordered by key. Responses aren't fetched: a retained one has its length and digest, and no
+    /// bytes. [`Store::read`](crate::store::Store::read) fetches a record with its response.
     ///
     /// # Errors
     ///
@@ -50,11 +40,15 @@ impl PostgresStore {
     /// }
     /// # }
     /// ```
-    pub async fn scan(&self, from: Option<ScanPosition>) -> Result<ScanPage, StoreError> {
+    pub async fn scan(&self, from: Option<Position>) -> Result<Page, StoreError> {
         let inner = &*self.inner;
         // The empty text sorts before every key.
-        let after = from.map(|position| position.0).unwrap_or_default();
-        let values = [Value::Text(&after), Value::Integer(PAGE)];
+        let after = match from.as_ref().map(Position::parts).as_deref() {
+            None => "",
+            Some([after]) => *after,
+            Some(_) => return Err(Position::foreign()),
+        };
+        let values = [Value::Text(after), Value::Integer(PAGE)];
         let rows = inner.run(&inner.statements.scan, &values, Sends::Question).await?;
         let mut records = Vec::with_capacity(rows.len());
         for row in &rows {
@@ -65,7 +59,7 @@ impl PostgresStore {
         }
         let is_full = i64::try_from(records.len()).is_ok_and(|count| count == PAGE);
         let last = records.last().filter(|_| is_full);
-        let next = last.map(|(key, _)| ScanPosition(key.as_str().to_owned()));
-        Ok(ScanPage { records, next })
+        let next = last.map(|(key, _)| Position::new([key.as_str().to_owned()]));
+        Ok(Page { records, next })
     }
 }

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind},
-    store::{StoreError, StoreErrorKind},
+    store::{StoreError, StoreErrorKind, TableProblem},
     time,
 };
 
@@ -88,92 +88,6 @@ impl fmt::Display for TableName {
     }
 }
 
-/// The result of [`PostgresStore::create_table`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TableCreation {
-    /// The table didn't exist, and was created.
-    Created,
-    /// The table existed, with the schema version that this version of the library needs. An earlier call that got
-    /// no answer may have created it.
-    AlreadyThere,
-}
-
-/// A problem that [`PostgresStore::check_table`] found. `Display` describes it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum TableProblem {
-    /// The table, or the marker of its schema's version, doesn't exist.
-    Missing,
-    /// The table's schema version isn't the one that this library needs.
-    Schema {
-        /// The version that the table has.
-        found: i64,
-        /// The version that the library needs.
-        needed: i64,
-    },
-    /// The user lacks permissions that the store needs.
-    Privileges {
-        /// The missing permissions.
-        missing: Vec<String>,
-    },
-    /// The table has no index for the sweep, so every sweep reads the whole table.
-    NoIndex,
-    /// The sweep's index is on `expires_at`, which every settlement changes, so PostgreSQL updates all indexes
-    /// each time. Tables of earlier versions have this index, and it works; see [`is_note`](Self::is_note).
-    IndexOnExpiry {
-        /// The indexes with this column.
-        indexes: Vec<String>,
-    },
-    /// The server is a standby, which rejects writes and may lag behind.
-    Standby,
-    /// The table is unlogged: a crash of the server empties it.
-    Unlogged,
-    /// The server answers before a commit is on disk, so its crash can lose the claims and outcomes of the last
-    /// moments. Not an error if that was intended; see [`is_note`](Self::is_note).
-    AsynchronousCommit,
-}
-
-impl TableProblem {
-    /// Whether it's only a note: the table works as it is, and its owner may have decided so.
-    pub const fn is_note(&self) -> bool {
-        matches!(self, Self::NoIndex | Self::IndexOnExpiry { .. } | Self::AsynchronousCommit)
-    }
-}
-
-impl fmt::Display for TableProblem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Missing => f.write_str("the table doesn't exist, or lacks the marker of its schema version"),
-            Self::Schema { found, needed } => f.write_str(&schema_mismatch(*found, *needed)),
-            Self::Privileges { missing } => write!(f, "the user lacks {}; grant it", missing.join(", ")),
-            Self::NoIndex => f.write_str("the table has no index for the sweep: every sweep reads the whole table"),
-            Self::IndexOnExpiry { .. } => f.write_str(
-                "the table has an index on `expires_at`: every settlement changes it, so PostgreSQL updates all \
-                 indexes each time",
-            ),
-            Self::Standby => f.write_str("the server is a standby; connect to the primary"),
-            Self::Unlogged => f.write_str("the table is unlogged: a crash of the server empties it"),
-            Self::AsynchronousCommit => f.write_str(
-                "synchronous_commit is off: a crash of the server can take back the claims and outcomes of its last \
-                 moments, and those operations run again",
-            ),
-        }
-    }
-}
-
-fn schema_mismatch(found: i64, needed: i64) -> String {
-    if found > needed {
-        return format!(
-            "its schema has version {found}, but this library needs version {needed}; update the library"
-        );
-    }
-    format!(
-        "its schema has version {found}, but this library needs version {needed}; there is no migration. Drop the \
-         table and its marker (the table's name and `_schema`), which forgets its records, and recreate both with \
-         `idempotency table create`"
-    )
-}
-
 /// Whether the table and its marker exist.
 const IS_THERE: &str = "SELECT to_regclass($1) IS NOT NULL AND to_regclass($2) IS NOT NULL AS is_there";
 
@@ -209,6 +123,8 @@ impl PostgresStore {
     /// Creates the table, if it doesn't exist, with its index and the marker of its schema's version. It leaves
     /// an existing table unchanged.
     ///
+    /// Returns whether it created the table. If an earlier call got no answer, it may have.
+    ///
     /// Needs the right to create tables in the schema.
     ///
     /// # Errors
@@ -220,16 +136,15 @@ impl PostgresStore {
     /// # Cancel safety
     ///
     /// Dropping the future may leave the table created or not, but never in part.
-    pub async fn create_table(&self) -> Result<TableCreation, StoreError> {
+    pub async fn create_table(&self) -> Result<bool, StoreError> {
         let inner = &*self.inner;
         let connection = inner.lend().await?;
         let names = [inner.table.to_string(), inner.table.marker()];
         let [table, marker] = names.each_ref().map(|name| Value::Text(name));
         let names = [(&table as _, Type::TEXT), (&marker as _, Type::TEXT)];
         let is_there = within(inner, connection.query_typed(IS_THERE, &names)).await?;
-        let creation = if is_there.first().is_some_and(|row| row.try_get("is_there").unwrap_or(false)) {
-            TableCreation::AlreadyThere
-        } else {
+        let is_new = !is_there.first().is_some_and(|row| row.try_get("is_there").unwrap_or(false));
+        if is_new {
             // Wait for a concurrent creation: two CREATE TABLE IF NOT EXISTS statements can conflict. Sent
             // together, the statements form one transaction.
             let lock = advisory_key(&inner.table.plain());
@@ -238,15 +153,14 @@ impl PostgresStore {
                 self.schema_sql()
             );
             created(inner, connection.batch_execute(&sql)).await?;
-            TableCreation::Created
-        };
+        }
         let version = inner.version_within(&connection).await?;
         connection.release();
         match version {
             Some(version) => inner.judge_version(version)?,
             None => return Err(inner.error(Fault::missing_table())),
         }
-        Ok(creation)
+        Ok(is_new)
     }
 
     /// Lists the table's problems. The table is OK if the list is empty or has only
@@ -267,8 +181,10 @@ impl PostgresStore {
         let rows = within(inner, connection.query_typed(CHECK, &[(&name, Type::TEXT)])).await?;
         let version = inner.version_within(&connection).await?;
         connection.release();
-        let (Some(row), Some(found)) = (rows.first(), version) else {
-            return Ok(vec![TableProblem::Missing]);
+        let (row, found) = match (rows.first(), version) {
+            (Some(row), Some(found)) => (row, found),
+            (Some(_), None) => return Ok(vec![TableProblem::Unmarked]),
+            (None, _) => return Ok(vec![TableProblem::Missing]),
         };
         let mut problems = Vec::new();
         if found != NEEDED {
@@ -359,7 +275,7 @@ impl Inner {
             return Ok(());
         }
         let (table, place) = (self.table.plain(), &self.place);
-        let why = schema_mismatch(found, NEEDED);
+        let why = TableProblem::Schema { found, needed: NEEDED };
         Err(StoreError::new(StoreErrorKind::Rejected, format!("table `{table}`{place} can't be used: {why}")))
     }
 }
@@ -385,11 +301,5 @@ mod tests {
         assert!(!sql.contains("\"idempotency"), "{sql}");
         assert!(sql.contains("CREATE INDEX IF NOT EXISTS \"records_sweep_hour\" ON \"shop\".\"records\""));
         assert!(sql.contains("INSERT INTO \"shop\".\"records_schema\" (version)\n    SELECT 2 WHERE"));
-    }
-
-    #[test]
-    fn version_mismatches_say_what_to_do() {
-        assert!(schema_mismatch(1, 2).contains("recreate both with `idempotency table create`"));
-        assert!(schema_mismatch(4, 3).contains("update the library"));
     }
 }

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     key::StoredKey,
     record::Record,
-    store::{StoreError, Write, WriteOutcome},
+    store::{StoreError, StoreErrorKind, Write, WriteOutcome},
     time,
 };
 
@@ -25,19 +25,10 @@ use crate::{
 /// Other transactions see no claim. An advisory lock holds the key, and ends with the transaction however that
 /// ends, so nothing can become stale.
 ///
-/// After any error, roll the transaction back.
+/// After any error but a key that another transaction holds, roll the transaction back.
 pub struct PostgresTransaction<'t> {
     inner: &'t Inner,
     transaction: &'t Transaction<'t>,
-}
-
-/// The result of [`PostgresTransaction::lock_and_read`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Looked {
-    /// Another transaction holds the key's lock: the operation is in progress there.
-    Busy,
-    /// This transaction holds the key's lock until it ends. Contains the record, if there is one.
-    Free(Option<Record>),
 }
 
 impl PostgresStore {
@@ -66,17 +57,16 @@ impl PostgresStore {
         }
     }
 
-    /// Reads whether a transaction holds the lock of `key`, and if not, the record. Uses one of the store's
-    /// connections.
+    /// Reads the record of `key`, if no transaction holds the key's lock. Uses one of the store's connections.
     ///
     /// # Errors
     ///
-    /// As [`Store::read`](crate::Store::read).
+    /// As [`lock_and_read`](PostgresTransaction::lock_and_read).
     ///
     /// # Cancel safety
     ///
     /// Dropping the future has no effect.
-    pub async fn look(&self, key: &StoredKey) -> Result<Looked, StoreError> {
+    pub async fn look(&self, key: &StoredKey) -> Result<Option<Record>, StoreError> {
         let inner = &*self.inner;
         let values = [Value::Text(key.as_str()), Value::Integer(advisory_key(key.as_str()))];
         // The statement is its own transaction, so the lock ends with it.
@@ -90,16 +80,16 @@ impl PostgresStore {
 }
 
 impl Inner {
-    fn looked(&self, key: &StoredKey, rows: &[Row]) -> Result<Looked, StoreError> {
+    fn looked(&self, key: &StoredKey, rows: &[Row]) -> Result<Option<Record>, StoreError> {
         let row = self.only(rows)?;
         match row.try_get(SCHEMA_VERSION).map_err(|_| self.odd_answer())? {
             Some(version) => self.judge_version(version)?,
             None => return Err(self.error(Fault::missing_table())),
         }
         if !row.try_get(FREE).map_err(|_| self.odd_answer())? {
-            return Ok(Looked::Busy);
+            return Err(StoreError::new(StoreErrorKind::Conflict, "another transaction holds the key"));
         }
-        self.record_in(key, row).map(Looked::Free)
+        self.record_in(key, row)
     }
 }
 
@@ -112,12 +102,13 @@ impl PostgresTransaction<'_> {
     ///
     /// # Errors
     ///
-    /// As [`Store::read`](crate::Store::read).
+    /// [`StoreErrorKind::Conflict`] if another transaction holds the lock: the operation is in progress there. This
+    /// transaction can go on. The other errors are those of [`Store::read`](crate::Store::read).
     ///
     /// # Cancel safety
     ///
     /// Dropping the future may leave the lock taken until the transaction ends.
-    pub async fn lock_and_read(&self, key: &StoredKey) -> Result<Looked, StoreError> {
+    pub async fn lock_and_read(&self, key: &StoredKey) -> Result<Option<Record>, StoreError> {
         let values = [Value::Text(key.as_str()), Value::Integer(advisory_key(key.as_str()))];
         let rows = self.run(&self.inner.statements.lock_and_read, &values).await;
         let rows = rows.map_err(|error| error.maybe_applied(false))?;

@@ -8,8 +8,9 @@ use bytes::Bytes;
 use crate::{
     fingerprint::Fingerprint,
     key::{Hex, parse_hex},
-    outcome::{Encoding, Outcome, Place, StoredResponse},
+    outcome::{Outcome, Place},
     record::{Generation, Lock, Owner, RECORD_VERSION, Record, State, Status},
+    store::codec::Form,
     time::Timestamp,
 };
 
@@ -54,8 +55,6 @@ pub(super) const OPTIONAL: [Field; 10] = [
 
 /// The only value of `interrupted`. A record that wasn't interrupted has no such field.
 const TRUE: &str = "true";
-/// The value of `response_encoding` for a response that wasn't kept.
-const OMITTED: &str = "omitted";
 
 /// Fields to set, with their values.
 pub(super) type Values = Vec<(Field, Bytes)>;
@@ -116,27 +115,15 @@ pub(super) fn record(record: &Record) -> Values {
 
 /// The fields of an outcome's response.
 pub(super) fn outcome(outcome: &Outcome) -> Values {
-    let Outcome::Retained(response) = outcome else { return vec![(RESPONSE_ENCODING, word(OMITTED))] };
-    let mut values = vec![
-        (RESPONSE_ENCODING, encoding(response)),
-        (RESPONSE_LENGTH, text(response.length)),
-        (RESPONSE_SHA256, text(Hex(&response.sha256))),
-    ];
-    if let Place::Inline(kept) = &response.place {
-        values.push((RESPONSE, kept.clone()));
+    let mut values = vec![(RESPONSE_ENCODING, text(Form::of(outcome).text()))];
+    if let Outcome::Retained(response) = outcome {
+        values.push((RESPONSE_LENGTH, text(response.length)));
+        values.push((RESPONSE_SHA256, text(Hex(&response.sha256))));
+        if let Place::Inline(kept) = &response.place {
+            values.push((RESPONSE, kept.clone()));
+        }
     }
     values
-}
-
-fn encoding(response: &StoredResponse) -> Bytes {
-    let how = match response.encoding {
-        Encoding::Identity => "identity",
-        Encoding::Deflate => "deflate",
-    };
-    match response.place {
-        Place::Inline(_) => word(how),
-        Place::Chunks(count) => text(format_args!("{how}/{count}")),
-    }
 }
 
 /// Explains why a hash isn't a record. It names the field, and never shows its value, except for the version's
@@ -201,33 +188,11 @@ fn state(fields: &mut Fields) -> Result<State, Unreadable> {
 }
 
 fn kept(fields: &mut Fields) -> Result<Outcome, Unreadable> {
-    let written = fields.text(RESPONSE_ENCODING)?;
-    if written == OMITTED {
-        return Ok(Outcome::Omitted);
-    }
-    let (encoding, parts) =
-        parse_encoding(&written).ok_or_else(|| Unreadable::new(RESPONSE_ENCODING, OTHER_FORM))?;
-    Ok(Outcome::Retained(StoredResponse {
-        encoding,
-        length: fields.number(RESPONSE_LENGTH)?,
-        sha256: fields.digest(RESPONSE_SHA256)?,
-        place: match parts {
-            Some(count) => Place::Chunks(count),
-            None => Place::Inline(fields.take(RESPONSE)?),
-        },
-    }))
-}
-
-fn parse_encoding(text: &str) -> Option<(Encoding, Option<u32>)> {
-    let (how, parts) = match text.split_once('/') {
-        Some((how, count)) => (how, Some(parse_number(count)?)),
-        None => (text, None),
-    };
-    match how {
-        "identity" => Some((Encoding::Identity, parts)),
-        "deflate" => Some((Encoding::Deflate, parts)),
-        _ => None,
-    }
+    let form = Form::parse(&fields.text(RESPONSE_ENCODING)?)
+        .ok_or_else(|| Unreadable::new(RESPONSE_ENCODING, OTHER_FORM))?;
+    let measures =
+        |fields: &mut Fields| Ok((fields.number(RESPONSE_LENGTH)?, fields.digest(RESPONSE_SHA256)?));
+    form.outcome(fields, measures, |fields| fields.take(RESPONSE))
 }
 
 /// Accepts only the form of a number that this library writes. The script compares texts, so a number in
@@ -288,20 +253,6 @@ mod tests {
         assert_eq!(parse_number::<u64>("18446744073709551615"), Some(u64::MAX));
         for wrong in ["", "+1", "-1", "1.5", "1e3", " 1", "01", "18446744073709551616"] {
             assert_eq!(parse_number::<u64>(wrong), None, "{wrong}");
-        }
-    }
-
-    #[test]
-    fn encodings_round_trip() {
-        for (text, parsed) in [
-            ("identity", Some((Encoding::Identity, None))),
-            ("deflate/16", Some((Encoding::Deflate, Some(16)))),
-            ("gzip", None),
-            ("identity/", None),
-            ("identity/+1", None),
-            ("deflate/4294967296", None),
-        ] {
-            assert_eq!(parse_encoding(text), parsed, "{text}");
         }
     }
 }

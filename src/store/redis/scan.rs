@@ -9,35 +9,35 @@ use super::{
 };
 use crate::{
     key::StoredKey,
-    record::Record,
-    store::{StoreError, StoreErrorKind},
+    store::{Page, Position, StoreError, StoreErrorKind},
     time::within,
 };
 
 /// The approximate number of keys that Redis examines for one page.
 const LOOKS_AT: usize = 200;
 
-/// One page of records; see [`RedisStore::scan`].
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct ScanPage {
-    /// The records by their keys, in no particular order. A record that can't be decoded is an error.
-    pub records: Vec<(StoredKey, Result<Record, StoreError>)>,
-    /// Where the next page begins, if there is more.
-    pub next: Option<ScanPosition>,
-}
-
-/// Where a scan continues.
-#[derive(Clone, Debug)]
-pub struct ScanPosition {
+/// A place in the scan: a node of the cluster, and its cursor.
+#[derive(Clone, Copy)]
+struct At {
     node: usize,
     cursor: u64,
+}
+
+impl At {
+    fn of(position: &Position) -> Option<Self> {
+        let [node, cursor] = position.parts()[..] else { return None };
+        Some(Self { node: node.parse().ok()?, cursor: cursor.parse().ok()? })
+    }
+
+    fn position(self) -> Position {
+        Position::new([self.node.to_string(), self.cursor.to_string()])
+    }
 }
 
 impl RedisStore {
     /// Returns one page of records, from the beginning or from the end of an earlier page. It's for an
     /// operator, not for a handler, since Redis iterates over all its keys. A page can be empty even if more
-    /// follow.
+    /// follow. The records are in no particular order.
     ///
     /// The scan finds every record that exists from the first page to the last, possibly twice. It isn't a
     /// snapshot. In a cluster, it visits one node after the other.
@@ -68,9 +68,12 @@ impl RedisStore {
     /// }
     /// # }
     /// ```
-    pub async fn scan(&self, from: Option<ScanPosition>) -> Result<ScanPage, StoreError> {
-        let position = from.unwrap_or(ScanPosition { node: 0, cursor: 0 });
-        let looked = within(self.inner.operation_timeout, self.keys(&position)).await;
+    pub async fn scan(&self, from: Option<Position>) -> Result<Page, StoreError> {
+        let begin = match from {
+            Some(position) => At::of(&position).ok_or_else(Position::foreign)?,
+            None => At { node: 0, cursor: 0 },
+        };
+        let looked = within(self.inner.operation_timeout, self.keys(begin)).await;
         let looked = looked.unwrap_or_else(|| Err(Fault::new(Class::TimedOut, self.inner.nodes.seed())));
         let (keys, next) = looked.map_err(|fault| fault.into_error(false))?;
         let mut reads = JoinSet::new();
@@ -90,10 +93,10 @@ impl RedisStore {
                 Err(error) => return Err(error),
             }
         }
-        Ok(ScanPage { records, next })
+        Ok(Page { records, next: next.map(At::position) })
     }
 
-    async fn keys(&self, from: &ScanPosition) -> Result<(Vec<StoredKey>, Option<ScanPosition>), Fault> {
+    async fn keys(&self, from: At) -> Result<(Vec<StoredKey>, Option<At>), Fault> {
         let (nodes, connector) = (&self.inner.nodes, &self.inner.connector);
         let all = nodes.all(connector).await?;
         let Some(node) = all.get(from.node) else { return Ok((Vec::new(), None)) };
@@ -105,8 +108,8 @@ impl RedisStore {
         let (cursor, found) = page(answer).ok_or_else(|| Fault::new(Class::Unreadable, &node.address))?;
         let stored = found.iter().filter_map(|key| key.strip_prefix(&*self.inner.key_prefix));
         let next = match cursor {
-            0 => (from.node + 1 < all.len()).then_some(ScanPosition { node: from.node + 1, cursor: 0 }),
-            cursor => Some(ScanPosition { node: from.node, cursor }),
+            0 => (from.node + 1 < all.len()).then_some(At { node: from.node + 1, cursor: 0 }),
+            cursor => Some(At { cursor, ..from }),
         };
         Ok((stored.map(StoredKey::from_stored).collect(), next))
     }

@@ -57,7 +57,7 @@ struct Known {
 struct Queue {
     seed: u64,
     is_fifo: bool,
-    policy: OnPermanentFailure,
+    acknowledges: bool,
     sent: Vec<Sent>,
     random: Arc<Mutex<Random>>,
     known: Arc<Mutex<Known>>,
@@ -75,14 +75,14 @@ impl Queue {
             group: random.below(3),
         });
         let sent = sent.collect();
-        let policy = [OnPermanentFailure::Return, OnPermanentFailure::Acknowledge][random.index(2)];
+        let acknowledges = [false, true][random.index(2)];
         let is_fifo = random.below(2) == 0;
         let clock = Paused::new();
         let bench = Bench::over(Arc::new(MemoryStore::new()), |builder| builder.clock(clock.clone()));
         Self {
             seed,
             is_fifo,
-            policy,
+            acknowledges,
             sent,
             random: Arc::new(Mutex::new(random)),
             known: Arc::default(),
@@ -128,7 +128,7 @@ impl Queue {
         self.store.takes_claims_alone.store(is_in_vain, Ordering::SeqCst);
         let width = NonZeroUsize::new(1 + self.below(5) as usize).unwrap();
         let worker = self.idempotency.sqs(by_order, self.handler(is_end, !is_in_vain));
-        let worker = worker.concurrency(width).on_permanent_failure(self.policy);
+        let worker = worker.concurrency(width).acknowledge_permanent_failures(self.acknowledges);
         let event = self.event(&batch);
         let one = || async {
             let answer = told(&worker, &event, deadline).await.unwrap();
@@ -148,7 +148,7 @@ impl Queue {
             let may_be = match known.settled.get(&key) {
                 Some(Ended { payload: handled, does: Does::Succeeds, .. }) => *handled == payload,
                 Some(Ended { payload: handled, is_recorded, .. }) => {
-                    *handled == payload && *is_recorded && self.policy == OnPermanentFailure::Acknowledge
+                    *handled == payload && *is_recorded && self.acknowledges
                 }
                 None => false,
             };
@@ -166,7 +166,7 @@ impl Queue {
     ) -> impl Fn(SqsMessage) -> BoxFuture<'static, Result<String, Failure>> + Clone + Send + Sync + 'static
     {
         let (random, known) = (Arc::clone(&self.random), Arc::clone(&self.known));
-        let (sent, is_fifo, policy) = (self.sent.clone(), self.is_fifo, self.policy);
+        let (sent, is_fifo, acknowledges) = (self.sent.clone(), self.is_fifo, self.acknowledges);
         move |message: SqsMessage| {
             let place: usize = message.message_id().parse().unwrap();
             let (takes, does) = plan(&mut random.lock().unwrap(), is_end);
@@ -177,7 +177,7 @@ impl Queue {
                 if is_fifo {
                     let is_before = |other: &usize| sent[*other].group == group;
                     for earlier in (0..place).filter(is_before) {
-                        known.lock().unwrap().check_is_behind(place, earlier, &sent[earlier], policy);
+                        known.lock().unwrap().check_is_behind(place, earlier, &sent[earlier], acknowledges);
                     }
                 }
                 SystemClock.sleep(Duration::from_millis(takes)).await;
@@ -212,8 +212,7 @@ impl Queue {
         for place in left {
             let Sent { key, payload, group } = self.sent[place];
             let never = known.settled.get(&key).is_some_and(|ended| {
-                ended.payload != payload
-                    || ended.does != Does::Succeeds && self.policy == OnPermanentFailure::Return
+                ended.payload != payload || ended.does != Does::Succeeds && !self.acknowledges
             });
             if never {
                 blocked.insert(group);
@@ -226,17 +225,10 @@ impl Queue {
 }
 
 impl Known {
-    fn check_is_behind(
-        &mut self,
-        place: usize,
-        earlier: usize,
-        of_earlier: &Sent,
-        policy: OnPermanentFailure,
-    ) {
+    fn check_is_behind(&mut self, place: usize, earlier: usize, of_earlier: &Sent, acknowledges: bool) {
         let is_done = match self.settled.get(&of_earlier.key) {
             Some(ended) => {
-                ended.payload == of_earlier.payload
-                    && (ended.does == Does::Succeeds || policy == OnPermanentFailure::Acknowledge)
+                ended.payload == of_earlier.payload && (ended.does == Does::Succeeds || acknowledges)
             }
             None => false,
         };

@@ -39,13 +39,13 @@ fn by_order(event: &Value) -> Result<Key, Error> {
     Key::new(parsed(event["body"].as_str().unwrap())["order_id"].as_str().unwrap())
 }
 
-struct Function<F> {
-    layer: EventLayer<Value, F>,
+struct Function {
+    layer: EventLayer<Value>,
     runs: Runs,
 }
 
-impl<F: lambda_idempotency::lambda::event::EventKey<Value>> Function<F> {
-    fn new(layer: EventLayer<Value, F>) -> Self {
+impl Function {
+    fn new(layer: EventLayer<Value>) -> Self {
         Self { layer, runs: Runs::default() }
     }
 

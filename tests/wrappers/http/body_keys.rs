@@ -1,12 +1,12 @@
 //! Keys from the request's body, or from a closure, in place of the header.
 
-use lambda_http::http::{HeaderValue, request::Parts};
+use lambda_http::http::HeaderValue;
 use lambda_idempotency::{Error, Key, KeyFields, lambda::http::HttpLayer};
 
 use super::*;
 
 fn by_field() -> HttpLayer {
-    idempotency().http().key(KeyFields::new(["/order/id"]).unwrap())
+    idempotency().http().key_fields(KeyFields::new(["/order/id"]).unwrap())
 }
 
 /// A request without the header.
@@ -27,7 +27,7 @@ fn field(response: &Response<Body>) -> Value {
 #[tokio::test]
 async fn body_fields_replace_the_header() {
     let runs = Runs::default();
-    let layer = idempotency().http().key(KeyFields::new(["/user", "/product"]).unwrap());
+    let layer = idempotency().http().key_fields(KeyFields::new(["/user", "/product"]).unwrap());
     let first = r#"{"user":"c4n4ry-u1","product":"c4n4ry-p1","cents":5}"#;
     let (_, _, answer) = answered(&layer, &runs, order(first)).await;
     assert!(!is_replay(&answer));
@@ -45,7 +45,7 @@ async fn body_fields_replace_the_header() {
 #[tokio::test]
 async fn expressions_select_keys_too() {
     let runs = Runs::default();
-    let layer = idempotency().http().key(KeyFields::new(["[user, product]"]).unwrap());
+    let layer = idempotency().http().key_fields(KeyFields::new(["[user, product]"]).unwrap());
     for (product, runs_by_then) in [("c4n4ry-1", 1), ("c4n4ry-1", 1), ("c4n4ry-2", 2)] {
         let body = format!(r#"{{"user":"c4n4ry-u","product":"{product}"}}"#);
         assert_eq!(answered(&layer, &runs, order(&body)).await.0, 201);
@@ -105,7 +105,7 @@ async fn missing_fields_are_missing_keys() {
     let all = idempotency()
         .http()
         .required(true)
-        .key(KeyFields::new(["/user", "/order/id"]).unwrap().all_required());
+        .key_fields(KeyFields::new(["/user", "/order/id"]).unwrap().all_required());
     let (status, _, answer) = answered(&all, &runs, order(r#"{"user":"c4n4ry-u"}"#)).await;
     assert_eq!((status, field(&answer)), (400, "/order/id".into()), "the one that's missing");
 }
@@ -130,7 +130,7 @@ async fn unreadable_body_keys_get_400() {
 #[tokio::test]
 async fn closures_take_keys_from_requests() {
     let runs = Runs::default();
-    let layer = idempotency().http().key(|request: &Parts, body: &[u8]| -> Result<Option<Key>, Error> {
+    let layer = idempotency().http().key(|request, body| -> Result<Option<Key>, Error> {
         match (request.headers.get("x-delivery"), body) {
             (Some(id), _) => Key::new(id.to_str().unwrap()).map(Some),
             (None, b"bad") => Err(Key::new("").unwrap_err()),

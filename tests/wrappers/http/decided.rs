@@ -5,7 +5,7 @@ use lambda_http::{
     RequestExt as _,
     http::{HeaderName, Method},
 };
-use lambda_idempotency::lambda::http::{HttpLayer, KeyFormat, KeySyntax, ProblemKind, Recording};
+use lambda_idempotency::lambda::http::{HttpLayer, ProblemKind, Recording};
 
 /// Sends the requests in order to one layered handler. Returns each status, and whether it was a replay.
 async fn deliver(
@@ -77,14 +77,14 @@ async fn lambda_http_shows_only_the_last_key() {
 async fn key_header_and_format_are_configurable() {
     let runs = Runs::default();
     let alias = HeaderName::from_static("x-idempotency-key");
-    let layer = idempotency().http().required(true).key_alias(alias).key_format(KeyFormat::AtLeast(10));
+    let layer = idempotency().http().required(true).key_alias(alias).shortest_key(10);
     let by_alias = |key| with_header(post(None, "{}"), "x-idempotency-key", key);
     let both = with_header(post(Some("key"), "{}"), "x-idempotency-key", "c4n4ry-yek");
     let sent = [by_alias("c4n4ry-key"), post(Some("key"), "{}"), both, by_alias("c4n4ry-k")];
     let answers = [(201, false), (201, true), (400, false), (400, false)];
     assert_eq!(deliver(layer, &runs, sent).await, answers);
 
-    let strict = idempotency().http().key_syntax(KeySyntax::Strict);
+    let strict = idempotency().http().quoted_keys(true);
     let sent = [post(Some("\"key\""), "{}"), post(Some("key"), "{}")];
     assert_eq!(deliver(strict, &runs, sent).await, [(201, false), (400, false)]);
 }

@@ -1,7 +1,7 @@
 //! Events that `lambda_http` mishandles.
 
 use lambda_http::request::LambdaRequest;
-use lambda_idempotency::lambda::http::{Guarded, guarded_streaming};
+use lambda_idempotency::lambda::http::{guarded, guarded_streaming};
 use lambda_runtime::{Context, LambdaEvent};
 
 use super::*;
@@ -25,7 +25,7 @@ async fn streamed(runs: &Runs, event: &Value) -> (u16, String) {
 async fn answer(runs: &Runs, event: &Value) -> Value {
     recording::secrets(|secrets| secrets.add_http(event));
     let event: LambdaRequest = serde_json::from_value(event.clone()).unwrap();
-    let service = Guarded::new(idempotency().http().layer(handler(runs)));
+    let service = guarded(idempotency().http().layer(handler(runs)));
     serde_json::to_value(service.oneshot(LambdaEvent::new(event, Context::default())).await.unwrap()).unwrap()
 }
 

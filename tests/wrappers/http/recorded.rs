@@ -49,6 +49,42 @@ async fn at_most_once_every_status_is_recorded() {
     }
 }
 
+/// A job whose answer no caller needs: nothing is stored of it, and duplicates get a success.
+#[tokio::test]
+async fn unkept_responses_are_answered_by_choice() {
+    let done = || Response::builder().status(202).body(Body::from("done")).unwrap();
+    for (status, is_done) in [("201", true), ("500", false)] {
+        let runs = Runs::default();
+        let builder = Idempotency::builder(empty_store()).function("payments").max_response(0);
+        let idempotency = builder.build().unwrap();
+        recording::shown(&idempotency);
+        let service = idempotency.http().on_not_retained(done).layer(handler(&runs));
+        let ask = async || {
+            let request = with_header(post(Some("k"), "{}"), "status", status);
+            service.clone().oneshot(request).await.unwrap()
+        };
+        let first = ask().await;
+        assert_eq!((first.status().as_str(), is_replay(&first)), (status, false));
+        let second = ask().await;
+        let expected = if is_done { ("202", true) } else { (status, false) };
+        assert_eq!((second.status().as_str(), is_replay(&second)), expected);
+        assert_eq!(runs.count() == 1, is_done);
+    }
+}
+
+/// A substitute still tells the caller that the operation is done.
+#[tokio::test]
+async fn unkept_responses_ask_replay_if() {
+    let runs = Runs::default();
+    let builder = Idempotency::builder(empty_store()).function("payments").max_response(0);
+    let layer = builder.build().unwrap().http().on_not_retained(|| Response::new(Body::Empty));
+    let service = layer.replay_if(|_, _| async { false }).layer(handler(&runs));
+    for status in [201, 403] {
+        let answer = service.clone().oneshot(post(Some("k"), "{}")).await.unwrap();
+        assert_eq!(answer.status().as_u16(), status);
+    }
+}
+
 /// Answers 429 to requests with the header `hurry`, without running the handler. Answers 408 to those with
 /// `late`, after the handler has run.
 #[derive(Clone)]

@@ -4,7 +4,7 @@
 //! second delivery is a replay, and another body with the key is refused.
 
 use lambda_http::http::{HeaderValue, Request, StatusCode};
-use lambda_idempotency::{Idempotency, Key, lambda::http::KeySyntax, store::memory::MemoryStore};
+use lambda_idempotency::{Idempotency, Key, store::memory::MemoryStore};
 use tower::{Layer as _, ServiceExt as _, service_fn};
 
 use crate::block_on;
@@ -75,7 +75,7 @@ fn check_strict(idempotency: &Idempotency, value: &HeaderValue) {
     let handler = service_fn(|_: Request<lambda_http::Body>| async {
         Ok::<_, std::convert::Infallible>("ran under another key")
     });
-    let service = idempotency.http().required(true).key_syntax(KeySyntax::Strict).layer(handler);
+    let service = idempotency.http().required(true).quoted_keys(true).layer(handler);
     let request = Request::post("/payments").header("idempotency-key", value);
     let request = request.body(lambda_http::Body::Text("{}".into())).expect("a valid request");
     let answer = block_on(service.oneshot(request)).expect("every request gets an answer");

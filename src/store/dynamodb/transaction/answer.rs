@@ -4,7 +4,7 @@ use aws_sdk_dynamodb::{
     error::SdkError, operation::transact_write_items::TransactWriteItemsError, types::CancellationReason,
 };
 
-use super::{Declined, FailedCondition, Transaction, limits};
+use super::{Declined, Transaction, limits};
 use crate::{
     key::StoredKey,
     store::{
@@ -104,12 +104,8 @@ impl DynamoDbStore {
             return Err(wrong.maybe_applied(maybe_applied));
         }
         let failed = reasons.into_iter().enumerate().filter(|(_, reason)| reason.code() == Some(CONDITION));
-        let conditions: Vec<_> = failed
-            .map(|(place, reason)| FailedCondition {
-                place,
-                item: reason.item.filter(|item| !item.is_empty()),
-            })
-            .collect();
+        let conditions: Vec<_> =
+            failed.map(|(place, reason)| (place, reason.item.filter(|item| !item.is_empty()))).collect();
         if conditions.is_empty() {
             return Err(self.conflict("was cancelled without a reason").maybe_applied(maybe_applied));
         }

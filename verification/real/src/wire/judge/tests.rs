@@ -43,6 +43,7 @@ fn completed(owner: Owner) -> Record {
         encoding: Encoding::Identity,
         length: 0,
         sha256: [0; 32],
+        labels: None,
         place: Place::Inline(bytes::Bytes::new()),
     });
     Record { state: State::Completed(outcome), ..started(owner) }

@@ -1,0 +1,122 @@
+//! [`Format`]: how an operation's result becomes bytes and back. JSON is the default.
+
+use std::borrow::Cow;
+
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::{error::place, finite};
+
+/// The longest name of a format, in bytes.
+const MAX_FORMAT: usize = 32;
+
+/// How [`Operation::run`](crate::Operation::run) writes a result, to record it, and reads it back for a duplicate.
+///
+/// The record says which format it has. A result in another format than the reader's is refused, except JSON: every
+/// format reads the JSON results that were recorded before you switched to it.
+///
+/// ```
+/// # use lambda_idempotency::{Idempotency, Key, store::memory::MemoryStore};
+/// use std::borrow::Cow;
+/// use lambda_idempotency::store::Format;
+/// use serde::{Serialize, de::DeserializeOwned};
+///
+/// struct Cbor;
+///
+/// impl Format for Cbor {
+///     const NAME: &'static str = "cbor";
+///
+///     fn write<T: Serialize>(value: &T) -> Result<Vec<u8>, Cow<'static, str>> {
+///         let mut bytes = Vec::new();
+///         ciborium::into_writer(value, &mut bytes).map_err(|_| "its type can't be written as CBOR")?;
+///         Ok(bytes)
+///     }
+///
+///     fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Cow<'static, str>> {
+///         ciborium::from_reader(bytes).map_err(|_| "it isn't CBOR of this type".into())
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let idempotency = Idempotency::builder(MemoryStore::new()).function("maps").build()?;
+/// let tiles = idempotency.operation("tiles")?.format::<Cbor>();
+/// let render = async || Ok::<_, std::io::Error>(vec![f64::NAN, 1.5]);
+/// tiles.run(Key::new("map-7")?, &"zoom 3", render).await?;
+/// // JSON couldn't have kept the NaN.
+/// let (again, replay) = tiles.run_with_replay(Key::new("map-7")?, &"zoom 3", render).await?;
+/// assert!(again[0].is_nan() && replay.is_some());
+/// # Ok(())
+/// # }
+/// ```
+pub trait Format: 'static {
+    /// The name that the record keeps: 1 to 32 lower-case letters, digits, `-` and `.`. Anything else doesn't
+    /// compile. Give another version of a format another name.
+    const NAME: &'static str;
+
+    /// Writes `value`.
+    ///
+    /// # Errors
+    ///
+    /// Why it can't be written. The library logs that text, so it mustn't contain anything of the value.
+    fn write<T: Serialize>(value: &T) -> Result<Vec<u8>, Cow<'static, str>>;
+
+    /// Reads a value that [`write`](Self::write) wrote.
+    ///
+    /// # Errors
+    ///
+    /// Why it can't be read. The library logs that text, so it mustn't contain anything of the value.
+    fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Cow<'static, str>>;
+}
+
+/// JSON, the default [`Format`]. Integers and finite floats read back to the last bit. It refuses NaN and the
+/// infinities, which JSON can't express.
+#[derive(Clone, Copy, Debug)]
+pub struct Json;
+
+impl Format for Json {
+    const NAME: &'static str = "json";
+
+    fn write<T: Serialize>(value: &T) -> Result<Vec<u8>, Cow<'static, str>> {
+        finite::to_json(value).map(String::into_bytes).map_err(|why| why.to_string().into())
+    }
+
+    fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Cow<'static, str>> {
+        serde_json::from_slice(bytes).map_err(|error| place(&error).to_string().into())
+    }
+}
+
+/// The name that a record keeps of `F`: none for JSON, which needs no mark.
+pub(crate) fn recorded_name<F: Format>() -> Option<&'static str> {
+    const { assert!(is_format_name(F::NAME), "a Format's NAME is 1 to 32 of a-z, 0-9, - and .") }
+    (F::NAME != Json::NAME).then_some(F::NAME)
+}
+
+/// Reads a result in the format that its record names.
+///
+/// # Errors
+///
+/// Why it can't be read.
+pub(crate) fn read<T: DeserializeOwned, F: Format>(
+    recorded: Option<&str>,
+    bytes: &[u8],
+) -> Result<T, Cow<'static, str>> {
+    match recorded {
+        None => Json::read(bytes),
+        Some(name) if name == F::NAME => F::read(bytes),
+        Some(name) => Err(format!("it's recorded as {name}, not as {}", F::NAME).into()),
+    }
+}
+
+/// Whether a format's name can be stored: 1 to 32 lower-case letters, digits, `-` and `.`.
+pub(crate) const fn is_format_name(name: &str) -> bool {
+    let bytes = name.as_bytes();
+    let mut at = 0;
+    // No iterator: a constant assertion calls it.
+    while at < bytes.len() {
+        if !matches!(bytes[at], b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.') {
+            return false;
+        }
+        at += 1;
+    }
+    0 < at && at <= MAX_FORMAT
+}

@@ -1,0 +1,262 @@
+//! What's stored of a response: encrypted, in another format, or nothing.
+
+use std::{
+    borrow::Cow,
+    collections::VecDeque,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use bytes::Bytes;
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::*;
+use crate::{
+    StoredKey,
+    store::{BoxFuture, Cipher, Format, StoreError, StoreErrorKind},
+};
+
+/// A toy cipher that's bound to the record, with scripted errors: first those of encrypting.
+#[derive(Debug, Default)]
+struct Vault {
+    encrypting: Mutex<VecDeque<StoreErrorKind>>,
+    decrypting: Mutex<VecDeque<StoreErrorKind>>,
+}
+
+fn next(script: &Mutex<VecDeque<StoreErrorKind>>) -> Result<(), StoreError> {
+    match script.lock().unwrap_or_else(PoisonError::into_inner).pop_front() {
+        Some(kind) => Err(StoreError::new(kind, "the vault is closed")),
+        None => Ok(()),
+    }
+}
+
+fn xored(key: &StoredKey, bytes: &[u8]) -> Bytes {
+    let pad = key.as_str().bytes().cycle();
+    bytes.iter().zip(pad).map(|(byte, pad)| byte ^ pad ^ 0x5a).collect()
+}
+
+impl Cipher for Vault {
+    fn encrypt<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        plaintext: &'a Bytes,
+    ) -> BoxFuture<'a, Result<(Arc<str>, Bytes), StoreError>> {
+        Box::pin(async move {
+            next(&self.encrypting)?;
+            let marked = [b"sealed:", plaintext.as_ref()].concat();
+            Ok(("key-1".into(), xored(key, &marked)))
+        })
+    }
+
+    fn decrypt<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        key_id: &'a str,
+        ciphertext: &'a Bytes,
+    ) -> BoxFuture<'a, Result<Bytes, StoreError>> {
+        Box::pin(async move {
+            next(&self.decrypting)?;
+            let opened = xored(key, ciphertext);
+            match opened.strip_prefix(b"sealed:") {
+                Some(plain) if key_id == "key-1" => Ok(Bytes::copy_from_slice(plain)),
+                _ => Err(StoreError::new(StoreErrorKind::Corrupt, "the ciphertext isn't authentic")),
+            }
+        })
+    }
+}
+
+/// A vault that fails with these kinds, in this order.
+fn vault(encrypting: &[StoreErrorKind], decrypting: &[StoreErrorKind]) -> Vault {
+    Vault {
+        encrypting: Mutex::new(encrypting.iter().copied().collect()),
+        decrypting: Mutex::new(decrypting.iter().copied().collect()),
+    }
+}
+
+const SECRET: &str = "4111 1111 1111 1111";
+
+fn secret_of(length: usize) -> String {
+    SECRET.repeat(length.div_ceil(SECRET.len()))
+}
+
+async fn ask(bench: &Bench, answer: &str) -> Result<String, RunError<TestError>> {
+    let answer = answer.to_owned();
+    bench.operation().run(Key::new("k").unwrap(), &1, || async { Ok(answer) }).await
+}
+
+fn kept(bench: &Bench) -> (StoredResponse, Bytes) {
+    let State::Completed(Outcome::Retained(stored)) = bench.record("k").state else { panic!("not kept") };
+    let Place::Inline(kept) = &stored.place else { panic!("in chunks") };
+    let kept = kept.clone();
+    (stored, kept)
+}
+
+#[tokio::test(start_paused = true)]
+async fn encrypted_responses_are_replayed() {
+    for length in [1, 5000, 200_000] {
+        let bench = Bench::with(|builder| builder.cipher(Vault::default()));
+        let secret = secret_of(length);
+        assert_eq!(ask(&bench, &secret).await.unwrap(), secret);
+        let (stored, bytes) = kept(&bench);
+        assert_eq!(stored.labels.as_ref().map(|text| text.as_str()), Some("key=key-1"));
+        assert!(!bytes.windows(4).any(|window| window == b"4111"), "{length}");
+        // A digest of the plaintext would confirm a guess.
+        let plain = serde_json::to_vec(&secret).unwrap();
+        assert_ne!(stored.sha256, StoredResponse::new(plain.into()).sha256);
+        assert_eq!(ask(&bench, "another run's").await.unwrap(), secret);
+        assert!(stored.decode(&bytes).is_err(), "a reader without the cipher");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn encrypted_failures_are_replayed() {
+    let bench =
+        Bench::with(|builder| builder.cipher(Vault::default()).on_handler_error(OnHandlerError::Record));
+    for _ in 0..2 {
+        let operation = bench.operation();
+        let failing = operation.run(Key::new("k").unwrap(), &1, || async { Err::<(), _>(TestError) });
+        assert!(matches!(failing.await, Err(RunError::Recorded(_))));
+    }
+    let State::Failed(Outcome::Retained(stored)) = bench.record("k").state else { panic!() };
+    assert!(stored.labels.is_some());
+}
+
+/// Without the right cipher nothing runs and nothing is replayed.
+#[tokio::test(start_paused = true)]
+async fn unreadable_ciphertexts_are_refused() {
+    let bench = Bench::with(|builder| builder.cipher(Vault::default()));
+    ask(&bench, SECRET).await.unwrap();
+    let without = bench.beside(|builder| builder);
+    let kind = |answer: Result<String, RunError<TestError>>| match answer.unwrap_err() {
+        RunError::Idempotency(error) => {
+            assert!(!error.to_string().contains("4111"), "{error}");
+            error.kind()
+        }
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(kind(ask(&without, "x").await), ErrorKind::Invalid);
+
+    for (error, expected) in [
+        (StoreErrorKind::Unavailable, ErrorKind::Unavailable),
+        (StoreErrorKind::Rejected, ErrorKind::Invalid),
+        (StoreErrorKind::Corrupt, ErrorKind::Corrupt),
+    ] {
+        let failing = bench.beside(|builder| builder.cipher(vault(&[], &[error])));
+        assert_eq!(kind(ask(&failing, "x").await), expected, "{error:?}");
+        assert_eq!(ask(&failing, "x").await.unwrap(), SECRET, "the next one reads it");
+    }
+    assert_eq!(bench.runs(), 0, "the bench's own handler");
+
+    // A ciphertext that was copied to another record.
+    let record = bench.record("k");
+    bench.store.put("l", record);
+    let operation = bench.operation();
+    let other = operation.run(Key::new("l").unwrap(), &1, || async { Ok::<_, TestError>(String::new()) });
+    assert_eq!(kind(other.await), ErrorKind::Corrupt);
+}
+
+#[tokio::test(start_paused = true)]
+async fn plaintext_records_outlive_the_switch() {
+    let bench = Bench::new();
+    ask(&bench, "in plaintext").await.unwrap();
+    let encrypting = bench.beside(|builder| builder.cipher(Vault::default()));
+    assert_eq!(ask(&encrypting, "x").await.unwrap(), "in plaintext");
+}
+
+/// A response that can't be encrypted is never stored in plaintext.
+#[tokio::test(start_paused = true)]
+async fn failing_ciphers_keep_no_plaintext() {
+    use StoreErrorKind::{Corrupt, Rejected, Unavailable, Unstorable};
+    for (script, is_kept) in [
+        (vec![Unavailable; 3], true),
+        (vec![Rejected, Unavailable], true),
+        (vec![Unavailable; 10_000], false),
+        (vec![Unstorable], false),
+        (vec![Corrupt], false),
+    ] {
+        let bench = Bench::with(|builder| builder.cipher(vault(&script, &[])));
+        assert_eq!(ask(&bench, SECRET).await.unwrap(), SECRET, "the first caller has its answer");
+        if is_kept {
+            assert!(kept(&bench).0.labels.is_some());
+            assert_eq!(ask(&bench, "x").await.unwrap(), SECRET);
+        } else {
+            assert!(matches!(bench.record("k").state, State::Completed(Outcome::Omitted)));
+            let again = ask(&bench, "x").await.unwrap_err();
+            assert!(matches!(again, RunError::Idempotency(error) if error.kind() == ErrorKind::NotRetained));
+        }
+    }
+}
+
+/// The bytes of JSON, backwards.
+struct Reversed;
+
+impl Format for Reversed {
+    const NAME: &'static str = "reversed-json";
+
+    fn write<T: Serialize>(value: &T) -> Result<Vec<u8>, Cow<'static, str>> {
+        let mut bytes = serde_json::to_vec(value).map_err(|_| "no JSON")?;
+        bytes.reverse();
+        Ok(bytes)
+    }
+
+    fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Cow<'static, str>> {
+        let forward: Vec<u8> = bytes.iter().rev().copied().collect();
+        serde_json::from_slice(&forward).map_err(|_| "no JSON".into())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn formats_are_recorded_and_replayed() {
+    for cached in [0, 1 << 20] {
+        let bench = Bench::with(|builder| builder.local_cache(cached));
+        let operation = bench.operation().format::<Reversed>();
+        for answer in [17, 99] {
+            let work = || async { Ok::<_, TestError>(answer) };
+            assert_eq!(operation.run(Key::new("k").unwrap(), &1, work).await.unwrap(), 17);
+        }
+        let (stored, bytes) = kept(&bench);
+        assert_eq!(
+            (stored.labels.as_ref().map(|text| text.as_str()), bytes.as_ref()),
+            (Some("format=reversed-json"), &b"71"[..])
+        );
+        // To a reader of JSON, 71 would be valid.
+        let plain = bench.operation();
+        let json = plain.run(Key::new("k").unwrap(), &1, || async { Ok::<_, TestError>(0) });
+        let RunError::Idempotency(error) = json.await.unwrap_err() else { panic!() };
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert!(error.to_string().contains("recorded as reversed-json, not as json"), "{error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn formats_read_earlier_json_records() {
+    let bench = Bench::new();
+    ask(&bench, "json").await.unwrap();
+    let operation = bench.operation().format::<Reversed>();
+    let again = operation.run(Key::new("k").unwrap(), &1, || async { Ok::<_, TestError>(String::new()) });
+    assert_eq!(again.await.unwrap(), "json");
+}
+
+/// With a size of 0 nothing is kept, and nothing is reported as lost.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_kept_by_choice() {
+    let bench = Bench::with(|builder| builder.max_response(0));
+    let events = bench.recorded(ask(&bench, SECRET)).await;
+    assert!(!events.iter().any(|event| event.contains("not_retained")), "{events:?}");
+    assert!(matches!(bench.record("k").state, State::Completed(Outcome::Omitted)));
+    let again = ask(&bench, "x").await.unwrap_err();
+    assert!(matches!(again, RunError::Idempotency(error) if error.kind() == ErrorKind::NotRetained));
+}
+
+/// With a limit in records the least recently used one is evicted.
+#[tokio::test(start_paused = true)]
+async fn cache_is_bounded_in_records() {
+    let bench = Bench::with(|builder| builder.local_cache(1 << 20).local_cache_records(2));
+    for key in ["a", "b", "c"] {
+        bench.run(key, 1).await.unwrap();
+    }
+    bench.store.take_calls();
+    for (key, requests) in [("c", 0), ("b", 0), ("a", 1)] {
+        bench.run(key, 1).await.unwrap();
+        assert_eq!(bench.store.take_calls().len(), requests, "{key}");
+    }
+}

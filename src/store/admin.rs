@@ -1,0 +1,189 @@
+//! What an operator's tools get from a store: its records, page by page, and its table's problems.
+
+use std::fmt;
+
+use crate::{
+    key::StoredKey,
+    record::Record,
+    store::{StoreError, StoreErrorKind},
+};
+
+/// One page of a store's records, from its method `scan`.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Page {
+    /// The records by their keys. A record that can't be decoded is an error.
+    pub records: Vec<(StoredKey, Result<Record, StoreError>)>,
+    /// Where the next page begins, if there is more.
+    pub next: Option<Position>,
+}
+
+/// Where a scan continues. It belongs to the store that returned it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Position(Vec<String>);
+
+impl Position {
+    /// A position in the words of one store.
+    #[cfg(any(feature = "dynamodb", feature = "postgres", feature = "redis"))]
+    pub(super) fn new(parts: impl IntoIterator<Item = String>) -> Self {
+        Self(parts.into_iter().collect())
+    }
+
+    /// The store's own words for the position.
+    #[cfg(any(feature = "dynamodb", feature = "postgres", feature = "redis"))]
+    pub(super) fn parts(&self) -> Vec<&str> {
+        self.0.iter().map(String::as_str).collect()
+    }
+
+    /// The error for a position that another store returned.
+    #[cfg(any(feature = "dynamodb", feature = "postgres", feature = "redis"))]
+    pub(super) fn foreign() -> StoreError {
+        StoreError::new(
+            StoreErrorKind::Rejected,
+            "the scan's position is from another store; begin with none, or with one of this store's pages",
+        )
+    }
+}
+
+/// A problem of a store's table, from its method `check_table`. `Display` describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TableProblem {
+    /// The table doesn't exist.
+    Missing,
+    /// DynamoDB: the table isn't ready for use.
+    NotActive {
+        /// Its status, as DynamoDB reports it.
+        status: String,
+    },
+    /// DynamoDB: the table's keys don't match the configuration.
+    Keys {
+        /// The configured keys.
+        expected: String,
+        /// The table's keys.
+        found: String,
+    },
+    /// DynamoDB: the table has no TTL, so old records stay and cost storage.
+    NoTimeToLive {
+        /// The attribute that needs the TTL.
+        attribute: String,
+    },
+    /// DynamoDB: the table's TTL is on another attribute than the records' expiry.
+    OtherTimeToLive {
+        /// The attribute that needs the TTL.
+        expected: String,
+        /// The attribute that has it.
+        found: String,
+    },
+    /// DynamoDB: the table's capacity is provisioned, so DynamoDB throttles requests beyond it, and deliveries are
+    /// refused. Not an error if the capacity is monitored; see [`is_note`](Self::is_note).
+    Provisioned,
+    /// DynamoDB: the table is replicated to other Regions with eventual consistency, so two Regions can both claim
+    /// a key.
+    Replicated {
+        /// The Regions.
+        regions: Vec<String>,
+    },
+    /// PostgreSQL: the table lacks the marker of its schema's version.
+    Unmarked,
+    /// PostgreSQL: the table's schema version isn't the one that this library needs.
+    Schema {
+        /// The version that the table has.
+        found: i64,
+        /// The version that the library needs.
+        needed: i64,
+    },
+    /// PostgreSQL: the user lacks permissions that the store needs.
+    Privileges {
+        /// The missing permissions.
+        missing: Vec<String>,
+    },
+    /// PostgreSQL: the table has no index for the sweep, so every sweep reads the whole table.
+    NoIndex,
+    /// PostgreSQL: the sweep's index is on `expires_at`, which every settlement changes, so PostgreSQL updates all
+    /// indexes each time. Tables of earlier versions have this index, and it works; see
+    /// [`is_note`](Self::is_note).
+    IndexOnExpiry {
+        /// The indexes with this column.
+        indexes: Vec<String>,
+    },
+    /// PostgreSQL: the server is a standby, which rejects writes and may lag behind.
+    Standby,
+    /// PostgreSQL: the table is unlogged: a crash of the server empties it.
+    Unlogged,
+    /// PostgreSQL: the server answers before a commit is on disk, so its crash can lose the claims and outcomes of
+    /// the last moments. Not an error if that was intended; see [`is_note`](Self::is_note).
+    AsynchronousCommit,
+}
+
+impl TableProblem {
+    /// Whether it's only a note: the table works as it is, and its owner may have decided so.
+    pub const fn is_note(&self) -> bool {
+        matches!(
+            self,
+            Self::Provisioned | Self::NoIndex | Self::IndexOnExpiry { .. } | Self::AsynchronousCommit
+        )
+    }
+}
+
+impl fmt::Display for TableProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing => f.write_str("the table doesn't exist"),
+            Self::NotActive { status } => write!(f, "the table is {status}, not ACTIVE"),
+            Self::Keys { expected, found } => {
+                write!(f, "the table has the key {found}, but the configuration says {expected}")
+            }
+            Self::NoTimeToLive { attribute } => {
+                write!(f, "the table has no TTL; enable it on the attribute `{attribute}`")
+            }
+            Self::OtherTimeToLive { expected, found } => {
+                write!(f, "the table's TTL is on the attribute `{found}`, but the records expire by `{expected}`")
+            }
+            Self::Provisioned => f.write_str(
+                "the table's capacity is provisioned: a burst beyond it is throttled, and those deliveries are \
+                 refused; switch to on-demand capacity, or scale it with its load",
+            ),
+            Self::Replicated { regions } => write!(
+                f,
+                "the table is replicated to {} with eventual consistency: two Regions can both claim a key; \
+                 send all deliveries of a key to one Region",
+                regions.join(", ")
+            ),
+            Self::Unmarked => f.write_str("the table lacks the marker of its schema version"),
+            Self::Schema { found, needed } if found > needed => {
+                write!(f, "its schema has version {found}, but this library needs version {needed}; update the library")
+            }
+            Self::Schema { found, needed } => write!(
+                f,
+                "its schema has version {found}, but this library needs version {needed}; there is no migration. \
+                 Drop the table and its marker (the table's name and `_schema`), which forgets its records, and \
+                 recreate both with `idempotency table create`"
+            ),
+            Self::Privileges { missing } => write!(f, "the user lacks {}; grant it", missing.join(", ")),
+            Self::NoIndex => f.write_str("the table has no index for the sweep: every sweep reads the whole table"),
+            Self::IndexOnExpiry { .. } => f.write_str(
+                "the table has an index on `expires_at`: every settlement changes it, so PostgreSQL updates all \
+                 indexes each time",
+            ),
+            Self::Standby => f.write_str("the server is a standby; connect to the primary"),
+            Self::Unlogged => f.write_str("the table is unlogged: a crash of the server empties it"),
+            Self::AsynchronousCommit => f.write_str(
+                "synchronous_commit is off: a crash of the server can take back the claims and outcomes of its last \
+                 moments, and those operations run again",
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn version_mismatches_say_what_to_do() {
+        let said = |found, needed| TableProblem::Schema { found, needed }.to_string();
+        assert!(said(1, 2).contains("recreate both with `idempotency table create`"));
+        assert!(said(4, 3).contains("update the library"));
+    }
+}

@@ -1,0 +1,61 @@
+//! [`Cipher`]: encrypts what's stored of a response.
+
+use std::{fmt, sync::Arc};
+
+use bytes::Bytes;
+
+use crate::{future::BoxFuture, key::StoredKey, store::StoreError};
+
+/// Encrypts responses and recorded failures before they're stored, and decrypts them for a replay. Set it with
+/// [`Builder::cipher`](crate::Builder::cipher).
+///
+/// The record keeps the key's id beside the ciphertext, in `response_encoding`. So an operator sees which records
+/// still need an old key, and [`decrypt`](Self::decrypt) gets the id that it needs. Nothing else of a record needs
+/// encryption: keys, callers and payloads are hashed.
+///
+/// Bind the ciphertext to the record: pass [`StoredKey::as_str`] as associated data (as KMS's encryption context), so
+/// that a ciphertext that was copied to another record isn't accepted there.
+///
+/// Records that were written without a cipher are still replayed. A function without the cipher refuses an
+/// encrypted record with [`ErrorKind::Invalid`](crate::ErrorKind::Invalid), and runs nothing. The
+/// [local cache](crate::Builder::local_cache) holds plaintext in the process's memory.
+///
+/// `examples/encrypted_responses.rs` shows envelope encryption: each response gets its own data key, which a key
+/// encryption key wraps.
+pub trait Cipher: fmt::Debug + Send + Sync + 'static {
+    /// Encrypts a response of the record `key`. Returns the id of the key that
+    /// [`decrypt`](Self::decrypt) needs, and the ciphertext. The id has 1 to 512 visible ASCII characters.
+    ///
+    /// # Errors
+    ///
+    /// An error of kind [`Unavailable`](super::StoreErrorKind::Unavailable) is retried as long as a store's. With
+    /// any other kind, or when the time is over, the outcome is recorded without its response, never in plaintext.
+    ///
+    /// # Cancel safety
+    ///
+    /// The library may drop the future when its time is over.
+    fn encrypt<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        plaintext: &'a Bytes,
+    ) -> BoxFuture<'a, Result<(Arc<str>, Bytes), StoreError>>;
+
+    /// Decrypts a ciphertext of the record `key`, which is encrypted with the key `key_id`.
+    ///
+    /// # Errors
+    ///
+    /// [`Corrupt`](super::StoreErrorKind::Corrupt) if the ciphertext isn't authentic,
+    /// [`Unavailable`](super::StoreErrorKind::Unavailable) if the caller should try again, and
+    /// [`Rejected`](super::StoreErrorKind::Rejected) if the key is unknown or access is denied. The handler
+    /// doesn't run.
+    ///
+    /// # Cancel safety
+    ///
+    /// The library may drop the future when its time is over.
+    fn decrypt<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        key_id: &'a str,
+        ciphertext: &'a Bytes,
+    ) -> BoxFuture<'a, Result<Bytes, StoreError>>;
+}
