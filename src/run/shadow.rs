@@ -285,7 +285,9 @@ async fn ask(
 fn is_same(record: &Record, verdict: &Verdict) -> Option<bool> {
     let (Outcome::Retained(recorded), is_failure) = outcome_of(record)? else { return None };
     match verdict {
-        Verdict::Complete(response) | Verdict::CompleteAs(_, response) => recorded.is_of(response).map(|is_same| is_same && !is_failure),
+        Verdict::Complete(response) | Verdict::CompleteAs(_, response) => {
+            recorded.is_of(response).map(|is_same| is_same && !is_failure)
+        }
         Verdict::Fail(Some(failure)) => recorded.is_of(failure).map(|is_same| is_same && is_failure),
         Verdict::CompleteOmitted | Verdict::Fail(None) => None,
         Verdict::Release | Verdict::Interrupted => Some(false),
