@@ -21,7 +21,7 @@
 //! - anything else: [`Operation::begin`] and [`Claim`].
 //!
 //! [`Idempotency::from_env`] takes the table from the environment; [`Idempotency::builder`] takes any
-//! [`Store`].
+//! [`Store`](store::Store).
 //!
 //! ```
 //! use lambda_idempotency::{Idempotency, Key, store::memory::MemoryStore};
@@ -48,13 +48,14 @@
 //! | `http` | yes | the layer for `lambda_http` and axum; switches `events` on |
 //! | `events` | by `http` | the layer and the workers for `lambda_runtime`: typed events; SQS, Kinesis, DynamoDB Streams |
 //! | `sqs` | no | hides an SQS message that another delivery is processing until that one's lease ends |
-//! | `jmespath` | no | JMESPath expressions in a [`Selector`] |
+//! | `jmespath` | no | JMESPath expressions beside JSON Pointers in [`KeyFields`] |
 //! | `macros` | no | the attribute `#[idempotent]`, the short form of [`Operation::run`] |
 //! | `client` | no | the module `client`: a `reqwest` client that keeps one key over all attempts |
 //! | `redis` | no | the Redis and Valkey store; needs no AWS crate |
 //! | `postgres` | no | the PostgreSQL store, and the record in the handler's own transaction |
 //! | `metrics` | no | counters and latencies through the [`metrics`](https://docs.rs/metrics) facade |
 //! | `conformance` | no | the conformance suite for stores |
+//! | `testing` | no | the module `testing`: tests of your own handler, in virtual time |
 //! | `live-aws` | no | this package's own tests on a real table |
 //!
 //! Without default features you get the core: the state machine, its driver and the memory store, without the
@@ -105,13 +106,16 @@ mod run;
 mod idempotency;
 #[cfg(feature = "events")]
 pub mod lambda;
+// The kit for tests of the user's own handlers.
+#[cfg(feature = "testing")]
+pub mod testing;
 // The client side: calling such a function.
 #[cfg(feature = "client")]
 pub mod client;
 
 pub use error::{Error, ErrorKind, RecordedFailure, RunError};
 pub use failure::Failure;
-pub use fingerprint::{Fingerprint, FingerprintBuilder};
+pub use fingerprint::Fingerprint;
 pub use idempotency::{Builder, Idempotency, Operation, Resolution, Resolved};
 pub use invocation::Invocation;
 pub use key::{Key, Scope, StoredKey};
@@ -128,5 +132,4 @@ pub use run::{
     replay::Replay,
     staging::Staging,
 };
-pub use selector::Selector;
 pub use store::Store;

@@ -13,7 +13,7 @@ use crate::{
         driver::{Driver, OwnerSource, Shared},
         optimistic::Way,
     },
-    settings::{Execution, Mode, OnHandlerError, OnInProgress, OnStoreFailure, Settings},
+    settings::{Execution, Mode, Recording, Settings},
     store::{Cipher, Store},
     time::{Clock, SystemClock},
 };
@@ -111,20 +111,20 @@ impl Builder {
     }
 
     /// See [`Settings::on_handler_error`].
-    pub fn on_handler_error(mut self, policy: OnHandlerError) -> Self {
+    pub fn on_handler_error(mut self, policy: Recording) -> Self {
         self.settings.on_handler_error = policy;
         self
     }
 
-    /// See [`Settings::on_in_progress`].
-    pub fn on_in_progress(mut self, policy: OnInProgress) -> Self {
-        self.settings.on_in_progress = policy;
+    /// See [`Settings::wait_in_progress`].
+    pub fn wait_in_progress(mut self, wait: Duration) -> Self {
+        self.settings.wait_in_progress = wait;
         self
     }
 
-    /// See [`Settings::on_store_failure`].
-    pub fn on_store_failure(mut self, policy: OnStoreFailure) -> Self {
-        self.settings.on_store_failure = policy;
+    /// See [`Settings::fail_open`].
+    pub fn fail_open(mut self, fails_open: bool) -> Self {
+        self.settings.fail_open = fails_open;
         self
     }
 
@@ -188,6 +188,19 @@ impl Builder {
         self
     }
 
+    /// See [`Settings::local_cache_records`].
+    pub fn local_cache_records(mut self, records: usize) -> Self {
+        self.settings.local_cache_records = Some(records);
+        self
+    }
+
+    /// Encrypts responses and recorded failures with `cipher` before they're stored. Default: none; they're stored
+    /// in plaintext, which the table's own encryption at rest protects.
+    pub fn cipher(mut self, cipher: impl Cipher) -> Self {
+        self.cipher = Some(Arc::new(cipher));
+        self
+    }
+
     /// Switches idempotency off, or to a shadow that only reports. Default: it's enforced. The environment's
     /// equivalent is `IDEMPOTENCY_MODE`, which [`Idempotency::from_env`] and [`Idempotency::builder_from_env`] read.
     ///
@@ -213,19 +226,6 @@ impl Builder {
     /// ```
     pub fn mode(mut self, mode: Mode) -> Self {
         self.settings.mode = mode;
-        self
-    }
-
-    /// See [`Settings::local_cache_records`].
-    pub fn local_cache_records(mut self, records: usize) -> Self {
-        self.settings.local_cache_records = Some(records);
-        self
-    }
-
-    /// Encrypts responses and recorded failures with `cipher` before they're stored. Default: none; they're stored
-    /// in plaintext, which the table's own encryption at rest protects.
-    pub fn cipher(mut self, cipher: impl Cipher) -> Self {
-        self.cipher = Some(Arc::new(cipher));
         self
     }
 
@@ -280,8 +280,8 @@ impl Builder {
             store: self.store,
             clock: self.clock,
             owners: self.owners,
-            is_required,
             cipher: self.cipher,
+            is_required,
             is_in_lambda: variable("AWS_LAMBDA_RUNTIME_API").is_some(),
             no_invocation: std::sync::Once::new(),
             #[cfg(feature = "events")]

@@ -52,10 +52,10 @@
 //!
 //! The layer records 2xx, 3xx and final 4xx. A 5xx releases the key, and so does a 4xx after which the same
 //! body may succeed, such as 401, 404, 415 and 429: [the page](crate::guide::idempotency_specification) has the
-//! table. A handler's error releases it too. [`Recording`] and [`HttpLayer::record_when`] override this.
+//! table. A handler's error releases it too. [`Recording`](crate::settings::Recording) and [`HttpLayer::record_when`] override this.
 //!
 //! At most once, the layer records every response, whatever its status, unless it carries
-//! [`Recording::Release`]: a layer inside this one may have responded after the handler's effect.
+//! [`Recording::Release`](crate::settings::Recording::Release): a layer inside this one may have responded after the handler's effect.
 //! [`ReleaseRejections`] wraps a layer, and marks the responses with which it rejects requests before it calls
 //! the handler.
 //!
@@ -172,7 +172,6 @@ pub use answer::ResponseBody;
 pub use caller::{Caller, scope_caller, verified_caller};
 pub use guard::{guarded, guarded_streaming, run, run_streaming};
 pub use problem::{EXPOSED_HEADERS, ProblemKind};
-pub use recording::Recording;
 pub use rejections::{RejectionsHandler, RejectionsService, ReleaseRejections};
 pub use response::{recorded, replayed};
 
@@ -362,12 +361,12 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
                 request.extensions_mut().insert(staging);
             }
             let response = inner.call(request);
-            async { Ok(self.unmarked(self.read(response.await?).await)) }
+            async { Ok(self.unmarked(self.read_as_needed(response.await?).await)) }
         };
         let judge = |result, policy| self.judged(result, policy, most_bytes);
         let again = |answer: AnyAnswer| {
             let response = answer.downcast::<Result<S::Response, S::Error>>().ok()?;
-            Some(async { Ok(self.unmarked(self.read((*response)?).await)) })
+            Some(async { Ok(self.unmarked(self.read_as_needed((*response)?).await)) })
         };
         match protect(self.idempotency.driver(), target, handler, judge, again).await {
             Ok(Protected::Ran(result) | Protected::RanUnrecorded(result)) => result,
@@ -380,24 +379,6 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
             }
             Err(error) => Ok(Answer::Whole(self.problem(Problem::from(&error).of(origin)))),
         }
-    }
-
-    fn is_enforced(&self) -> bool {
-        self.idempotency.settings().is_enforced()
-    }
-
-    /// The longest body that's read.
-    fn most_body(&self) -> usize {
-        if self.is_enforced() { self.config.max_body } else { usize::MAX }
-    }
-
-    /// Whether a request runs without its key, since idempotency isn't enforced.
-    fn lets_pass(&self, problem: &Problem) -> bool {
-        let kind = match problem.kind() {
-            ProblemKind::CallerUnknown => "CallerUnknown",
-            _ => "CallerMissing",
-        };
-        shadow::lets_pass(self.idempotency.driver(), kind)
     }
 
     /// Asks `replay_if`, if it's set, before it answers a duplicate.
@@ -419,6 +400,32 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         let mut response = answer();
         response.headers_mut().insert(&self.config.marker, HeaderValue::from_static("true"));
         response
+    }
+
+    /// Reads a response as far as it has to be recorded: not ahead of its caller, if that's not in force.
+    async fn read_as_needed<R>(&self, response: R) -> Answer
+    where
+        Self: Read<R>,
+    {
+        if self.is_enforced() { self.read(response).await } else { Self::pass(response).await }
+    }
+
+    fn is_enforced(&self) -> bool {
+        self.idempotency.settings().is_enforced()
+    }
+
+    /// The longest body that's read.
+    fn most_body(&self) -> usize {
+        if self.is_enforced() { self.config.max_body } else { usize::MAX }
+    }
+
+    /// Whether a request runs without its key, since idempotency isn't enforced.
+    fn lets_pass(&self, problem: &Problem) -> bool {
+        let kind = match problem.kind() {
+            ProblemKind::CallerUnknown => "CallerUnknown",
+            _ => "CallerMissing",
+        };
+        shadow::lets_pass(self.idempotency.driver(), kind)
     }
 
     fn replayed(&self, replay: &Replay) -> Response<Body> {

@@ -41,9 +41,9 @@ pub(crate) struct Shared {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) owners: OwnerSource,
     pub(crate) cache: Option<LocalCache>,
+    pub(crate) cipher: Option<Arc<dyn Cipher>>,
     /// Whether the environment requires that idempotency is enforced.
     pub(crate) is_required: bool,
-    pub(crate) cipher: Option<Arc<dyn Cipher>>,
     /// Whether it runs in a Lambda function, so that there are invocations.
     pub(crate) is_in_lambda: bool,
     /// Makes sure that an operation outside any invocation is logged once.

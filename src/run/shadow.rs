@@ -286,9 +286,9 @@ fn is_same(record: &Record, verdict: &Verdict) -> Option<bool> {
     let (Outcome::Retained(recorded), is_failure) = outcome_of(record)? else { return None };
     match verdict {
         Verdict::Complete(response) | Verdict::CompleteAs(_, response) => {
-            recorded.is_of(response).map(|is_same| is_same && !is_failure)
+            Some(!is_failure && recorded.is_of(response)?)
         }
-        Verdict::Fail(Some(failure)) => recorded.is_of(failure).map(|is_same| is_same && is_failure),
+        Verdict::Fail(Some(failure)) => Some(is_failure && recorded.is_of(failure)?),
         Verdict::CompleteOmitted | Verdict::Fail(None) => None,
         Verdict::Release | Verdict::Interrupted => Some(false),
     }

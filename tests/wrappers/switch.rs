@@ -12,7 +12,7 @@ use std::{
 use lambda_http::{Body, Request, Response, tower::ServiceExt};
 use lambda_idempotency::{
     Begun, Error, Failure, Fingerprint, Idempotency, Key, Settled, Store, StoredKey, current,
-    lambda::batch::{self, KinesisRecord, SqsMessage},
+    lambda::batch::{BatchAnswer, KinesisRecord, SqsMessage},
     settings::Mode,
     store::{BoxFuture, Record, StoreError, StoreErrorKind, Write, WriteOutcome, memory::MemoryStore},
     time::{Clock, Timestamp},
@@ -259,7 +259,7 @@ impl FrontEnd {
 }
 
 /// A batch's answer names no record, so the caller sees the last run.
-fn answered(answer: batch::BatchAnswer, runs: &Runs) -> Answered {
+fn answered(answer: BatchAnswer, runs: &Runs) -> Answered {
     assert_eq!(serde_json::to_value(&answer)?, json!({ "batchItemFailures": [] }));
     Ok(format!("run {}", runs.count()))
 }

@@ -44,12 +44,12 @@ const SETTINGS: &[(&str, By)] = &[
     ("settle_within", Test("verification/tests/simulation.rs", "short_outages_repeat_no_effect")),
     ("execution", Simulated(&[Item::AtLeastOnce, Item::AtMostOnce])),
     ("on_handler_error", Simulated(&[Item::ReleasesErrors, Item::RecordsErrors, Item::RecordedError])),
-    ("on_in_progress", Simulated(&[Item::RefusesInProgress, Item::Waits])),
-    ("on_store_failure", Simulated(&[Item::MayRunUnprotected, Item::RunsUnprotected])),
+    ("wait_in_progress", Simulated(&[Item::RefusesInProgress, Item::Waits])),
+    ("fail_open", Simulated(&[Item::MayRunUnprotected, Item::RunsUnprotected])),
     ("max_response", Test(ENGINE, "oversized_response_is_not_retained")),
     ("local_cache", Simulated(&[Item::NoCache, Item::Caches])),
-    ("mode", Test("src/idempotency/tests/switch.rs", "store_failures_never_change_a_shadowed_outcome")),
     ("local_cache_records", Test("src/idempotency/tests/stored.rs", "cache_is_bounded_in_records")),
+    ("mode", Test("src/idempotency/tests/switch.rs", "store_failures_never_change_a_shadowed_outcome")),
 ];
 
 /// `ErrorKind`, variant by variant.

@@ -116,8 +116,10 @@ async fn deliver(idempotency: &Idempotency, sample: &str) -> &'static [&'static 
 /// Each record is its own operation, as in a function for a source without a worker.
 async fn each(idempotency: &Idempotency, sample: &str) {
     let event: Value = serde_json::from_str(&fs::read_to_string(path(sample)).unwrap()).unwrap();
-    let cluster = keys::kafka_cluster(event.to_string().as_bytes());
-    let fields: KeyFields = cluster.map_or_else(keys::mq_message, keys::kafka_record);
+    let fields: KeyFields = match sample.contains("kafka") {
+        true => keys::kafka_record(keys::kafka_cluster(event.to_string().as_bytes()).unwrap()),
+        false => keys::mq_message(),
+    };
     let lists =
         ["records", "messages", "rmqMessagesByQueue"].into_iter().find_map(|name| event.get(name)).unwrap();
     let records: Vec<&Value> = match lists {

@@ -400,8 +400,8 @@ async fn a_panicking_store_is_a_failed_one() {
 
 #[tokio::test(start_paused = true)]
 async fn waiting_is_reported_as_a_refusal() {
-    let wait = crate::settings::OnInProgress::Wait(Duration::from_secs(5));
-    let bench = Bench::with(|builder| builder.mode(Mode::Shadow).on_in_progress(wait));
+    let wait = Duration::from_secs(5);
+    let bench = Bench::with(|builder| builder.mode(Mode::Shadow).wait_in_progress(wait));
     bench.abandon_in_shadow("k").await;
     let begun = bench.now();
     assert_eq!(reports(&bench, bench.run("k", 1)).await, ["refuse InProgress"]);

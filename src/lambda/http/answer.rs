@@ -210,10 +210,6 @@ where
     B::Error: Into<BoxError>,
 {
     async fn read(&self, response: Response<B>) -> Answer {
-        if !self.is_enforced() {
-            // It's the caller's at once.
-            return Self::pass(response).await;
-        }
         let mut response = response.map(ResponseBody::streamed);
         if self.is_recorded_by_head(&response) == Some(false) {
             return Answer::Streamed(response, Streamed::Unrecorded);

@@ -92,6 +92,12 @@ impl Transaction {
         self.items.is_empty()
     }
 
+    /// Each write's kind and table, and its details, for tests.
+    #[cfg(feature = "testing")]
+    pub(crate) fn described(&self) -> Vec<(String, String)> {
+        self.items.iter().map(limits::described_whole).collect()
+    }
+
     fn with(mut self, item: TransactWriteItem) -> Self {
         self.items.push(item);
         self
