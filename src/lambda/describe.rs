@@ -164,7 +164,7 @@ impl Description {
     }
 
     pub(in crate::lambda) fn keyed_by(mut self, fields: &KeyFields) -> Self {
-        self.key_fields = fields.iter().map(|field| field.as_str().to_owned()).collect();
+        self.key_fields = fields.iter().map(str::to_owned).collect();
         self.required_key_fields = fields.required();
         self.compared_fields =
             fields.compared().into_iter().flatten().map(|field| field.as_str().to_owned()).collect();

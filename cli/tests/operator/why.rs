@@ -186,9 +186,7 @@ async fn every_sample_event_leads_to_its_records() {
         [
             "payments/http-api-get.json",
             "payments/http-api-malformed-key.json",
-            "receipts/event-bridge-malformed.json",
             "receipts/event-bridge-without-id.json",
-            "refunds/invoke-malformed.json",
             "refunds/invoke-without-key.json",
         ]
     );

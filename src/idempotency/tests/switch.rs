@@ -346,7 +346,7 @@ async fn a_local_cache_is_left_alone() {
 #[tokio::test(start_paused = true)]
 async fn recorded_errors_stay_the_handlers_own() {
     for mode in NOT_ENFORCED {
-        let bench = Bench::with(|builder| builder.mode(mode).on_handler_error(OnHandlerError::Record));
+        let bench = Bench::with(|builder| builder.mode(mode).on_handler_error(Recording::Record));
         for _ in 0..2 {
             assert!(matches!(bench.fail("k", 1).await, Err(RunError::Handler(TestError))), "{mode:?}");
         }
