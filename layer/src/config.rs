@@ -2,7 +2,7 @@
 
 mod key;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod value;
 
 pub(crate) use key::KeyOf;

@@ -1,5 +1,8 @@
 //! One invocation: protects the event by its kind, and posts the answer to the Runtime API.
 
+#[cfg(test)]
+mod tests;
+
 use std::{pin::pin, sync::Arc, time::Duration};
 
 use http::{HeaderMap, HeaderValue, Response};
@@ -236,7 +239,7 @@ pub(crate) async fn in_time<T>(
         match deadline.map(|deadline| SystemClock.now().until(deadline.saturating_sub(reserve))) {
             // Nobody waits for a late answer, so it's recorded first.
             None | Some(Duration::ZERO) => std::future::pending().await,
-            Some(left) => tokio::time::sleep(left).await,
+            Some(left) => SystemClock.sleep(left).await,
         }
     };
     tokio::select! {

@@ -12,7 +12,10 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
-use lambda_idempotency::Idempotency;
+use lambda_idempotency::{
+    Idempotency,
+    time::{Clock as _, SystemClock},
+};
 use tokio::sync::oneshot;
 
 use crate::{
@@ -181,7 +184,7 @@ impl Protection {
     pub(crate) async fn settled(&self) {
         let settled = async {
             while self.settling.load(Ordering::Relaxed) > 0 {
-                tokio::time::sleep(Duration::from_millis(5)).await;
+                SystemClock.sleep(Duration::from_millis(5)).await;
             }
         };
         let _ = tokio::time::timeout(LAST_SETTLEMENTS, settled).await;
@@ -247,8 +250,8 @@ async fn read(mut body: Incoming, most: usize) -> Result<Payload, BoxError> {
 pub(crate) fn sent(headers: &HeaderMap, body: Payload) -> AnyBody {
     match body {
         Payload::Whole(bytes) => recorded::body_of(bytes, recorded::is_streamed(headers)),
-        Payload::Broken(bytes, trailers) => Chunked::new([bytes], None, Some(trailers)),
-        Payload::Endless(begun, rest) => Chunked::new(begun, Some(rest), None),
+        Payload::Broken(bytes, trailers) => Chunked::body([bytes], None, Some(trailers)),
+        Payload::Endless(begun, rest) => Chunked::body(begun, Some(rest), None),
     }
 }
 

@@ -123,7 +123,7 @@ pub(crate) fn headers_of(content_type: Option<HeaderValue>, is_streamed: bool) -
 
 /// The body of an answer: in chunks, if it's a stream.
 pub(crate) fn body_of(bytes: Bytes, is_streamed: bool) -> crate::upstream::AnyBody {
-    if is_streamed { Chunked::new([bytes], None, None) } else { full(bytes) }
+    if is_streamed { Chunked::body([bytes], None, None) } else { full(bytes) }
 }
 
 #[cfg(test)]

@@ -166,7 +166,7 @@ pub(crate) struct Chunked {
 
 impl Chunked {
     /// The body of these parts.
-    pub(crate) fn new(
+    pub(crate) fn body(
         begun: impl IntoIterator<Item = Bytes>,
         rest: Option<Incoming>,
         trailers: Option<HeaderMap>,

@@ -16,7 +16,8 @@ fn read_with(settings: &[(&str, &str)], file: Option<&str>) -> Result<Config, St
     })
 }
 
-fn read(settings: &[(&str, &str)]) -> Result<Rules, String> {
+/// The rules of these settings, with the key `/id`.
+pub(crate) fn read(settings: &[(&str, &str)]) -> Result<Rules, String> {
     let settings = [WORKING, settings].concat();
     Ok(read_with(&settings, None)?.rules)
 }

@@ -319,7 +319,13 @@ impl Got {
 }
 
 /// Sends a request on a connection of its own.
-pub(crate) async fn send(address: &str, method: &str, path: &str, headers: &[(&str, &str)], body: Bytes) -> Got {
+pub(crate) async fn send(
+    address: &str,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: Bytes,
+) -> Got {
     let stream = TcpStream::connect(address).await.unwrap();
     let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
         .max_buf_size(8 * 1024 * 1024)
