@@ -13,8 +13,8 @@ use aws_lc_rs::{
 };
 use bytes::Bytes;
 use lambda_idempotency::{
-    Idempotency, Key, Store, StoredKey,
-    store::{BoxFuture, Cipher, StoreError, StoreErrorKind, memory::MemoryStore},
+    Idempotency, Key, StoredKey,
+    store::{BoxFuture, Cipher, Store, StoreError, StoreErrorKind, memory::MemoryStore},
 };
 
 /// A data key that AES key wrap made 8 bytes longer (RFC 3394).

@@ -29,9 +29,9 @@ use aws_sdk_dynamodb::types::{
     AttributeDefinition, AttributeValue, BillingMode, KeySchemaElement, KeyType, Put, ScalarAttributeType,
 };
 use lambda_idempotency::{
-    Idempotency, Key, Store, StoredKey, staging,
+    Idempotency, Key, StoredKey, staging,
     store::{
-        BoxFuture, CommitOutcome, OwnWrites, Record, ResponseChunks, StoreError, StoreErrorKind,
+        BoxFuture, CommitOutcome, OwnWrites, Record, ResponseChunks, Store, StoreError, StoreErrorKind,
         Transactions, Write, WriteOutcome,
         dynamodb::{DynamoDbStore, Transaction},
         memory::MemoryStore,

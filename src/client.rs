@@ -6,7 +6,7 @@
 //! retries transient failures, and reports whether the response is a replay.
 //!
 //! ```
-//! use lambda_idempotency::client::{self, IdempotentRequests, OperationKey};
+//! use lambda_idempotency::{Key, client::{self, IdempotentRequests}};
 //! use reqwest_middleware::ClientBuilder;
 //!
 //! # async fn pay(store: impl Fn(&str)) -> Result<(), Box<dyn std::error::Error>> {
@@ -16,7 +16,7 @@
 //!     .build()?;
 //! let client = ClientBuilder::new(http).with(IdempotentRequests::new()).build();
 //!
-//! let key = OperationKey::draw()?;
+//! let key = Key::draw()?;
 //! store(key.as_str()); // before sending, so that a restart after a crash uses the same key
 //! let response = client
 //!     .post("https://api.example/payments")
@@ -33,7 +33,7 @@
 //! with its own UUID. Such a key survives network failures, but not the end of your process. A request that
 //! already has an `Idempotency-Key` header keeps it unchanged, and its value is the key.
 //!
-//! POST and PATCH are operations, and so is each request with an [`OperationKey`] in its extensions. GET, HEAD,
+//! POST and PATCH are operations, and so is each request with a [`Key`](crate::Key) in its extensions. GET, HEAD,
 //! PUT, DELETE and the rest are idempotent already: they pass without a key, and aren't retried here.
 //! [`IdempotentRequests::methods`] overrides this.
 //!
@@ -96,7 +96,6 @@ mod quota;
 pub use {reqwest, reqwest_middleware};
 
 pub use error::{Unanswered, unanswered};
-pub use key::OperationKey;
 pub use operation::{attempts, is_replay, operation_key};
 
 use std::{sync::Arc, time::Duration};
@@ -105,8 +104,12 @@ use ::http::Extensions;
 use reqwest::{Method, Request, Response, header::HeaderName};
 use reqwest_middleware::{Error, Middleware, Next};
 
-use crate::time::{Clock, SystemClock};
+use crate::{
+    key::Key,
+    time::{Clock, SystemClock},
+};
 use backoff::Backoff;
+use key::Sendable;
 use operation::Operation;
 use quota::Quota;
 
@@ -246,12 +249,12 @@ impl Middleware for IdempotentRequests {
         extensions: &mut Extensions,
         next: Next<'_>,
     ) -> Result<Response, Error> {
-        let is_given = extensions.get::<OperationKey>().is_some();
+        let is_given = extensions.get::<Key>().is_some();
         if !is_given && !self.methods.contains(request.method()) {
             return next.run(request, extensions).await;
         }
-        let key = OperationKey::of(&mut request, &self.header, self.is_bare, extensions)
-            .map_err(Error::middleware)?;
-        Operation::new(self, key).run(request, extensions, next).await
+        let key =
+            Sendable::of(&mut request, &self.header, self.is_bare, extensions).map_err(Error::middleware)?;
+        Operation::new(self, key.into_key()).run(request, extensions, next).await
     }
 }

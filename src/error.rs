@@ -100,9 +100,12 @@ pub struct Error {
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
+        let message = message.into();
+        #[cfg(feature = "testing")]
+        made::note(kind, &message);
         Self {
             kind,
-            message: message.into(),
+            message,
             retry_after: None,
             is_of_failure: false,
             source: None,
@@ -201,6 +204,32 @@ impl StdError for Error {
     }
 }
 
+/// The errors that a test's function got from this library, whatever it makes of them.
+#[cfg(feature = "testing")]
+pub(crate) mod made {
+    use std::cell::RefCell;
+
+    use super::ErrorKind;
+
+    thread_local! {
+        /// `None` outside of a test's own threads.
+        static MADE: RefCell<Option<Vec<(ErrorKind, String)>>> = const { RefCell::new(None) };
+    }
+
+    pub(super) fn note(kind: ErrorKind, message: &str) {
+        MADE.with_borrow_mut(|made| {
+            if let Some(made) = made {
+                made.push((kind, message.to_owned()));
+            }
+        });
+    }
+
+    /// The errors that this thread has made since the last call, each with its text. The first call begins it.
+    pub(crate) fn taken() -> Vec<(ErrorKind, String)> {
+        MADE.replace(Some(Vec::new())).unwrap_or_default()
+    }
+}
+
 /// The error's causes in one line; `None` if it has none.
 pub(crate) fn causes(error: &dyn StdError) -> Option<String> {
     let mut causes = error.source()?.to_string();
@@ -242,7 +271,7 @@ pub enum RunError<E> {
     /// The handler ran now, and this is its own error, which isn't recorded.
     Handler(E),
     /// The operation failed permanently, in this run (with
-    /// [`OnHandlerError::Record`](crate::settings::OnHandlerError::Record), or at most once) or in an earlier one, and
+    /// [`Recording::Record`](crate::settings::Recording::Record), or at most once) or in an earlier one, and
     /// every call gets this failure.
     ///
     /// If this run's failure couldn't be stored, [`Operation::run`](crate::Operation::run) returns

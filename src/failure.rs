@@ -8,14 +8,14 @@ use std::{
 
 use crate::{
     error::RecordedFailure,
-    settings::{Execution, OnHandlerError},
+    settings::{Execution, Recording},
 };
 
 /// A handler's error that says whether it's final. A handler of any wrapper may return it.
 ///
 /// - [`permanent`](Self::permanent): the operation failed, and its handler doesn't run again. The failure is recorded.
 /// - [`transient`](Self::transient): the next delivery runs the handler again, even with
-///   [`OnHandlerError::Record`]. At most once, it's recorded.
+///   [`Recording::Record`]. At most once, it's recorded.
 /// - any other error, by `?`: [`Settings::on_handler_error`](crate::settings::Settings::on_handler_error) decides.
 ///
 /// ```
@@ -124,7 +124,7 @@ impl fmt::Debug for Failure {
 /// How a handler's errors are settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ErrorPolicy {
-    pub(crate) on_error: OnHandlerError,
+    pub(crate) on_error: Recording,
     pub(crate) execution: Execution,
 }
 
@@ -142,8 +142,8 @@ impl ErrorPolicy {
         match ((error as &dyn Any).downcast_ref::<Failure>().map(|failure| &failure.0), self.on_error) {
             (Some(How::Permanent(failure)), _) => OnError::Record(Some(failure.clone())),
             (Some(How::Transient(_)), _) if self.execution == Execution::AtLeastOnce => OnError::Release,
-            (_, OnHandlerError::Release) => OnError::Release,
-            (_, OnHandlerError::Record) => OnError::Record(None),
+            (_, Recording::Release) => OnError::Release,
+            (_, Recording::Record) => OnError::Record(None),
         }
     }
 }
@@ -156,9 +156,9 @@ mod tests {
     fn handlers_decide_before_the_settings() {
         let outcomes = |failure: &Failure| {
             let all = [
-                (Execution::AtLeastOnce, OnHandlerError::Release),
-                (Execution::AtLeastOnce, OnHandlerError::Record),
-                (Execution::AtMostOnce, OnHandlerError::Record),
+                (Execution::AtLeastOnce, Recording::Release),
+                (Execution::AtLeastOnce, Recording::Record),
+                (Execution::AtMostOnce, Recording::Record),
             ];
             all.map(|(execution, on_error)| ErrorPolicy { on_error, execution }.on(failure))
         };

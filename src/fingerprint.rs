@@ -127,7 +127,7 @@ impl Fingerprint {
 
     /// Begins a fingerprint of several labelled parts. The same parts with another purpose give another
     /// fingerprint.
-    pub fn builder(purpose: &str) -> FingerprintBuilder {
+    pub(crate) fn builder(purpose: &str) -> FingerprintBuilder {
         let mut hash = started(b'P');
         update_prefixed(&mut hash, purpose.as_bytes());
         FingerprintBuilder { hash }
@@ -151,25 +151,15 @@ impl fmt::Debug for Fingerprint {
 }
 
 /// Builds a [`Fingerprint`] of several parts, each with a label. Their order counts.
-///
-/// ```
-/// use lambda_idempotency::Fingerprint;
-///
-/// let request = |body: &[u8]| {
-///     Fingerprint::builder("http").part("method", "POST").part("path", "/payments").json_or_bytes("body", body).finish()
-/// };
-/// assert_eq!(request(br#"{"a":1,"b":2}"#), request(br#"{ "b": 2, "a": 1 }"#));
-/// assert_ne!(request(b"not JSON"), request(b"not  JSON"));
-/// ```
 #[derive(Clone, Debug)]
 #[must_use]
-pub struct FingerprintBuilder {
+pub(crate) struct FingerprintBuilder {
     hash: Sha256,
 }
 
 impl FingerprintBuilder {
     /// Adds exactly these bytes.
-    pub fn part(mut self, label: &str, bytes: impl AsRef<[u8]>) -> Self {
+    pub(crate) fn part(mut self, label: &str, bytes: impl AsRef<[u8]>) -> Self {
         self.open(b'b', label);
         update_prefixed(&mut self.hash, bytes.as_ref());
         self
@@ -177,7 +167,7 @@ impl FingerprintBuilder {
 
     /// Adds `body` like [`Fingerprint::of_json`] or, if that refuses it, exactly its bytes. A body that is
     /// JSON never matches one that isn't.
-    pub fn json_or_bytes(mut self, label: &str, body: impl AsRef<[u8]>) -> Self {
+    pub(crate) fn json_or_bytes(mut self, label: &str, body: impl AsRef<[u8]>) -> Self {
         match Fingerprint::of_json(body.as_ref()) {
             Ok(json) => {
                 self.open(b'j', label);
@@ -189,7 +179,7 @@ impl FingerprintBuilder {
     }
 
     /// Returns the fingerprint of the parts.
-    pub fn finish(self) -> Fingerprint {
+    pub(crate) fn finish(self) -> Fingerprint {
         Fingerprint::from_hash(self.hash)
     }
 

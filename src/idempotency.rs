@@ -202,7 +202,7 @@ impl Idempotency {
     /// An outcome expires [`Settings::retention`](crate::settings::Settings::retention) from now.
     ///
     /// ```
-    /// # use lambda_idempotency::{Idempotency, Key, Resolution, Resolved, Store, store::memory::MemoryStore};
+    /// # use lambda_idempotency::{Idempotency, Key, Resolution, Resolved, store::{Store, memory::MemoryStore}};
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let store = MemoryStore::new();

@@ -11,6 +11,30 @@ use crate::{
 
 /// The fields of an event that its key is built from.
 ///
+/// # Naming a field
+///
+/// A field is named by a JSON Pointer (RFC 6901), such as `/order/id`, or, with the feature `jmespath`, by a
+/// JMESPath expression, such as `order.id` or `json(body).order.id`. A pointer is empty or begins with `/`; no
+/// expression does. The layers' `fingerprint_fields` name fields in the same way.
+///
+/// Values are exact: an id above 2^53 or an amount of `10.50` isn't rounded. Besides the
+/// [specification's](https://jmespath.org/specification.html) functions, JMESPath has three here, which decode
+/// fields of queue and stream events. Each also has a name with `powertools_` in front:
+///
+/// | function | decodes a string to |
+/// |---|---|
+/// | `json` | the JSON that it holds |
+/// | `base64` | the text that it holds in Base64 |
+/// | `base64_gzip` | the text that it holds in Base64, compressed with gzip |
+///
+/// JMESPath doesn't distinguish an absent field from `null`. Selected values are exact, and so are `to_string` and
+/// `to_number`. But JMESPath compares and calculates in 64-bit floats, and treats nearly equal ones as equal: a
+/// filter can't tell two integers above 2^51 apart, and `sum` and similar functions round. Compare only ids that
+/// are strings.
+///
+/// A search by JMESPath reads and decodes at most 16 MiB and makes at most 262,144 values, since each value takes
+/// many times the memory of its text. Beyond that, it fails. A JSON Pointer has no such limit, and takes no memory.
+///
 /// # From fields to a key
 ///
 /// - A string counts as its content, a number or a boolean as its text. `0` and `false` are keys, and the
@@ -46,11 +70,12 @@ pub struct KeyFields {
 }
 
 impl KeyFields {
-    /// Builds keys from these fields, each named like a [`Selector`]. Their order counts.
+    /// Builds keys from [these fields](Self#naming-a-field). Their order counts.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if a field isn't a valid selector, or there are no fields.
+    /// [`ErrorKind::Invalid`] if a field's name is neither a valid JSON Pointer nor a valid JMESPath expression, or
+    /// calls an unknown function, or there are no fields.
     pub fn new<'a>(fields: impl IntoIterator<Item = &'a str>) -> Result<Self, Error> {
         let fields = fields.into_iter().map(Selector::new).collect::<Result<Vec<_>, _>>()?;
         if fields.is_empty() {
@@ -99,8 +124,8 @@ impl KeyFields {
     }
 
     /// The fields, as they were named.
-    pub fn iter(&self) -> impl Iterator<Item = &Selector> {
-        self.fields.iter()
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        self.fields.iter().map(Selector::as_str)
     }
 
     /// The first field that can't be looked up, or else the first that's absent or blank.
@@ -119,7 +144,9 @@ impl KeyFields {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`], as for [`Selector::find`].
+    /// [`ErrorKind::Invalid`] if `json` isn't JSON, a name on a pointer's path can't be read or appears twice, a
+    /// JMESPath function can't use its argument, or the search exceeds its limits. The error contains none of the
+    /// text.
     pub fn key_of(&self, json: &[u8]) -> Result<Option<Key>, Error> {
         let found = self.fields.iter().map(|field| field.find(json)).collect::<Result<Vec<_>, _>>()?;
         let is_there = |value: &Option<Cow<'_, str>>| value.as_deref().is_some_and(names_something);
@@ -159,7 +186,7 @@ impl Key {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if `field` isn't a valid [`Selector`], and as for [`Selector::find`].
+    /// [`ErrorKind::Invalid`], as for [`KeyFields::new`] and [`KeyFields::key_of`].
     pub fn from_json(json: impl AsRef<[u8]>, field: &str) -> Result<Option<Self>, Error> {
         KeyFields::new([field])?.key_of(json.as_ref())
     }

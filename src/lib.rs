@@ -21,7 +21,7 @@
 //! - anything else: [`Operation::begin`] and [`Claim`].
 //!
 //! [`Idempotency::from_env`] takes the table from the environment; [`Idempotency::builder`] takes any
-//! [`Store`].
+//! [`Store`](store::Store).
 //!
 //! ```
 //! use lambda_idempotency::{Idempotency, Key, store::memory::MemoryStore};
@@ -48,7 +48,7 @@
 //! | `http` | yes | the layer for `lambda_http` and axum; switches `events` on |
 //! | `events` | by `http` | the layer and the workers for `lambda_runtime`: typed events; SQS, Kinesis, DynamoDB Streams |
 //! | `sqs` | no | hides an SQS message that another delivery is processing until that one's lease ends |
-//! | `jmespath` | no | JMESPath expressions in a [`Selector`] |
+//! | `jmespath` | no | JMESPath expressions beside JSON Pointers in [`KeyFields`] |
 //! | `macros` | no | the attribute `#[idempotent]`, the short form of [`Operation::run`] |
 //! | `client` | no | the module `client`: a `reqwest` client that keeps one key over all attempts |
 //! | `redis` | no | the Redis and Valkey store; needs no AWS crate |
@@ -115,7 +115,7 @@ pub mod client;
 
 pub use error::{Error, ErrorKind, RecordedFailure, RunError};
 pub use failure::Failure;
-pub use fingerprint::{Fingerprint, FingerprintBuilder};
+pub use fingerprint::Fingerprint;
 pub use idempotency::{Builder, Idempotency, Operation, Resolution, Resolved};
 pub use invocation::Invocation;
 pub use key::{Key, Scope, StoredKey};
@@ -132,5 +132,3 @@ pub use run::{
     replay::Replay,
     staging::Staging,
 };
-pub use selector::Selector;
-pub use store::Store;

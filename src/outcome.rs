@@ -11,7 +11,11 @@ use bytes::Bytes;
 use flate2::{Compression, read::DeflateDecoder, write::DeflateEncoder};
 use sha2::{Digest, Sha256};
 
-use crate::{format::is_format_name, key::Hex};
+use crate::{
+    error::{Error, ErrorKind},
+    format::is_format_name,
+    key::Hex,
+};
 
 /// Compressing less than this can't lower the bill: DynamoDB counts whole kilobytes ("Read/write capacity",
 /// DynamoDB developer guide).
@@ -101,18 +105,6 @@ pub(crate) fn is_key_id(id: &str) -> bool {
     (1..=512).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-/// The stored bytes aren't the response that was recorded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Damaged(pub(crate) &'static str);
-
-impl fmt::Display for Damaged {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0)
-    }
-}
-
-impl std::error::Error for Damaged {}
-
 impl StoredResponse {
     /// Prepares `response` for storage. Compresses it if that makes it an eighth smaller.
     ///
@@ -141,11 +133,11 @@ impl StoredResponse {
 
     /// # Errors
     ///
-    /// [`Damaged`] for a label that this version doesn't know: the bytes aren't what they seem to be.
-    pub(crate) fn labels(&self) -> Result<Labels<'_>, Damaged> {
+    /// [`ErrorKind::Corrupt`] for a label that this version doesn't know: the bytes aren't what they seem to be.
+    pub(crate) fn labels(&self) -> Result<Labels<'_>, Error> {
         let text = self.labels.as_ref().map(|labels| labels.as_str());
         text.map_or(Some(Labels::default()), Labels::parse)
-            .ok_or(Damaged("the stored response has a label that this version can't read"))
+            .ok_or_else(|| damaged("the stored response has a label that this version can't read"))
     }
 
     /// Returns the same response, noting that its kept bytes are in `count` chunks, which the caller has written.
@@ -165,10 +157,10 @@ impl StoredResponse {
     ///
     /// # Errors
     ///
-    /// [`Damaged`] if the bytes don't decode to the recorded length and digest, or are encrypted.
-    pub fn decode(&self, kept: &Bytes) -> Result<Bytes, Damaged> {
+    /// [`ErrorKind::Corrupt`] if the bytes don't decode to the recorded length and digest, or are encrypted.
+    pub fn decode(&self, kept: &Bytes) -> Result<Bytes, Error> {
         if self.labels()?.key_id.is_some() {
-            return Err(Damaged("the stored response is encrypted"));
+            return Err(damaged("the stored response is encrypted"));
         }
         let response = self.decoded(kept)?;
         self.check_digest(&response)?;
@@ -179,12 +171,12 @@ impl StoredResponse {
     ///
     /// # Errors
     ///
-    /// [`Damaged`] if it isn't the recorded one.
-    pub(crate) fn check_digest(&self, bytes: &[u8]) -> Result<(), Damaged> {
+    /// [`ErrorKind::Corrupt`] if it isn't the recorded one.
+    pub(crate) fn check_digest(&self, bytes: &[u8]) -> Result<(), Error> {
         if <[u8; 32]>::from(Sha256::digest(bytes)) == self.sha256 {
             Ok(())
         } else {
-            Err(Damaged("the stored response doesn't match its digest"))
+            Err(damaged("the stored response doesn't match its digest"))
         }
     }
 
@@ -192,14 +184,14 @@ impl StoredResponse {
     ///
     /// # Errors
     ///
-    /// [`Damaged`] if the bytes don't decode to the recorded length.
-    pub(crate) fn decoded(&self, kept: &Bytes) -> Result<Bytes, Damaged> {
+    /// [`ErrorKind::Corrupt`] if the bytes don't decode to the recorded length.
+    pub(crate) fn decoded(&self, kept: &Bytes) -> Result<Bytes, Error> {
         let response = match self.encoding {
             Encoding::Identity => kept.clone(),
             Encoding::Deflate => decompressed(kept, self.length)?,
         };
         if response.len() as u64 != self.length {
-            return Err(Damaged("the stored response's length doesn't match the record"));
+            return Err(damaged("the stored response's length doesn't match the record"));
         }
         Ok(response)
     }
@@ -232,6 +224,11 @@ impl fmt::Debug for Place {
     }
 }
 
+/// The stored bytes aren't the response that was recorded.
+fn damaged(how: &'static str) -> Error {
+    Error::new(ErrorKind::Corrupt, how)
+}
+
 fn compressed(response: &Bytes) -> Option<Bytes> {
     if response.len() < WORTH_COMPRESSING {
         return None;
@@ -244,12 +241,12 @@ fn compressed(response: &Bytes) -> Option<Bytes> {
 }
 
 /// Reads at most `length` bytes and one more, so that a damaged record can't fill the memory.
-fn decompressed(kept: &Bytes, length: u64) -> Result<Bytes, Damaged> {
+fn decompressed(kept: &Bytes, length: u64) -> Result<Bytes, Error> {
     let mut response = Vec::new();
     DeflateDecoder::new(kept.as_ref())
         .take(length.saturating_add(1))
         .read_to_end(&mut response)
-        .map_err(|_| Damaged("the stored response can't be decompressed"))?;
+        .map_err(|_| damaged("the stored response can't be decompressed"))?;
     Ok(response.into())
 }
 

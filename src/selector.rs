@@ -4,51 +4,18 @@
 mod expression;
 mod pointer;
 
-use std::{borrow::Cow, fmt, str::FromStr};
+use std::{borrow::Cow, fmt};
 
 use serde_json::value::RawValue;
 
 use crate::error::{Error, ErrorKind, place};
 use pointer::Pointer;
 
-/// Names a field of a JSON text: a JSON Pointer (RFC 6901), such as `/order/id`, or, with the feature
-/// `jmespath`, a JMESPath expression, such as `order.id` or `json(body).order.id`. A pointer is empty or
-/// begins with `/`; no expression does.
+/// Names a field of a JSON text; [`KeyFields`](crate::KeyFields) has the rules.
 ///
-/// The result is JSON, with numbers as they were sent: an id above 2^53 or an amount of `10.50` isn't
-/// rounded.
-///
-/// ```
-/// use lambda_idempotency::Selector;
-///
-/// let id = Selector::new("/order/id")?;
-/// let found = id.find(br#"{"order": {"id": 18446744073709551617}}"#)?;
-/// assert_eq!(found.as_deref(), Some("18446744073709551617"));
-/// assert_eq!(id.find(b"{}")?, None);
-/// # Ok::<(), lambda_idempotency::Error>(())
-/// ```
-///
-/// # JMESPath
-///
-/// Besides the [specification's](https://jmespath.org/specification.html) functions there are three, which
-/// decode fields of queue and stream events. Each also has a name with `powertools_` in front:
-///
-/// | function | decodes a string to |
-/// |---|---|
-/// | `json` | the JSON that it holds |
-/// | `base64` | the text that it holds in Base64 |
-/// | `base64_gzip` | the text that it holds in Base64, compressed with gzip |
-///
-/// JMESPath doesn't distinguish an absent field from `null`. Selected values are exact, and so are
-/// `to_string` and `to_number`. But JMESPath compares and calculates in 64-bit floats, and treats nearly
-/// equal ones as equal: a filter can't tell two integers above 2^51 apart, and `sum` and similar functions
-/// round. Compare only ids that are strings.
-///
-/// A search reads and decodes at most 16 MiB and makes at most 262,144 values, since each value takes many
-/// times the memory of its text. Beyond that, it fails. A JSON Pointer has no such limit, and takes no
-/// memory.
+/// The result is JSON, with numbers as they were sent: an id above 2^53 or an amount of `10.50` isn't rounded.
 #[derive(Clone)]
-pub struct Selector(Kind);
+pub(crate) struct Selector(Kind);
 
 #[derive(Clone)]
 enum Kind {
@@ -64,7 +31,7 @@ impl Selector {
     ///
     /// [`ErrorKind::Invalid`] if it's neither a valid JSON Pointer nor a valid JMESPath expression, or calls
     /// an unknown function.
-    pub fn new(text: &str) -> Result<Self, Error> {
+    pub(crate) fn new(text: &str) -> Result<Self, Error> {
         if text.is_empty() || text.starts_with('/') {
             return Pointer::new(text).map(Kind::Pointer).map(Self);
         }
@@ -81,7 +48,7 @@ impl Selector {
     }
 
     /// The text that the selector was parsed from.
-    pub fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         match &self.0 {
             Kind::Pointer(pointer) => pointer.as_str(),
             #[cfg(feature = "jmespath")]
@@ -96,7 +63,7 @@ impl Selector {
     /// [`ErrorKind::Invalid`] if `json` isn't JSON, a name on a pointer's path can't be read or appears
     /// twice, a JMESPath function can't use its argument, or the search exceeds its limits. The error
     /// contains none of the text.
-    pub fn find<'j>(&self, json: &'j [u8]) -> Result<Option<Cow<'j, str>>, Error> {
+    pub(crate) fn find<'j>(&self, json: &'j [u8]) -> Result<Option<Cow<'j, str>>, Error> {
         match &self.0 {
             Kind::Pointer(pointer) => {
                 let json: &RawValue = serde_json::from_slice(json).map_err(|error| not_json(&error))?;
@@ -118,14 +85,6 @@ impl Selector {
 impl fmt::Debug for Selector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Selector({})", self.as_str())
-    }
-}
-
-impl FromStr for Selector {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self, Error> {
-        Self::new(text)
     }
 }
 

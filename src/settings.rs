@@ -22,43 +22,35 @@ pub enum Execution {
     /// unknown outcome. The table keeps one record for each crash until an operator settles it.
     /// `idempotency list --unresolved` counts them.
     ///
-    /// Settings that would break this are refused: unprotected runs ([`OnStoreFailure::RunUnprotected`]) when
+    /// Settings that would break this are refused: unprotected runs ([`Settings::fail_open`]) when
     /// you build the [`Idempotency`](crate::Idempotency), and [`optimistic`](crate::Idempotency::optimistic)
     /// and `begin_in` when you call them. Settle a function's stale claims before you change it from
     /// [`AtLeastOnce`](Self::AtLeastOnce): those claims have an expiry.
     AtMostOnce,
 }
 
-/// How to settle the claim when the handler returns an error or panics.
+/// Whether a result is recorded as the operation's outcome: an error, by [`Settings::on_handler_error`], or an HTTP
+/// response, by its extensions.
+///
+/// A response's extension decides in place of its status.
+///
+#[cfg_attr(feature = "http", doc = "```")]
+#[cfg_attr(not(feature = "http"), doc = "```ignore")]
+/// use lambda_http::{Body, Response};
+/// use lambda_idempotency::settings::Recording;
+///
+/// // A 500 after the money has moved: final, and not to be retried.
+/// let mut response = Response::builder().status(500).body(Body::Empty).unwrap();
+/// response.extensions_mut().insert(Recording::Record);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum OnHandlerError {
-    /// Release the key: the next delivery runs the handler again.
+pub enum Recording {
+    /// It isn't: release the key, so that the next delivery runs the handler again. At most once, only use it for a
+    /// response before any effect; `ReleaseRejections` sets it on a layer's rejections.
     #[default]
     Release,
-    /// Record the failure as the operation's outcome, and replay it.
+    /// It's the outcome: record and replay it.
     Record,
-}
-
-/// How to handle a delivery of an operation that another delivery is still running.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum OnInProgress {
-    /// Refuse with [`ErrorKind::InProgress`].
-    #[default]
-    Refuse,
-    /// Poll for up to this time, at growing intervals of up to a second, and then refuse. Waiting takes at
-    /// most half of the time that the invocation has left, so that a handler whose key becomes free has the
-    /// other half. Each poll is one request, and Lambda bills the wait.
-    Wait(Duration),
-}
-
-/// How to handle a store failure before the claim.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum OnStoreFailure {
-    /// Refuse with [`ErrorKind::Unavailable`]; the handler doesn't run.
-    #[default]
-    Refuse,
-    /// Run the handler without protection, and count it. Every duplicate then runs too.
-    RunUnprotected,
 }
 
 /// Whether idempotency is in force: the switch, `IDEMPOTENCY_MODE` in the environment.
@@ -167,12 +159,20 @@ pub struct Settings {
     pub cut_off: bool,
     /// How to handle a stale claim. Default: take it over.
     pub execution: Execution,
-    /// How to settle the claim when the handler fails. Default: release it.
-    pub on_handler_error: OnHandlerError,
-    /// How to handle a duplicate while the first delivery runs. Default: refuse.
-    pub on_in_progress: OnInProgress,
-    /// How to handle a store failure before the claim. Default: refuse.
-    pub on_store_failure: OnStoreFailure,
+    /// How to settle the claim when the handler returns an error or panics. Default: release it, so that the next
+    /// delivery runs the handler again.
+    pub on_handler_error: Recording,
+    /// How long a duplicate waits while another delivery runs the operation. Then it's refused with
+    /// [`ErrorKind::InProgress`]. Default: zero.
+    ///
+    /// It polls at growing intervals of up to a second. Waiting takes at most half of the time that the invocation
+    /// has left, so that a handler whose key becomes free has the other half. Each poll is one request, and Lambda
+    /// bills the wait.
+    pub wait_in_progress: Duration,
+    /// Whether the handler runs without protection if the store fails before the claim. Every duplicate then runs
+    /// too, and the library counts it. Default: no; the delivery is refused with [`ErrorKind::Unavailable`], and the
+    /// handler doesn't run.
+    pub fail_open: bool,
     /// The largest response that's kept, in bytes. Default: 8 MiB, which is over Lambda's own limit of 6 MB
     /// ("Lambda quotas", AWS Lambda developer guide). A larger one is recorded as not retained. Over HTTP, so
     /// is one that the front end can't deliver, such as one over 1 MB behind a load balancer.
@@ -216,9 +216,9 @@ impl Default for Settings {
             settle_within: Duration::from_secs(30),
             cut_off: true,
             execution: Execution::default(),
-            on_handler_error: OnHandlerError::default(),
-            on_in_progress: OnInProgress::default(),
-            on_store_failure: OnStoreFailure::default(),
+            on_handler_error: Recording::default(),
+            wait_in_progress: Duration::ZERO,
+            fail_open: false,
             max_response: 8 * 1024 * 1024,
             local_cache: 0,
             local_cache_records: None,
@@ -229,10 +229,10 @@ impl Default for Settings {
 
 impl Settings {
     /// The policy that applies when the handler fails: at-most-once leaves no choice.
-    pub(crate) fn effective_on_handler_error(&self) -> OnHandlerError {
+    pub(crate) fn effective_on_handler_error(&self) -> Recording {
         match self.execution {
             Execution::AtLeastOnce => self.on_handler_error,
-            Execution::AtMostOnce => OnHandlerError::Record,
+            Execution::AtMostOnce => Recording::Record,
         }
     }
 
@@ -301,11 +301,9 @@ impl Settings {
                 self.lease_grace
             ));
         }
-        if self.execution == Execution::AtMostOnce && self.on_store_failure == OnStoreFailure::RunUnprotected
-        {
+        if self.execution == Execution::AtMostOnce && self.fail_open {
             return invalid(
-                "at most once, a handler can't run without a claim: set on_store_failure to Refuse, or execution to \
-                 AtLeastOnce"
+                "at most once, a handler can't run without a claim: set fail_open to false, or execution to AtLeastOnce"
                     .to_owned(),
             );
         }

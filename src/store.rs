@@ -23,7 +23,7 @@ pub use write::{Revision, Settlement, Write, WriteOutcome};
 pub use crate::{
     format::{Format, Json},
     future::BoxFuture,
-    outcome::{Damaged, Encoding, Outcome, Place, StoredResponse},
+    outcome::{Encoding, Outcome, Place, StoredResponse},
     record::{Generation, Lock, Owner, RECORD_VERSION, Record, State, Status},
 };
 

@@ -17,8 +17,8 @@ use std::{
 
 use aws_sdk_dynamodb::{Client, types::AttributeValue};
 use lambda_idempotency::{
-    Idempotency, Key, Store, StoredKey, current,
-    store::{Owner, Record, dynamodb::DynamoDbStore},
+    Idempotency, Key, StoredKey, current,
+    store::{Owner, Record, Store, dynamodb::DynamoDbStore},
     time::{Clock, SystemClock, Timestamp},
 };
 use lambda_runtime::LambdaEvent;

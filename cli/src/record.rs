@@ -11,7 +11,10 @@ mod view;
 
 use std::sync::Arc;
 
-use lambda_idempotency::{Builder, Idempotency, Store, StoredKey, store::Record};
+use lambda_idempotency::{
+    Builder, Idempotency, StoredKey,
+    store::{Record, Store},
+};
 
 use crate::problem::{Problem, Result};
 

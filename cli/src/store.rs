@@ -3,14 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use clap::Args;
-use lambda_idempotency::{
-    Store,
-    store::{
-        NamedStore, Page, Position,
-        dynamodb::{DynamoDbStore, DynamoDbStoreBuilder},
-        postgres::PostgresStore,
-        redis::RedisStore,
-    },
+use lambda_idempotency::store::{
+    NamedStore, Page, Position, Store,
+    dynamodb::{DynamoDbStore, DynamoDbStoreBuilder},
+    postgres::PostgresStore,
+    redis::RedisStore,
 };
 
 use crate::{

@@ -8,8 +8,8 @@ mod store;
 use std::{path::PathBuf, sync::Arc};
 
 use lambda_idempotency::{
-    Fingerprint, Store as _, StoredKey, conformance,
-    store::{Owner, StoreErrorKind},
+    Fingerprint, StoredKey, conformance,
+    store::{Owner, Store as _, StoreErrorKind},
 };
 use testkit::random::fresh_seed;
 

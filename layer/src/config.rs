@@ -7,13 +7,13 @@ mod value;
 
 pub(crate) use key::KeyOf;
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
 use http::Method;
 use lambda_idempotency::{
-    Builder, Idempotency, Selector, Store,
-    settings::{Execution, Mode, OnInProgress, OnStoreFailure, Settings},
-    store::NamedStore,
+    Builder, Idempotency, KeyFields,
+    settings::{Execution, Mode, Settings},
+    store::{NamedStore, Store},
 };
 
 use crate::event::Kind;
@@ -284,7 +284,7 @@ fn rules(values: &Values<'_>, mode: Mode) -> Result<Rules, String> {
     let compare = values.parsed("COMPARE", |fields| {
         let fields = value::list(fields)?;
         for field in &fields {
-            Selector::new(field).map_err(|error| error.to_string())?;
+            KeyFields::new([field.as_str()]).map_err(|error| error.to_string())?;
         }
         Ok(fields)
     })?;
@@ -326,14 +326,14 @@ fn settings(values: &Values<'_>, mode: Mode) -> Result<Settings, String> {
     if let Some(bytes) = values.parsed("MAX_RESPONSE", value::number)? {
         settings.max_response = bytes;
     }
-    let on_in_progress = values.parsed("ON_IN_PROGRESS", |policy| match policy.split_once(':') {
-        None if policy == "refuse" => Ok(OnInProgress::Refuse),
-        Some(("wait", time)) => value::duration(time).map(OnInProgress::Wait),
+    let wait_in_progress = values.parsed("ON_IN_PROGRESS", |policy| match policy.split_once(':') {
+        None if policy == "refuse" => Ok(Duration::ZERO),
+        Some(("wait", time)) => value::duration(time),
         _ => Err(value::unknown(policy, "refuse, or wait:TIME such as wait:20s")),
     })?;
-    settings.on_in_progress = on_in_progress.unwrap_or_default();
+    settings.wait_in_progress = wait_in_progress.unwrap_or_default();
     let passes = values.parsed("ON_STORE_FAILURE", value::passes)?.unwrap_or(false);
-    settings.on_store_failure = if passes { OnStoreFailure::RunUnprotected } else { OnStoreFailure::Refuse };
+    settings.fail_open = passes;
     let execution = values.parsed("EXECUTION", |execution| match execution {
         "at-least-once" => Ok(Execution::AtLeastOnce),
         "at-most-once" => Ok(Execution::AtMostOnce),

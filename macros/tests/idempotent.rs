@@ -11,9 +11,10 @@ use std::{
 };
 
 use lambda_idempotency::{
-    ErrorKind, Idempotency, Key, RunError, Store, StoredKey, idempotent,
+    ErrorKind, Idempotency, Key, RunError, StoredKey, idempotent,
     store::{
-        BoxFuture, Record, Settlement, StoreError, StoreErrorKind, Write, WriteOutcome, memory::MemoryStore,
+        BoxFuture, Record, Settlement, Store, StoreError, StoreErrorKind, Write, WriteOutcome,
+        memory::MemoryStore,
     },
 };
 use serde::Serialize;

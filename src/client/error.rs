@@ -4,7 +4,7 @@ use std::{error::Error as StdError, fmt, time::Duration};
 
 use reqwest::StatusCode;
 
-use super::key::OperationKey;
+use crate::key::Key;
 
 /// No attempt of an operation got a final response, so it may have run or not.
 ///
@@ -13,9 +13,9 @@ use super::key::OperationKey;
 /// operation runs again.
 ///
 /// ```
-/// use lambda_idempotency::client::{self, OperationKey};
+/// use lambda_idempotency::{Key, client};
 ///
-/// # fn keep(_: &OperationKey) {}
+/// # fn keep(_: &Key) {}
 /// # fn example(sent: Result<reqwest::Response, reqwest_middleware::Error>) {
 /// if let Err(error) = sent
 ///     && let Some(unanswered) = client::unanswered(&error)
@@ -26,7 +26,7 @@ use super::key::OperationKey;
 /// ```
 #[derive(Debug)]
 pub struct Unanswered {
-    pub(super) key: OperationKey,
+    pub(super) key: Key,
     pub(super) attempts: u32,
     pub(super) budget: Duration,
     pub(super) last_status: Option<StatusCode>,
@@ -35,7 +35,7 @@ pub struct Unanswered {
 
 impl Unanswered {
     /// The operation's key.
-    pub fn key(&self) -> &OperationKey {
+    pub fn key(&self) -> &Key {
         &self.key
     }
 

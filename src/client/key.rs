@@ -1,6 +1,4 @@
-//! The key of one operation: drawn at random, or stored by the caller.
-
-use std::fmt;
+//! The key of one operation: drawn at random, or stored by the caller; and how a header carries it.
 
 use http::{Extensions, HeaderMap};
 use reqwest::{
@@ -14,43 +12,36 @@ use crate::{
     record::random_bits,
 };
 
-/// The key of one operation, sent with each attempt: 1 to 255 bytes of printable ASCII, not only blanks.
-///
-/// Put it into a request with [`with_extension`](reqwest_middleware::RequestBuilder::with_extension). `Debug`
-/// doesn't show it: anyone with the key and permission to call gets the operation's response.
-///
-/// ```
-/// use lambda_idempotency::client::OperationKey;
-///
-/// let key = OperationKey::draw()?;
-/// let stored = key.as_str().to_owned();
-/// // After a crash:
-/// assert_eq!(OperationKey::new(stored)?, key);
-/// assert!(OperationKey::new("b\u{fc}cher").is_err());
-/// # Ok::<(), lambda_idempotency::Error>(())
-/// ```
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub struct OperationKey(Key);
-
-impl OperationKey {
-    /// Draws a random UUID (version 4) for a new operation.
+impl Key {
+    /// Draws a random UUID (version 4) as the key of a new operation.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Unavailable`] if the operating system returns no random bits.
+    ///
+    /// ```
+    /// use lambda_idempotency::Key;
+    ///
+    /// let key = Key::draw()?;
+    /// let stored = key.as_str().to_owned();
+    /// // After a crash:
+    /// assert_eq!(Key::new(stored)?, key);
+    /// # Ok::<(), lambda_idempotency::Error>(())
+    /// ```
     pub fn draw() -> Result<Self, Error> {
         random_bits("an operation's key").and_then(|bits| Self::new(uuid(bits, 4)))
     }
+}
 
-    /// Validates `key`: one that was stored, or an existing identifier of the operation, such as an order's
-    /// number.
-    ///
+/// A key that a header can carry: printable ASCII.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Sendable(Key);
+
+impl Sendable {
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidKey`] if it's empty, blank, over 255 bytes, or contains anything but printable
-    /// ASCII.
-    pub fn new(key: impl AsRef<str>) -> Result<Self, Error> {
-        let key = Key::new(key)?;
+    /// [`ErrorKind::InvalidKey`] if it contains anything but printable ASCII.
+    pub(super) fn new(key: Key) -> Result<Self, Error> {
         match key.as_str().bytes().position(|byte| !matches!(byte, b' '..=b'~')) {
             Some(at) => Err(invalid(format!(
                 "the idempotency key has a character at byte {at} that a header can't carry; use printable ASCII"
@@ -59,9 +50,8 @@ impl OperationKey {
         }
     }
 
-    /// The key as text. Store it, but don't log it.
-    pub fn as_str(&self) -> &str {
-        self.0.as_str()
+    pub(super) fn into_key(self) -> Key {
+        self.0
     }
 
     /// The key of `request`: from its header, from `extensions`, or a new one. The last two are put into both,
@@ -73,11 +63,11 @@ impl OperationKey {
         is_bare: bool,
         extensions: &mut Extensions,
     ) -> Result<Self, Error> {
-        let given = extensions.get::<Self>();
+        let given = extensions.get::<Key>().cloned().map(Self::new).transpose()?;
         if let Some(sent) = Self::read(request.headers(), name)? {
-            if given.is_some_and(|given| *given != sent) {
+            if given.is_some_and(|given| given != sent) {
                 return Err(invalid(format!(
-                    "the request's {name} header and its OperationKey differ; send only one"
+                    "the request's {name} header and the key in its extensions differ; send only one"
                 )));
             }
             if let Some(value) = request.headers_mut().get_mut(name) {
@@ -85,9 +75,9 @@ impl OperationKey {
             }
             return Ok(sent);
         }
-        let key = given.cloned().map_or_else(Self::draw, Ok)?;
+        let key = given.map_or_else(|| Key::draw().and_then(Self::new), Ok)?;
         request.headers_mut().insert(name, key.to_header(is_bare)?);
-        extensions.insert(key.clone());
+        extensions.insert(key.0.clone());
         Ok(key)
     }
 
@@ -101,8 +91,8 @@ impl OperationKey {
         let text = value.to_str().map_err(|_| invalid(format!("the {name} header isn't printable ASCII")))?;
         let text = text.trim_matches([' ', '\t']);
         match text.strip_prefix('"').map(quoted) {
-            None => Self::new(text).map(Some),
-            Some(Ok(key)) => Self::new(key).map(Some),
+            None => Key::new(text).and_then(Self::new).map(Some),
+            Some(Ok(key)) => Key::new(key).and_then(Self::new).map(Some),
             Some(Err(why)) => Err(invalid(format!("the {name} header {why}"))),
         }
     }
@@ -113,19 +103,17 @@ impl OperationKey {
         let value = if is_bare {
             self.bare()?.to_owned()
         } else {
-            format!("\"{}\"", self.as_str().replace('\\', r"\\").replace('"', r#"\""#))
+            format!("\"{}\"", self.0.as_str().replace('\\', r"\\").replace('"', r#"\""#))
         };
         let value = HeaderValue::try_from(value);
         let mut value = value.map_err(|_| invalid("the idempotency key doesn't fit into a header".into()))?;
         value.set_sensitive(true);
         Ok(value)
     }
-}
 
-impl OperationKey {
     /// The key without quotes, if a server would read the same key from it.
     fn bare(&self) -> Result<&str, Error> {
-        let text = self.as_str();
+        let text = self.0.as_str();
         if text.starts_with('"') || text.trim() != text {
             return Err(invalid(
                 "the idempotency key begins with a quote, or begins or ends with a blank, which a bare header can't \
@@ -137,12 +125,6 @@ impl OperationKey {
     }
 }
 
-impl fmt::Debug for OperationKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "OperationKey(<{} bytes>)", self.as_str().len())
-    }
-}
-
 fn invalid(message: String) -> Error {
     Error::new(ErrorKind::InvalidKey, message)
 }
@@ -151,18 +133,22 @@ fn invalid(message: String) -> Error {
 mod tests {
     use super::*;
 
-    fn read(values: &[&str]) -> Result<Option<OperationKey>, Error> {
+    fn read(values: &[&str]) -> Result<Option<Sendable>, Error> {
         let name = HeaderName::from_static("idempotency-key");
         let mut headers = HeaderMap::new();
         for value in values {
             headers.append(&name, HeaderValue::from_str(value).unwrap());
         }
-        OperationKey::read(&headers, &name)
+        Sendable::read(&headers, &name)
+    }
+
+    fn sendable(key: &str) -> Result<Sendable, Error> {
+        Key::new(key).and_then(Sendable::new)
     }
 
     #[test]
     fn generated_keys_are_distinct_version_4_uuids() {
-        let [one, two] = [(); 2].map(|()| OperationKey::draw().unwrap());
+        let [one, two] = [(); 2].map(|()| Key::draw().unwrap());
         assert_ne!(one, two);
         for key in [one, two] {
             let groups: Vec<_> = key.as_str().split('-').collect();
@@ -175,15 +161,15 @@ mod tests {
     #[test]
     fn keys_unfit_for_headers_are_refused() {
         for bad in ["", "   ", "a\nb", "a\tb", "b\u{fc}cher", "\u{7f}", &"x".repeat(256)] {
-            assert_eq!(OperationKey::new(bad).unwrap_err().kind(), ErrorKind::InvalidKey, "{bad:?}");
+            assert_eq!(sendable(bad).err().unwrap().kind(), ErrorKind::InvalidKey, "{bad:?}");
         }
-        assert!(OperationKey::new("x".repeat(255)).is_ok());
+        assert!(sendable(&"x".repeat(255)).is_ok());
     }
 
     #[test]
     fn keys_round_trip_through_headers() {
         for text in ["order-17", "a b", r#"a "b" \ c"#, r"\", "a,b;c=1", "~!"] {
-            let key = OperationKey::new(text).unwrap();
+            let key = sendable(text).unwrap();
             for is_bare in [false, true] {
                 let header = key.to_header(is_bare).unwrap();
                 assert!(header.is_sensitive());
@@ -191,7 +177,7 @@ mod tests {
             }
         }
         for text in [" a", "a ", "\"a", "\"a\""] {
-            let key = OperationKey::new(text).unwrap();
+            let key = sendable(text).unwrap();
             assert_eq!(key.to_header(true).unwrap_err().kind(), ErrorKind::InvalidKey, "{text}");
             assert!(key.to_header(false).is_ok());
         }
@@ -208,7 +194,7 @@ mod tests {
 
     #[test]
     fn debug_hides_the_key() {
-        let key = OperationKey::new("secret-17").unwrap();
+        let key = sendable("secret-17").unwrap();
         let shown = format!("{key:?} {:?}", key.to_header(true).unwrap());
         assert!(!shown.contains("secret"), "{shown}");
     }

@@ -20,11 +20,11 @@ use super::{
     backoff::retry_after,
     body::read_problem,
     judge::{Shown, is_sent_again, may_be_sent_again},
-    key::OperationKey,
     quota::Cause,
 };
 use crate::{
     future::BoxFuture,
+    key::Key,
     observe,
     time::{Clock, Timestamp},
 };
@@ -35,7 +35,7 @@ pub(super) const REPLAYED: &str = "idempotent-replayed";
 /// The facts about an operation that its response carries.
 #[derive(Clone, Debug)]
 struct Answered {
-    key: OperationKey,
+    key: Key,
     attempts: u32,
     is_replay: bool,
 }
@@ -55,7 +55,7 @@ pub fn attempts(response: &Response) -> Option<u32> {
 }
 
 /// The operation's key, such as one that was drawn for it. `None` if the request wasn't an operation.
-pub fn operation_key(response: &Response) -> Option<&OperationKey> {
+pub fn operation_key(response: &Response) -> Option<&Key> {
     response.extensions().get::<Answered>().map(|answered| &answered.key)
 }
 
@@ -83,7 +83,7 @@ impl Attempted {
 /// One operation of a caller.
 pub(super) struct Operation<'a> {
     rules: &'a IdempotentRequests,
-    key: OperationKey,
+    key: Key,
     budget: Budget,
     attempts: u32,
     last_status: Option<StatusCode>,
@@ -92,7 +92,7 @@ pub(super) struct Operation<'a> {
 }
 
 impl<'a> Operation<'a> {
-    pub(super) fn new(rules: &'a IdempotentRequests, key: OperationKey) -> Self {
+    pub(super) fn new(rules: &'a IdempotentRequests, key: Key) -> Self {
         let budget = Budget::start(&rules.clock, rules.budget);
         Self { rules, key, budget, attempts: 0, last_status: None, last_cost: None }
     }

@@ -13,7 +13,7 @@ use crate::{
         driver::{Driver, OwnerSource, Shared},
         optimistic::Way,
     },
-    settings::{Execution, Mode, OnHandlerError, OnInProgress, OnStoreFailure, Settings},
+    settings::{Execution, Mode, Recording, Settings},
     store::{Cipher, Store},
     time::{Clock, SystemClock},
 };
@@ -117,20 +117,20 @@ impl Builder {
     }
 
     /// See [`Settings::on_handler_error`].
-    pub fn on_handler_error(mut self, policy: OnHandlerError) -> Self {
+    pub fn on_handler_error(mut self, policy: Recording) -> Self {
         self.settings.on_handler_error = policy;
         self
     }
 
-    /// See [`Settings::on_in_progress`].
-    pub fn on_in_progress(mut self, policy: OnInProgress) -> Self {
-        self.settings.on_in_progress = policy;
+    /// See [`Settings::wait_in_progress`].
+    pub fn wait_in_progress(mut self, wait: Duration) -> Self {
+        self.settings.wait_in_progress = wait;
         self
     }
 
-    /// See [`Settings::on_store_failure`].
-    pub fn on_store_failure(mut self, policy: OnStoreFailure) -> Self {
-        self.settings.on_store_failure = policy;
+    /// See [`Settings::fail_open`].
+    pub fn fail_open(mut self, fails_open: bool) -> Self {
+        self.settings.fail_open = fails_open;
         self
     }
 

@@ -168,7 +168,7 @@ impl<F: Format> Operation<F> {
     /// it, and duplicates get [`ErrorKind::NotRetained`](crate::ErrorKind::NotRetained). So do the duplicates of
     /// an operation whose [`max_response`](crate::settings::Settings::max_response) is 0.
     ///
-    /// An error releases the key. With [`OnHandlerError::Record`](crate::settings::OnHandlerError::Record) it's recorded instead: this call and every
+    /// An error releases the key. With [`Recording::Record`](crate::settings::Recording::Record) it's recorded instead: this call and every
     /// later one then fail with [`RunError::Recorded`] and the same error type, so that a Step Functions
     /// `Catch` handles them alike.
     ///

@@ -30,7 +30,7 @@ use crate::{
     invocation::Invocation,
     outcome::{Outcome, Place, StoredResponse},
     record::{Owner, Record, State, Status},
-    settings::{Execution, OnHandlerError, OnStoreFailure},
+    settings::{Execution, Recording},
     time::Timestamp,
 };
 
@@ -81,7 +81,7 @@ async fn handler_error_releases_the_key() {
 #[tokio::test(start_paused = true)]
 async fn recorded_error_is_replayed() {
     for bench in [
-        Bench::with(|builder| builder.on_handler_error(OnHandlerError::Record)),
+        Bench::with(|builder| builder.on_handler_error(Recording::Record)),
         Bench::with(|builder| builder.execution(Execution::AtMostOnce)),
     ] {
         assert!(bench.fail("k", 1).await.is_err());
@@ -180,7 +180,7 @@ async fn nothing_runs_while_the_store_is_down() {
 
 #[tokio::test(start_paused = true)]
 async fn unprotected_runs_are_opt_in() {
-    let bench = Bench::with(|builder| builder.on_store_failure(OnStoreFailure::RunUnprotected));
+    let bench = Bench::with(|builder| builder.fail_open(true));
     bench.store.script([Script::Down]);
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
     // Only for the store's failure: a refusal by a rule stays a refusal.
@@ -222,9 +222,7 @@ async fn deadline_bounds_lease_and_handler() {
 
 #[tokio::test(start_paused = true)]
 async fn operation_inside_itself_is_refused_immediately() {
-    let bench = Bench::with(|builder| {
-        builder.on_in_progress(crate::settings::OnInProgress::Wait(Duration::from_secs(60)))
-    });
+    let bench = Bench::with(|builder| builder.wait_in_progress(Duration::from_secs(60)));
     for is_optimistic in [false, true] {
         let bench = if is_optimistic { bench.optimistic(true) } else { bench.clone() };
         let (inner, start) = (bench.clone(), bench.now());

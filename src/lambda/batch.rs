@@ -69,7 +69,7 @@
 //!   [`lease_grace`](crate::settings::Settings::lease_grace), if that's longer), extended every 5 seconds while its
 //!   handler runs. After a crash the record is free within the lease and the
 //!   [`skew_margin`](crate::settings::Settings::skew_margin), 17 seconds. Until then each redelivery spends one of
-//!   `MaximumRetryAttempts`. With [`OnInProgress::Wait`](crate::settings::OnInProgress::Wait) of 20 seconds none does, on
+//!   `MaximumRetryAttempts`. With a [`wait_in_progress`](crate::settings::Settings::wait_in_progress) of 20 seconds none does, on
 //!   a function with a timeout of 40 seconds or more, since a wait takes at most half of the time left.
 //!   Extensions cost 0.2 requests per second for each record, and none for a handler that ends within 5
 //!   seconds.

@@ -150,7 +150,7 @@ impl<T> EventLayer<T> {
         Self { fingerprinted: fields, ..self }
     }
 
-    /// Compares these fields of the event, each given as a [`Selector`], in place of [its
+    /// Compares these fields of the event, [named](crate::KeyFields#naming-a-field) as for a key, in place of [its
     /// payload](self#whats-compared). Use it for your own events that change in each delivery, for example by a
     /// trace id or a timestamp. A missing field is compared as absent. If an event has none of them, or one can't
     /// be looked up, the whole event is compared. The empty pointer, `""`, is the whole event.

@@ -52,10 +52,10 @@
 //!
 //! The layer records 2xx, 3xx and final 4xx. A 5xx releases the key, and so does a 4xx after which the same
 //! body may succeed, such as 401, 404, 415 and 429: [the page](crate::guide::idempotency_specification) has the
-//! table. A handler's error releases it too. [`Recording`] and [`HttpLayer::record_when`] override this.
+//! table. A handler's error releases it too. [`Recording`](crate::settings::Recording) and [`HttpLayer::record_when`] override this.
 //!
 //! At most once, the layer records every response, whatever its status, unless it carries
-//! [`Recording::Release`]: a layer inside this one may have responded after the handler's effect.
+//! [`Recording::Release`](crate::settings::Recording::Release): a layer inside this one may have responded after the handler's effect.
 //! [`ReleaseRejections`] wraps a layer, and marks the responses with which it rejects requests before it calls
 //! the handler.
 //!
@@ -171,7 +171,6 @@ pub use answer::ResponseBody;
 pub use caller::{Caller, scope_caller, verified_caller};
 pub use guard::{guarded, guarded_streaming, run, run_streaming};
 pub use problem::{EXPOSED_HEADERS, ProblemKind};
-pub use recording::Recording;
 pub use rejections::{RejectionsHandler, RejectionsService, ReleaseRejections};
 pub use response::{recorded, replayed};
 

@@ -17,7 +17,6 @@ use crate::{
         lease::Timing,
         refusal::{Refused, RefusedBy, refusal_error},
     },
-    settings::OnInProgress,
     store::Write,
     time::{Stopwatch, Timestamp},
 };
@@ -99,7 +98,10 @@ async fn attempt(
 /// When waiting ends: at most half of the time that's left. The last attempt may find the key free, and
 /// then the handler has the other half.
 fn waits_until(driver: &Driver, invocation: &Invocation) -> Option<Timestamp> {
-    let OnInProgress::Wait(budget) = driver.settings.on_in_progress else { return None };
+    let budget = driver.settings.wait_in_progress;
+    if budget.is_zero() {
+        return None;
+    }
     let now = driver.now();
     let half = invocation.deadline().map(|deadline| now.until(deadline) / 2);
     let until = now.saturating_add(half.map_or(budget, |half| half.min(budget)));

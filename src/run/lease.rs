@@ -2,12 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{
-    invocation::Invocation,
-    protocol::Limits,
-    settings::{OnStoreFailure, Settings},
-    time::Timestamp,
-};
+use crate::{invocation::Invocation, protocol::Limits, settings::Settings, time::Timestamp};
 
 /// The part of [`Settings::answer_reserve`] that a last settlement leaves before the deadline.
 const HARD_FLOOR: u32 = 5;
@@ -126,16 +121,17 @@ impl Extension {
 
 /// When calls to the store must end in this invocation.
 fn limits(settings: &Settings, now: Timestamp, invocation: &Invocation) -> Limits {
-    let Settings { answer_reserve: reserve, settle_within, on_store_failure, .. } = *settings;
+    let Settings { answer_reserve: reserve, settle_within, fail_open, .. } = *settings;
     let before_deadline = |reserve| invocation.deadline().map(|deadline| deadline.saturating_sub(reserve));
     let answer_by = before_deadline(reserve).into_iter().chain(invocation.caller_waits_until()).min();
     let ask_by = answer_by.map(|answer_by| {
         let left = now.until(answer_by);
-        match on_store_failure {
+        if fail_open {
             // The rest of the time belongs to the handler.
-            OnStoreFailure::RunUnprotected => now.saturating_add(left / 2),
+            now.saturating_add(left / 2)
+        } else {
             // Leaves time to release a claim that's given up.
-            OnStoreFailure::Refuse => answer_by.saturating_sub(reserve.min(left / 4)),
+            answer_by.saturating_sub(reserve.min(left / 4))
         }
     });
     Limits {

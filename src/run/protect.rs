@@ -35,7 +35,7 @@ use crate::{
         staging::{AnyAnswer, Staging},
         watch::{CutOff, Ended, watch},
     },
-    settings::{Execution, OnHandlerError, OnStoreFailure},
+    settings::{Execution, Recording},
     store::OwnWrites,
     time::{Clock, Timestamp},
 };
@@ -155,10 +155,7 @@ where
     let mut right = match allowed(driver, &key, fingerprint, &invocation, way).await {
         Ok(Allowed::Run(right)) => right,
         Ok(Allowed::Replay(replay)) => return Ok(Protected::Replayed(replay)),
-        Err(refused)
-            if refused.by == RefusedBy::Store
-                && driver.settings.on_store_failure == OnStoreFailure::RunUnprotected =>
-        {
+        Err(refused) if refused.by == RefusedBy::Store && driver.settings.fail_open => {
             observe::unprotected("store failure");
             let context = OperationContext::unprotected(invocation);
             let policy = error_policy(driver, &Refusals::default());
@@ -299,7 +296,7 @@ async fn give_up<U>(
 /// refusal of a nested step isn't, even at most once: recording it would lose the step.
 fn error_policy(driver: &Driver, refusals: &Refusals) -> ErrorPolicy {
     let on_error = match driver.settings.effective_on_handler_error() {
-        OnHandlerError::Record if refusals.is_any_kept() => OnHandlerError::Release,
+        Recording::Record if refusals.is_any_kept() => Recording::Release,
         policy => policy,
     };
     ErrorPolicy { on_error, execution: driver.settings.execution }
@@ -308,8 +305,8 @@ fn error_policy(driver: &Driver, refusals: &Refusals) -> ErrorPolicy {
 /// The verdict for a failed handler.
 fn failure(driver: &Driver, error_type: &str, message: &str) -> Verdict {
     match driver.settings.effective_on_handler_error() {
-        OnHandlerError::Release => Verdict::Release,
-        OnHandlerError::Record => Verdict::failure(&RecordedFailure::new(error_type, message)),
+        Recording::Release => Verdict::Release,
+        Recording::Record => Verdict::failure(&RecordedFailure::new(error_type, message)),
     }
 }
 

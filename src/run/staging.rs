@@ -112,7 +112,7 @@ impl Staging {
     ///
     /// The closure's answer is judged like the handler's own result: an HTTP response of a status that isn't
     /// recorded, such as 409, releases the key, unless it carries
-    /// [`Recording::Record`](crate::lambda::http::Recording).
+    /// [`Recording::Record`](crate::settings::Recording).
     ///
     /// `D` is the store's type, and `T` the output type of the wrapped handler's future: a `Result` for
     /// [`run`](crate::Operation::run) and a layered service. A wrong type shows up only when the closure is

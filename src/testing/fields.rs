@@ -33,7 +33,7 @@ pub(super) fn variants(json: &str) -> Vec<Variant> {
     paths.sort_by_key(|path| !path.iter().any(|part| matches!(part, Part::Inside)));
     let changed = paths.into_iter().take(MOST).filter_map(|path| {
         let mut event = event.clone();
-        change(&mut event, &path)?;
+        change(&mut event, &path, json)?;
         Some(Variant { field: pointer(&path), json: event.to_string().into() })
     });
     changed.collect()
@@ -65,14 +65,24 @@ fn inside(text: &str) -> Option<Value> {
     serde_json::from_str(text).ok().filter(|value: &Value| value.is_object() || value.is_array())
 }
 
-fn change(value: &mut Value, path: &[Part]) -> Option<()> {
+fn change(value: &mut Value, path: &[Part], event: &str) -> Option<()> {
     match path {
-        [] => *value = changed(value)?,
-        [Part::Name(name), rest @ ..] => change(value.get_mut(name)?, rest)?,
-        [Part::Place(place), rest @ ..] => change(value.get_mut(*place)?, rest)?,
+        [] => {
+            // In a batch, the next value may be that of another record.
+            let mut other = changed(value)?;
+            for _ in 0..5 {
+                if !event.contains(other.to_string().trim_matches('"')) {
+                    break;
+                }
+                other = changed(&other)?;
+            }
+            *value = other;
+        }
+        [Part::Name(name), rest @ ..] => change(value.get_mut(name)?, rest, event)?,
+        [Part::Place(place), rest @ ..] => change(value.get_mut(*place)?, rest, event)?,
         [Part::Inside, rest @ ..] => {
             let mut within = inside(value.as_str()?)?;
-            change(&mut within, rest)?;
+            change(&mut within, rest, event)?;
             *value = Value::String(within.to_string());
         }
     }
@@ -92,9 +102,9 @@ fn changed(value: &Value) -> Option<Value> {
             let (at, last) = text.char_indices().rev().find(|(_, c)| c.is_ascii_alphanumeric())?;
             let other = match last {
                 '0'..='8' | 'a'..='y' | 'A'..='Y' => char::from_u32(last as u32 + 1)?,
-                '9' => '8',
-                'z' => 'y',
-                _ => 'Y',
+                '9' => '0',
+                'z' => 'a',
+                _ => 'A',
             };
             let mut text = text.clone();
             text.replace_range(at..=at, other.encode_utf8(&mut [0; 4]));
@@ -129,7 +139,7 @@ mod tests {
             all,
             [
                 r#"/body/cents {"body":"{\"cents\":13}","id":"a9","is":true,"list":[1.5],"none":null}"#,
-                r#"/id {"body":"{\"cents\":12}","id":"a8","is":true,"list":[1.5],"none":null}"#,
+                r#"/id {"body":"{\"cents\":12}","id":"a0","is":true,"list":[1.5],"none":null}"#,
                 r#"/is {"body":"{\"cents\":12}","id":"a9","is":false,"list":[1.5],"none":null}"#,
                 r#"/list/0 {"body":"{\"cents\":12}","id":"a9","is":true,"list":[2.5],"none":null}"#,
             ]

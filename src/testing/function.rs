@@ -6,7 +6,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use crate::{
-    error::{Error, ErrorKind},
+    error::ErrorKind,
     invocation::Invocation,
     run::context::{OperationContext, within},
     time::Timestamp,
@@ -48,7 +48,7 @@ impl Function {
                 let event = serde_json::from_str(&event).map_err(|error| unreadable(&error))?;
                 match handler(event).await {
                     Ok(value) => encoded(&value),
-                    Err(error) => Err(Refusal::of(&*error.into())),
+                    Err(error) => Err(Refusal::new("HandlerError", error.into().to_string())),
                 }
             };
             Box::pin(async move { Answer::of(within(OperationContext::unprotected(invocation), run).await) })
@@ -137,19 +137,6 @@ impl Refusal {
         Self { error_type: error_type.to_owned(), message: message.into() }
     }
 
-    /// The error, by this library's name if this library is its cause.
-    fn of(error: &(dyn StdError + 'static)) -> Self {
-        let message = error.to_string();
-        let mut cause = Some(error);
-        while let Some(error) = cause {
-            if let Some(own) = error.downcast_ref::<Error>() {
-                return Self::new(&format!("Idempotency.{}", own.kind().as_str()), message);
-            }
-            cause = error.source();
-        }
-        Self::new("HandlerError", message)
-    }
-
     #[cfg(feature = "events")]
     fn reported(error: impl Into<lambda_runtime::Diagnostic>) -> Self {
         let lambda_runtime::Diagnostic { error_type, error_message } = error.into();
@@ -170,11 +157,22 @@ fn encoded(value: &impl Serialize) -> Result<String, Refusal> {
 pub struct Answer {
     outcome: Result<String, Refusal>,
     is_http: bool,
+    /// The kinds of this library's errors that are in it.
+    kinds: Vec<ErrorKind>,
 }
 
 impl Answer {
     fn of(outcome: Result<String, Refusal>) -> Self {
-        Self { outcome, is_http: false }
+        Self { outcome, is_http: false, kinds: Vec::new() }
+    }
+
+    /// Notes which of the errors that the function got from this library are in its answer.
+    pub(super) fn refused_by(mut self, errors: &[(ErrorKind, String)]) -> Self {
+        let is_batch = !self.returned().is_empty();
+        let is_in = |message: &str| self.error().is_some_and(|(_, text)| text.contains(message));
+        let kinds = errors.iter().filter(|(_, message)| is_batch || is_in(message)).map(|(kind, _)| *kind);
+        self.kinds = kinds.collect();
+        self
     }
 
     pub(super) fn refused(refusal: Refusal) -> Self {
@@ -220,12 +218,10 @@ impl Answer {
         items.iter().filter_map(|item| item.get("itemIdentifier")?.as_str().map(str::to_owned)).collect()
     }
 
-    /// Whether this library refused with an error of this kind.
+    /// Whether this library refused with an error of this kind, and the function passed it on: as its error, as the
+    /// HTTP layer's response, or by returning a batch's record.
     pub fn is_refused_as(&self, kind: ErrorKind) -> bool {
-        match self.error() {
-            Some((error_type, _)) => error_type.strip_prefix("Idempotency.") == Some(kind.as_str()),
-            None => self.code().is_some_and(|code| code == code_of(kind)),
-        }
+        self.kinds.contains(&kind) || self.code().is_some_and(|code| code == code_of(kind))
     }
 
     /// The code of this library's problem response.

@@ -124,9 +124,7 @@ fn changed(played: &Played) -> Changes {
     }
     let answer = played.answers.iter().find(|(delivery, _)| *delivery == 1).map(|(_, answer)| answer);
     match answer {
-        Some(answer) if answer.is_refused_as(ErrorKind::Mismatch) || !answer.returned().is_empty() => {
-            Changes::Fingerprint
-        }
+        Some(answer) if answer.is_refused_as(ErrorKind::Mismatch) => Changes::Fingerprint,
         _ => Changes::Neither,
     }
 }

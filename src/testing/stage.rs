@@ -18,7 +18,10 @@ use super::{
     point::Point,
     world::{Orders, Polled, Told, World},
 };
-use crate::time::{Timestamp, virtual_sleep};
+use crate::{
+    error::{ErrorKind, made},
+    time::{Timestamp, virtual_sleep},
+};
 
 /// How long after its deadline Lambda kills a process.
 const SLACK: Duration = Duration::from_millis(50);
@@ -41,6 +44,8 @@ struct Task {
     signal: Arc<Signal>,
     killed_at: Timestamp,
     answer: Option<Answer>,
+    /// The errors that it got from this library.
+    refusals: Vec<(ErrorKind, String)>,
 }
 
 /// How a delivery ended, or pauses.
@@ -89,7 +94,7 @@ impl Stage {
         let signal = Arc::new(Signal { is_ready: AtomicBool::new(true), world: Arc::clone(world) });
         let running = is_alive.then(|| function.call(event, entry));
         let killed_at = deadline.saturating_add(SLACK);
-        self.tasks.push(Task { process, running, signal, killed_at, answer: None });
+        self.tasks.push(Task { process, running, signal, killed_at, answer: None, refusals: Vec::new() });
         delivery
     }
 
@@ -149,16 +154,18 @@ impl Stage {
             let waker = Waker::from(Arc::clone(&task.signal));
             let polled = {
                 let _polled = Polled::now(delivery);
+                made::taken();
                 let mut context = Context::from_waker(&waker);
                 catch_unwind(AssertUnwindSafe(|| running.as_mut().poll(&mut context)))
             };
+            task.refusals.extend(made::taken());
             // A dead process's last steps don't count.
             if self.world.is_dead(task.process) {
                 continue;
             }
             let answer = match polled {
                 Ok(Poll::Pending) => continue,
-                Ok(Poll::Ready(answer)) => answer,
+                Ok(Poll::Ready(answer)) => answer.refused_by(&task.refusals),
                 Err(_) => Answer::refused(Refusal::new("Panic", "the handler panicked")),
             };
             let is_sent = {

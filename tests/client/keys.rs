@@ -1,8 +1,8 @@
 //! One key per operation: generated, given by the caller, or already in the request.
 
 use lambda_idempotency::{
-    ErrorKind,
-    client::{self, IdempotentRequests, OperationKey},
+    ErrorKind, Key,
+    client::{self, IdempotentRequests},
 };
 use reqwest::{Method, header::HeaderName};
 
@@ -41,7 +41,7 @@ async fn each_operation_has_its_own_key() {
 #[tokio::test]
 async fn stored_keys_are_sent_quoted() {
     let stage = Stage::new([answer(500)]).await;
-    let key = OperationKey::new(r#"order "17""#).unwrap();
+    let key = Key::new(r#"order "17""#).unwrap();
     let response = stage.payment().with_extension(key.clone()).send().await.unwrap();
     assert_eq!(client::operation_key(&response), Some(&key));
     assert_eq!(stage.keys(), vec![Some(r#""order \"17\"""#.into()); 2]);
@@ -56,7 +56,7 @@ async fn bare_keys_have_no_quotes() {
     let key = client::operation_key(&response).unwrap();
     assert_eq!(stage.keys(), vec![Some(key.as_str().to_owned()); 2]);
     // The client rejects a key that a server would read as another key.
-    let key = OperationKey::new("\"a\"").unwrap();
+    let key = Key::new("\"a\"").unwrap();
     let Err(reqwest_middleware::Error::Middleware(error)) =
         client.post(stage.server.url("/payments")).with_extension(key).send().await
     else {
@@ -77,7 +77,7 @@ async fn existing_key_headers_are_sent_unchanged() {
 #[tokio::test]
 async fn ambiguous_keys_are_refused_before_sending() {
     let stage = Stage::new([]).await;
-    let other = OperationKey::new("other").unwrap();
+    let other = Key::new("other").unwrap();
     for request in [
         stage.payment().header("idempotency-key", "\"open"),
         stage.payment().header("idempotency-key", "a").header("idempotency-key", "b"),
@@ -105,7 +105,7 @@ async fn idempotent_methods_are_sent_once_without_key() {
 #[tokio::test]
 async fn explicit_keys_protect_any_method() {
     let stage = Stage::new([answer(503), answer(201)]).await;
-    let key = OperationKey::new("put-17").unwrap();
+    let key = Key::new("put-17").unwrap();
     let request = stage.client().put(stage.server.url("/payments")).with_extension(key);
     let response = request.send().await.unwrap();
     assert_eq!((response.status().as_u16(), client::attempts(&response)), (201, Some(2)));

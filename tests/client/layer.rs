@@ -7,8 +7,8 @@ use std::sync::{
 
 use lambda_http::{Body, Request, Response, service_fn, tower::ServiceBuilder};
 use lambda_idempotency::{
-    Idempotency,
-    client::{self, IdempotentRequests, OperationKey},
+    Idempotency, Key,
+    client::{self, IdempotentRequests},
     store::memory::MemoryStore,
 };
 use tokio::sync::Notify;
@@ -88,7 +88,7 @@ async fn running_operations_are_awaited_and_replayed() {
 
     let clock = StageClock::default();
     let rules = IdempotentRequests::new().clock(clock.clone());
-    let key = OperationKey::new("order 17").unwrap();
+    let key = Key::new("order 17").unwrap();
     let request = client(rules).post(server.url("/payments")).with_extension(key).body(BODY);
     let response = request.send().await.unwrap();
     assert_eq!((response.status().as_u16(), client::attempts(&response)), (201, Some(3)));

@@ -3,7 +3,10 @@
 
 use std::fmt::Debug;
 
-use lambda_idempotency::client::{self, IdempotentRequests, OperationKey};
+use lambda_idempotency::{
+    Key,
+    client::{self, IdempotentRequests},
+};
 use reqwest_middleware::ClientBuilder;
 
 use crate::{
@@ -35,7 +38,7 @@ pub(crate) fn note(request: &Received) {
 fn audit_finds_no_secret_in_output() {
     let (recorded, output) = audit::recorded(SCRATCH, "client-silence", &["--skip", AUDITS], None);
     audit::assert_whole(&audit::tests(AUDITS), &[], &recorded, &output);
-    for fact in ["event=sent_again", "shown: Unanswered", "shown: OperationKey", "said: "] {
+    for fact in ["event=sent_again", "shown: Unanswered", "shown: Key", "said: "] {
         assert!(recorded.told.contains(fact), "the recording lacks {fact}");
     }
     assert!(recorded.secrets.count() > 20, "only {} secrets were noted", recorded.secrets.count());
@@ -76,9 +79,9 @@ async fn returned_errors_hide_key_and_url() {
     let error = sent.unwrap_err();
     recording::error(client::unanswered(&error).unwrap());
     shown(client::unanswered(&error).unwrap());
-    shown(OperationKey::new("c4n4ry-key-1").unwrap());
+    shown(Key::new("c4n4ry-key-1").unwrap());
 
-    let given = OperationKey::new("c4n4ry-key-2").unwrap();
+    let given = Key::new("c4n4ry-key-2").unwrap();
     let sent = client.post(&url).with_extension(given).header("idempotency-key", "c4n4ry-key-3").send().await;
     let reqwest_middleware::Error::Middleware(differ) = sent.unwrap_err() else { panic!("two keys") };
     let differ: &lambda_idempotency::Error = differ.downcast_ref().unwrap();

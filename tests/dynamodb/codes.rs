@@ -2,14 +2,11 @@
 //! (`Unstorable`).
 
 use bytes::Bytes;
-use lambda_idempotency::{
-    Store,
-    store::{
-        Encoding, Outcome, Place, Record, ResponseChunks, Revision, Settlement, State,
-        StoreErrorKind::{self, Conflict, Rejected, Unavailable, Unstorable},
-        StoredResponse, Write, WriteOutcome,
-        dynamodb::DynamoDbStore,
-    },
+use lambda_idempotency::store::{
+    Encoding, Outcome, Place, Record, ResponseChunks, Revision, Settlement, State, Store,
+    StoreErrorKind::{self, Conflict, Rejected, Unavailable, Unstorable},
+    StoredResponse, Write, WriteOutcome,
+    dynamodb::DynamoDbStore,
 };
 
 use super::{

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use lambda_idempotency::{
-    Fingerprint, Store,
-    store::{Generation, Lock, Outcome, Record, Revision, State, StoreErrorKind, Write, WriteOutcome},
+    Fingerprint,
+    store::{Generation, Lock, Outcome, Record, Revision, State, Store, StoreErrorKind, Write, WriteOutcome},
     time::Timestamp,
 };
 

@@ -7,9 +7,9 @@ use aws_sdk_dynamodb::{
     config::{retry::RetryConfig, timeout::TimeoutConfig},
 };
 use lambda_idempotency::{
-    ErrorKind, Store,
+    ErrorKind,
     store::{
-        StoreErrorKind,
+        Store, StoreErrorKind,
         dynamodb::{DynamoDbStore, DynamoDbStoreBuilder},
     },
 };

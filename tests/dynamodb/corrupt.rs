@@ -2,10 +2,7 @@
 //! them as absent.
 
 use aws_sdk_dynamodb::types::AttributeValue;
-use lambda_idempotency::{
-    Store,
-    store::{Outcome, Record, State, StoreErrorKind, Write},
-};
+use lambda_idempotency::store::{Outcome, Record, State, Store, StoreErrorKind, Write};
 
 use super::{
     emulator::{Item, Table},

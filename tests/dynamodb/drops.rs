@@ -5,12 +5,9 @@ use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
 
 use aws_sdk_dynamodb::types::{AttributeValue, Update};
 use bytes::Bytes;
-use lambda_idempotency::{
-    Store,
-    store::{
-        BoxFuture, ResponseChunks, Settlement, Write, WriteOutcome,
-        dynamodb::{DynamoDbStore, Transaction},
-    },
+use lambda_idempotency::store::{
+    BoxFuture, ResponseChunks, Settlement, Store, Write, WriteOutcome,
+    dynamodb::{DynamoDbStore, Transaction},
 };
 
 use super::{

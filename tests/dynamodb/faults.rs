@@ -10,12 +10,9 @@ use aws_sdk_dynamodb::{
     Client,
     config::{BehaviorVersion, Config, Region, retry::RetryConfig},
 };
-use lambda_idempotency::{
-    Store,
-    store::{
-        Record, ResponseChunks, Revision, StoreError, StoreErrorKind, Write, WriteOutcome,
-        dynamodb::DynamoDbStore,
-    },
+use lambda_idempotency::store::{
+    Record, ResponseChunks, Revision, Store, StoreError, StoreErrorKind, Write, WriteOutcome,
+    dynamodb::DynamoDbStore,
 };
 
 use super::{

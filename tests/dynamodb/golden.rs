@@ -1,9 +1,9 @@
 //! Pins the items byte for byte. Never edit a golden file: users' tables hold records like it.
 
 use lambda_idempotency::{
-    Store, StoredKey,
+    StoredKey,
     store::{
-        Lock, Outcome, ResponseChunks, Revision, Settlement, Write, WriteOutcome,
+        Lock, Outcome, ResponseChunks, Revision, Settlement, Store, Write, WriteOutcome,
         dynamodb::DynamoDbStoreBuilder,
     },
 };

@@ -2,9 +2,8 @@
 //! adds one.
 
 use aws_sdk_dynamodb::types::AttributeValue;
-use lambda_idempotency::{
-    Store,
-    store::{Lock, Outcome, Record, Revision, Settlement, State, Write, WriteOutcome},
+use lambda_idempotency::store::{
+    Lock, Outcome, Record, Revision, Settlement, State, Store, Write, WriteOutcome,
 };
 
 use super::{

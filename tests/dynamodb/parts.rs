@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use lambda_idempotency::{
-    Idempotency, Key, Store, StoredKey,
-    store::{BoxFuture, Cipher, ResponseChunks, StoreError, StoreErrorKind},
+    Idempotency, Key, StoredKey,
+    store::{BoxFuture, Cipher, ResponseChunks, Store, StoreError, StoreErrorKind},
 };
 
 use super::{

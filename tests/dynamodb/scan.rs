@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use lambda_idempotency::{
-    Store, StoredKey,
+    StoredKey,
     store::{
-        Record, ResponseChunks, StoreErrorKind, Write, WriteOutcome,
+        Record, ResponseChunks, Store, StoreErrorKind, Write, WriteOutcome,
         dynamodb::{DynamoDbStore, DynamoDbStoreBuilder},
     },
 };

@@ -7,8 +7,8 @@ use aws_sdk_dynamodb::types::{
     TimeToLiveSpecification, TimeToLiveStatus,
 };
 use lambda_idempotency::{
-    Store, StoredKey,
-    store::{StoreError, StoreErrorKind, TableProblem, Write, dynamodb::DynamoDbStore},
+    StoredKey,
+    store::{Store, StoreError, StoreErrorKind, TableProblem, Write, dynamodb::DynamoDbStore},
 };
 
 use super::{

@@ -13,9 +13,9 @@ use aws_sdk_dynamodb::types::{
     AttributeValue, ConditionCheck, Delete, Put, ReturnValuesOnConditionCheckFailure::AllOld, Update,
 };
 use lambda_idempotency::{
-    Idempotency, Key, RunError, Store, staging,
+    Idempotency, Key, RunError, staging,
     store::{
-        CommitOutcome, Encoding, Outcome, Place, Record, Revision, Settlement, State, StoreError,
+        CommitOutcome, Encoding, Outcome, Place, Record, Revision, Settlement, State, Store, StoreError,
         StoreErrorKind, StoredResponse, Write, WriteOutcome,
         dynamodb::{Declined, DynamoDbStore, Transaction},
     },

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use lambda_idempotency::{
-    Store as _, StoredKey,
+    StoredKey,
     store::{
-        Outcome, Record, Settlement, StoreErrorKind, StoredResponse, Write, WriteOutcome,
+        Outcome, Record, Settlement, Store as _, StoreErrorKind, StoredResponse, Write, WriteOutcome,
         postgres::{PostgresStore, PostgresStoreBuilder, tokio_postgres::Client},
     },
 };

@@ -9,10 +9,10 @@ use std::{
 };
 
 use lambda_idempotency::{
-    Store as _, StoredKey,
+    StoredKey,
     store::{
-        Lock, Outcome, Record, State, Status, StoreErrorKind, StoredResponse, Write, WriteOutcome,
-        postgres::PostgresStore,
+        Lock, Outcome, Record, State, Status, Store as _, StoreErrorKind, StoredResponse, Write,
+        WriteOutcome, postgres::PostgresStore,
     },
 };
 

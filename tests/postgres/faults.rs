@@ -2,12 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use lambda_idempotency::{
-    Store as _,
-    store::{
-        StoreError, StoreErrorKind, TableProblem, Write, WriteOutcome,
-        postgres::{PostgresStore, PostgresStoreBuilder, tokio_postgres::Client},
-    },
+use lambda_idempotency::store::{
+    Store as _, StoreError, StoreErrorKind, TableProblem, Write, WriteOutcome,
+    postgres::{PostgresStore, PostgresStoreBuilder, tokio_postgres::Client},
 };
 
 use super::{

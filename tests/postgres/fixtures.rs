@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use lambda_idempotency::{
-    Fingerprint, Key, Scope, Store as _, StoredKey,
+    Fingerprint, Key, Scope, StoredKey,
     store::{
-        Generation, Lock, Outcome, Owner, Record, Settlement, State, StoredResponse, Write, WriteOutcome,
-        postgres::PostgresStore,
+        Generation, Lock, Outcome, Owner, Record, Settlement, State, Store as _, StoredResponse, Write,
+        WriteOutcome, postgres::PostgresStore,
     },
     time::{Clock as _, SystemClock, Timestamp},
 };

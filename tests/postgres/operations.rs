@@ -10,10 +10,10 @@ use std::{
 
 use futures_util::future::join_all;
 use lambda_idempotency::{
-    Begun, ErrorKind, Fingerprint, Idempotency, Key, RunError, Settled, Store as _, StoredKey,
+    Begun, ErrorKind, Fingerprint, Idempotency, Key, RunError, Settled, StoredKey,
     settings::Mode,
     store::{
-        StoreErrorKind,
+        Store as _, StoreErrorKind,
         postgres::{
             PostgresStore,
             tokio_postgres::{Client, Error, NoTls, Transaction},

@@ -7,9 +7,8 @@ use std::{
 };
 
 use lambda_idempotency::{
-    Store as _,
     store::{
-        StoreErrorKind, Write, WriteOutcome,
+        Store as _, StoreErrorKind, Write, WriteOutcome,
         postgres::{
             PostgresStore,
             tokio_postgres::{self, SimpleQueryMessage},

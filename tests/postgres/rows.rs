@@ -2,12 +2,9 @@
 
 use std::time::Duration;
 
-use lambda_idempotency::{
-    Store as _,
-    store::{
-        Encoding, Generation, Lock, Outcome, Owner, Place, Record, Revision, Settlement, State,
-        StoreErrorKind, StoredResponse, Write, WriteOutcome, memory::MemoryStore,
-    },
+use lambda_idempotency::store::{
+    Encoding, Generation, Lock, Outcome, Owner, Place, Record, Revision, Settlement, State, Store as _,
+    StoreErrorKind, StoredResponse, Write, WriteOutcome, memory::MemoryStore,
 };
 
 use super::fixtures::{completion, finished, key, later, lock, make, outcome, server};

@@ -1,11 +1,8 @@
 //! The number of statements and round trips of each call.
 
-use lambda_idempotency::{
-    Store as _,
-    store::{
-        Write, WriteOutcome,
-        postgres::{PostgresStore, PostgresStoreBuilder},
-    },
+use lambda_idempotency::store::{
+    Store as _, Write, WriteOutcome,
+    postgres::{PostgresStore, PostgresStoreBuilder},
 };
 
 use super::{

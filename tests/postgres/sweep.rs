@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use lambda_idempotency::{
-    Store as _,
-    store::{Lock, Record, Write, postgres::PostgresStore},
+    store::{Lock, Record, Store as _, Write, postgres::PostgresStore},
     time::Timestamp,
 };
 

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use lambda_idempotency::{
-    Store as _,
-    store::{Lock, Settlement, StoreErrorKind, TableProblem, Write, postgres::PostgresStore},
+    store::{Lock, Settlement, Store as _, StoreErrorKind, TableProblem, Write, postgres::PostgresStore},
     time::Timestamp,
 };
 

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use lambda_idempotency::{
-    Idempotency, Key, Store as _,
+    Idempotency, Key,
     store::{
-        StoreErrorKind, Write,
+        Store as _, StoreErrorKind, Write,
         postgres::{PostgresStore, PostgresStoreBuilder, Timeouts},
     },
 };

@@ -2,10 +2,7 @@
 
 use std::{fs, process::Command, time::Duration};
 
-use lambda_idempotency::{
-    Store as _,
-    store::{StoreErrorKind, Write, postgres::PostgresStore},
-};
+use lambda_idempotency::store::{Store as _, StoreErrorKind, Write, postgres::PostgresStore};
 
 use super::fixtures::{Server, key, lock, make, server};
 

@@ -2,10 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lambda_idempotency::{
-    Store as _,
-    store::{Revision, StoreErrorKind, Write, WriteOutcome},
-};
+use lambda_idempotency::store::{Revision, Store as _, StoreErrorKind, Write, WriteOutcome};
 
 use super::fixtures::{completion, finished, key, lock, make, server};
 

@@ -1,8 +1,8 @@
 //! Clusters: one node, and two that share the slots and move them.
 
 use lambda_idempotency::{
-    Store, StoredKey, conformance,
-    store::{StoreErrorKind, WriteOutcome},
+    StoredKey, conformance,
+    store::{Store, StoreErrorKind, WriteOutcome},
 };
 
 use super::fixtures::{chain, claim, claimed, complete, completed, fresh_key, hasty, patient, started};

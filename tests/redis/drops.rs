@@ -5,9 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lambda_idempotency::{
-    Store,
-    store::{Outcome, Settlement, StoreErrorKind, StoredResponse, Write, WriteOutcome, redis::RedisStore},
+use lambda_idempotency::store::{
+    Outcome, Settlement, Store, StoreErrorKind, StoredResponse, Write, WriteOutcome, redis::RedisStore,
 };
 
 use super::{

@@ -7,8 +7,8 @@ use std::{
 };
 
 use lambda_idempotency::{
-    Store, StoredKey,
-    store::{StoreErrorKind, WriteOutcome},
+    StoredKey,
+    store::{Store, StoreErrorKind, WriteOutcome},
 };
 use tokio::net::{TcpListener, TcpStream};
 

@@ -7,8 +7,8 @@ use std::{
 };
 
 use lambda_idempotency::{
-    Idempotency, Key, Store,
-    store::{StoreErrorKind, Write, WriteOutcome, redis::RedisStore},
+    Idempotency, Key,
+    store::{Store, StoreErrorKind, Write, WriteOutcome, redis::RedisStore},
 };
 
 use super::{

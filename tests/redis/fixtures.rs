@@ -4,10 +4,10 @@ use std::{error::Error, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use lambda_idempotency::{
-    Fingerprint, Key, Scope, Store, StoredKey,
+    Fingerprint, Key, Scope, StoredKey,
     store::{
-        Encoding, Generation, Lock, Outcome, Owner, Place, Record, Revision, Settlement, State, StoreError,
-        StoredResponse, Write, WriteOutcome, redis::RedisStore,
+        Encoding, Generation, Lock, Outcome, Owner, Place, Record, Revision, Settlement, State, Store,
+        StoreError, StoredResponse, Write, WriteOutcome, redis::RedisStore,
     },
     time::Timestamp,
 };

@@ -4,9 +4,9 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use lambda_idempotency::{
-    Store, StoredKey,
+    StoredKey,
     store::{
-        Lock, Outcome, Record, Revision, Settlement, State, StoreErrorKind, StoredResponse, Write,
+        Lock, Outcome, Record, Revision, Settlement, State, Store, StoreErrorKind, StoredResponse, Write,
         WriteOutcome, redis::RedisStore,
     },
 };

@@ -1,8 +1,7 @@
 //! Commands that a server rejects. Each error has the right kind, says what to do, and is definite.
 
-use lambda_idempotency::{
-    Store,
-    store::{Encoding, Outcome, Place, Settlement, StoreErrorKind, StoredResponse, Write, WriteOutcome},
+use lambda_idempotency::store::{
+    Encoding, Outcome, Place, Settlement, Store, StoreErrorKind, StoredResponse, Write, WriteOutcome,
 };
 
 use super::fixtures::{

@@ -6,10 +6,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use lambda_idempotency::{
-    Store,
-    store::{StoreErrorKind, WriteOutcome, redis::RedisStore},
-};
+use lambda_idempotency::store::{Store, StoreErrorKind, WriteOutcome, redis::RedisStore};
 
 use super::fixtures::{chain, claim, complete, completed, fresh_key, hasty, started};
 use testkit::redis::{RedisServer, has, new_folder};

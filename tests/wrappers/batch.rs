@@ -18,7 +18,7 @@ use std::{
 use lambda_idempotency::{
     Builder, Failure, Idempotency, Key,
     lambda::batch::{Batch, SqsMessage},
-    settings::{Execution, OnInProgress, OnStoreFailure},
+    settings::Execution,
     store::memory::MemoryStore,
     time::Clock,
 };
@@ -315,7 +315,7 @@ async fn unrecorded_failures_are_always_returned() {
         assert_eq!(deliver(&worker, &batch).await, ["m1", "m3"], "{execution:?}: a success isn't repeated");
     }
     // An unprotected run is never recorded.
-    let bench = Bench::with(|builder| builder.on_store_failure(OnStoreFailure::RunUnprotected));
+    let bench = Bench::with(|builder| builder.fail_open(true));
     bench.store.is_down.store(true, Ordering::SeqCst);
     let worker = bench.worker(by_order).acknowledge_permanent_failures(true);
     assert_eq!(deliver(&worker, &batch).await, ["m1", "m3"]);
@@ -419,9 +419,9 @@ async fn late_claims_are_released() {
 #[tokio::test(start_paused = true)]
 async fn waiting_messages_claim_nothing_near_deadlines() {
     let clock = Paused::new();
-    let wait = OnInProgress::Wait(Duration::from_secs(60));
+    let wait = Duration::from_secs(60);
     let bench = Bench::over(Arc::new(MemoryStore::new()), |builder| {
-        builder.clock(clock.clone()).on_in_progress(wait)
+        builder.clock(clock.clone()).wait_in_progress(wait)
     });
     let worker = bench.worker(by_order).reserve(Duration::from_secs(5));
     let first = sqs([Message::new("m1", "takes 23000")]);

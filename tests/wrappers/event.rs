@@ -8,7 +8,7 @@ use std::sync::{
 use lambda_idempotency::{
     Error, ErrorKind, Idempotency, Key, KeyFields, RunError, current,
     lambda::{event::IntoKey, keys},
-    settings::{Execution, OnHandlerError},
+    settings::{Execution, Recording},
 };
 use lambda_runtime::{Context, Diagnostic, LambdaEvent, tower::ServiceExt};
 use serde::{Deserialize, Serialize};
@@ -475,7 +475,7 @@ async fn unkept_answers_are_chosen() {
         (r#"{"id":"b","fail":true}"#, None, None),
     ] {
         let builder = Idempotency::builder(empty_store()).function("orders").max_response(0);
-        let idempotency = builder.on_handler_error(OnHandlerError::Record).build().unwrap();
+        let idempotency = builder.on_handler_error(Recording::Record).build().unwrap();
         recording::shown(&idempotency);
         let service = idempotency.events(key).on_not_retained(done.clone()).layer(handler(&Runs::default()));
         for expected in [first, again] {

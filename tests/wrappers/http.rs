@@ -21,9 +21,9 @@ use std::{
 
 use lambda_http::{Body, IntoResponse, Request, Response, http::StatusCode, tower::ServiceExt};
 use lambda_idempotency::{
-    ClaimHandle, Idempotency, Store, StoredKey, current,
+    ClaimHandle, Idempotency, StoredKey, current,
     settings::Execution,
-    store::{BoxFuture, Record, StoreError, StoreErrorKind, Write, WriteOutcome},
+    store::{BoxFuture, Record, Store, StoreError, StoreErrorKind, Write, WriteOutcome},
 };
 use serde_json::{Value, json};
 use tower::{Layer, Service, service_fn};

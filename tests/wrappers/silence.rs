@@ -9,7 +9,7 @@ use bytes::Bytes;
 use lambda_idempotency::{
     Begun, Fingerprint, Idempotency, Key, Resolution, RunError, Scope, StoredKey, current,
     lambda::http::{Caller, scope_caller},
-    settings::OnHandlerError,
+    settings::Recording,
     store::{Owner, memory::MemoryStore},
 };
 use tower::Layer;
@@ -173,7 +173,7 @@ async fn debug_of_engine_values_leaks_nothing() {
         let scope = scope.with_caller(scope_caller(Some(&caller), Some(&secret("tenant"))).unwrap()).unwrap();
         recording::shown(&(caller, &scope, StoredKey::new(&scope, &key)));
     }
-    recording::shown(&(&key, fingerprint, Fingerprint::builder("values").part("payload", &payload)));
+    recording::shown(&(&key, fingerprint));
     recording::error(&Key::new(secret(&"long".repeat(100))).unwrap_err());
     for (stored, record) in store.all() {
         recording::shown(&(stored, record));
@@ -193,7 +193,7 @@ fn layers_show_themselves(idempotency: &Idempotency) {
 async fn operator_and_handler_errors_leak_nothing() {
     let store = MemoryStore::new();
     let builder = Idempotency::builder(store.clone()).function("values");
-    let idempotency = builder.on_handler_error(OnHandlerError::Record).build().unwrap();
+    let idempotency = builder.on_handler_error(Recording::Record).build().unwrap();
     let (key, payload) = (Key::new(secret("run")).unwrap(), secret("sum"));
     let run = async |payload: &str| {
         let handler = || async {

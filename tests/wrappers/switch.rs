@@ -11,13 +11,10 @@ use std::{
 
 use lambda_http::{Body, Request, Response, tower::ServiceExt};
 use lambda_idempotency::{
-    Begun, Error, Failure, Fingerprint, Idempotency, Key, Settled, Store, StoredKey, current,
-    lambda::{
-        batch::{self, KinesisRecord, SqsMessage},
-        http::KeyFormat,
-    },
+    Begun, Error, Failure, Fingerprint, Idempotency, Key, Settled, StoredKey, current,
+    lambda::batch::{BatchAnswer, KinesisRecord, SqsMessage},
     settings::Mode,
-    store::{BoxFuture, Record, StoreError, StoreErrorKind, Write, WriteOutcome, memory::MemoryStore},
+    store::{BoxFuture, Record, Store, StoreError, StoreErrorKind, Write, WriteOutcome, memory::MemoryStore},
     time::{Clock, Timestamp},
 };
 use lambda_runtime::{Context, LambdaEvent};
@@ -91,6 +88,7 @@ impl Clock for Paused {
         Timestamp::from_millis(1_795_000_000_000).saturating_add(self.0.elapsed())
     }
 
+    #[expect(clippy::disallowed_methods, reason = "it's the clock")]
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
         Box::pin(tokio::time::sleep(duration))
     }
@@ -262,7 +260,7 @@ impl FrontEnd {
 }
 
 /// A batch's answer names no record, so the caller sees the last run.
-fn answered(answer: batch::BatchAnswer, runs: &Runs) -> Answered {
+fn answered(answer: BatchAnswer, runs: &Runs) -> Answered {
     assert_eq!(serde_json::to_value(&answer)?, json!({ "batchItemFailures": [] }));
     Ok(format!("run {}", runs.count()))
 }
@@ -348,7 +346,7 @@ async fn refused_http_requests_pass_unenforced() {
             let (store, runs) = (Troubled::default(), Runs::new());
             let idempotency = idempotency(&store, mode);
             let http = idempotency.http().required(true);
-            let http = if what == "no uuid" { http.key_format(KeyFormat::Uuid) } else { http };
+            let http = if what == "no uuid" { http.uuid_keys(true) } else { http };
             let handler = runs.clone();
             let service = http.layer(service_fn(move |request: Request| {
                 let handler = handler.clone();
@@ -378,8 +376,8 @@ async fn keyless_events_and_records_pass_unenforced() {
             }));
         assert_eq!(service.oneshot(raw(json!({}))).await.is_ok(), expected == 1, "{mode:?}");
         assert_eq!(runs.count(), expected, "{mode:?}");
-        let keys: [fn(&SqsMessage) -> Result<Option<Key>, Error>; 3] =
-            [|_| Ok(None), |_| Key::new("").map(Some), |_| panic!("the key closure")];
+        type KeyOf = fn(&SqsMessage) -> Result<Option<Key>, Error>;
+        let keys: [KeyOf; 3] = [|_| Ok(None), |_| Key::new("").map(Some), |_| panic!("the key closure")];
         for (nth, key) in keys.into_iter().enumerate() {
             let runs = Runs::new();
             let handler = runs.clone();
@@ -430,7 +428,7 @@ async fn unenforced_permanent_failures_are_returned() {
         let worker = idempotency(&store, mode).sqs(SqsMessage::message_key, async |_: SqsMessage| {
             Err::<(), _>(Failure::permanent("Final", "no"))
         });
-        let worker = worker.on_permanent_failure(batch::OnPermanentFailure::Acknowledge);
+        let worker = worker.acknowledge_permanent_failures(true);
         let record = json!({
             "messageId": "m", "receiptHandle": "handle", "body": "{}", "attributes": {},
             "eventSource": "aws:sqs", "eventSourceARN": "arn:aws:sqs:eu-west-1:1:orders",

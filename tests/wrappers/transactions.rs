@@ -9,8 +9,8 @@ use aws_sdk_dynamodb::{
 use lambda_http::{Body, Request, Response, http::StatusCode, tower::ServiceExt};
 use lambda_idempotency::{
     Failure, Idempotency, Key, RunError, Staging,
-    lambda::{batch::SqsMessage, http::Recording},
-    settings::Mode,
+    lambda::batch::SqsMessage,
+    settings::{Mode, Recording},
     staging,
     store::dynamodb::{Declined, DynamoDbStore, Transaction},
 };

@@ -9,7 +9,7 @@ pub use std::time::{Duration, SystemTime};
 
 pub use lambda_http::http::request::Parts;
 pub use lambda_http::{Body, Request, Response};
-pub use lambda_idempotency::lambda::batch::{Batch, OnPermanentFailure, SqsMessage};
+pub use lambda_idempotency::lambda::batch::{Batch, SqsMessage};
 pub use lambda_idempotency::{Begun, Failure, Fingerprint, Idempotency, Key, KeyFields, current, staging};
 pub use lambda_runtime::{Error, LambdaEvent, service_fn, tower::ServiceBuilder};
 pub use serde::{Deserialize, Serialize};

@@ -4,8 +4,8 @@ use std::{process::ExitCode, sync::Arc};
 
 use clap::Args;
 use lambda_idempotency::{
-    Store, StoredKey,
-    store::{Record, Status},
+    StoredKey,
+    store::{Record, Status, Store},
     time::{Clock as _, SystemClock},
 };
 use serde_json::json;

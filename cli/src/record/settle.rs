@@ -4,9 +4,9 @@ use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use clap::Args;
 use lambda_idempotency::{
-    Resolution, Resolved, Store, StoredKey,
+    Resolution, Resolved, StoredKey,
     protocol::{self, Intent},
-    store::{Outcome, Owner, Record, Status},
+    store::{Outcome, Owner, Record, Status, Store},
     time::{Clock as _, SystemClock},
 };
 use serde_json::json;

@@ -7,10 +7,10 @@ use aws_sdk_dynamodb::{
     config::{BehaviorVersion, Credentials, Region},
 };
 use lambda_idempotency::{
-    Fingerprint, Idempotency, Key, Store as _, StoredKey,
+    Fingerprint, Idempotency, Key, StoredKey,
     store::{
-        Generation, Lock, Outcome, Owner, Record, Settlement, StoredResponse, Write, WriteOutcome,
-        dynamodb::DynamoDbStore,
+        Generation, Lock, Outcome, Owner, Record, Settlement, Store as _, StoredResponse, Write,
+        WriteOutcome, dynamodb::DynamoDbStore,
     },
     time::{Clock as _, SystemClock, Timestamp},
 };

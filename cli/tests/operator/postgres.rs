@@ -1,8 +1,8 @@
 //! The same commands on PostgreSQL.
 
 use lambda_idempotency::{
-    Fingerprint, Key, Scope, Store as _, StoredKey,
-    store::{Generation, Lock, Owner, Status, Write, WriteOutcome, postgres::PostgresStore},
+    Fingerprint, Key, Scope, StoredKey,
+    store::{Generation, Lock, Owner, Status, Store as _, Write, WriteOutcome, postgres::PostgresStore},
     time::{Clock as _, SystemClock, Timestamp},
 };
 use serde_json::json;

@@ -1,8 +1,11 @@
 //! The same commands on Redis.
 
 use lambda_idempotency::{
-    Fingerprint, Idempotency, Key, Store as _, StoredKey,
-    store::{Generation, Lock, Owner, Record, Settlement, Status, Write, WriteOutcome, redis::RedisStore},
+    Fingerprint, Idempotency, Key, StoredKey,
+    store::{
+        Generation, Lock, Owner, Record, Settlement, Status, Store as _, Write, WriteOutcome,
+        redis::RedisStore,
+    },
     time::{Clock as _, SystemClock, Timestamp},
 };
 use serde_json::json;

@@ -3,10 +3,10 @@
 use std::{fs, path::PathBuf, time::Duration};
 
 use lambda_idempotency::{
-    Idempotency, Key, Store as _, StoredKey,
+    Idempotency, Key, StoredKey,
     lambda::http::replayed,
     settings::Execution,
-    store::{Outcome, Place, Record, State, Status, Write, WriteOutcome},
+    store::{Outcome, Place, Record, State, Status, Store as _, Write, WriteOutcome},
 };
 
 use super::bench::{Answer, Bench, KEY, RESPONSE, completed};

@@ -1,8 +1,8 @@
 //! `idempotency sweep`.
 
 use lambda_idempotency::{
-    Fingerprint, Key, Scope, Store as _, StoredKey,
-    store::{Generation, Lock, Owner, Write, WriteOutcome, postgres::PostgresStore},
+    Fingerprint, Key, Scope, StoredKey,
+    store::{Generation, Lock, Owner, Store as _, Write, WriteOutcome, postgres::PostgresStore},
     time::{Clock as _, SystemClock, Timestamp},
 };
 use serde_json::json;

@@ -10,7 +10,8 @@ use std::{
 };
 
 use lambda_idempotency::{
-    client::{self, IdempotentRequests, OperationKey},
+    Key,
+    client::{self, IdempotentRequests},
     store::BoxFuture,
     time::{Clock, SystemClock, Timestamp},
 };
@@ -83,7 +84,7 @@ impl FrontEnd {
     async fn pay(
         &self,
         client: &ClientWithMiddleware,
-        key: &OperationKey,
+        key: &Key,
         order: &str,
     ) -> reqwest_middleware::Result<reqwest::Response> {
         let body = json!({ "order_id": order, "amount_cents": 1250, "currency": "EUR" }).to_string();
@@ -140,7 +141,7 @@ async fn lost_connections_pay_once() {
     for (faults, is_replay) in [(&[Fault::LostBefore][..], false), (&[Fault::LostAfter], true)] {
         let database = database().await;
         let front_end = FrontEnd::start(&database, 1, faults).await;
-        let key = OperationKey::draw().unwrap();
+        let key = Key::draw().unwrap();
 
         let response = front_end.pay(&client(), &key, "order-1").await.unwrap();
         assert_eq!((response.status().as_u16(), client::attempts(&response)), (201, Some(2)), "{faults:?}");
@@ -150,7 +151,7 @@ async fn lost_connections_pay_once() {
         assert_eq!(database.payments_of(PAYMENTS, "order-1").await.unwrap(), 1, "{faults:?}");
 
         // As after a restart: a new client, with the stored key.
-        let key = OperationKey::new(key.as_str()).unwrap();
+        let key = Key::new(key.as_str()).unwrap();
         let again = front_end.pay(&client(), &key, "order-1").await.unwrap();
         assert!(client::is_replay(&again) && client::attempts(&again) == Some(1));
         assert_eq!(again.text().await.unwrap(), payment);
@@ -162,7 +163,7 @@ async fn lost_connections_pay_once() {
 async fn client_never_retries_permanent_refusals() {
     let database = database().await;
     let front_end = FrontEnd::start(&database, 1, &[]).await;
-    let (client, key) = (client(), OperationKey::draw().unwrap());
+    let (client, key) = (client(), Key::draw().unwrap());
     front_end.pay(&client, &key, "order-1").await.unwrap();
 
     let reused = front_end.pay(&client, &key, "order-2").await.unwrap();
@@ -170,7 +171,7 @@ async fn client_never_retries_permanent_refusals() {
     let problem: Value = serde_json::from_slice(&reused.bytes().await.unwrap()).unwrap();
     assert_eq!(problem["code"], "key-reused");
 
-    let malformed = front_end.pay(&client, &OperationKey::draw().unwrap(), "").await.unwrap();
+    let malformed = front_end.pay(&client, &Key::draw().unwrap(), "").await.unwrap();
     assert_eq!((malformed.status().as_u16(), client::attempts(&malformed)), (400, Some(1)));
     assert_eq!(front_end.runs().await, 1);
 }
@@ -180,7 +181,7 @@ async fn concurrent_clients_pay_once_and_agree() {
     const CALLERS: usize = 9;
     let database = database().await;
     let front_end = Arc::new(FrontEnd::start(&database, 3, &[Fault::LostAfter, Fault::LostBefore]).await);
-    let key = OperationKey::draw().unwrap();
+    let key = Key::draw().unwrap();
     let callers: Vec<_> = (0..CALLERS)
         .map(|_| {
             let (front_end, key) = (Arc::clone(&front_end), key.clone());

@@ -1,6 +1,6 @@
 use std::{collections::HashMap, time::Duration};
 
-use lambda_idempotency::{settings::OnInProgress, store::memory::MemoryStore};
+use lambda_idempotency::store::memory::MemoryStore;
 
 use super::*;
 
@@ -50,8 +50,8 @@ fn every_setting_is_read() {
     assert_eq!(rules.settings.retention, Duration::from_secs(7 * 24 * 60 * 60));
     assert_eq!(rules.settings.lease_extension, Some(Duration::from_secs(30)));
     assert_eq!(rules.settings.max_response, 1000);
-    assert_eq!(rules.settings.on_in_progress, OnInProgress::Wait(Duration::from_secs(20)));
-    assert_eq!(rules.settings.on_store_failure, OnStoreFailure::RunUnprotected);
+    assert_eq!(rules.settings.wait_in_progress, Duration::from_secs(20));
+    assert!(rules.settings.fail_open);
     assert!(!rules.settings.cut_off && rules.passes_internal_errors && rules.streams);
     assert!(rules.on_error.records("Invalid") && !rules.on_error.records("Throttled"));
     assert_eq!(rules.passes_unkeyed, Some(true));
@@ -71,7 +71,7 @@ fn defaults_are_the_librarys() {
     let rules = read(&[]).unwrap();
     let default = Settings::default();
     assert_eq!(rules.settings.retention, default.retention);
-    assert_eq!(rules.settings.on_store_failure, OnStoreFailure::Refuse);
+    assert!(!rules.settings.fail_open);
     assert_eq!((rules.passes_unkeyed, rules.kind, rules.claim_field), (None, None, None));
     assert_eq!(rules.on_error, OnError::Release);
     assert!(!rules.passes_internal_errors);

@@ -8,7 +8,6 @@ use super::{support::ScriptedStore, *};
 use crate::{
     Begun, Builder, Error, Idempotency, Replay, Resolution, Settled, StoredKey,
     future::BoxFuture,
-    settings::OnInProgress,
     store::{Store, StoreError, Write, WriteOutcome},
 };
 
@@ -373,7 +372,7 @@ async fn operations_have_separate_copies() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn concurrent_callers_get_their_own_responses() {
     // 24 responses of 4 KiB: more than fit, so that some are always evicted and added again.
-    let bench = cached_with(|builder| builder.on_in_progress(OnInProgress::Wait(Duration::from_secs(20))));
+    let bench = cached_with(|builder| builder.wait_in_progress(Duration::from_secs(20)));
     let tasks: Vec<_> = (0..32)
         .map(|task| {
             let bench = bench.clone();
@@ -506,7 +505,7 @@ async fn nothing_is_cached_before_a_snapshot() {
 
 #[tokio::test(start_paused = true)]
 async fn waiting_duplicate_uses_the_cache() {
-    let bench = cached_with(|builder| builder.on_in_progress(OnInProgress::Wait(Duration::from_secs(10))));
+    let bench = cached_with(|builder| builder.wait_in_progress(Duration::from_secs(10)));
     let slow = bench.with_handler("k", 1, async {
         tokio::time::sleep(Duration::from_secs(2)).await;
         Ok("slow".to_owned())

@@ -19,7 +19,7 @@ use super::{
 use crate::{
     Resolution,
     metrics::{Metric, describe_metrics},
-    settings::{Execution, Mode, OnStoreFailure},
+    settings::{Execution, Mode},
 };
 
 #[derive(Debug, Default)]
@@ -129,7 +129,7 @@ async fn setting_dependent_outcomes_are_counted() {
     let by_hand = bench.idempotency.resolve(&key, &seen, Resolution::Release);
     counts(by_hand, &[("resolved", 1)], 0).await;
 
-    let bench = Bench::with(|builder| builder.on_store_failure(OnStoreFailure::RunUnprotected));
+    let bench = Bench::with(|builder| builder.fail_open(true));
     bench.store.script([Script::Down]);
     counts(bench.run("k", 1), &[("store_unavailable", 1), ("unprotected", 1)], 1).await;
     let late = bench.in_invocation(bench.now().saturating_add(Duration::from_secs(10)));

@@ -112,7 +112,7 @@ async fn failed_optimistic_handler_sends_nothing() {
     assert_eq!(payload.downcast_ref::<&str>(), Some(&"the handler's own panic"));
     assert!(bench.store.take_calls().is_empty() && bench.store.inner.all().is_empty());
     // Unless the error is recorded.
-    let bench = Bench::with(|builder| builder.on_handler_error(OnHandlerError::Record)).optimistic(false);
+    let bench = Bench::with(|builder| builder.on_handler_error(Recording::Record)).optimistic(false);
     assert!(matches!(bench.fail("k", 1).await, Err(RunError::Recorded(_))));
     assert_eq!(bench.record("k").status(), Status::Failed);
     assert!(matches!(bench.deposit("k", 1, "late").await, Err(RunError::Recorded(_))));

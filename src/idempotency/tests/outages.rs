@@ -1,7 +1,7 @@
 //! Store outages: outcomes are recorded after them, and every answer leaves in time.
 
 use super::{bank::Deposits, support::elsewhere, *};
-use crate::{settings::OnInProgress, staging};
+use crate::staging;
 
 const DEFINITE: [Script; 3] = [Script::Down, Script::Reject, Script::Conflict];
 const AMBIGUOUS: [Script; 4] = [Script::LoseRequest, Script::LoseAnswer, Script::Silent, Script::SilentAfter];
@@ -130,7 +130,7 @@ async fn outage_at_the_claim_answers_in_time() {
 #[tokio::test(start_paused = true)]
 async fn unprotected_runs_keep_half_the_time() {
     for script in [Script::Down, Script::Reject, Script::LoseRequest, Script::Silent] {
-        let bench = Bench::with(|builder| builder.on_store_failure(OnStoreFailure::RunUnprotected));
+        let bench = Bench::with(|builder| builder.fail_open(true));
         bench.store.fail_for(Duration::from_secs(1000), script);
         let start = bench.now();
         let inside = bench.in_invocation(start.saturating_add(seconds(3.0)));
@@ -353,14 +353,14 @@ async fn at_most_once_claims_outlive_every_retention() {
 #[tokio::test]
 async fn at_most_once_refuses_unprotected_runs() {
     let builder = crate::Idempotency::builder(crate::store::memory::MemoryStore::new()).function("tests");
-    let builder = builder.execution(Execution::AtMostOnce).on_store_failure(OnStoreFailure::RunUnprotected);
+    let builder = builder.execution(Execution::AtMostOnce).fail_open(true);
     let error = builder.build().unwrap_err();
-    assert!(error.to_string().contains("on_store_failure"), "{error}");
+    assert!(error.to_string().contains("fail_open"), "{error}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn waiting_ends_before_the_deadline() {
-    let bench = Bench::with(|builder| builder.on_in_progress(OnInProgress::Wait(Duration::from_secs(10))));
+    let bench = Bench::with(|builder| builder.wait_in_progress(Duration::from_secs(10)));
     bench.abandon("k", 1).await;
     bench.store.fail_after(seconds(0.2), Duration::from_secs(1000), Script::Silent);
     let start = bench.now();

@@ -1,7 +1,7 @@
 //! Settings and errors of one operation, and what a replay tells.
 
 use super::*;
-use crate::{Failure, Operation, settings::OnInProgress};
+use crate::{Failure, Operation};
 
 /// Runs `operation` under `key`, whose handler fails with what `failure` returns.
 async fn fail(operation: &Operation, key: &str, failure: fn() -> Failure) -> Result<(), RunError<Failure>> {
@@ -55,9 +55,8 @@ async fn contradictory_settings_are_refused() {
     let at_most_once = |settings: &mut crate::settings::Settings| settings.execution = Execution::AtMostOnce;
     assert!(idempotency.with_settings(at_most_once).is_ok());
     assert!(idempotency.optimistic().unwrap().with_settings(at_most_once).is_err());
-    let waiting =
-        idempotency.with_settings(|settings| settings.on_in_progress = OnInProgress::Wait(Duration::ZERO));
-    assert_eq!(waiting.unwrap().settings().on_in_progress, OnInProgress::Wait(Duration::ZERO));
+    let waiting = idempotency.with_settings(|settings| settings.wait_in_progress = Duration::ZERO);
+    assert_eq!(waiting.unwrap().settings().wait_in_progress, Duration::ZERO);
 }
 
 /// One operation may leave the function's cache.
@@ -79,12 +78,12 @@ async fn handlers_say_whether_their_errors_are_final() {
     let final_one = || Failure::permanent("Final", "no");
     let transient = || Failure::transient("down");
     for (policy, failure, is_recorded) in [
-        (OnHandlerError::Release, final_one as fn() -> Failure, true),
-        (OnHandlerError::Record, final_one, true),
-        (OnHandlerError::Release, transient, false),
-        (OnHandlerError::Record, transient, false),
-        (OnHandlerError::Release, || "as the settings say".into(), false),
-        (OnHandlerError::Record, || "as the settings say".into(), true),
+        (Recording::Release, final_one as fn() -> Failure, true),
+        (Recording::Record, final_one, true),
+        (Recording::Release, transient, false),
+        (Recording::Record, transient, false),
+        (Recording::Release, || "as the settings say".into(), false),
+        (Recording::Record, || "as the settings say".into(), true),
     ] {
         let bench = Bench::with(|builder| builder.on_handler_error(policy));
         let operation = bench.operation();

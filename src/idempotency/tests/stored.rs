@@ -109,8 +109,7 @@ async fn encrypted_responses_are_replayed() {
 
 #[tokio::test(start_paused = true)]
 async fn encrypted_failures_are_replayed() {
-    let bench =
-        Bench::with(|builder| builder.cipher(Vault::default()).on_handler_error(OnHandlerError::Record));
+    let bench = Bench::with(|builder| builder.cipher(Vault::default()).on_handler_error(Recording::Record));
     for _ in 0..2 {
         let operation = bench.operation();
         let failing = operation.run(Key::new("k").unwrap(), &1, || async { Err::<(), _>(TestError) });

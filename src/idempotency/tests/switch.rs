@@ -346,7 +346,7 @@ async fn a_local_cache_is_left_alone() {
 #[tokio::test(start_paused = true)]
 async fn recorded_errors_stay_the_handlers_own() {
     for mode in NOT_ENFORCED {
-        let bench = Bench::with(|builder| builder.mode(mode).on_handler_error(OnHandlerError::Record));
+        let bench = Bench::with(|builder| builder.mode(mode).on_handler_error(Recording::Record));
         for _ in 0..2 {
             assert!(matches!(bench.fail("k", 1).await, Err(RunError::Handler(TestError))), "{mode:?}");
         }
@@ -373,7 +373,7 @@ async fn payloads_without_json_run_unenforced() {
 async fn a_panicking_store_is_a_failed_one() {
     #[derive(Debug)]
     struct Panics;
-    impl crate::Store for Panics {
+    impl crate::store::Store for Panics {
         fn apply<'a>(
             &'a self,
             _: &'a crate::StoredKey,
@@ -400,8 +400,8 @@ async fn a_panicking_store_is_a_failed_one() {
 
 #[tokio::test(start_paused = true)]
 async fn waiting_is_reported_as_a_refusal() {
-    let wait = crate::settings::OnInProgress::Wait(Duration::from_secs(5));
-    let bench = Bench::with(|builder| builder.mode(Mode::Shadow).on_in_progress(wait));
+    let wait = Duration::from_secs(5);
+    let bench = Bench::with(|builder| builder.mode(Mode::Shadow).wait_in_progress(wait));
     bench.abandon_in_shadow("k").await;
     let begun = bench.now();
     assert_eq!(reports(&bench, bench.run("k", 1)).await, ["refuse InProgress"]);

@@ -283,7 +283,7 @@ async fn decline_without_closure_is_a_handler_error() {
     let policies: [(Configure, Status); 3] = [
         (|builder| builder, Status::Released),
         (|builder| builder.execution(Execution::AtMostOnce), Status::Failed),
-        (|builder| builder.on_handler_error(OnHandlerError::Record), Status::Failed),
+        (|builder| builder.on_handler_error(Recording::Record), Status::Failed),
     ];
     for (configure, status) in policies {
         let bench = Bench::with(configure);
@@ -444,15 +444,15 @@ async fn at_most_once_skipped_closure_records_failure() {
 
 #[tokio::test(start_paused = true)]
 async fn failed_handlers_writes_are_dropped() {
-    for policy in [OnHandlerError::Release, OnHandlerError::Record] {
+    for policy in [Recording::Release, Recording::Record] {
         let bench = Bench::with(|builder| builder.on_handler_error(policy));
         let failing = bench.with_handler("k", 1, async {
             stage(Deposits::of("till", 1));
             Err(TestError)
         });
         match policy {
-            OnHandlerError::Release => assert!(matches!(failing.await, Err(RunError::Handler(TestError)))),
-            OnHandlerError::Record => assert!(matches!(failing.await, Err(RunError::Recorded(_)))),
+            Recording::Release => assert!(matches!(failing.await, Err(RunError::Handler(TestError)))),
+            Recording::Record => assert!(matches!(failing.await, Err(RunError::Recorded(_)))),
         }
         assert_eq!((bench.store.take_calls(), bench.till()), (vec!["claim", "settle"], 0));
     }

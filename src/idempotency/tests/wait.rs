@@ -6,10 +6,10 @@ use super::{
     kind,
     support::{Bench, Script},
 };
-use crate::{ErrorKind, settings::OnInProgress};
+use crate::ErrorKind;
 
 fn waiting(budget: Duration) -> Bench {
-    Bench::with(|builder| builder.on_in_progress(OnInProgress::Wait(budget)))
+    Bench::with(|builder| builder.wait_in_progress(budget))
 }
 
 #[tokio::test(start_paused = true)]
@@ -52,7 +52,7 @@ async fn wait_respects_budget_and_remaining_time() {
 
 #[tokio::test(start_paused = true)]
 async fn waiting_delivery_takes_over_expired_leases() {
-    let bench = Bench::with(|builder| builder.on_in_progress(OnInProgress::Wait(Duration::from_secs(90))));
+    let bench = Bench::with(|builder| builder.wait_in_progress(Duration::from_secs(90)));
     bench.abandon("k", 1).await;
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
     assert_eq!(bench.record("k").attempt, 2);

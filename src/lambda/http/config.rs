@@ -318,14 +318,14 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         self.with(|config| config.fingerprinted_headers = names.into_iter().collect())
     }
 
-    /// Compares only these fields of a JSON body, each given as a [`Selector`], in place of the whole body. Use
+    /// Compares only these fields of a JSON body, [named](crate::KeyFields#naming-a-field) as for a key, in place of the whole body. Use
     /// it for bodies that change in each attempt, for example by a nonce or a timestamp. A missing field is
     /// compared as absent. If a body has none of them, or a field can't be looked up because the body isn't
     /// JSON, for example, the whole body is compared.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if one isn't a valid [`Selector`], or there are none.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if one isn't a valid name of a field, or there are none.
     ///
     /// ```
     /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
@@ -361,12 +361,12 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
     }
 
     /// Decides from the whole response whether it's the operation's outcome, in place of the list of statuses.
-    /// The handler's [`Recording`](super::Recording) overrides it. It isn't called for a streamed response that
+    /// The handler's [`Recording`](crate::settings::Recording) overrides it. It isn't called for a streamed response that
     /// is too large to record: the status decides that.
     ///
     /// At most once it isn't called either, and a warning says so if it's set: any response may have come after
     /// an effect, so every response is recorded unless it carries
-    /// [`Recording::Release`](super::Recording::Release).
+    /// [`Recording::Release`](crate::settings::Recording::Release).
     pub fn record_when(self, is_outcome: impl Fn(&Response<Body>) -> bool + Send + Sync + 'static) -> Self {
         if self.is_at_most_once() {
             observe::record_when_unused();

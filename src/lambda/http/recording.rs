@@ -4,27 +4,7 @@ use ::http::{Response, StatusCode};
 use lambda_http::Body;
 
 use super::HttpLayer;
-use crate::settings::Execution;
-
-/// Decides whether one response is recorded, in place of its status. Put it into the response's extensions.
-///
-/// ```
-/// use lambda_http::{Body, Response};
-/// use lambda_idempotency::lambda::http::Recording;
-///
-/// // A 500 after the money has moved: final, and not to be retried.
-/// let mut response = Response::builder().status(500).body(Body::Empty).unwrap();
-/// response.extensions_mut().insert(Recording::Record);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Recording {
-    /// It's the operation's outcome: record and replay it.
-    Record,
-    /// It isn't: release the key, so that a retry runs the handler again. At most once, only use it for a
-    /// response before any effect; [`ReleaseRejections`](super::ReleaseRejections) sets it on a layer's
-    /// rejections.
-    Release,
-}
+use crate::settings::{Execution, Recording};
 
 /// The statuses below 500 that release the key, at least once. They mean that the operation didn't begin, or
 /// that the same body may succeed with other headers, with other permissions, or after a deployment.

@@ -11,8 +11,7 @@ use std::{
 use ::http::{Request, Response};
 use tower::{Layer, Service};
 
-use super::Recording;
-use crate::{future::BoxFuture, lambda::take_ready};
+use crate::{future::BoxFuture, lambda::take_ready, settings::Recording};
 
 /// Wraps another layer, and marks the responses that it gives without calling the handler with
 /// [`Recording::Release`]: a rate limiter's 429, a validator's 422, a body limit's 413. At most once, every

@@ -23,7 +23,7 @@ impl HttpLayer {
     /// to [`Settings::max_response`](crate::settings::Settings::max_response) bytes, records them, and then sends them.
     /// If the body is larger, the layer records that the operation is done, so that duplicates get
     /// `not-retained`, and then streams all of it. If the response isn't the operation's outcome, by its status
-    /// or by [`Recording::Release`](super::Recording::Release), the layer streams it and releases the key. A
+    /// or by [`Recording::Release`](crate::settings::Recording::Release), the layer streams it and releases the key. A
     /// body that breaks off while it's read is a handler's error.
     ///
     /// Don't use it for endless streams, such as server-sent events: the buffered part is sent only when the

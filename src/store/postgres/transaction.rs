@@ -44,7 +44,7 @@ impl PostgresStore {
     ///
     /// # Errors
     ///
-    /// As [`Store::apply`](crate::Store::apply): marked as maybe applied, if the answer was lost.
+    /// As [`Store::apply`](crate::store::Store::apply): marked as maybe applied, if the answer was lost.
     ///
     /// # Cancel safety
     ///
@@ -103,7 +103,7 @@ impl PostgresTransaction<'_> {
     /// # Errors
     ///
     /// [`StoreErrorKind::Conflict`] if another transaction holds the lock: the operation is in progress there. This
-    /// transaction can go on. The other errors are those of [`Store::read`](crate::Store::read).
+    /// transaction can go on. The other errors are those of [`Store::read`](crate::store::Store::read).
     ///
     /// # Cancel safety
     ///
@@ -119,7 +119,7 @@ impl PostgresTransaction<'_> {
     ///
     /// # Errors
     ///
-    /// As [`Store::apply`](crate::Store::apply). In a transaction that reads from one snapshot
+    /// As [`Store::apply`](crate::store::Store::apply). In a transaction that reads from one snapshot
     /// (`REPEATABLE READ` and `SERIALIZABLE`), a concurrent change of the record results in
     /// [`Conflict`](crate::store::StoreErrorKind::Conflict) instead of a refusal with the current record.
     ///

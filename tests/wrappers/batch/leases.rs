@@ -66,8 +66,8 @@ async fn crashes_spend_few_stream_retries() {
     assert!(after <= Duration::from_secs(24), "{after:?}");
 
     // A delivery that waits inside the invocation uses up no retries.
-    let wait = OnInProgress::Wait(Duration::from_secs(20));
-    let (bench, clock) = paused(|builder| builder.on_in_progress(wait));
+    let wait = Duration::from_secs(20);
+    let (bench, clock) = paused(|builder| builder.wait_in_progress(wait));
     let (in_progress, _) = crash(&bench, &clock).await;
     assert_eq!(in_progress, 0);
 }

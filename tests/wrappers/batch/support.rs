@@ -9,12 +9,12 @@ use std::{
 };
 
 use lambda_idempotency::{
-    Builder, Error, Failure, Idempotency, Key, Store, StoredKey,
+    Builder, Error, Failure, Idempotency, Key, StoredKey,
     lambda::{
         batch::{self, Batch, BatchAnswer, SqsMessage},
         event::IntoKey,
     },
-    store::{BoxFuture, Record, StoreError, StoreErrorKind, Write, WriteOutcome, memory::MemoryStore},
+    store::{BoxFuture, Record, Store, StoreError, StoreErrorKind, Write, WriteOutcome, memory::MemoryStore},
     time::{Clock, SystemClock, Timestamp},
 };
 use lambda_runtime::{Context, LambdaEvent, tower::ServiceExt};

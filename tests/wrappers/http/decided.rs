@@ -5,7 +5,10 @@ use lambda_http::{
     RequestExt as _,
     http::{HeaderName, Method},
 };
-use lambda_idempotency::lambda::http::{HttpLayer, ProblemKind, Recording};
+use lambda_idempotency::{
+    lambda::http::{HttpLayer, ProblemKind},
+    settings::Recording,
+};
 
 /// Sends the requests in order to one layered handler. Returns each status, and whether it was a replay.
 async fn deliver(

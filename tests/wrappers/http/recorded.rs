@@ -252,7 +252,7 @@ async fn recorded_errors_are_replayed_identically() {
     for execution in [Execution::AtLeastOnce, Execution::AtMostOnce] {
         let builder = Idempotency::builder(empty_store()).function("payments").execution(execution);
         let idempotency =
-            builder.on_handler_error(lambda_idempotency::settings::OnHandlerError::Record).build().unwrap();
+            builder.on_handler_error(lambda_idempotency::settings::Recording::Record).build().unwrap();
         let fails = |_: Request| async { Err::<&str, _>(std::io::Error::other("c4n4ry-out of stock")) };
         let service = idempotency.http().layer(service_fn(fails));
         let first = service.clone().oneshot(post(Some("k"), "{}")).await.unwrap();

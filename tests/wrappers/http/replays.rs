@@ -1,6 +1,6 @@
 //! The hook that adds to replays.
 
-use lambda_idempotency::{Replay, lambda::http::HttpLayer, settings::OnHandlerError};
+use lambda_idempotency::{Replay, lambda::http::HttpLayer, settings::Recording};
 
 use super::*;
 
@@ -32,7 +32,7 @@ async fn hooks_add_headers_to_replays_only() {
 #[tokio::test]
 async fn hooks_see_recorded_failures() {
     let builder = Idempotency::builder(empty_store()).function("payments");
-    let idempotency = builder.on_handler_error(OnHandlerError::Record).build().unwrap();
+    let idempotency = builder.on_handler_error(Recording::Record).build().unwrap();
     let service = told(idempotency.http()).layer(service_fn(|_: Request| async {
         Err::<Response<Body>, _>(std::io::Error::other("c4n4ry-down"))
     }));

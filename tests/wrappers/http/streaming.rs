@@ -9,7 +9,10 @@ use std::{
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use lambda_http::{http::response::Builder, lambda_runtime::tower::util::BoxCloneService};
-use lambda_idempotency::lambda::http::{HttpLayer, Recording, ResponseBody};
+use lambda_idempotency::{
+    lambda::http::{HttpLayer, ResponseBody},
+    settings::Recording,
+};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::*;

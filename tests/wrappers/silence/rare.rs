@@ -3,11 +3,11 @@
 use std::{convert::Infallible, future::pending, time::Duration};
 
 use lambda_idempotency::{
-    Begun, Builder, Claim, Fingerprint, Idempotency, Key, Store, StoredKey,
-    settings::{Execution, OnStoreFailure},
+    Begun, Builder, Claim, Fingerprint, Idempotency, Key, StoredKey,
+    settings::Execution,
     store::{
-        BoxFuture, Outcome, Record, State, StoreError, StoreErrorKind, StoredResponse, Write, WriteOutcome,
-        memory::MemoryStore,
+        BoxFuture, Outcome, Record, State, Store, StoreError, StoreErrorKind, StoredResponse, Write,
+        WriteOutcome, memory::MemoryStore,
     },
 };
 
@@ -136,10 +136,7 @@ impl Store for Forgetful {
 async fn unstored_outcomes_leak_no_secret() {
     for kind in [StoreErrorKind::Unavailable, StoreErrorKind::Rejected] {
         let builder = Idempotency::builder(Forgetful(MemoryStore::new(), kind));
-        let engine = builder
-            .function("rare")
-            .settle_within(Duration::ZERO)
-            .on_store_failure(OnStoreFailure::RunUnprotected);
+        let engine = builder.function("rare").settle_within(Duration::ZERO).fail_open(true);
         let engine = engine.build().unwrap();
         let (key, payload) = (Key::new(secret("rare-key")).unwrap(), secret("rare-payload"));
         let handler = || async { Ok::<_, Infallible>(secret("rare-response")) };

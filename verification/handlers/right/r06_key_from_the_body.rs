@@ -10,7 +10,7 @@ async fn buy(request: Request, world: Arc<dyn World>) -> Result<Response<Body>, 
 }
 
 pub fn http(idempotency: Idempotency, world: Arc<dyn World>) -> Result<HttpFunction, Error> {
-    let layer = idempotency.http().required(true).key(KeyFields::new(["/id"])?);
+    let layer = idempotency.http().required(true).key_fields(KeyFields::new(["/id"])?);
     let layer = layer.fingerprint_fields(["/id", "/account", "/cents"])?;
     let handler = service_fn(move |request: Request| buy(request, world.clone()));
     Ok(BoxCloneService::new(ServiceBuilder::new().layer(layer).service(handler)))

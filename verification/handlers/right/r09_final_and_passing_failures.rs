@@ -20,7 +20,7 @@ pub fn sqs(idempotency: Idempotency, world: Arc<dyn World>) -> Result<SqsFunctio
     Ok(idempotency
         .sqs(|message| Key::from_json(message, "/id"), handler)
         .operation("pay")?
-        .on_permanent_failure(OnPermanentFailure::Acknowledge))
+        .acknowledge_permanent_failures(true))
 }
 
 pub const SAMPLE: &str = sqs_event!(

@@ -15,7 +15,7 @@ async fn pay(order: Paid, world: Arc<dyn World>) -> Result<String, Error> {
 }
 
 pub fn event(idempotency: Idempotency, world: Arc<dyn World>) -> Result<EventFunction, Error> {
-    let layer = idempotency.events_by::<Paid, _>(KeyFields::new([""])?).operation("pay")?;
+    let layer = idempotency.events_by::<Paid>(KeyFields::new([""])?).operation("pay")?;
     let handler = service_fn(move |event: LambdaEvent<Paid>| pay(event.payload, world.clone()));
     Ok(on_event(ServiceBuilder::new().layer(layer).service(handler)))
 }

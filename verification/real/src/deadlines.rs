@@ -20,7 +20,7 @@ mod report;
 
 use std::{sync::Arc, time::Duration};
 
-use lambda_idempotency::Store;
+use lambda_idempotency::store::Store;
 use lambda_idempotency_rehearsal::{
     clock,
     problem::{Problem, Result},

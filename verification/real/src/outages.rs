@@ -17,7 +17,7 @@ mod trouble;
 use std::{sync::Arc, time::Duration};
 
 use lambda_idempotency::{
-    Store,
+    store::Store,
     time::{Clock as _, SystemClock, Timestamp},
 };
 use lambda_idempotency_rehearsal::{

@@ -4,9 +4,9 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use aws_sdk_dynamodb::{Client, config::retry::RetryPartition, types::AttributeValue};
 use lambda_idempotency::{
-    Store, StoredKey,
+    StoredKey,
     store::{
-        BoxFuture,
+        BoxFuture, Store,
         dynamodb::{DynamoDbStore, DynamoDbStoreBuilder},
         postgres::{PostgresStore, PostgresStoreBuilder},
         redis::{RedisStore, RedisStoreBuilder},

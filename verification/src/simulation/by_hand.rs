@@ -1,8 +1,8 @@
 //! Deliveries that use the low-level `Claim`, and an operator.
 
 use lambda_idempotency::{
-    Begun, Fingerprint, Key, Operation, Replay, Resolution, Resolved, RunError, Settled, Store as _,
-    store::Status,
+    Begun, Fingerprint, Key, Operation, Replay, Resolution, Resolved, RunError, Settled,
+    store::{Status, Store as _},
 };
 
 use super::{

@@ -15,7 +15,7 @@ use std::{
 
 use lambda_idempotency::{
     ErrorKind, Idempotency, Invocation, Key, RunError, Scope, Staging, StoredKey, current,
-    settings::{Execution, OnHandlerError, OnInProgress, OnStoreFailure, Settings},
+    settings::{Execution, Recording, Settings},
     staging,
     store::Owner,
     time::Clock as _,
@@ -152,13 +152,13 @@ fn settings(config: &Config) -> Settings {
         settings.execution = Execution::AtMostOnce;
     }
     if choices.records {
-        settings.on_handler_error = OnHandlerError::Record;
+        settings.on_handler_error = Recording::Record;
     }
     if choices.waits {
-        settings.on_in_progress = OnInProgress::Wait(PATIENCE);
+        settings.wait_in_progress = PATIENCE;
     }
     if config.may_run_unprotected() {
-        settings.on_store_failure = OnStoreFailure::RunUnprotected;
+        settings.fail_open = true;
     }
     if choices.caches {
         settings.local_cache = CACHE;

@@ -6,9 +6,9 @@ use std::{
 };
 
 use lambda_idempotency::{
-    Store, StoredKey,
+    StoredKey,
     store::{
-        BoxFuture, Outcome, Owner, Place, Record, ResponseChunks, Settlement, State, StoreError,
+        BoxFuture, Outcome, Owner, Place, Record, ResponseChunks, Settlement, State, Store, StoreError,
         StoreErrorKind, StoredResponse, Transactions, Write, WriteOutcome,
     },
     time::Timestamp,

@@ -7,7 +7,7 @@ use std::fmt::{self, Write as _};
 
 use lambda_idempotency::{
     ErrorKind, RunError,
-    settings::{Execution, OnHandlerError, OnInProgress, OnStoreFailure},
+    settings::{Execution, Recording},
     store::{Settlement, Write},
 };
 
@@ -36,12 +36,12 @@ items! {
     "settings, schedules with each" {
         AtLeastOnce "`Execution::AtLeastOnce`"
         AtMostOnce "`Execution::AtMostOnce`"
-        ReleasesErrors "`OnHandlerError::Release`"
-        RecordsErrors "`OnHandlerError::Record`"
-        RefusesInProgress "`OnInProgress::Refuse`"
-        Waits "`OnInProgress::Wait`"
-        RefusesUnprotected "`OnStoreFailure::Refuse`"
-        MayRunUnprotected "`OnStoreFailure::RunUnprotected`"
+        ReleasesErrors "`on_handler_error` releases"
+        RecordsErrors "`on_handler_error` records"
+        RefusesInProgress "no `wait_in_progress`"
+        Waits "a `wait_in_progress`"
+        RefusesUnprotected "no `fail_open`"
+        MayRunUnprotected "`fail_open`"
         NoCache "no `local_cache`"
         Caches "a `local_cache`"
         RetentionShortest "`retention` 90 s"
@@ -140,20 +140,12 @@ impl Reached {
             Execution::AtLeastOnce => Item::AtLeastOnce,
             Execution::AtMostOnce => Item::AtMostOnce,
         });
-        self.count(match if records { OnHandlerError::Record } else { OnHandlerError::Release } {
-            OnHandlerError::Release => Item::ReleasesErrors,
-            OnHandlerError::Record => Item::RecordsErrors,
+        self.count(match if records { Recording::Record } else { Recording::Release } {
+            Recording::Release => Item::ReleasesErrors,
+            Recording::Record => Item::RecordsErrors,
         });
-        self.count(
-            match if waits { OnInProgress::Wait(super::deliveries::PATIENCE) } else { OnInProgress::Refuse } {
-                OnInProgress::Refuse => Item::RefusesInProgress,
-                OnInProgress::Wait(_) => Item::Waits,
-            },
-        );
-        self.count(match if unprotected { OnStoreFailure::RunUnprotected } else { OnStoreFailure::Refuse } {
-            OnStoreFailure::Refuse => Item::RefusesUnprotected,
-            OnStoreFailure::RunUnprotected => Item::MayRunUnprotected,
-        });
+        self.count(if waits { Item::Waits } else { Item::RefusesInProgress });
+        self.count(if unprotected { Item::MayRunUnprotected } else { Item::RefusesUnprotected });
         self.count(if caches { Item::Caches } else { Item::NoCache });
         self.count(match retention {
             ..300 => Item::RetentionShortest,

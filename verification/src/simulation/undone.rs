@@ -1,10 +1,10 @@
 //! Removes the library's precautions one by one: a campaign or the simulation must fail without each.
 
 use lambda_idempotency::{
-    Store, StoredKey,
+    StoredKey,
     store::{
-        BoxFuture, Record, ResponseChunks, Settlement, StoreError, StoreErrorKind, Transactions, Write,
-        WriteOutcome,
+        BoxFuture, Record, ResponseChunks, Settlement, Store, StoreError, StoreErrorKind, Transactions,
+        Write, WriteOutcome,
     },
 };
 

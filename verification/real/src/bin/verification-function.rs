@@ -17,9 +17,9 @@ use std::{
 
 use aws_sdk_dynamodb::Client;
 use lambda_idempotency::{
-    Idempotency, Key, Store, current, staging,
+    Idempotency, Key, current, staging,
     store::{
-        NamedStore,
+        NamedStore, Store,
         dynamodb::{DynamoDbStore, Transaction},
         postgres::{PostgresStore, tokio_postgres},
     },

@@ -2,9 +2,9 @@
 
 use aws_sdk_dynamodb::Client;
 use lambda_idempotency::{
-    Store, StoredKey,
+    StoredKey,
     store::{
-        NamedStore, State,
+        NamedStore, State, Store,
         postgres::{
             PostgresStore,
             tokio_postgres::{self, NoTls},

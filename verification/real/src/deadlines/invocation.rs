@@ -16,8 +16,8 @@ use lambda_http::{
     tower::{Layer as _, Service as _},
 };
 use lambda_idempotency::{
-    Fingerprint, Idempotency, Key, Store, StoredKey,
-    store::{Generation, Lock, Owner, Settlement, Status, Write, WriteOutcome},
+    Fingerprint, Idempotency, Key, StoredKey,
+    store::{Generation, Lock, Owner, Settlement, Status, Store, Write, WriteOutcome},
     time::{Clock as _, SystemClock},
 };
 use lambda_idempotency_rehearsal::{

@@ -8,7 +8,8 @@ use std::{
 };
 
 use lambda_idempotency::{
-    Idempotency, Invocation, Key, RunError, Store, StoredKey,
+    Idempotency, Invocation, Key, RunError, StoredKey,
+    store::Store,
     time::{Clock as _, Timestamp},
 };
 use lambda_idempotency_rehearsal::{

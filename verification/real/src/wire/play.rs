@@ -6,9 +6,9 @@ use std::{
 };
 
 use lambda_idempotency::{
-    ErrorKind, Fingerprint, Idempotency, Invocation, Key, RunError, Store, StoredKey, current,
-    settings::{Execution, OnHandlerError},
-    store::Owner,
+    ErrorKind, Fingerprint, Idempotency, Invocation, Key, RunError, StoredKey, current,
+    settings::{Execution, Recording},
+    store::{Owner, Store},
     time::{Clock, SystemClock},
 };
 use lambda_idempotency_rehearsal::{
@@ -273,7 +273,7 @@ impl<'r> Run<'r> {
             .owner_source(draw)
             .settle_within(SETTLE_WITHIN)
             .execution(if *at_most_once { Execution::AtMostOnce } else { Execution::AtLeastOnce })
-            .on_handler_error(if *records_errors { OnHandlerError::Record } else { OnHandlerError::Release })
+            .on_handler_error(if *records_errors { Recording::Record } else { Recording::Release })
             .build()
             .context("couldn't build the engine")
     }

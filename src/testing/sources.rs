@@ -1,0 +1,281 @@
+//! Builds sample events, as each source sends them.
+
+use serde_json::{Map, Value, json};
+
+use super::event::Event;
+
+/// The front end of an HTTP function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FrontEnd {
+    /// An HTTP API of API Gateway.
+    HttpApi,
+    /// A REST API of API Gateway.
+    RestApi,
+    /// A function URL.
+    FunctionUrl,
+    /// An application load balancer.
+    LoadBalancer,
+}
+
+/// Builds the event of an HTTP request; see [`Event::request`].
+#[derive(Clone, Debug)]
+#[must_use = "it's complete with `event`"]
+pub struct HttpRequest {
+    front_end: FrontEnd,
+    method: String,
+    path: String,
+    headers: Map<String, Value>,
+    caller: Option<(String, String)>,
+    body: String,
+}
+
+impl HttpRequest {
+    /// Sets the `Idempotency-Key` header.
+    pub fn key(self, key: &str) -> Self {
+        self.header("idempotency-key", key)
+    }
+
+    /// Sets a header.
+    pub fn header(mut self, name: &str, value: &str) -> Self {
+        self.headers.insert(name.to_lowercase(), value.into());
+        self
+    }
+
+    /// Sets the caller that the front end's authorizer verified: the issuer and the subject of a token, or the
+    /// account and the caller's id of a signed request behind a function URL. A load balancer verifies nobody.
+    pub fn caller(mut self, issuer: &str, subject: &str) -> Self {
+        self.caller = Some((issuer.to_owned(), subject.to_owned()));
+        self
+    }
+
+    /// Sets the body, as JSON.
+    pub fn json(mut self, body: &Value) -> Self {
+        self.body = body.to_string();
+        self.header("content-type", "application/json")
+    }
+
+    /// Sets the body.
+    pub fn body(mut self, body: impl Into<String>) -> Self {
+        self.body = body.into();
+        self
+    }
+
+    /// The event.
+    pub fn event(self) -> Event {
+        let Self { front_end, method, path, mut headers, caller, body } = self;
+        headers.insert("host".to_owned(), "api.example.com".into());
+        headers.insert("x-amzn-trace-id".to_owned(), "Root=1-6b000fc0-3c5d1f2e7a9b4c6d8e0f1a2b".into());
+        headers.insert("x-forwarded-proto".to_owned(), "https".into());
+        let has_jwt = matches!(front_end, FrontEnd::HttpApi | FrontEnd::RestApi);
+        let authorizer = match caller {
+            Some((issuer, subject)) if front_end == FrontEnd::HttpApi => {
+                json!({ "jwt": { "claims": { "iss": issuer, "sub": subject }, "scopes": null } })
+            }
+            Some((issuer, subject)) if has_jwt => json!({ "claims": { "iss": issuer, "sub": subject } }),
+            Some((account, id)) => json!({ "iam": { "accountId": account, "callerId": id, "userId": id } }),
+            None => Value::Null,
+        };
+        let mut event = match front_end {
+            FrontEnd::HttpApi | FrontEnd::FunctionUrl => json!({
+                "version": "2.0",
+                "routeKey": "$default",
+                "rawPath": path,
+                "rawQueryString": "",
+                "headers": headers,
+                "requestContext": {
+                    "accountId": "123456789012", "apiId": "a1b2c3d4e5", "domainName": "api.example.com",
+                    "domainPrefix": "api", "requestId": "first", "routeKey": "$default", "stage": "$default",
+                    "time": "20/Nov/2026:09:15:44 +0000", "timeEpoch": 1_795_166_144_000_u64,
+                    "http": {
+                        "method": method, "path": path, "protocol": "HTTP/1.1", "sourceIp": "203.0.113.24",
+                        "userAgent": "shop/2.4"
+                    }
+                },
+                "body": body,
+                "isBase64Encoded": false
+            }),
+            FrontEnd::RestApi => json!({
+                "resource": path, "path": path, "httpMethod": method, "headers": headers,
+                "multiValueHeaders": many(&headers),
+                "queryStringParameters": null, "multiValueQueryStringParameters": null, "pathParameters": null,
+                "stageVariables": null,
+                "requestContext": {
+                    "accountId": "123456789012", "apiId": "a1b2c3d4e5", "domainName": "api.example.com",
+                    "resourceId": "r1", "resourcePath": path, "httpMethod": method, "path": path,
+                    "protocol": "HTTP/1.1", "stage": "prod", "requestId": "first", "extendedRequestId": "first=",
+                    "requestTime": "20/Nov/2026:09:15:44 +0000", "requestTimeEpoch": 1_795_166_144_000_u64,
+                    "identity": { "sourceIp": "203.0.113.24", "userAgent": "shop/2.4" }
+                },
+                "body": body,
+                "isBase64Encoded": false
+            }),
+            FrontEnd::LoadBalancer => json!({
+                "requestContext": { "elb": {
+                    "targetGroupArn": "arn:aws:elasticloadbalancing:eu-central-1:123456789012:targetgroup/shop/1"
+                } },
+                "httpMethod": method, "path": path, "queryStringParameters": {}, "headers": headers,
+                "body": body, "isBase64Encoded": false
+            }),
+        };
+        if front_end != FrontEnd::LoadBalancer && !authorizer.is_null() {
+            event["requestContext"]["authorizer"] = authorizer;
+        }
+        Event::of(&event)
+    }
+}
+
+fn many(headers: &Map<String, Value>) -> Value {
+    headers.iter().map(|(name, value)| (name.clone(), json!([value]))).collect::<Map<_, _>>().into()
+}
+
+impl Event {
+    /// Begins the event of an HTTP request behind this front end.
+    ///
+    /// ```
+    /// use lambda_idempotency::testing::{Event, FrontEnd};
+    ///
+    /// let event = Event::request(FrontEnd::HttpApi, "POST", "/payments")
+    ///     .key("8e03978e")
+    ///     .caller("https://login.example.com", "anna")
+    ///     .json(&serde_json::json!({ "cents": 1250 }))
+    ///     .event();
+    /// ```
+    pub fn request(front_end: FrontEnd, method: &str, path: &str) -> HttpRequest {
+        let (method, path) = (method.to_owned(), path.to_owned());
+        HttpRequest { front_end, method, path, headers: Map::new(), caller: None, body: String::new() }
+    }
+
+    /// The event of messages of a standard SQS queue, with these bodies.
+    pub fn sqs<B: Into<String>>(queue: &str, bodies: impl IntoIterator<Item = B>) -> Self {
+        Self::of_messages(queue, None, bodies)
+    }
+
+    /// The event of messages of one group of a FIFO queue, with these bodies.
+    pub fn fifo<B: Into<String>>(queue: &str, group: &str, bodies: impl IntoIterator<Item = B>) -> Self {
+        Self::of_messages(queue, Some(group), bodies)
+    }
+
+    fn of_messages<B: Into<String>>(
+        queue: &str,
+        group: Option<&str>,
+        bodies: impl IntoIterator<Item = B>,
+    ) -> Self {
+        let record = |(nth, body): (usize, String)| {
+            let mut attributes = json!({
+                "ApproximateReceiveCount": "1",
+                "AWSTraceHeader": "Root=1-6b00107a-a3b4c5d6e7f8091a2b3c4d5e",
+                "SentTimestamp": "1795166330000",
+                "SenderId": "AROAEXAMPLE:shop",
+                "ApproximateFirstReceiveTimestamp": "1795166330012"
+            });
+            if let Some(group) = group {
+                attributes["MessageGroupId"] = group.into();
+                attributes["MessageDeduplicationId"] = format!("dedup-{nth}").into();
+                attributes["SequenceNumber"] = format!("188849602341290{nth:05}").into();
+            }
+            json!({
+                "messageId": format!("message-{nth}"), "receiptHandle": format!("handle-{nth}"), "body": body,
+                "attributes": attributes, "messageAttributes": {}, "md5OfBody": "20ddd33d35d4610f09ad17681532f3ae",
+                "eventSource": "aws:sqs", "awsRegion": "eu-central-1",
+                "eventSourceARN": format!("arn:aws:sqs:eu-central-1:123456789012:{queue}")
+            })
+        };
+        Self::of_records(bodies.into_iter().map(Into::into).enumerate().map(record).collect())
+    }
+
+    /// The event of records of a Kinesis stream: the partition key and the data of each.
+    #[cfg(feature = "events")]
+    pub fn kinesis<'a>(stream: &str, records: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
+        use base64::{Engine as _, engine::general_purpose::STANDARD};
+        let record = |(nth, (partition, data)): (usize, (&str, &str))| {
+            let number = format!("4966{nth:052}");
+            json!({
+                "kinesis": {
+                    "kinesisSchemaVersion": "1.0", "partitionKey": partition, "sequenceNumber": number,
+                    "data": STANDARD.encode(data), "approximateArrivalTimestamp": 1_795_166_330.012
+                },
+                "eventSource": "aws:kinesis", "eventVersion": "1.0", "eventName": "aws:kinesis:record",
+                "eventID": format!("shardId-000000000000:{number}"), "awsRegion": "eu-central-1",
+                "invokeIdentityArn": "arn:aws:iam::123456789012:role/shop",
+                "eventSourceARN": format!("arn:aws:kinesis:eu-central-1:123456789012:stream/{stream}")
+            })
+        };
+        Self::of_records(records.into_iter().enumerate().map(record).collect())
+    }
+
+    /// The event of new items in a table's stream, each in DynamoDB's JSON, with the names of its key attributes.
+    pub fn dynamodb_stream(table: &str, keys: &[&str], items: impl IntoIterator<Item = Value>) -> Self {
+        let record = |(nth, item): (usize, Value)| {
+            let of_key = keys.iter().filter_map(|name| Some(((*name).to_owned(), item.get(*name)?.clone())));
+            let of_key: Map<String, Value> = of_key.collect();
+            json!({
+                "eventID": format!("event-{nth}"), "eventName": "INSERT", "eventVersion": "1.1",
+                "eventSource": "aws:dynamodb", "awsRegion": "eu-central-1",
+                "dynamodb": {
+                    "Keys": of_key, "NewImage": item, "SequenceNumber": format!("4421584500000000017450{nth:04}"),
+                    "SizeBytes": 100, "StreamViewType": "NEW_AND_OLD_IMAGES",
+                    "ApproximateCreationDateTime": 1_795_166_330
+                },
+                "eventSourceARN":
+                    format!("arn:aws:dynamodb:eu-central-1:123456789012:table/{table}/stream/2026-11-01T08:00:00.000")
+            })
+        };
+        Self::of_records(items.into_iter().enumerate().map(record).collect())
+    }
+
+    /// The event of an EventBridge bus.
+    pub fn event_bridge(source: &str, detail_type: &str, detail: &Value) -> Self {
+        Self::of(&json!({
+            "version": "0", "id": "7bf73129-1428-4cd3-a780-95db273d1602", "detail-type": detail_type,
+            "source": source, "account": "123456789012", "time": "2026-11-20T09:15:44Z",
+            "region": "eu-central-1", "resources": [], "detail": detail
+        }))
+    }
+
+    /// The event of an EventBridge schedule, at this time, such as `2026-11-20T09:00:00Z`.
+    pub fn schedule(name: &str, time: &str) -> Self {
+        Self::of(&json!({
+            "version": "0", "id": "53dc4d37-cffa-4f76-80c9-8b7d4a4d2eaa", "detail-type": "Scheduled Event",
+            "source": "aws.scheduler", "account": "123456789012", "time": time, "region": "eu-central-1",
+            "resources": [format!("arn:aws:scheduler:eu-central-1:123456789012:schedule/default/{name}")],
+            "detail": "{}"
+        }))
+    }
+
+    /// The event of an SNS message.
+    pub fn sns(topic: &str, message: &str) -> Self {
+        let arn = format!("arn:aws:sns:eu-central-1:123456789012:{topic}");
+        Self::of_records(vec![json!({
+            "EventSource": "aws:sns", "EventVersion": "1.0", "EventSubscriptionArn": format!("{arn}:2bcfbf39"),
+            "Sns": {
+                "Type": "Notification", "MessageId": "95df01b4-ee98-5cb9-9903-4c221d41eb5e", "TopicArn": arn,
+                "Subject": null, "Message": message, "Timestamp": "2026-11-20T09:15:44.120Z",
+                "SignatureVersion": "1", "Signature": "EXAMPLE", "SigningCertUrl": "EXAMPLE",
+                "UnsubscribeUrl": "EXAMPLE", "MessageAttributes": {}
+            }
+        })])
+    }
+
+    /// The event of an object that was put into an S3 bucket.
+    pub fn s3(bucket: &str, key: &str) -> Self {
+        Self::of_records(vec![json!({
+            "eventVersion": "2.1", "eventSource": "aws:s3", "awsRegion": "eu-central-1",
+            "eventTime": "2026-11-20T09:15:44.120Z", "eventName": "ObjectCreated:Put",
+            "userIdentity": { "principalId": "EXAMPLE" }, "requestParameters": { "sourceIPAddress": "203.0.113.24" },
+            "responseElements": { "x-amz-request-id": "EXAMPLE123456789", "x-amz-id-2": "EXAMPLE" },
+            "s3": {
+                "s3SchemaVersion": "1.0", "configurationId": "shop",
+                "bucket": {
+                    "name": bucket, "ownerIdentity": { "principalId": "EXAMPLE" },
+                    "arn": format!("arn:aws:s3:::{bucket}")
+                },
+                "object": { "key": key, "size": 1024, "eTag": "0123456789abcdef", "sequencer": "0A1B2C3D4E5F678901" }
+            }
+        })])
+    }
+
+    fn of_records(records: Vec<Value>) -> Self {
+        Self::of(&json!({ "Records": records }))
+    }
+}

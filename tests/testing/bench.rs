@@ -1,0 +1,139 @@
+//! The bench: what ran, what was answered, and the states of a record.
+
+use std::time::Duration;
+
+use lambda_idempotency::{
+    ErrorKind, staging,
+    store::memory::{Declined, Transaction},
+    testing::{Bench, Call, Event, Function, Given, Point},
+};
+use serde_json::Value;
+
+use super::{DEARER, Error, ORDER, OTHER, safe};
+
+#[test]
+fn deliveries_say_what_they_did() {
+    let bench = Bench::new();
+    let mut function = safe(&bench);
+    let first = bench.deliver(&mut function, &Event::json(ORDER));
+    first.assert_ran();
+    assert_eq!((first.requests(), first.effects().len(), first.keys().len()), (2, 1, 1));
+    assert_eq!(first.points().first(), Some(&Point::Entered));
+    assert_eq!(first.points().last(), Some(&Point::Answered));
+    let again = bench.deliver(&mut function, &Event::json(ORDER).retried(1));
+    again.assert_replayed();
+    assert_eq!((again.requests(), again.effects().len()), (1, 0));
+    assert_eq!(again.answer().unwrap().body(), first.answer().unwrap().body());
+    bench.deliver(&mut function, &Event::json(DEARER)).assert_refused(ErrorKind::Mismatch);
+    bench.deliver(&mut function, &Event::json(OTHER)).assert_ran();
+    bench.ledger().assert_count("charge", 2);
+}
+
+#[test]
+#[should_panic(expected = "delivery 1 should be answered from the record, but the handler ran")]
+fn failed_assertion_tells_the_story() {
+    let bench = Bench::new();
+    let mut function = safe(&bench);
+    bench.deliver(&mut function, &Event::json(ORDER)).assert_replayed();
+}
+
+#[test]
+#[should_panic(expected = "`charge` happened once, expected twice. The ledger:\n  delivery 1: charge (1250)")]
+fn wrong_count_lists_the_ledger() {
+    let bench = Bench::new();
+    let mut function = safe(&bench);
+    bench.deliver(&mut function, &Event::json(ORDER)).assert_ran();
+    bench.ledger().assert_count("charge", 2);
+}
+
+#[tokio::test]
+async fn bench_works_in_an_asynchronous_test() {
+    deliveries_say_what_they_did();
+    tokio::time::sleep(Duration::from_millis(1)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn bench_works_under_a_paused_clock() {
+    deliveries_say_what_they_did();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+}
+
+#[test]
+fn deliveries_meet_the_given_state() {
+    let meets = |given: Given| {
+        let bench = Bench::new();
+        let mut function = safe(&bench);
+        bench.given(given);
+        bench.deliver(&mut function, &Event::json(ORDER))
+    };
+    meets(Given::InProgress(Duration::from_secs(20))).assert_refused(ErrorKind::InProgress);
+    meets(Given::Stale).assert_ran();
+    let completed = meets(Given::Completed(r#""receipt 1""#.into()));
+    assert_eq!(completed.assert_replayed().answer().unwrap().body(), r#""receipt 1""#);
+    let failed = meets(Given::Failed(r#"{"error_type":"Declined","error_message":"no money"}"#.into()));
+    assert!(!failed.has_run() && failed.answer().unwrap().error().unwrap().1.contains("no money"));
+    meets(Given::Expired).assert_ran();
+    meets(Given::Corrupt).assert_refused(ErrorKind::Corrupt);
+    meets(Given::OfAFutureVersion).assert_refused(ErrorKind::Corrupt);
+}
+
+#[test]
+fn given_lease_ends_in_time() {
+    let bench = Bench::new();
+    let mut function = safe(&bench);
+    bench.given(Given::InProgress(Duration::from_secs(20)));
+    bench.deliver(&mut function, &Event::json(ORDER)).assert_refused(ErrorKind::InProgress);
+    bench.advance(Duration::from_secs(23));
+    bench.deliver(&mut function, &Event::json(ORDER)).assert_ran();
+}
+
+/// Stages a payment, which is made once.
+fn staged(bench: &Bench) -> Function {
+    let idempotency = bench.idempotency();
+    Function::new(move |order: Value| {
+        let idempotency = idempotency.clone();
+        async move {
+            let id = order["id"].as_str().unwrap_or_default().to_owned();
+            let pay = || async {
+                let staging = staging().ok_or("not protected")?;
+                let payment = Transaction::new().put("payments", &id, "paid").absent("payments", &id);
+                staging.add(payment)?;
+                staging.on_declined(|declined: &Declined| -> Result<String, Error> {
+                    Ok(format!("{} was there", declined.items()[0].1))
+                });
+                Ok::<_, Error>("paid".to_owned())
+            };
+            let key = lambda_idempotency::Key::new(&id)?;
+            Ok::<String, Error>(idempotency.operation("pay")?.run(key, &order, pay).await?)
+        }
+    })
+}
+
+#[test]
+fn staged_writes_are_committed_with_the_outcome() {
+    let bench = Bench::new();
+    let mut function = staged(&bench);
+    bench.die_at(Point::Before(Call::Complete));
+    bench.deliver(&mut function, &Event::json(ORDER)).assert_died();
+    assert_eq!(bench.records().item("payments", "order-17"), None);
+    let after = bench.process();
+    let mut function = staged(&after);
+    after.advance_past_leases();
+    after.lose_answer(Call::Complete);
+    after.deliver(&mut function, &Event::json(ORDER)).assert_ran();
+    assert_eq!(bench.records().item("payments", "order-17").as_deref(), Some("paid"));
+    bench.ledger().assert_count("put payments", 1);
+}
+
+#[test]
+fn failed_condition_declines_the_staged_writes() {
+    let bench = Bench::new();
+    let mut function = staged(&bench);
+    bench.deliver(&mut function, &Event::json(ORDER)).assert_ran();
+    for key in bench.keys() {
+        bench.records().set(&key, None);
+    }
+    let again = bench.deliver(&mut function, &Event::json(ORDER));
+    assert_eq!(again.answer().unwrap().body(), r#""order-17 was there""#);
+    bench.ledger().assert_count("put payments", 1);
+}

@@ -1,0 +1,63 @@
+//! The testing kit: the bench, its faults, the ledger, `survive` and `key_of`.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by a panic")]
+
+mod bench;
+mod faults;
+mod sources;
+mod survival;
+
+use lambda_idempotency::{
+    Idempotency, Key, current,
+    testing::{Bench, Function, Ledger},
+};
+use serde_json::Value;
+
+type Error = Box<dyn std::error::Error + Send + Sync>;
+
+/// A gateway call under the operation's derived key.
+async fn charge_with_key(ledger: &Ledger, order: &Value) -> Result<String, Error> {
+    let key = current().ok_or("not protected")?.derive_key("charge");
+    Ok(ledger.call("charge", Some(&key), &order["cents"]).await?)
+}
+
+/// A gateway call without a key.
+async fn charge_without_key(ledger: &Ledger, order: &Value) -> Result<String, Error> {
+    Ok(ledger.call("charge", None, &order["cents"]).await?)
+}
+
+/// Runs the operation of an order's id.
+async fn pay(
+    idempotency: &Idempotency,
+    ledger: &Ledger,
+    order: &Value,
+    has_key: bool,
+) -> Result<String, Error> {
+    let key = Key::new(order["id"].as_str().unwrap_or_default())?;
+    let charge = || async {
+        if has_key { charge_with_key(ledger, order).await } else { charge_without_key(ledger, order).await }
+    };
+    Ok(idempotency.operation("pay")?.run(key, order, charge).await?)
+}
+
+fn function(bench: &Bench, has_key: bool) -> Function {
+    let (idempotency, ledger) = (bench.idempotency(), bench.ledger());
+    Function::new(move |order: Value| {
+        let (idempotency, ledger) = (idempotency.clone(), ledger.clone());
+        async move { pay(&idempotency, &ledger, &order, has_key).await }
+    })
+}
+
+/// A payment whose gateway gets a derived key.
+fn safe(bench: &Bench) -> Function {
+    function(bench, true)
+}
+
+/// A payment whose gateway gets no key.
+fn unsafe_one(bench: &Bench) -> Function {
+    function(bench, false)
+}
+
+const ORDER: &str = r#"{"id":"order-17","cents":1250}"#;
+const OTHER: &str = r#"{"id":"order-18","cents":990}"#;
+const DEARER: &str = r#"{"id":"order-17","cents":1300}"#;

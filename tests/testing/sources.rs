@@ -1,0 +1,159 @@
+//! The events of every source, through the wrapper that they're for.
+
+use std::time::Duration;
+
+use lambda_http::{Body, Request, Response, service_fn, tower::ServiceBuilder};
+use lambda_idempotency::{
+    ErrorKind, Failure, Idempotency, Key, current,
+    lambda::{batch::SqsMessage, keys},
+    testing::{Bench, Event, FrontEnd, Function, Ledger, Survival, survive},
+};
+use lambda_runtime::LambdaEvent;
+use serde_json::{Value, json, value::RawValue};
+
+use super::Error;
+
+async fn effect(ledger: Ledger, detail: String) -> Result<String, Error> {
+    let key = current().ok_or("not protected")?.derive_key("effect");
+    Ok(ledger.call("effect", Some(&key), detail).await?)
+}
+
+fn http(bench: &Bench) -> Function {
+    let ledger = bench.ledger();
+    let handler = service_fn(move |request: Request| {
+        let ledger = ledger.clone();
+        async move {
+            let body = String::from_utf8_lossy(request.body().as_ref()).into_owned();
+            let receipt = effect(ledger, body).await?;
+            Ok::<_, Error>(Response::builder().status(201).body(Body::Text(receipt))?)
+        }
+    });
+    Function::http(ServiceBuilder::new().layer(bench.idempotency().http().required(true)).service(handler))
+}
+
+const FRONT_ENDS: [FrontEnd; 4] =
+    [FrontEnd::HttpApi, FrontEnd::RestApi, FrontEnd::FunctionUrl, FrontEnd::LoadBalancer];
+
+#[test]
+fn requests_of_every_front_end_are_replayed() {
+    for front_end in FRONT_ENDS {
+        let bench = Bench::new();
+        let mut function = http(&bench);
+        let request = |caller: &str, cents: u64| {
+            let request = Event::request(front_end, "POST", "/payments").key("8e03978e");
+            let request = request.caller("https://login.example.com", caller);
+            request.json(&json!({ "cents": cents })).event()
+        };
+        let first = bench.deliver(&mut function, &request("anna", 1250));
+        assert_eq!(first.assert_ran().answer().unwrap().status(), Some(201), "{front_end:?}");
+        bench.deliver(&mut function, &request("anna", 1250).retried(1)).assert_replayed();
+        bench.deliver(&mut function, &request("anna", 1300)).assert_refused(ErrorKind::Mismatch);
+        // A load balancer verifies no caller.
+        if front_end != FrontEnd::LoadBalancer {
+            bench.deliver(&mut function, &request("otto", 1250)).assert_ran();
+        }
+        let without = Event::request(front_end, "POST", "/payments").event();
+        bench.deliver(&mut function, &without).assert_refused(ErrorKind::MissingKey);
+    }
+}
+
+#[test]
+fn http_handler_survives() {
+    let request = |key| Event::request(FrontEnd::HttpApi, "POST", "/payments").key(key);
+    let event = request("8e03978e").json(&json!({ "cents": 1250 })).event();
+    let other = request("c1d2e3f4").json(&json!({ "cents": 990 })).event();
+    let conflicting = request("8e03978e").json(&json!({ "cents": 990 })).event();
+    let event = event.other(other.text()).conflicting(conflicting.text());
+    Survival::new().schedules(150).play(http, &event).assert_safe();
+}
+
+async fn ship(message: SqsMessage, ledger: Ledger) -> Result<String, Failure> {
+    effect(ledger, message.body().to_owned()).await.map_err(Failure::transient)
+}
+
+fn sqs(bench: &Bench) -> Function {
+    let ledger = bench.ledger();
+    let handler = move |message: SqsMessage| ship(message, ledger.clone());
+    Function::lambda::<_, Box<RawValue>>(
+        bench.idempotency().sqs(|message| Key::from_json(message, "/id"), handler),
+    )
+}
+
+#[test]
+fn queue_redelivers_only_failed_messages() {
+    let bodies = [r#"{"id":"order-17"}"#, r#"{"id":"order-18"}"#];
+    for event in [Event::sqs("orders", bodies), Event::fifo("orders.fifo", "customer-1", bodies)] {
+        let bench = Bench::new();
+        let mut function = sqs(&bench);
+        bench.fail_effect();
+        let first = bench.deliver(&mut function, &event);
+        assert!(!first.answer().unwrap().returned().is_empty());
+        bench.deliver(&mut function, &event.retried(1)).assert_ran();
+        bench.deliver(&mut function, &event.retried(2)).assert_replayed();
+        bench.ledger().assert_count("effect", 2);
+        survive(sqs, &event).assert_safe();
+    }
+}
+
+/// A function of typed events, by the key of its source.
+fn of_source(bench: &Bench, by: fn(&Idempotency, Ledger) -> Function) -> Function {
+    by(&bench.idempotency(), bench.ledger())
+}
+
+macro_rules! typed {
+    ($key:expr) => {
+        |idempotency, ledger| {
+            let handler = service_fn(move |event: LambdaEvent<Value>| {
+                let ledger = ledger.clone();
+                async move { effect(ledger, event.payload.to_string()).await }
+            });
+            let layer = idempotency.events_by::<Value>($key);
+            Function::lambda::<_, Box<RawValue>>(ServiceBuilder::new().layer(layer).service(handler))
+        }
+    };
+}
+
+#[test]
+fn events_of_every_source_have_their_keys() {
+    let sources: [(Event, fn(&Idempotency, Ledger) -> Function); 4] = [
+        (Event::event_bridge("shop", "OrderPlaced", &json!({ "id": 17 })), typed!(keys::event_bridge())),
+        (Event::schedule("sweep", "2026-11-20T09:00:00Z"), typed!(keys::scheduler())),
+        (Event::sns("orders", "order 17"), typed!(keys::sns())),
+        (Event::s3("uploads", "invoice.pdf"), typed!(keys::s3())),
+    ];
+    for (event, by) in sources {
+        let bench = Bench::new();
+        let mut function = of_source(&bench, by);
+        bench.deliver(&mut function, &event).assert_ran();
+        bench.deliver(&mut function, &event.retried(1)).assert_replayed();
+    }
+}
+
+#[test]
+fn streams_are_delivered_from_the_first_failure() {
+    let kinesis = |bench: &Bench| {
+        let ledger = bench.ledger();
+        let handler = move |record: lambda_idempotency::lambda::batch::KinesisRecord| {
+            let ledger = ledger.clone();
+            async move {
+                let detail = String::from_utf8_lossy(record.data()).into_owned();
+                effect(ledger, detail).await.map_err(Failure::transient)
+            }
+        };
+        let worker = bench.idempotency().kinesis(|record| record.sequence_key(), handler);
+        Function::lambda::<_, Box<RawValue>>(worker)
+    };
+    let event = Event::kinesis("orders", [("customer-1", "one"), ("customer-2", "two")]);
+    Survival::new().schedules(100).play(kinesis, &event).assert_safe();
+    let table = |bench: &Bench| {
+        let ledger = bench.ledger();
+        let handler = move |record: lambda_idempotency::lambda::batch::DynamoDbRecord| {
+            let ledger = ledger.clone();
+            async move { effect(ledger, format!("{:?}", record.event_key())).await.map_err(Failure::transient) }
+        };
+        let worker = bench.idempotency().dynamodb_stream(|record| record.event_key(), handler);
+        Function::lambda::<_, Box<RawValue>>(worker)
+    };
+    let event = Event::dynamodb_stream("orders", &["id"], [json!({ "id": { "S": "order-17" } })]);
+    Survival::new().schedules(50).timeout(Duration::from_secs(60)).play(table, &event).assert_safe();
+}

@@ -1,0 +1,125 @@
+//! `survive` and `key_of`: what they find, how they tell it, and how fast they are.
+
+use lambda_idempotency::{
+    Key,
+    testing::{Bench, Changes, Event, Function, Mistake, Survival, key_of, survive},
+};
+use serde_json::Value;
+
+use super::{DEARER, ORDER, OTHER, safe, unsafe_one};
+
+fn order() -> Event {
+    Event::json(ORDER).other(OTHER).conflicting(DEARER)
+}
+
+#[test]
+fn safe_handler_survives() {
+    let report = survive(safe, &order());
+    report.assert_safe();
+    assert!(report.schedules() > 500, "{}", report.schedules());
+    assert!(report.to_string().contains("every operation happened once"));
+}
+
+#[test]
+fn repeated_effect_is_told_with_advice() {
+    let report = survive(unsafe_one, &order());
+    let finding = &report.findings()[0];
+    assert_eq!(finding.mistake, Mistake::Repeated);
+    let story = report.to_string();
+    for line in [
+        "`charge` (1250) happened twice, expected once",
+        "delivery 1: the event, to process 1",
+        "  2 took over the stale claim",
+        "  2 `charge` happened AGAIN: 1250, without a key",
+        "Pass `current()…derive_key(\"charge\")` to the remote system, or stage the write",
+    ] {
+        assert!(story.contains(line), "{line} isn't in\n{story}");
+    }
+}
+
+#[test]
+fn seed_replays_its_schedule() {
+    let first = survive(unsafe_one, &order()).findings()[0].clone();
+    let again = Survival::new().seed(first.seed).play(unsafe_one, &order());
+    assert_eq!(again.findings(), [first]);
+    let drawn = |seed| Survival::new().seed(seed).play(unsafe_one, &order()).findings().to_vec();
+    assert_eq!(drawn(100_003), drawn(100_003));
+}
+
+#[test]
+fn survive_works_inside_a_runtime() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(async { Survival::new().schedules(5).play(safe, &order()).assert_safe() });
+}
+
+#[test]
+fn broken_first_delivery_is_the_only_finding() {
+    let fails = |_: &Bench| Function::new(|_: Value| async { Err::<(), super::Error>("no database".into()) });
+    let report = survive(fails, &order());
+    assert_eq!(report.findings().len(), 1);
+    assert_eq!(report.findings()[0].mistake, Mistake::FirstFailed);
+}
+
+/// The newcomer's first red test, as the guide has it.
+#[test]
+#[should_panic(expected = "this function isn't safe to retry")]
+fn first_red_test_is_short() {
+    survive(
+        |bench| {
+            let ledger = bench.ledger();
+            Function::new(move |order: Value| {
+                let ledger = ledger.clone();
+                async move { ledger.call("charge", None, &order["cents"]).await }
+            })
+        },
+        &Event::json(r#"{"id":"order-17","cents":1250}"#),
+    )
+    .assert_safe();
+}
+
+fn keyed_by_everything(bench: &Bench) -> Function {
+    let idempotency = bench.idempotency();
+    Function::new(move |order: Value| {
+        let idempotency = idempotency.clone();
+        async move {
+            let key = Key::new(format!("{} {}", order["id"], order["sent_at"]))?;
+            let pay = || async { Ok::<_, std::io::Error>("paid".to_owned()) };
+            Ok::<String, super::Error>(idempotency.operation("pay")?.run(key, &order["cents"], pay).await?)
+        }
+    })
+}
+
+#[test]
+fn key_report_names_suspicious_fields() {
+    let event = Event::json(r#"{"id":"order-17","cents":1250,"sent_at":"09:15:44","quantity":1}"#);
+    let report = key_of(keyed_by_everything, &event);
+    assert_eq!(report.changes("/id"), Some(Changes::Key));
+    assert_eq!(report.changes("/sent_at"), Some(Changes::Key));
+    assert_eq!(report.changes("/cents"), Some(Changes::Fingerprint));
+    assert_eq!(report.changes("/quantity"), Some(Changes::Neither));
+    assert_eq!(
+        report.suspicions(),
+        [
+            "`/quantity` looks like an amount, and isn't compared",
+            "`/sent_at` looks like a part of the delivery, and is in the key",
+        ]
+    );
+    assert!(report.to_string().contains("/cents     changes the fingerprint\n"), "{report}");
+}
+
+#[test]
+fn safe_keys_are_sound() {
+    key_of(safe, &Event::json(ORDER)).assert_sound();
+}
+
+/// Prints how long 10,000 schedules take. Only an optimised build is held to the limit.
+#[test]
+#[ignore = "a measurement: run it alone, with --release"]
+fn ten_thousand_schedules_take_two_seconds() {
+    let started = std::time::Instant::now();
+    let report = Survival::new().schedules(10_000).play(safe, &order());
+    let took = started.elapsed();
+    println!("{} schedules in {took:?}", report.schedules());
+    report.assert_safe();
+    assert!(cfg!(debug_assertions) || took.as_secs_f32() <= 2.0, "{took:?}");
+}
