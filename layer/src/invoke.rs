@@ -37,7 +37,7 @@ const LONGEST_RUN: Duration = Duration::from_secs(24 * 60 * 60);
 /// The type of an error of the layer itself.
 const INTERNAL: &str = "Idempotency.Internal";
 
-/// What the Runtime API gets for an invocation.
+/// The answer to an invocation, for the Runtime API.
 pub(crate) enum Answer {
     /// What the function posted.
     Own(Box<Posted>),
@@ -237,7 +237,7 @@ pub(crate) async fn in_time<T>(
     let overdue = async {
         turn.answered().await;
         match deadline.map(|deadline| SystemClock.now().until(deadline.saturating_sub(reserve))) {
-            // Nobody waits for a late answer, so it's recorded first.
+            // Lambda no longer waits for a late answer, so it's recorded first.
             None | Some(Duration::ZERO) => std::future::pending().await,
             Some(left) => SystemClock.sleep(left).await,
         }

@@ -192,8 +192,5 @@ fn file_problems_name_the_file() {
 fn off_needs_neither_store_nor_key() {
     let off = [("IDEMPOTENCY_MODE", "off")];
     assert_eq!(read_with(&off, None).unwrap().rules.settings.mode, Mode::Off);
-    assert!(
-        read_with(&[off[0], ("IDEMPOTENCY_RETENTION", "x")], None).is_err(),
-        "mistakes show up all the same"
-    );
+    assert!(read_with(&[off[0], ("IDEMPOTENCY_RETENTION", "x")], None).is_err(), "mistakes show up anyway");
 }
