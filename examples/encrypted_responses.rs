@@ -108,6 +108,6 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let stored = operation.stored_key(&Key::new("customer-17")?);
     let record = store.read(&stored).await?.ok_or("no record")?;
     assert!(!format!("{record:?}").contains("4111"));
-    println!("replayed from a record that's encrypted with the key of 2025: {record:#?}");
+    eprintln!("replayed from a record that's encrypted with the key of 2025: {record:#?}");
     Ok(())
 }

@@ -18,7 +18,7 @@ use crate::{
     key::{Scope, StoredKey},
     observe,
     record::Record,
-    run::{context::surrounding, driver::Driver, optimistic::Mode, replay::Replay},
+    run::{context::surrounding, driver::Driver, optimistic::Way, replay::Replay},
     settings::Settings,
     store::{Store, named::NamedStore},
 };
@@ -37,7 +37,7 @@ pub struct Idempotency {
     operation: Option<Arc<str>>,
     /// The invocation, if the user set it.
     invocation: Option<Invocation>,
-    mode: Mode,
+    way: Way,
 }
 
 impl Idempotency {
@@ -58,12 +58,17 @@ impl Idempotency {
     /// | `postgres://USER:PASSWORD@HOST[:PORT]/DATABASE` | that PostgreSQL; also `?table=NAME`, `&sslmode=MODE`, `&sslrootcert=FILE`, `&timeouts=startup`, `transaction` or `role`, `&prepared=true` | `postgres` |
     /// | `memory:` | this process's memory: only for trying it out on one machine. Refused inside Lambda | |
     ///
+    /// `IDEMPOTENCY_MODE` is the switch: `enforce` (default), `shadow` or `off`; see [`Mode`](crate::settings::Mode).
+    /// While it's `off`, no store needs to be named. `IDEMPOTENCY_REQUIRED=1` refuses all but `enforce`, however the
+    /// function sets it.
+    ///
     /// For DynamoDB, credentials, Region and endpoint come from the environment, as with any AWS SDK. Call
     /// this once, when the function starts.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if neither variable is set, both are, or one is malformed. It sends no request,
+    /// [`ErrorKind::Invalid`] if neither variable is set, both are, or one is malformed; for an unknown mode, or
+    /// one that's refused. It sends no request,
     /// so a missing table or server shows up at its first use.
     ///
     /// # Cancel safety
@@ -83,7 +88,8 @@ impl Idempotency {
     ///
     /// Dropping the future has no effect.
     pub async fn builder_from_env() -> Result<Builder, Error> {
-        Ok(Self::builder(NamedStore::from_env()?.open().await?))
+        let mode = builder::mode_in(|name| std::env::var(name).ok())?;
+        Ok(Self::builder(NamedStore::from_env_in(mode)?.open().await?).mode(mode))
     }
 
     /// Returns one operation of this function, under your name for it. Operations with different names never
@@ -147,7 +153,7 @@ impl Idempotency {
     ///
     /// [`ErrorKind::Invalid`] at most once: without a claim, a handler runs at every delivery.
     pub fn optimistic(&self) -> Result<Self, Error> {
-        self.without_claims(Mode::Optimistic { reads_first: false })
+        self.without_claims(Way::Optimistic { reads_first: false })
     }
 
     /// Like [`optimistic`](Self::optimistic), with one consistent read before the handler: it answers later
@@ -157,12 +163,12 @@ impl Idempotency {
     ///
     /// As [`optimistic`](Self::optimistic).
     pub fn optimistic_reading_first(&self) -> Result<Self, Error> {
-        self.without_claims(Mode::Optimistic { reads_first: true })
+        self.without_claims(Way::Optimistic { reads_first: true })
     }
 
-    fn without_claims(&self, mode: Mode) -> Result<Self, Error> {
+    fn without_claims(&self, way: Way) -> Result<Self, Error> {
         self.driver.settings.refuse_at_most_once(WITHOUT_A_CLAIM)?;
-        Ok(Self { mode, ..self.clone() })
+        Ok(Self { way, ..self.clone() })
     }
 
     /// Empties the [local cache](crate::Builder::local_cache) of this value and all its clones: the next
@@ -282,7 +288,7 @@ impl Idempotency {
         let mut settings = Settings::clone(&self.driver.settings);
         change(&mut settings);
         settings.validate()?;
-        if let Mode::Optimistic { .. } = self.mode {
+        if let Way::Optimistic { .. } = self.way {
             settings.refuse_at_most_once(WITHOUT_A_CLAIM)?;
         }
         if settings.local_cache > 0 && self.driver.shared.cache.is_none() {
@@ -291,12 +297,15 @@ impl Idempotency {
                 "local_cache is set, but the builder set up no local cache; set it on the builder",
             ));
         }
+        if !settings.is_enforced() && settings.mode != self.driver.settings.mode {
+            builder::switch(settings.mode, self.driver.shared.is_required)?;
+        }
         let driver = Driver { settings: Arc::new(settings), ..self.driver.clone() };
         Ok(Self { driver, ..self.clone() })
     }
 
-    pub(crate) fn mode(&self) -> Mode {
-        self.mode
+    pub(crate) fn way(&self) -> Way {
+        self.way
     }
 
     /// The settings that it was built with.

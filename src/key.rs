@@ -14,6 +14,9 @@ const MAX_NAME_BYTES: usize = 128;
 /// The longest caller in a scope, in bytes: an issuer's URL and a subject fit easily.
 const MAX_CALLER_BYTES: usize = 2048;
 
+/// Marks the operation's name in a key of shadow mode.
+const SHADOW: &str = "~shadow";
+
 /// The caller's name for one logical operation: 1 to 255 bytes, no control characters, not only blanks.
 ///
 /// Two keys are the same operation only if they're equal byte for byte; nothing is trimmed or folded. `Debug`
@@ -184,6 +187,15 @@ impl StoredKey {
     /// The stored key's text.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// The key of the same operation in shadow mode. No scope gives it, since an operation's name has no `~`. It
+    /// keeps the function's name in front, for permissions and lists that go by it.
+    pub(crate) fn in_shadow(&self) -> Self {
+        match self.0.rsplit_once('#') {
+            Some((operation, digest)) => Self(format!("{operation}{SHADOW}#{digest}").into()),
+            None => Self(format!("{}{SHADOW}", self.0).into()),
+        }
     }
 
     /// Derives a name for one step of this operation, the same in every attempt. It's a UUID (version 8, RFC

@@ -55,6 +55,7 @@
 //! | `postgres` | no | the PostgreSQL store, and the record in the handler's own transaction |
 //! | `metrics` | no | counters and latencies through the [`metrics`](https://docs.rs/metrics) facade |
 //! | `conformance` | no | the conformance suite for stores |
+//! | `testing` | no | the module `testing`: tests of your own handler, in virtual time |
 //! | `live-aws` | no | this package's own tests on a real table |
 //!
 //! Without default features you get the core: the state machine, its driver and the memory store, without the
@@ -105,6 +106,9 @@ mod run;
 mod idempotency;
 #[cfg(feature = "events")]
 pub mod lambda;
+// The kit for tests of the user's own handlers.
+#[cfg(feature = "testing")]
+pub mod testing;
 // The client side: calling such a function.
 #[cfg(feature = "client")]
 pub mod client;

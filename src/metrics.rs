@@ -84,6 +84,26 @@ pub enum Metric {
     Panicked,
     /// Counter: a handler ran without protection, as the settings allow.
     Unprotected,
+    /// Counter: a delivery that isn't protected, since the mode is `off` or `shadow`.
+    NotEnforced,
+    /// Counter: in shadow mode, `enforce` would have answered from the record.
+    ShadowReplayed,
+    /// Counter: the same, and the handler's new answer differs from the recorded one. It counts as
+    /// [`ShadowReplayed`](Self::ShadowReplayed) too.
+    ShadowDiffered,
+    /// Counter: in shadow mode, `enforce` would have refused, because another claim is live.
+    ShadowInProgress,
+    /// Counter: in shadow mode, `enforce` would have refused a key that was used for another request.
+    ShadowMismatch,
+    /// Counter: in shadow mode, `enforce` would have refused a request without a key.
+    ShadowMissingKey,
+    /// Counter: in shadow mode, `enforce` would have refused for another reason. The event `shadow` says
+    /// which.
+    ShadowRefused,
+    /// Counter: in shadow mode, `enforce` would have taken over a stale claim, and run the handler again.
+    ShadowTakeover,
+    /// Counter: in shadow mode, the store failed or was too slow, so it's unknown what `enforce` would have done.
+    ShadowUnknown,
     /// Counter: every record of a batch was returned for redelivery, and not only because other deliveries
     /// run them. Lambda's `Errors` doesn't count such an invocation.
     AllFailed,
@@ -128,6 +148,15 @@ impl Metric {
         Self::CutOff,
         Self::Panicked,
         Self::Unprotected,
+        Self::NotEnforced,
+        Self::ShadowReplayed,
+        Self::ShadowDiffered,
+        Self::ShadowInProgress,
+        Self::ShadowMismatch,
+        Self::ShadowMissingKey,
+        Self::ShadowRefused,
+        Self::ShadowTakeover,
+        Self::ShadowUnknown,
         Self::AllFailed,
         Self::ClaimLatency,
         Self::SettleLatency,
@@ -168,6 +197,15 @@ impl Metric {
             Self::CutOff => "idempotency_cut_off",
             Self::Panicked => "idempotency_panicked",
             Self::Unprotected => "idempotency_unprotected",
+            Self::NotEnforced => "idempotency_not_enforced",
+            Self::ShadowReplayed => "idempotency_shadow_replayed",
+            Self::ShadowDiffered => "idempotency_shadow_differed",
+            Self::ShadowInProgress => "idempotency_shadow_in_progress",
+            Self::ShadowMismatch => "idempotency_shadow_mismatch",
+            Self::ShadowMissingKey => "idempotency_shadow_missing_key",
+            Self::ShadowRefused => "idempotency_shadow_refused",
+            Self::ShadowTakeover => "idempotency_shadow_takeover",
+            Self::ShadowUnknown => "idempotency_shadow_unknown",
             Self::AllFailed => "idempotency_all_failed",
             Self::ClaimLatency => "idempotency_claim_latency",
             Self::SettleLatency => "idempotency_settle_latency",

@@ -15,7 +15,8 @@ use crate::{
     metrics::{Metric, count, measure},
     protocol::Held,
     record::{Generation, Record, Status},
-    settings::Settings,
+    settings::{Mode, Settings},
+    store::StoreError,
     time::{Stopwatch, Timestamp},
 };
 
@@ -353,6 +354,82 @@ pub(crate) fn resolved(id: &StoredKey, record: &Record) {
 pub(crate) fn unprotected(reason: &'static str) {
     count(Metric::Unprotected);
     tracing::warn!(target: TARGET, event = "unprotected", reason, "the handler runs without protection");
+}
+
+/// Nothing protects this function. Logged once, when it starts.
+pub(crate) fn switched(mode: Mode) {
+    let mode = mode.as_str();
+    tracing::warn!(
+        target: TARGET, event = "not_enforced", mode,
+        "idempotency is not enforced: every delivery runs the handler, duplicates too. Set IDEMPOTENCY_MODE=enforce, \
+         or leave it out, to protect the function"
+    );
+}
+
+/// A delivery that nothing protects.
+pub(crate) fn not_enforced() {
+    count(Metric::NotEnforced);
+}
+
+/// A delivery in shadow mode, as enforcing would have treated it.
+pub(crate) enum Would {
+    Run,
+    TakeOver,
+    /// Whether the recorded answer is the one that the handler gave now, if both were kept.
+    Replay(Option<bool>),
+    /// The refusal's kind.
+    Refuse(&'static str),
+    /// The store failed, or was too slow.
+    Unknown,
+}
+
+/// Reports how enforcing would have treated a delivery. Without an `id`, there was no key to ask for.
+pub(crate) fn shadow(id: Option<&StoredKey>, would: &Would, cause: Option<&StoreError>) {
+    let (does, kind, answer) = match would {
+        Would::Run => ("run", None, None),
+        Would::TakeOver => ("take over", None, None),
+        Would::Replay(is_same) => ("replay", None, Some(is_same.map_or("unknown", same_or_not))),
+        Would::Refuse(kind) => ("refuse", Some(*kind), None),
+        Would::Unknown => ("unknown", None, None),
+    };
+    if let Some(metric) = shadow_metric(would) {
+        count(metric);
+    }
+    if let Would::Replay(Some(false)) = would {
+        count(Metric::ShadowDiffered);
+    }
+    let (id, cause) = (id.map(tracing::field::display), cause.map(tracing::field::display));
+    match would {
+        Would::Run => tracing::debug!(
+            target: TARGET, event = "shadow", id, would = does, "enforcing would have run the handler"
+        ),
+        Would::Unknown => tracing::warn!(
+            target: TARGET, event = "shadow", id, would = does, cause,
+            "the store failed or was too slow, so it's unknown what enforcing would have done"
+        ),
+        _ => tracing::info!(
+            target: TARGET, event = "shadow", id, would = does, kind, answer,
+            "enforcing would have done this; the handler ran, and its answer was given"
+        ),
+    }
+}
+
+const fn same_or_not(is_same: bool) -> &'static str {
+    if is_same { "same" } else { "different" }
+}
+
+fn shadow_metric(would: &Would) -> Option<Metric> {
+    let is = |kind: &str, other: ErrorKind| kind == other.as_str();
+    Some(match would {
+        Would::Run => return None,
+        Would::TakeOver => Metric::ShadowTakeover,
+        Would::Replay(_) => Metric::ShadowReplayed,
+        Would::Refuse(kind) if is(kind, ErrorKind::InProgress) => Metric::ShadowInProgress,
+        Would::Refuse(kind) if is(kind, ErrorKind::Mismatch) => Metric::ShadowMismatch,
+        Would::Refuse(kind) if is(kind, ErrorKind::MissingKey) => Metric::ShadowMissingKey,
+        Would::Refuse(_) => Metric::ShadowRefused,
+        Would::Unknown => Metric::ShadowUnknown,
+    })
 }
 
 /// A client sends its operation again. `cause` is the reason, and holds no key, body or address.

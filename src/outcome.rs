@@ -154,6 +154,13 @@ impl StoredResponse {
         Self { place: Place::Chunks(count), ..self }
     }
 
+    /// Whether it's the kept form of `response`. An encrypted one doesn't tell.
+    pub(crate) fn is_of(&self, response: &[u8]) -> Option<bool> {
+        let is_plain = self.labels().is_ok_and(|labels| labels.key_id.is_none());
+        let is_it = || self.length == response.len() as u64 && self.check_digest(response).is_ok();
+        is_plain.then(is_it)
+    }
+
     /// Decodes `kept` into the response.
     ///
     /// # Errors

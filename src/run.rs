@@ -22,11 +22,15 @@ pub(crate) mod driver;
 
 pub(crate) mod response;
 
+pub(crate) mod alone;
+
+pub(crate) mod optimistic;
+
+pub(crate) mod shadow;
+
 pub(crate) mod claim;
 
 pub(crate) mod commit;
-
-pub(crate) mod optimistic;
 
 pub(crate) mod begin;
 

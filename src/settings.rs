@@ -1,6 +1,6 @@
 //! User settings and their defaults, which are safe for payments.
 
-use std::time::Duration;
+use std::{str::FromStr, time::Duration};
 
 use crate::error::{Error, ErrorKind};
 
@@ -59,6 +59,61 @@ pub enum OnStoreFailure {
     Refuse,
     /// Run the handler without protection, and count it. Every duplicate then runs too.
     RunUnprotected,
+}
+
+/// Whether idempotency is in force: the switch, `IDEMPOTENCY_MODE` in the environment.
+///
+/// [`Off`](Self::Off) and [`Shadow`](Self::Shadow) protect nothing: every duplicate runs the handler again. So
+/// the library warns when it's built and counts each delivery as
+/// [`NotEnforced`](crate::metrics::Metric::NotEnforced). Where the environment has `IDEMPOTENCY_REQUIRED=1`, both
+/// are refused. [`guide::operations`](crate::guide::operations) says what each wrapper does in each mode.
+///
+/// ```
+/// use lambda_idempotency::settings::Mode;
+///
+/// assert_eq!("shadow".parse::<Mode>()?, Mode::Shadow);
+/// assert_eq!(Mode::default(), Mode::Enforce);
+/// assert!("Off".parse::<Mode>().is_err());
+/// # Ok::<(), lambda_idempotency::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// One operation, one outcome.
+    #[default]
+    Enforce,
+    /// The handler always runs, and its answer is the caller's. Beside it, the library claims and records in a
+    /// namespace that [`Enforce`](Self::Enforce) never reads, and reports what `Enforce` would have done: as the
+    /// event `shadow` and in the metrics whose names begin with `idempotency_shadow`. The store adds at most 100
+    /// milliseconds to a delivery, and its failures are counted and otherwise ignored.
+    Shadow,
+    /// The handler always runs. Records are neither read nor written. Writes that the handler stages are still
+    /// committed, in one transaction.
+    Off,
+}
+
+impl Mode {
+    /// The mode's name in `IDEMPOTENCY_MODE`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Enforce => "enforce",
+            Self::Shadow => "shadow",
+            Self::Off => "off",
+        }
+    }
+}
+
+impl FromStr for Mode {
+    type Err = Error;
+
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] for anything but `enforce`, `shadow` and `off`.
+    fn from_str(name: &str) -> Result<Self, Error> {
+        let modes = [Self::Enforce, Self::Shadow, Self::Off];
+        modes.into_iter().find(|mode| mode.as_str() == name).ok_or_else(|| {
+            Error::new(ErrorKind::Invalid, format!("{name:?} isn't a mode; use enforce, shadow or off"))
+        })
+    }
 }
 
 /// Plain settings, all with a default. They have the names of the builder's methods.
@@ -134,6 +189,8 @@ pub struct Settings {
     pub local_cache: usize,
     /// How many settled records the local cache keeps at most, beside its limit in bytes. Default: as many as fit.
     pub local_cache_records: Option<usize>,
+    /// Whether idempotency is in force. Default: it is.
+    pub mode: Mode,
 }
 
 /// A lease blocks its key when its process has died. No invocation lasts longer than 15 minutes ("Lambda
@@ -165,6 +222,7 @@ impl Default for Settings {
             max_response: 8 * 1024 * 1024,
             local_cache: 0,
             local_cache_records: None,
+            mode: Mode::default(),
         }
     }
 }
@@ -176,6 +234,11 @@ impl Settings {
             Execution::AtLeastOnce => self.on_handler_error,
             Execution::AtMostOnce => OnHandlerError::Record,
         }
+    }
+
+    /// Whether idempotency is in force.
+    pub(crate) fn is_enforced(&self) -> bool {
+        self.mode == Mode::Enforce
     }
 
     /// Refuses `what` under at-most-once, which it would break.

@@ -193,6 +193,28 @@ pub trait Transactions: Send + Sync {
         writes: &'a OwnWrites,
         token: &'a str,
     ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>>;
+
+    /// Applies `writes` alone, without a record, if all their conditions hold. Otherwise applies nothing. The
+    /// library calls it while idempotency isn't enforced ([`Mode`](crate::settings::Mode)).
+    ///
+    /// `token` identifies this transaction as in [`commit`](Self::commit). The answer for writes that were applied
+    /// is [`WriteOutcome::Applied`].
+    ///
+    /// # Errors
+    ///
+    /// As [`commit`](Self::commit). By default [`StoreErrorKind::Rejected`]: nothing is written.
+    fn commit_alone<'a>(
+        &'a self,
+        writes: &'a OwnWrites,
+        token: &'a str,
+    ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>> {
+        let _ = (writes, token);
+        let error = StoreError::new(
+            StoreErrorKind::Rejected,
+            "this store commits a handler's writes only together with a record, so idempotency must be enforced",
+        );
+        Box::pin(std::future::ready(Err(error)))
+    }
 }
 
 /// The result of a transaction that was answered.

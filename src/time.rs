@@ -171,6 +171,73 @@ impl LastAnswer {
     }
 }
 
+/// A runtime of its own, whose time is virtual: when nothing else is left to do, it jumps to the next timer.
+#[cfg(feature = "testing")]
+#[derive(Debug)]
+pub(crate) struct VirtualTime {
+    /// Always there until the drop.
+    runtime: Option<tokio::runtime::Runtime>,
+    start: tokio::time::Instant,
+}
+
+#[cfg(feature = "testing")]
+impl VirtualTime {
+    /// A runtime whose time begins at zero.
+    ///
+    /// # Errors
+    ///
+    /// If the operating system gives no resources for it.
+    pub(crate) fn start() -> std::io::Result<Self> {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
+        let start = {
+            let _inside = runtime.enter();
+            tokio::time::Instant::now()
+        };
+        Ok(Self { runtime: Some(runtime), start })
+    }
+
+    /// Runs `future` to its end. Only outside any other runtime.
+    pub(crate) fn block_on<F: Future>(&self, future: F) -> Option<F::Output> {
+        self.runtime.as_ref().map(|runtime| runtime.block_on(future))
+    }
+
+    /// Where its time begins.
+    pub(crate) fn beginning(&self) -> VirtualBeginning {
+        VirtualBeginning(self.start)
+    }
+}
+
+#[cfg(feature = "testing")]
+impl Drop for VirtualTime {
+    fn drop(&mut self) {
+        // An ordinary drop panics inside an asynchronous test.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// Where a [`VirtualTime`] begins.
+#[cfg(feature = "testing")]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct VirtualBeginning(tokio::time::Instant);
+
+#[cfg(feature = "testing")]
+impl VirtualBeginning {
+    /// How much time has passed since then. Only inside that [`VirtualTime`].
+    pub(crate) fn passed(self) -> Duration {
+        self.0.elapsed()
+    }
+}
+
+/// Waits in the time of the runtime that the caller runs in.
+#[cfg(feature = "testing")]
+#[expect(clippy::disallowed_methods, reason = "virtual time sleeps too")]
+pub(crate) async fn virtual_sleep(duration: Duration) {
+    tokio::time::sleep(duration).await;
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -42,6 +42,8 @@ const ORDER: &[&str] = &[
     // The front door, and the wrappers.
     "idempotency",
     "lambda",
+    // The kit for tests of the user's own handlers.
+    "testing",
     // The client side of HTTP.
     "client",
 ];
@@ -58,9 +60,11 @@ const ORDER_OF_RUN: &[&str] = &[
     "cache",
     "driver",
     "response",
+    "alone",
+    "optimistic",
+    "shadow",
     "claim",
     "commit",
-    "optimistic",
     "begin",
     "extension",
     "protect",
@@ -75,6 +79,8 @@ const MAY_NAME_A_STORE: &[(&str, &str)] = &[
     ("store::named", "postgres"),
     ("store::named", "redis"),
     ("conformance", "memory"),
+    ("testing", "memory"),
+    ("testing", "dynamodb"),
     ("idempotency::postgres", "postgres"),
     ("run::postgres", "postgres"),
 ];
@@ -82,7 +88,7 @@ const MAY_NAME_A_STORE: &[(&str, &str)] = &[
 const STORES: &[&str] = &["dynamodb", "memory", "postgres", "redis"];
 
 /// Modules that no other module names: they're for users, or combine everything.
-const NAMED_BY_NOBODY: &[&str] = &["client", "conformance", "guide"];
+const NAMED_BY_NOBODY: &[&str] = &["client", "conformance", "guide", "testing"];
 
 /// The types whose methods are in at most this many files, so that a reader finds them.
 const FEW_FILES: &[&str] = &["Idempotency", "Driver"];

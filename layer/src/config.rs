@@ -12,7 +12,7 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 use http::Method;
 use lambda_idempotency::{
     Builder, Idempotency, Selector, Store,
-    settings::{Execution, OnInProgress, OnStoreFailure, Settings},
+    settings::{Execution, Mode, OnInProgress, OnStoreFailure, Settings},
     store::NamedStore,
 };
 
@@ -52,8 +52,8 @@ const NAMES: [&str; 24] = [
     "METRICS",
     "PORT",
 ];
-/// Variables that aren't settings: the file, and what the wrapper script reads.
-const OTHERS: [&str; 3] = ["CONFIG", "EXTENSION", "WRAPPER"];
+/// Variables that aren't settings: the file, the library's guard, and what the wrapper script reads.
+const OTHERS: [&str; 4] = ["CONFIG", "REQUIRED", "EXTENSION", "WRAPPER"];
 
 /// Where the function finds the facts of its claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,8 +148,8 @@ pub(crate) struct Rules {
 /// The checked configuration.
 #[derive(Debug)]
 pub(crate) struct Config {
-    /// The store and the rules; `None` if the layer is switched off.
-    pub(crate) protection: Option<(NamedStore, Rules)>,
+    pub(crate) store: NamedStore,
+    pub(crate) rules: Rules,
     pub(crate) has_metrics: bool,
     pub(crate) port: u16,
 }
@@ -232,12 +232,7 @@ impl Config {
         file: impl FnOnce(&PathBuf) -> std::io::Result<String>,
     ) -> Result<Self, String> {
         let values = values(names, environment, file)?;
-        let is_on = values.parsed("MODE", |mode| match mode {
-            "enforce" => Ok(true),
-            "off" => Ok(false),
-            "shadow" => Err("this version has no `shadow`; use enforce or off".to_owned()),
-            _ => Err(value::unknown(mode, "enforce or off")),
-        })?;
+        let mode = values.parsed("MODE", |mode| mode.parse::<Mode>().map_err(|error| error.to_string()))?;
         let has_metrics = values.parsed("METRICS", |metrics| match metrics {
             "cloudwatch" => Ok(true),
             "none" => Ok(false),
@@ -246,27 +241,26 @@ impl Config {
         let port = values.parsed("PORT", |port| {
             port.parse().ok().filter(|port| *port != 0).ok_or_else(|| value::unknown(port, "a port's number"))
         })?;
-        let is_on = is_on.unwrap_or(true);
-        let rules = rules(&values, is_on)?;
-        let protection = match is_on {
-            true => {
-                let settings = "IDEMPOTENCY_TABLE or IDEMPOTENCY_STORE";
+        let rules = rules(&values, mode.unwrap_or_default())?;
+        let store = match rules.settings.mode {
+            // It's never used.
+            Mode::Off => NamedStore::Memory,
+            Mode::Enforce | Mode::Shadow => {
                 let lookup = |name: &str| match name.strip_prefix(PREFIX) {
                     Some(name) => values.get(name),
                     None => environment(name),
                 };
-                let store =
-                    NamedStore::from_variables(lookup).map_err(|error| format!("{settings}: {error}"))?;
-                Some((store, rules))
+                let named = NamedStore::from_variables(lookup);
+                named.map_err(|error| format!("IDEMPOTENCY_TABLE or IDEMPOTENCY_STORE: {error}"))?
             }
-            false => None,
         };
-        Ok(Self { protection, has_metrics: has_metrics.unwrap_or(true), port: port.unwrap_or(PORT) })
+        Ok(Self { store, rules, has_metrics: has_metrics.unwrap_or(true), port: port.unwrap_or(PORT) })
     }
 }
 
 /// The rules. Switched off, the layer needs no key.
-fn rules(values: &Values<'_>, is_on: bool) -> Result<Rules, String> {
+fn rules(values: &Values<'_>, mode: Mode) -> Result<Rules, String> {
+    let is_on = mode != Mode::Off;
     let kind = values.parsed("EVENT", |kind| match kind {
         "event" => Ok(Kind::Event),
         "http" => Ok(Kind::Http),
@@ -315,13 +309,14 @@ fn rules(values: &Values<'_>, is_on: bool) -> Result<Rules, String> {
         callers: values.parsed("CALLERS", value::callers)?.unwrap_or_default(),
         claim_field: values.parsed("CLAIM_FIELD", value::claim_field)?,
         streams: values.parsed("STREAMING", value::flag)?.unwrap_or(false),
-        settings: settings(values)?,
+        settings: settings(values, mode)?,
         concurrency: concurrency.unwrap_or(1).max(1),
     })
 }
 
-fn settings(values: &Values<'_>) -> Result<Settings, String> {
+fn settings(values: &Values<'_>, mode: Mode) -> Result<Settings, String> {
     let mut settings = Settings::default();
+    settings.mode = mode;
     // The function is another process: nothing here can stop it.
     settings.cut_off = false;
     if let Some(retention) = values.parsed("RETENTION", value::duration)? {

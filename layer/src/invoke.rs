@@ -5,6 +5,7 @@ use std::{pin::pin, sync::Arc, time::Duration};
 use http::{HeaderMap, HeaderValue, Response};
 use lambda_idempotency::{
     Error, Invocation, RunError,
+    settings::Mode,
     time::{Clock as _, SystemClock, Timestamp},
 };
 use lambda_runtime::{Diagnostic, LambdaEvent};
@@ -127,6 +128,11 @@ async fn protected(protection: Arc<Protection>, event: Arc<Event>) {
         }
     };
     match tokio::time::timeout(longest, Box::pin(answering)).await {
+        // A shadow refuses nothing.
+        Ok(Some(_)) if rules.settings.mode != Mode::Enforce && !event.has_begun() => {
+            let answer = unprotected(&protection, &event).await;
+            post(&protection, &event, answer).await;
+        }
         Ok(Some(answer)) => post(&protection, &event, answer).await,
         // It was sent already.
         Ok(None) => {}

@@ -23,6 +23,7 @@ use std::{ffi::OsString, process::ExitCode, sync::Arc};
 
 use config::Config;
 use extension::Extension;
+use lambda_idempotency::settings::Mode;
 use proxy::{Protection, Proxy};
 use telemetry::Telemetry;
 use upstream::{BoxError, Upstream};
@@ -78,18 +79,13 @@ type Built = (Proxy, Option<Arc<Protection>>, u16);
 
 async fn build(upstream: &Upstream) -> Result<Built, String> {
     let config = Config::of_process()?;
-    let protection = match config.protection {
-        Some((store, rules)) => {
-            let store = store.open().await.map_err(|error| error.to_string())?;
-            let idempotency = rules.open(store)?;
-            let telemetry = if config.has_metrics { Telemetry::start() } else { Telemetry::default() };
-            Some(Protection::new(idempotency, rules, upstream.clone(), telemetry))
-        }
-        None => {
-            tracing::warn!("IDEMPOTENCY_MODE is off: nothing is protected");
-            None
-        }
-    };
+    let store = config.store.open().await.map_err(|error| error.to_string())?;
+    // Switched off, this refuses if the environment requires protection, and warns otherwise.
+    let idempotency = config.rules.open(store)?;
+    let protection = (config.rules.settings.mode != Mode::Off).then(|| {
+        let telemetry = if config.has_metrics { Telemetry::start() } else { Telemetry::default() };
+        Protection::new(idempotency, config.rules, upstream.clone(), telemetry)
+    });
     Ok((Proxy::new(upstream.clone(), protection.clone()), protection, config.port))
 }
 

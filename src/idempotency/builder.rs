@@ -6,16 +6,22 @@ use crate::{
     error::{Error, ErrorKind},
     idempotency::Idempotency,
     key::Scope,
+    observe,
     record::Owner,
     run::{
         cache::LocalCache,
         driver::{Driver, OwnerSource, Shared},
-        optimistic::Mode,
+        optimistic::Way,
     },
-    settings::{Execution, OnHandlerError, OnInProgress, OnStoreFailure, Settings},
+    settings::{Execution, Mode, OnHandlerError, OnInProgress, OnStoreFailure, Settings},
     store::{Cipher, Store},
     time::{Clock, SystemClock},
 };
+
+/// Names the mode.
+const MODE: &str = "IDEMPOTENCY_MODE";
+/// Refuses the modes that protect nothing.
+const REQUIRED: &str = "IDEMPOTENCY_REQUIRED";
 
 /// Builds an [`Idempotency`]; see [`Idempotency::builder`].
 #[must_use]
@@ -201,6 +207,34 @@ impl Builder {
         self
     }
 
+    /// Switches idempotency off, or to a shadow that only reports. Default: it's enforced. The environment's
+    /// equivalent is `IDEMPOTENCY_MODE`, which [`Idempotency::from_env`] and [`Idempotency::builder_from_env`] read.
+    ///
+    /// ```
+    /// # use lambda_idempotency::{Idempotency, Key, store::memory::MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use lambda_idempotency::settings::Mode;
+    ///
+    /// let idempotency = Idempotency::builder(MemoryStore::new()).function("orders").mode(Mode::Shadow).build()?;
+    /// let charge = idempotency.operation("charge")?;
+    /// let mut charged = 0;
+    /// for _ in 0..2 {
+    ///     let work = async || {
+    ///         charged += 1;
+    ///         Ok::<_, std::io::Error>(())
+    ///     };
+    ///     charge.run(Key::new("order-17")?, &"12.50 EUR", work).await?;
+    /// }
+    /// assert_eq!(charged, 2, "nothing is protected");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn mode(mut self, mode: Mode) -> Self {
+        self.settings.mode = mode;
+        self
+    }
+
     /// Sets all settings at once.
     pub fn settings(mut self, settings: Settings) -> Self {
         self.settings = settings;
@@ -225,7 +259,8 @@ impl Builder {
     /// # Errors
     ///
     /// [`ErrorKind::Invalid`] for a duration that's zero or out of bounds, a local cache of under 64 KiB, an
-    /// empty or malformed name, or a function whose name is neither given nor in the environment.
+    /// empty or malformed name, a function whose name is neither given nor in the environment, or a mode other than
+    /// [`Mode::Enforce`] where the environment has `IDEMPOTENCY_REQUIRED=1`.
     pub fn build(self) -> Result<Idempotency, Error> {
         self.build_in(|name| std::env::var(name).ok())
     }
@@ -243,6 +278,8 @@ impl Builder {
             None => variable("AWS_LAMBDA_FUNCTION_NAME").ok_or_else(no_function)?,
         };
         Scope::new(&function, "x")?;
+        let is_required = is_required(variable(REQUIRED))?;
+        switch(self.settings.mode, is_required)?;
         let is_snapshotted = initialization.as_deref() == Some("snap-start");
         let shared = Shared {
             cache: LocalCache::new(&self.settings, is_snapshotted),
@@ -250,6 +287,7 @@ impl Builder {
             clock: self.clock,
             owners: self.owners,
             cipher: self.cipher,
+            is_required,
             is_in_lambda: variable("AWS_LAMBDA_RUNTIME_API").is_some(),
             no_invocation: std::sync::Once::new(),
             #[cfg(feature = "events")]
@@ -260,11 +298,61 @@ impl Builder {
             function: function.into(),
             operation: None,
             invocation: None,
-            mode: Mode::default(),
+            way: Way::default(),
         };
         match self.operation {
             Some(operation) => idempotency.named(&operation),
             None => Ok(idempotency),
+        }
+    }
+}
+
+/// The mode that the environment names.
+///
+/// # Errors
+///
+/// [`ErrorKind::Invalid`] for an unknown name.
+pub(super) fn mode_in(environment: impl Fn(&'static str) -> Option<String>) -> Result<Mode, Error> {
+    match environment(MODE).filter(|name| !name.is_empty()) {
+        Some(name) => name
+            .parse()
+            .map_err(|error: Error| Error::new(ErrorKind::Invalid, format!("{MODE} is invalid: {error}"))),
+        None => Ok(Mode::default()),
+    }
+}
+
+/// Whether the environment requires that idempotency is enforced.
+///
+/// # Errors
+///
+/// [`ErrorKind::Invalid`] for anything but `1` and `0`: a guard that someone misspelt mustn't be open.
+fn is_required(value: Option<String>) -> Result<bool, Error> {
+    match value.as_deref() {
+        None | Some("0") => Ok(false),
+        Some("1") => Ok(true),
+        Some(_) => Err(Error::new(ErrorKind::Invalid, format!("{REQUIRED} is neither 1 nor 0; set it to 1"))),
+    }
+}
+
+/// Refuses a mode that doesn't protect where that's required, and warns of it elsewhere.
+///
+/// # Errors
+///
+/// [`ErrorKind::Invalid`] where it's refused.
+pub(super) fn switch(mode: Mode, is_required: bool) -> Result<(), Error> {
+    match (mode, is_required) {
+        (Mode::Enforce, _) => Ok(()),
+        (mode, true) => Err(Error::new(
+            ErrorKind::Invalid,
+            format!(
+                "the mode is `{}`, but {REQUIRED}=1 requires that idempotency is enforced; leave {MODE} out, or set it \
+                 to enforce",
+                mode.as_str()
+            ),
+        )),
+        (mode, false) => {
+            observe::switched(mode);
+            Ok(())
         }
     }
 }

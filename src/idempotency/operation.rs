@@ -14,7 +14,7 @@ use crate::{
     key::{Key, Scope, StoredKey},
     run::{
         begin::begin,
-        claim::Begun,
+        claim::{Begun, Claim},
         context::refused_within,
         protect::{Protected, Target, as_it_is, protect},
         replay::Replay,
@@ -149,7 +149,12 @@ impl<F: Format> Operation<F> {
     pub async fn begin(&self, key: impl Borrow<Key>, fingerprint: Fingerprint) -> Result<Begun, Error> {
         let key = self.stored_key(key.borrow());
         let invocation = self.idempotency.invocation().without_short_leases();
-        let begun = begin(self.idempotency.driver(), &key, fingerprint, &invocation).await;
+        let driver = self.idempotency.driver();
+        if !driver.settings.is_enforced() {
+            let way = self.idempotency.way();
+            return Ok(Begun::Claimed(Claim::unenforced(driver, &key, fingerprint, &invocation, way).await));
+        }
+        let begun = begin(driver, &key, fingerprint, &invocation).await;
         begun.map_err(|refused| refused_within(refused.error))
     }
 
@@ -262,10 +267,10 @@ impl<F: Format> Operation<F> {
         let target_key = self.stored_key(key.borrow());
         let target = Target {
             key: target_key.clone(),
-            fingerprint: Fingerprint::of(payload)?,
+            fingerprint: self.fingerprint_of(payload)?,
             invocation: self.idempotency.invocation(),
             cut_off: None,
-            mode: self.idempotency.mode(),
+            way: self.idempotency.way(),
         };
         let judge = |result: Result<T, E>, policy: ErrorPolicy| {
             let error = match result {
@@ -288,6 +293,19 @@ impl<F: Format> Operation<F> {
                 Err(RunError::Handler(error))
             }
             Protected::Replayed(replay) => Ok((replay.result::<T, F, E>()?, Some(replay))),
+        }
+    }
+
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the payload has no JSON, unless idempotency isn't
+    /// enforced: then it's compared as nothing.
+    pub(crate) fn fingerprint_of<P: Serialize + ?Sized>(&self, payload: &P) -> Result<Fingerprint, Error> {
+        match Fingerprint::of(payload) {
+            Err(_) if !self.idempotency.settings().is_enforced() => {
+                Ok(Fingerprint::builder("unserialisable").finish())
+            }
+            fingerprint => fingerprint,
         }
     }
 }

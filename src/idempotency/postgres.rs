@@ -7,7 +7,7 @@ use crate::{
     fingerprint::Fingerprint,
     format::Format,
     idempotency::Operation,
-    key::Key,
+    key::{Key, StoredKey},
     observe,
     protocol::Refusal,
     run::{
@@ -18,7 +18,10 @@ use crate::{
         refusal::{not_committed, refusal_error},
         response::Verdict,
     },
-    store::postgres::{PostgresStore, PostgresTransaction, tokio_postgres},
+    store::{
+        StoreError,
+        postgres::{PostgresStore, PostgresTransaction, tokio_postgres},
+    },
 };
 
 impl<F: Format> Operation<F> {
@@ -126,24 +129,38 @@ impl<F: Format> Operation<F> {
         T: Serialize + DeserializeOwned,
         P: Serialize + ?Sized,
     {
-        let fingerprint = Fingerprint::of(payload)?;
+        let fingerprint = self.fingerprint_of(payload)?;
         let (shown, driver) = (self.stored_key(key), self.idempotency().driver());
         let now = driver.now();
         let ask_by = Timing::of(&driver.settings, now, &self.idempotency().invocation()).limits.ask_by;
+        let ask_by = ask_by.filter(|_| driver.settings.is_enforced());
         let beginning =
             Box::pin(async { client.transaction().await.map_err(|error| store.fault_of(&error)) });
         let transaction = driver
             .in_time(now, ask_by, beginning)
             .await
             .map_err(|error| refusal_error(&shown, Refusal::Unavailable, Some(error), now))?;
-        let open = match self.begin_in(store.in_transaction(&transaction), key, fingerprint).await? {
+        let mut open = match self.begin_in(store.in_transaction(&transaction), key, fingerprint).await? {
             Begun::Claimed(open) => open,
             Begun::Replay(replay) => return replay.result::<T, F, E>(),
         };
         let context = OperationContext::unprotected(self.idempotency().invocation());
         let result = within(context, async { operation(&transaction).await }).await;
-        let value = result.map_err(RunError::Handler)?;
         let (owner, answer_by) = (open.owner(), open.answer_by());
+        if let Some(unclaimed) = open.take_unclaimed() {
+            let (verdict, done) = match result {
+                Err(error) => (Verdict::Release, Err(RunError::Handler(error))),
+                Ok(value) => match store.commit(transaction).await {
+                    Ok(()) => (Verdict::result::<T, F>(&shown, &value), Ok(value)),
+                    Err(error) => {
+                        (Verdict::Interrupted, Err(not_known_to_be_committed(&shown, error).into()))
+                    }
+                },
+            };
+            unclaimed.conclude(verdict).await;
+            return done;
+        }
+        let value = result.map_err(RunError::Handler)?;
         match open.settle(Verdict::result::<T, F>(&shown, &value)).await? {
             Settled::Recorded => {}
             Settled::Superseded(replay) => return replay.result::<T, F, E>(),
@@ -158,4 +175,15 @@ impl<F: Format> Operation<F> {
         observe::concluded(&shown);
         Ok(value)
     }
+}
+
+/// The error for a commit that failed while idempotency isn't enforced, so that no record can show how it ended.
+fn not_known_to_be_committed(key: &StoredKey, error: StoreError) -> Error {
+    if !error.is_maybe_applied() {
+        return not_committed(key, error);
+    }
+    let why = format!(
+        "{key}: it's unknown whether the transaction was committed, and idempotency isn't enforced: a retry may repeat it"
+    );
+    Error::new(ErrorKind::Unrecorded, why).with_source(error)
 }

@@ -16,6 +16,7 @@ mod results;
 mod settings;
 mod stored;
 mod support;
+mod switch;
 mod transactions;
 mod wait;
 

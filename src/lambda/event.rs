@@ -85,6 +85,7 @@ use crate::{
         protect::{Protected, Target, as_it_is, protect},
         replay::Replay,
         response::Verdict,
+        shadow,
     },
     selector::{self, Selector},
 };
@@ -311,25 +312,19 @@ impl<T: DeserializeOwned> EventLayer<T> {
             .map_err(|error| not_an_event::<T>(&error))
             .inspect_err(observe::refused_unasked)?;
         let key = (self.key)(&payload, &raw, &context);
-        let key = key.and_then(|key| self.allowed(key)).inspect_err(observe::refused_unasked)?;
-        let Some(key) = key else {
+        let keyed = key.and_then(|key| self.keyed(key, &raw, &context));
+        let keyed = match keyed {
+            Err(error) if shadow::lets_pass(self.idempotency.driver(), error.kind().as_str()) => None,
+            keyed => keyed.inspect_err(observe::refused_unasked)?,
+        };
+        let Some((key, fingerprint)) = keyed else {
             observe::unprotected("missing key");
             let surroundings = OperationContext::unprotected(invocation);
             let call = within(surroundings, async { inner.call(LambdaEvent::new(payload, context)).await });
             let response = call.await.map_err(RunError::Handler)?;
             return Ok(encoded(&response)?);
         };
-        let mut scope = self.idempotency.scope("event")?;
-        if let Some(tenant) = tenant(&context) {
-            scope = scope.with_caller(tenant)?;
-        }
-        let target = Target {
-            key: StoredKey::new(&scope, &key),
-            fingerprint: self.fingerprint(&raw)?,
-            invocation,
-            cut_off: None,
-            mode: self.idempotency.mode(),
-        };
+        let target = Target { key, fingerprint, invocation, cut_off: None, way: self.idempotency.way() };
         drop(raw);
         let handler = || inner.call(LambdaEvent::new(payload, context));
         let protected = protect(self.idempotency.driver(), target, handler, judge, as_it_is).await;
@@ -350,6 +345,25 @@ impl<T: DeserializeOwned> EventLayer<T> {
                 Ok(self.on_replay.answered(&replay, answer))
             }
         }
+    }
+
+    /// The stored key and the fingerprint of an event with this key. `None` if it has none, and may run without.
+    ///
+    /// # Errors
+    ///
+    /// As [`allowed`](Self::allowed), and [`ErrorKind::Invalid`] for a tenant that's too long.
+    fn keyed(
+        &self,
+        key: Option<Key>,
+        raw: &RawValue,
+        context: &Context,
+    ) -> Result<Option<(StoredKey, Fingerprint)>, Error> {
+        let Some(key) = self.allowed(key)? else { return Ok(None) };
+        let mut scope = self.idempotency.scope("event")?;
+        if let Some(tenant) = tenant(context) {
+            scope = scope.with_caller(tenant)?;
+        }
+        Ok(Some((StoredKey::new(&scope, &key), self.fingerprint(raw)?)))
     }
 
     /// # Errors

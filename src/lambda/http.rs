@@ -198,6 +198,7 @@ use crate::{
         protect::{Protected, Target, protect},
         replay::Replay,
         response::Verdict,
+        shadow,
         staging::AnyAnswer,
     },
 };
@@ -322,20 +323,22 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
             Ok(keyed) => keyed,
             Err(problem) => return Ok(Answer::Whole(self.problem(problem))),
         };
-        let Some((key, origin)) = key else {
+        let scoped = key.map(|(key, origin)| {
+            let caller = self.caller_of(&parts)?;
+            Ok((key, origin, self.scope(&parts, caller.as_ref(), origin)?, caller))
+        });
+        let scoped = match scoped.transpose() {
+            Ok(scoped) => scoped,
+            Err(problem) if self.lets_pass(&problem) => None,
+            Err(problem) => return Ok(Answer::Whole(self.problem(problem))),
+        };
+        let Some((key, origin, scope, caller)) = scoped else {
             let surroundings = OperationContext::unprotected(invocation);
             let request = Request::from_parts(parts, body.into_body());
             let response = async { Ok(self.unmarked(Self::pass(inner.call(request).await?).await)) };
             return within(surroundings, response).await;
         };
-        let scoped = self
-            .caller_of(&parts)
-            .and_then(|caller| Ok((self.scope(&parts, caller.as_ref(), origin)?, caller)));
-        let (scope, caller) = match scoped {
-            Ok(scoped) => scoped,
-            Err(problem) => return Ok(Answer::Whole(self.problem(problem))),
-        };
-        let body = match body.read(self.config.max_body).await {
+        let body = match body.read(self.most_body()).await {
             Ok(body) => body,
             Err(problem) => return Ok(Answer::Whole(self.problem(problem))),
         };
@@ -347,7 +350,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
             fingerprint,
             invocation,
             cut_off: None,
-            mode: self.idempotency.mode(),
+            way: self.idempotency.way(),
         };
         let handler = || {
             let mut request = Request::from_parts(parts, body.into_body());
@@ -358,12 +361,12 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
                 request.extensions_mut().insert(staging);
             }
             let response = inner.call(request);
-            async { Ok(self.unmarked(self.read(response.await?).await)) }
+            async { Ok(self.unmarked(self.read_as_needed(response.await?).await)) }
         };
         let judge = |result, policy| self.judged(result, policy, most_bytes);
         let again = |answer: AnyAnswer| {
             let response = answer.downcast::<Result<S::Response, S::Error>>().ok()?;
-            Some(async { Ok(self.unmarked(self.read((*response)?).await)) })
+            Some(async { Ok(self.unmarked(self.read_as_needed((*response)?).await)) })
         };
         match protect(self.idempotency.driver(), target, handler, judge, again).await {
             Ok(Protected::Ran(result) | Protected::RanUnrecorded(result)) => result,
@@ -399,6 +402,32 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         response
     }
 
+    /// Reads a response as far as it has to be recorded: not ahead of its caller, if that's not in force.
+    async fn read_as_needed<R>(&self, response: R) -> Answer
+    where
+        Self: Read<R>,
+    {
+        if self.is_enforced() { self.read(response).await } else { Self::pass(response).await }
+    }
+
+    fn is_enforced(&self) -> bool {
+        self.idempotency.settings().is_enforced()
+    }
+
+    /// The longest body that's read.
+    fn most_body(&self) -> usize {
+        if self.is_enforced() { self.config.max_body } else { usize::MAX }
+    }
+
+    /// Whether a request runs without its key, since idempotency isn't enforced.
+    fn lets_pass(&self, problem: &Problem) -> bool {
+        let kind = match problem.kind() {
+            ProblemKind::CallerUnknown => "CallerUnknown",
+            _ => "CallerMissing",
+        };
+        shadow::lets_pass(self.idempotency.driver(), kind)
+    }
+
     fn replayed(&self, replay: &Replay) -> Response<Body> {
         let mut response = if replay.is_failure() {
             self.problem(ProblemKind::OperationFailed)
@@ -421,7 +450,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
     /// The caller that the key belongs to: as `caller` names it, or the front end.
     fn caller_of(&self, parts: &Parts) -> Result<Option<Caller>, Problem> {
         let caller = match &self.config.resolver {
-            Some(resolve) => resolve(parts).map_err(|error| not_scoped(&error))?.map(Caller::Resolved),
+            Some(resolve) => resolve(parts).map_err(|error| self.not_scoped(&error))?.map(Caller::Resolved),
             None => match (verified_in(parts), &self.config.api_name) {
                 (Verified::Caller(caller), Some(name)) => Some(caller.of_api(name)),
                 (Verified::Caller(caller), None) => Some(caller),
@@ -433,7 +462,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
             let credentials = credentials::carried_in(&parts.headers, &self.config.ignored_cookies);
             match (credentials, self.config.unnamed) {
                 (Some(header), _) => self.unnamed_is_shared(header.as_str())?,
-                (None, Unnamed::Refused) => return Err(caller_missing()),
+                (None, Unnamed::Refused) => return Err(self.caller_missing()),
                 (None, _) => {}
             }
         }
@@ -447,8 +476,25 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         if self.config.unnamed == Unnamed::Shared {
             return Ok(());
         }
-        observe::caller_unknown(found);
+        if self.is_enforced() {
+            observe::caller_unknown(found);
+        }
         Err(ProblemKind::CallerUnknown.into())
+    }
+
+    /// The key can't be scoped to its caller. The problem isn't retryable, since a retry would fail the same way.
+    fn not_scoped(&self, error: &Error) -> Problem {
+        if self.is_enforced() {
+            observe::refused_unasked(error);
+        }
+        ProblemKind::CallerMissing.into()
+    }
+
+    fn caller_missing(&self) -> Problem {
+        if self.is_enforced() {
+            observe::caller_missing();
+        }
+        ProblemKind::CallerMissing.into()
     }
 
     /// The namespace of the caller's keys.
@@ -459,18 +505,35 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
                 Some(caller) => scope.with_caller(caller),
                 None => Ok(scope),
             });
-        scope.map_err(|error| not_scoped(&error))
+        scope.map_err(|error| self.not_scoped(&error))
     }
 
     /// Decides how the key is settled and what the caller gets. For a recorded failure, and an outcome of more
-    /// than `most_bytes`, the caller gets the same response as its duplicates.
+    /// than `most_bytes`, the caller gets the same response as its duplicates, if there are any.
     fn judged<E: 'static>(
         &self,
         result: Result<Answer, E>,
         policy: ErrorPolicy,
         most_bytes: Option<usize>,
     ) -> (Verdict, Result<Answer, E>) {
-        let how = match &result {
+        let (verdict, instead) = self.judgement(&result, policy, most_bytes);
+        match instead.filter(|_| self.is_enforced()) {
+            Some(ProblemKind::NotRetained) => {
+                (verdict, Ok(Answer::Whole(self.not_retained(ProblemKind::NotRetained))))
+            }
+            Some(problem) => (verdict, Ok(Answer::Whole(self.problem(problem)))),
+            None => (verdict, result),
+        }
+    }
+
+    /// How the key is settled, and the problem that the caller gets in place of the handler's answer.
+    fn judgement<E: 'static>(
+        &self,
+        result: &Result<Answer, E>,
+        policy: ErrorPolicy,
+        most_bytes: Option<usize>,
+    ) -> (Verdict, Option<ProblemKind>) {
+        let how = match result {
             Err(_) => "the handler returned an error",
             Ok(Answer::Streamed(_, Streamed::Broken)) => "the response broke off",
             // The front end would replace it with a 5xx, and each replay too, until the record expires.
@@ -478,21 +541,20 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
                 if self.is_recorded(response)
                     && most_bytes.is_some_and(|most| response::delivered_bytes(response) > most) =>
             {
-                return (
-                    Verdict::CompleteOmitted,
-                    Ok(Answer::Whole(self.not_retained(ProblemKind::NotRetained))),
-                );
+                return (Verdict::CompleteOmitted, Some(ProblemKind::NotRetained));
             }
-            Ok(answer) => return (self.verdict(answer), result),
+            Ok(answer) => return (self.verdict(answer), None),
         };
-        let on_error = match &result {
+        let on_error = match result {
             Err(error) => policy.on(error),
             Ok(_) => policy.on(&()),
         };
-        let OnError::Record(said) = on_error else { return (Verdict::Release, result) };
-        observe::failure_recorded(how, std::any::type_name::<E>());
+        let OnError::Record(said) = on_error else { return (Verdict::Release, None) };
+        if self.is_enforced() {
+            observe::failure_recorded(how, std::any::type_name::<E>());
+        }
         let failure = said.unwrap_or_else(|| RecordedFailure::new("HandlerError", how));
-        (Verdict::failure(&failure), Ok(Answer::Whole(self.problem(ProblemKind::OperationFailed))))
+        (Verdict::failure(&failure), Some(ProblemKind::OperationFailed))
     }
 
     fn verdict(&self, answer: &Answer) -> Verdict {
@@ -501,7 +563,10 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
                 response::encode(response, &self.config.headers)
                     .map_or(Verdict::CompleteOmitted, Verdict::Complete)
             }
-            Answer::Streamed(response, Streamed::TooLarge) if self.is_outcome_by_head(response) => {
+            // One that isn't read since nothing is enforced may be an outcome too.
+            Answer::Streamed(response, Streamed::TooLarge | Streamed::Unrecorded)
+                if self.is_outcome_by_head(response) =>
+            {
                 Verdict::CompleteOmitted
             }
             _ => Verdict::Release,
@@ -515,15 +580,4 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         answer.headers_mut().remove(&self.config.marker);
         answer
     }
-}
-
-/// The key can't be scoped to its caller. The problem isn't retryable, since a retry would fail the same way.
-fn not_scoped(error: &Error) -> Problem {
-    observe::refused_unasked(error);
-    ProblemKind::CallerMissing.into()
-}
-
-fn caller_missing() -> Problem {
-    observe::caller_missing();
-    ProblemKind::CallerMissing.into()
 }

@@ -6,17 +6,21 @@ use bytes::Bytes;
 
 use crate::{
     error::{Error, ErrorKind},
+    fingerprint::Fingerprint,
+    invocation::Invocation,
     key::StoredKey,
     observe,
     protocol::{Action, End, Event, Held, Refusal, State},
-    record::{Lock, Status},
+    record::{Lock, Owner, Status},
     run::{
         driver::{Declined, Driver, Ending},
         handle::ClaimHandle,
         lease::Timing,
+        optimistic::Way,
         refusal::{fenced, unrecorded},
         replay::Replay,
         response::{Copying, Verdict},
+        shadow::{Unclaimed, unclaimed_handle},
     },
     settings::Execution,
     store::OwnWrites,
@@ -28,6 +32,9 @@ use crate::{
 /// Settle it by [`complete`](Self::complete), [`fail`](Self::fail) or [`release`](Self::release), each of
 /// which consumes it. Dropping a claim settles nothing: the library logs one warning. At least once, the key is
 /// free when the lease has ended, and the warning says when that is. At most once, an operator must settle it.
+///
+/// While idempotency isn't enforced ([`Mode`](crate::settings::Mode)), a claim holds nothing, its methods succeed,
+/// and [`commit`](Self::commit) commits the writes without a record.
 #[must_use = "a claim that is not settled blocks its key until the lease ends"]
 pub struct Claim {
     driver: Driver,
@@ -36,6 +43,8 @@ pub struct Claim {
     timing: Timing,
     /// The record that the claim wrote, if a copy of its outcome may be cached.
     lock: Option<Box<Lock>>,
+    /// While idempotency isn't enforced, nothing is claimed, and this is what happens instead.
+    unclaimed: Option<Box<Unclaimed>>,
 }
 
 /// The result of beginning an operation with [`Operation::begin`](crate::Operation::begin), or with `begin_in` in your
@@ -70,7 +79,38 @@ impl Claim {
         timing: Timing,
         lock: Option<Box<Lock>>,
     ) -> Self {
-        Self { driver, handle: ClaimHandle::new(key, held), state, timing, lock }
+        Self { driver, handle: ClaimHandle::new(key, held), state, timing, lock, unclaimed: None }
+    }
+
+    /// The claim that code gets while idempotency isn't enforced: it holds nothing, and settling it succeeds.
+    pub(crate) async fn unenforced(
+        driver: &Driver,
+        key: &StoredKey,
+        fingerprint: Fingerprint,
+        invocation: &Invocation,
+        way: Way,
+    ) -> Self {
+        let unclaimed = Box::pin(Unclaimed::begin(driver, key, fingerprint, invocation, way)).await;
+        let timing = Timing::of(&driver.settings, driver.now(), invocation);
+        Self {
+            driver: driver.clone(),
+            handle: unclaimed_handle(driver, key, &timing),
+            // It's never driven, so it holds no claim.
+            state: driver.machine(Owner::from_bytes([0; 16]), fingerprint, invocation, &timing),
+            timing,
+            lock: None,
+            unclaimed: Some(Box::new(unclaimed)),
+        }
+    }
+
+    /// Takes the stand-in for the settlement, while idempotency isn't enforced.
+    pub(super) fn take_unclaimed(&mut self) -> Option<Box<Unclaimed>> {
+        self.unclaimed.take()
+    }
+
+    /// Whether nothing is claimed, because idempotency isn't enforced.
+    pub(super) fn is_unenforced(&self) -> bool {
+        self.unclaimed.is_some()
     }
 
     /// Returns the handler's view of the claim.
@@ -144,6 +184,10 @@ impl Claim {
     ///
     /// Dropping the future leaves the key released, or the claim like one that was dropped.
     pub async fn release(mut self) -> Result<(), Error> {
+        if let Some(unclaimed) = self.unclaimed.take() {
+            unclaimed.conclude(Verdict::Release).await;
+            return Ok(());
+        }
         match self.settle(Verdict::Release).await {
             Ending { end: End::Recorded, .. } => Ok(()),
             Ending { end, store_error, .. } => Err(unrecorded(self.key(), &end, store_error)),
@@ -151,6 +195,10 @@ impl Claim {
     }
 
     async fn record(mut self, verdict: Verdict) -> Result<Settled, Error> {
+        if let Some(unclaimed) = self.unclaimed.take() {
+            unclaimed.conclude(verdict).await;
+            return Ok(Settled::Recorded);
+        }
         match self.settle(verdict).await {
             Ending { end: End::Recorded, .. } => Ok(Settled::Recorded),
             Ending { end: End::Superseded(record), .. } => {
@@ -220,6 +268,11 @@ impl Claim {
     pub async fn extend(&mut self, length: std::time::Duration) -> Result<(), Error> {
         let until = self.driver.now().saturating_add(length);
         if until <= self.handle.lease_until() {
+            return Ok(());
+        }
+        if let Some(unclaimed) = &mut self.unclaimed {
+            self.handle.move_lease(until);
+            unclaimed.extend(until).await;
             return Ok(());
         }
         match self.extend_until(until).await {

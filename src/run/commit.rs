@@ -9,12 +9,13 @@ use crate::{
     observe,
     protocol::{Decline, End},
     run::{
+        alone::{Alone, commit_alone},
         claim::{Claim, Settled},
         driver::Declined,
         refusal::{declined, fenced, not_concluded},
         response::Verdict,
     },
-    store::{StoreErrorKind, Writes},
+    store::{OwnWrites, StoreErrorKind, Writes},
 };
 
 /// Why [`Claim::commit`] stored neither the outcome nor the writes.
@@ -127,6 +128,7 @@ impl Claim {
     /// - [`ErrorKind::InProgress`]: it's unknown whether the transaction was applied. A retry gets its
     ///   outcome, or another claim once this one is stale, which fences the transaction if it's still on its
     ///   way. So retrying is safe.
+    /// - [`ErrorKind::Unrecorded`]: idempotency isn't enforced, and it's unknown whether the writes were applied.
     /// - Any other: the claim was lost, and the key is now used for something else; nothing was written.
     ///
     /// # Cancel safety
@@ -145,6 +147,9 @@ impl Claim {
             return Err(NotCommitted { error, claim: Some(Box::new(self)), details: None });
         }
         let verdict = Verdict::Complete(response.into());
+        if self.is_unenforced() {
+            return self.commit_unenforced(verdict, &writes).await;
+        }
         let ending = match self.settle_with(verdict, Some(&writes)).await {
             Ok(ending) => ending,
             Err(Declined { why, details, store_error }) => {
@@ -168,5 +173,29 @@ impl Claim {
             End::Fenced(_) => Err(fenced(key, ending.store_error).into()),
             end => Err(not_concluded(key, &end, ending.store_error, driver.now()).into()),
         }
+    }
+
+    /// Commits `writes` without a record, while idempotency isn't enforced.
+    async fn commit_unenforced(
+        mut self,
+        verdict: Verdict,
+        writes: &OwnWrites,
+    ) -> Result<Settled, NotCommitted> {
+        let (error, details) = match commit_alone(self.driver(), self.key(), self.answer_by(), writes).await {
+            Ok(Alone::Applied) => {
+                if let Some(unclaimed) = self.take_unclaimed() {
+                    unclaimed.conclude(verdict).await;
+                }
+                return Ok(Settled::Recorded);
+            }
+            Ok(Alone::Declined(details)) => {
+                (declined(self.key(), Decline::Condition, None), Some(Details(details)))
+            }
+            Err(error) => (error, None),
+        };
+        observe::not_committed(self.key(), &error);
+        // A claim that's still held may be settled in another way.
+        let is_in_doubt = error.kind() == ErrorKind::Unrecorded;
+        Err(NotCommitted { error, claim: (!is_in_doubt).then(|| Box::new(self)), details })
     }
 }

@@ -42,6 +42,8 @@ pub(crate) struct Shared {
     pub(crate) owners: OwnerSource,
     pub(crate) cache: Option<LocalCache>,
     pub(crate) cipher: Option<Arc<dyn Cipher>>,
+    /// Whether the environment requires that idempotency is enforced.
+    pub(crate) is_required: bool,
     /// Whether it runs in a Lambda function, so that there are invocations.
     pub(crate) is_in_lambda: bool,
     /// Makes sure that an operation outside any invocation is logged once.

@@ -21,7 +21,7 @@ use crate::{
 
 /// How operations are protected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub(crate) enum Way {
     /// A claim before the handler, and a settlement after it.
     #[default]
     Claimed,

@@ -20,8 +20,10 @@ use crate::{
         claim::{Begun, Settled},
         driver::{Driver, Requests},
         lease::Timing,
+        optimistic::Way,
         refusal::{not_committed, not_concluded, refusal_error, unresolved},
         response::Verdict,
+        shadow::Unclaimed,
     },
     store::{
         CommitOutcome, StoreError, StoreErrorKind, Write, WriteOutcome,
@@ -43,6 +45,8 @@ pub struct InTransaction<'t> {
     key: StoredKey,
     state: Box<State>,
     records: PostgresTransaction<'t>,
+    /// While idempotency isn't enforced, the transaction gets no record, and this is what happens instead.
+    unclaimed: Option<Box<Unclaimed>>,
 }
 
 /// Requests in the caller's transaction.
@@ -87,11 +91,18 @@ impl<'t> InTransaction<'t> {
         // There's no lease to extend: the transaction's lock holds the key.
         let timing = Timing::unextended(&driver.settings, driver.now(), invocation);
         let mut state = driver.machine(driver.owner()?, fingerprint, invocation, &timing);
+        if !driver.settings.is_enforced() {
+            // Beside the transaction, which a failed statement would end.
+            let way = Way::Optimistic { reads_first: true };
+            let beginning = Box::pin(Unclaimed::begin(driver, &key, fingerprint, invocation, way));
+            let (driver, unclaimed) = (driver.clone(), Some(Box::new(beginning.await)));
+            return Ok(Begun::Claimed(Self { driver, key, state, records, unclaimed }));
+        }
         let driven = driver.drive(&key, &mut state, Event::Look, &records).await;
         let refusal = match driven.action {
             Action::Open => {
                 let driver = driver.clone();
-                return Ok(Begun::Claimed(Self { driver, key, state, records }));
+                return Ok(Begun::Claimed(Self { driver, key, state, records, unclaimed: None }));
             }
             Action::Replay(record) => {
                 let replay = driver.replay(&key, &record, timing.limits.answer_by).await?;
@@ -143,7 +154,16 @@ impl<'t> InTransaction<'t> {
         self.settle(Verdict::Fail(Some(failure.into()))).await
     }
 
+    /// Takes the stand-in for the record: settle it once the transaction has ended.
+    pub(crate) fn take_unclaimed(&mut self) -> Option<Box<Unclaimed>> {
+        self.unclaimed.take()
+    }
+
     pub(crate) async fn settle(mut self, verdict: Verdict) -> Result<Settled, Error> {
+        if let Some(unclaimed) = self.unclaimed.take() {
+            unclaimed.conclude(verdict).await;
+            return Ok(Settled::Recorded);
+        }
         let (driver, key) = (&self.driver, &self.key);
         let answer_by = self.state.plan().limits.answer_by;
         let until = self.state.prepare_until(driver.now());

@@ -1,10 +1,14 @@
 //! Claims the key, runs the handler and settles the claim: the core of every wrapper.
 
+mod unenforced;
+
 use std::{
     any::Any,
     future::{Future, Ready, ready},
     panic::resume_unwind,
 };
+
+use unenforced::unenforced;
 
 use crate::{
     error::{Error, ErrorKind, RecordedFailure},
@@ -22,7 +26,7 @@ use crate::{
         driver::{Declined, Driver, Ending},
         extension::keep,
         handle::ClaimHandle,
-        optimistic::{Looked, Mode, Optimistic},
+        optimistic::{Looked, Optimistic, Way},
         refusal::{
             Refused, RefusedBy, declined, not_concluded, refusal_error, unresolved, wrong_closure_type,
         },
@@ -43,7 +47,7 @@ pub(crate) struct Target {
     pub(crate) invocation: Invocation,
     /// When the handler is cut off, if that's before its claim's own time.
     pub(crate) cut_off: Option<Timestamp>,
-    pub(crate) mode: Mode,
+    pub(crate) way: Way,
 }
 
 /// A wrapper's answer.
@@ -128,6 +132,9 @@ where
 /// [`ErrorKind::OutcomeUnknown`] when the handler was cut off, or when another claim took over and is
 /// still running; [`ErrorKind::Declined`], and the other errors of a transaction that isn't applied. Or
 /// the handler's panic.
+///
+/// If idempotency isn't enforced, the handler runs without a claim, and the only errors are its panic and those of
+/// its own writes.
 pub(crate) async fn protect_caught<T, U, Fut, Again>(
     driver: &Driver,
     target: Target,
@@ -139,8 +146,13 @@ where
     Fut: Future<Output = T>,
     Again: Future<Output = T>,
 {
-    let Target { key, fingerprint, invocation, cut_off: latest, mode } = target;
-    let mut right = match allowed(driver, &key, fingerprint, &invocation, mode).await {
+    if !driver.settings.is_enforced() {
+        return Box::pin(unenforced(driver, target, handler, judge, again))
+            .await
+            .map(Protected::RanUnrecorded);
+    }
+    let Target { key, fingerprint, invocation, cut_off: latest, way } = target;
+    let mut right = match allowed(driver, &key, fingerprint, &invocation, way).await {
         Ok(Allowed::Run(right)) => right,
         Ok(Allowed::Replay(replay)) => return Ok(Protected::Replayed(replay)),
         Err(refused)
@@ -236,14 +248,14 @@ async fn allowed(
     key: &StoredKey,
     fingerprint: Fingerprint,
     invocation: &Invocation,
-    mode: Mode,
+    way: Way,
 ) -> Result<Allowed, Refused> {
-    Ok(match mode {
-        Mode::Claimed => match begin(driver, key, fingerprint, invocation).await? {
+    Ok(match way {
+        Way::Claimed => match begin(driver, key, fingerprint, invocation).await? {
             Begun::Claimed(claim) => Allowed::Run(Right::Claim(claim)),
             Begun::Replay(replay) => Allowed::Replay(replay),
         },
-        Mode::Optimistic { reads_first } => {
+        Way::Optimistic { reads_first } => {
             match Optimistic::begin(driver, key, fingerprint, invocation, reads_first).await? {
                 Looked::Free(optimistic) => Allowed::Run(Right::Optimistic(optimistic)),
                 Looked::Replay(replay) => Allowed::Replay(replay),

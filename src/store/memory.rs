@@ -1,7 +1,12 @@
 //! An in-memory store for tests, and the shortest implementation of the contract.
 
+mod transaction;
+
+pub use transaction::{Declined, Transaction};
+
 use std::{
-    collections::HashMap,
+    any::Any,
+    collections::{BTreeMap, HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -9,16 +14,27 @@ use crate::{
     future::BoxFuture,
     key::StoredKey,
     record::Record,
-    store::{Store, StoreError, Write, WriteOutcome},
+    store::{CommitOutcome, OwnWrites, Store, StoreError, StoreErrorKind, Transactions, Write, WriteOutcome},
 };
 
 /// Stores records in this process's memory. They disappear with the process, and no other process sees them.
 /// Use it in tests, not in a deployed function.
 ///
-/// Clones share their records.
+/// A handler may [stage](crate::staging()) a [`Transaction`] of writes to the store's own items.
+///
+/// Clones share their records and items.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryStore {
-    records: Arc<Mutex<HashMap<StoredKey, Record>>>,
+    inner: Arc<Mutex<Inner>>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    records: HashMap<StoredKey, Record>,
+    /// The values of the handlers' items, by table and id.
+    items: BTreeMap<(String, String), String>,
+    /// The tokens of the transactions that were applied.
+    tokens: HashSet<String>,
 }
 
 impl MemoryStore {
@@ -30,7 +46,7 @@ impl MemoryStore {
     /// Stores `record` under `key` unconditionally, or removes the record there: for tests that need a record
     /// in a certain state.
     pub fn set(&self, key: &StoredKey, record: Option<Record>) {
-        let mut records = self.records();
+        let records = &mut self.inner().records;
         match record {
             Some(record) => records.insert(key.clone(), record),
             None => records.remove(key),
@@ -39,25 +55,66 @@ impl MemoryStore {
 
     /// The record under `key`.
     pub fn get(&self, key: &StoredKey) -> Option<Record> {
-        self.records().get(key).cloned()
+        self.inner().records.get(key).cloned()
     }
 
     /// Every record, in no particular order.
     pub fn all(&self) -> Vec<(StoredKey, Record)> {
-        self.records().iter().map(|(key, record)| (key.clone(), record.clone())).collect()
+        self.inner().records.iter().map(|(key, record)| (key.clone(), record.clone())).collect()
     }
 
-    fn records(&self) -> MutexGuard<'_, HashMap<StoredKey, Record>> {
+    /// The value of an item that a handler's [`Transaction`] has put.
+    pub fn item(&self, table: &str, id: &str) -> Option<String> {
+        self.inner().items.get(&(table.to_owned(), id.to_owned())).cloned()
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
         // Code that holds the lock never panics, so the data in a poisoned one is intact.
-        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn apply_now(&self, key: &StoredKey, write: &Write) -> WriteOutcome {
-        let mut records = self.records();
-        let current = records.get(key);
+    pub(crate) fn apply_now(&self, key: &StoredKey, write: &Write) -> WriteOutcome {
+        self.inner().apply(key, write)
+    }
+
+    /// Applies `write` and `own` under this token: both or neither, and once.
+    pub(crate) fn commit_now(
+        &self,
+        key: &StoredKey,
+        write: &Write,
+        own: &Transaction,
+        token: &str,
+    ) -> CommitOutcome {
+        let mut inner = self.inner();
+        if inner.tokens.contains(token) {
+            return CommitOutcome::Answered(WriteOutcome::Applied);
+        }
+        let current = inner.records.get(key);
+        if write.apply_to(current).is_none() {
+            return CommitOutcome::Answered(WriteOutcome::Refused(current.cloned()));
+        }
+        let failed = own.failed_conditions(&inner.items);
+        if !failed.is_empty() {
+            return CommitOutcome::Declined(Box::new(Declined::new(failed)));
+        }
+        own.apply_to(&mut inner.items);
+        inner.tokens.insert(token.to_owned());
+        CommitOutcome::Answered(inner.apply(key, write))
+    }
+
+    /// Whether the transaction with this token was applied.
+    #[cfg(feature = "testing")]
+    pub(crate) fn has_committed(&self, token: &str) -> bool {
+        self.inner().tokens.contains(token)
+    }
+}
+
+impl Inner {
+    fn apply(&mut self, key: &StoredKey, write: &Write) -> WriteOutcome {
+        let current = self.records.get(key);
         match write.apply_to(current) {
             Some(record) => {
-                records.insert(key.clone(), record);
+                self.records.insert(key.clone(), record);
                 WriteOutcome::Applied
             }
             None => WriteOutcome::Refused(current.cloned()),
@@ -77,4 +134,34 @@ impl Store for MemoryStore {
     fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
         Box::pin(async move { Ok(self.get(key)) })
     }
+
+    fn transactions(&self) -> Option<&dyn Transactions> {
+        Some(self)
+    }
+}
+
+impl Transactions for MemoryStore {
+    fn check(&self, _: &StoredKey, writes: &OwnWrites) -> Result<(), StoreError> {
+        own(writes).map(drop)
+    }
+
+    fn commit<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        write: &'a Write,
+        writes: &'a OwnWrites,
+        token: &'a str,
+    ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>> {
+        Box::pin(async move { Ok(self.commit_now(key, write, own(writes)?, token)) })
+    }
+}
+
+fn own(writes: &OwnWrites) -> Result<&Transaction, StoreError> {
+    let writes: &dyn Any = writes;
+    writes.downcast_ref().ok_or_else(|| {
+        StoreError::new(
+            StoreErrorKind::Rejected,
+            "the staged writes aren't this store's: stage a `store::memory::Transaction`",
+        )
+    })
 }

@@ -10,6 +10,7 @@ use crate::store::postgres::{PostgresStore, PostgresStoreBuilder};
 use crate::store::redis::{RedisStore, RedisStoreBuilder};
 use crate::{
     error::{Error, ErrorKind},
+    settings::Mode,
     store::{Store, memory::MemoryStore},
 };
 
@@ -89,7 +90,7 @@ impl NamedStore {
     /// [`ErrorKind::Invalid`] if neither variable is set, both are, or one is malformed or names a store
     /// whose feature is disabled.
     pub fn from_env() -> Result<Self, Error> {
-        Self::from_variables(|name| env::var(name).ok())
+        Self::from_env_in(Mode::Enforce)
     }
 
     /// Like [`from_env`](Self::from_env), with these variables in place of the environment's: for programs that
@@ -109,6 +110,23 @@ impl NamedStore {
     pub fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Result<Self, Error> {
         let variable = |name| variable(name).filter(|value| !value.is_empty());
         choice_in(variable(INITIALIZATION).is_some(), variable(TABLE), variable(STORE))?.named()
+    }
+
+    /// As [`from_env`](Self::from_env). A function that's switched off needs no store.
+    ///
+    /// # Errors
+    ///
+    /// As [`from_env`](Self::from_env).
+    pub(crate) fn from_env_in(mode: Mode) -> Result<Self, Error> {
+        Self::named_in(mode, (variable(TABLE), variable(STORE)))
+    }
+
+    /// The store that these values of the two variables name.
+    pub(crate) fn named_in(mode: Mode, variables: (Option<String>, Option<String>)) -> Result<Self, Error> {
+        match (mode, variables) {
+            (Mode::Off, (None, None)) => Ok(Self::Memory),
+            (_, (table, store)) => choice_in(variable(INITIALIZATION).is_some(), table, store)?.named(),
+        }
     }
 
     /// The store that `url` names; [`Idempotency::from_env`](crate::Idempotency::from_env) lists the URLs.
@@ -191,6 +209,11 @@ impl DynamoDbStoreBuilder {
             _ => Err(invalid(format!("{STORE} doesn't name a DynamoDB table; set {TABLE} to one"))),
         }
     }
+}
+
+/// The variable's value, if it has one.
+fn variable(name: &str) -> Option<String> {
+    env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 #[cfg(feature = "dynamodb")]

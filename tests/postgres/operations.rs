@@ -11,6 +11,7 @@ use std::{
 use futures_util::future::join_all;
 use lambda_idempotency::{
     Begun, ErrorKind, Fingerprint, Idempotency, Key, RunError, Settled, Store as _, StoredKey,
+    settings::Mode,
     store::{
         StoreErrorKind,
         postgres::{
@@ -104,6 +105,45 @@ async fn operations_run_once_and_are_replayed() {
         .await
         .unwrap();
     assert_eq!(again, "placed a");
+}
+
+/// Off and shadow: every delivery commits its work, no lock refuses another, and a failed one is rolled back.
+#[tokio::test]
+async fn transactions_stay_whole_without_records() {
+    let server = server!();
+    for mode in [Mode::Off, Mode::Shadow] {
+        let shop = Shop::new(server).await;
+        let idempotency = shop.idempotency.with_settings(|settings| settings.mode = mode).unwrap();
+        let shop = Shop { idempotency, ..shop };
+        let (mut client, mut other) = (server.client().await, server.client().await);
+        for placed in 1..=2 {
+            assert_eq!(shop.place(&mut client, "a", "12").await.unwrap(), "placed a");
+            assert_eq!(shop.placed().await, placed, "{mode:?}");
+        }
+        let failing = async |transaction: &Transaction<'_>| {
+            shop.insert(transaction).await?;
+            transaction.batch_execute("SELECT 1 / 0").await
+        };
+        let (operation, key) = (shop.operation(), Key::new("f").unwrap());
+        let failed = operation.run_in(&shop.store, &mut client, &key, "12", failing);
+        assert!(matches!(failed.await, Err(RunError::Handler(_))));
+        assert_eq!(shop.placed().await, 2, "{mode:?}");
+        // By hand, two deliveries at once.
+        let (one, two) = (client.transaction().await.unwrap(), other.transaction().await.unwrap());
+        for transaction in [&one, &two] {
+            let (key, fingerprint) = (Key::new("h").unwrap(), Fingerprint::of("12").unwrap());
+            let begun = operation.begin_in(shop.store.in_transaction(transaction), &key, fingerprint);
+            let Begun::Claimed(begun) = begun.await.unwrap() else { panic!("{mode:?}: a replay") };
+            shop.insert(transaction).await.unwrap();
+            assert!(matches!(begun.complete("x").await.unwrap(), Settled::Recorded));
+        }
+        one.commit().await.unwrap();
+        two.commit().await.unwrap();
+        assert_eq!(shop.placed().await, 4, "{mode:?}");
+        let records = shop.store.scan(None).await.unwrap().records;
+        let shadows = records.iter().filter(|(key, _)| key.as_str().contains("~shadow#")).count();
+        assert_eq!((records.len(), shadows), if mode == Mode::Off { (0, 0) } else { (2, 2) });
+    }
 }
 
 #[tokio::test]

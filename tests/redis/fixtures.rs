@@ -72,6 +72,7 @@ pub(crate) fn inline() -> Outcome {
         encoding: Encoding::Identity,
         length: 5,
         sha256: [0x5a; 32],
+        labels: None,
         place: Place::Inline(Bytes::from_static(b"\x00hi\xff!")),
     })
 }

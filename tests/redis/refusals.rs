@@ -227,6 +227,7 @@ async fn oversized_responses_are_unstorable() {
             encoding: Encoding::Identity,
             length: kept.len() as u64,
             sha256: [0; 32],
+            labels: None,
             place: Place::Inline(kept.into()),
         };
         settle(Settlement::Complete(Outcome::Retained(response), ms(EXPIRES_AT)))

@@ -61,6 +61,18 @@ async fn only_failed_messages_are_returned() {
     assert_eq!(bench.ran(), ["a", "b", "fail 1", "fail 1", "panic 1", "panic 1"]);
 }
 
+#[tokio::test]
+async fn progress_counts_records_in_flight() {
+    let bench = Bench::new();
+    let counts = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&counts);
+    let worker = bench.worker(by_id).concurrency(NonZeroUsize::new(2).unwrap());
+    let worker = worker.on_progress(move |records| seen.lock().unwrap().push(records));
+    let batch = sqs([Message::new("m1", "a"), Message::new("m2", "b"), Message::new("m3", "c")]);
+    assert_eq!(deliver(&worker, &batch).await, [""; 0]);
+    assert_eq!(*counts.lock().unwrap(), [2, 2, 1, 0]);
+}
+
 /// `ship` 17 and `cancel` 17 are two operations, even in one event.
 #[tokio::test]
 async fn queues_of_one_function_separate_their_keys() {

@@ -7,6 +7,7 @@ mod event;
 mod http;
 mod silence;
 mod store;
+mod switch;
 #[cfg(feature = "dynamodb")]
 mod transactions;
 

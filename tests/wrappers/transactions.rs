@@ -10,6 +10,7 @@ use lambda_http::{Body, Request, Response, http::StatusCode, tower::ServiceExt};
 use lambda_idempotency::{
     Failure, Idempotency, Key, RunError, Staging,
     lambda::{batch::SqsMessage, http::Recording},
+    settings::Mode,
     staging,
     store::dynamodb::{Declined, DynamoDbStore, Transaction},
 };
@@ -245,6 +246,27 @@ async fn http_unrecorded_answers_sell_nothing() {
         let response =
             mode(&shop.idempotency).http().layer(service_fn(handler)).oneshot(request("one")).await.unwrap();
         assert_eq!((response.status(), shop.left().await), (StatusCode::SERVICE_UNAVAILABLE, 5));
+    }
+}
+
+#[tokio::test]
+async fn unenforced_sales_commit_without_records() {
+    for mode in [Mode::Off, Mode::Shadow] {
+        let shop = Shop::with(2).await;
+        let idempotency = shop.idempotency.with_settings(|settings| settings.mode = mode).unwrap();
+        let stock = shop.stock.clone();
+        let handler = service_fn(move |request| sell(stock.clone(), request, true));
+        let service = idempotency.http().layer(handler);
+        for (status, left) in [(201, 1), (201, 0), (409, 0)] {
+            let response = service.clone().oneshot(request("one")).await.unwrap();
+            assert_eq!((response.status().as_u16(), shop.left().await), (status, left), "{mode:?}");
+            assert!(!is_replay(&response));
+        }
+        let stock = shop.stock.clone();
+        let unanswered = service_fn(move |request| sell(stock.clone(), request, false));
+        let refused = idempotency.http().layer(unanswered).oneshot(request("two")).await.unwrap();
+        let problem: Value = serde_json::from_slice(refused.body()).unwrap();
+        assert_eq!(problem["code"], "declined", "{mode:?}");
     }
 }
 

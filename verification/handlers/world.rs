@@ -30,6 +30,7 @@ pub type Effect<'a, T> = Pin<Box<dyn Future<Output = Result<T, GatewayError>> + 
 
 /// Why an effect failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(dead_code, reason = "no call of these tests is declined")]
 pub enum GatewayError {
     /// The other side refused, and did nothing. It would refuse again.
     Declined,

@@ -42,6 +42,7 @@ const SETTINGS: &[(&str, By)] = &[
     ("lease_extension", Simulated(&[Item::Extends, Item::T7])),
     ("answer_reserve", Test("verification/tests/simulation.rs", "campaigns_catch_each_removed_precaution")),
     ("settle_within", Test("verification/tests/simulation.rs", "short_outages_repeat_no_effect")),
+    ("cut_off", Test("src/idempotency/tests/lease.rs", "late_result_is_recorded_without_cut_off")),
     ("execution", Simulated(&[Item::AtLeastOnce, Item::AtMostOnce])),
     ("on_handler_error", Simulated(&[Item::ReleasesErrors, Item::RecordsErrors, Item::RecordedError])),
     ("on_in_progress", Simulated(&[Item::RefusesInProgress, Item::Waits])),
@@ -49,6 +50,7 @@ const SETTINGS: &[(&str, By)] = &[
     ("max_response", Test(ENGINE, "oversized_response_is_not_retained")),
     ("local_cache", Simulated(&[Item::NoCache, Item::Caches])),
     ("local_cache_records", Test("src/idempotency/tests/stored.rs", "cache_is_bounded_in_records")),
+    ("mode", Test("src/idempotency/tests/switch.rs", "store_failures_never_change_a_shadowed_outcome")),
 ];
 
 /// `ErrorKind`, variant by variant.

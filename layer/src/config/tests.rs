@@ -18,7 +18,7 @@ fn read_with(settings: &[(&str, &str)], file: Option<&str>) -> Result<Config, St
 
 fn read(settings: &[(&str, &str)]) -> Result<Rules, String> {
     let settings = [WORKING, settings].concat();
-    Ok(read_with(&settings, None)?.protection.unwrap().1)
+    Ok(read_with(&settings, None)?.rules)
 }
 
 #[test]
@@ -100,8 +100,7 @@ fn each_mistake_is_named() {
         ("IDEMPOTENCY_ON_STORE_FAILURE", "yes", "refuse or pass"),
         ("IDEMPOTENCY_ON_INTERNAL_ERROR", "1", "refuse or pass"),
         ("IDEMPOTENCY_EXECUTION", "exactly-once", "at-most-once"),
-        ("IDEMPOTENCY_MODE", "shadow", "no `shadow`"),
-        ("IDEMPOTENCY_MODE", "on", "enforce or off"),
+        ("IDEMPOTENCY_MODE", "on", "enforce, shadow or off"),
         ("IDEMPOTENCY_EVENT", "sns", "kinesis or dynamodb"),
         ("IDEMPOTENCY_BATCH", "all", "whole or each"),
         ("IDEMPOTENCY_BATCH_ANSWER", "error", "report or fail"),
@@ -184,14 +183,14 @@ fn file_problems_name_the_file() {
         &[file],
         Some(r#"{"key": ["/a", "/b"], "store": "memory:", "max_response": 5000, "streaming": true}"#),
     );
-    let (_, rules) = good.unwrap().protection.unwrap();
+    let rules = good.unwrap().rules;
     assert_eq!((rules.settings.max_response, rules.streams), (5000, true));
 }
 
 #[test]
 fn off_needs_neither_store_nor_key() {
     let off = [("IDEMPOTENCY_MODE", "off")];
-    assert!(read_with(&off, None).unwrap().protection.is_none());
+    assert_eq!(read_with(&off, None).unwrap().rules.settings.mode, Mode::Off);
     assert!(
         read_with(&[off[0], ("IDEMPOTENCY_RETENTION", "x")], None).is_err(),
         "mistakes show up all the same"

@@ -26,27 +26,27 @@ use tokio::{
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
 /// How long a test waits for anything.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What Lambda got for an invocation.
 #[derive(Debug)]
-pub struct Posted {
-    pub is_error: bool,
-    pub headers: BTreeMap<String, String>,
-    pub body: Vec<u8>,
+pub(crate) struct Posted {
+    pub(crate) is_error: bool,
+    pub(crate) headers: BTreeMap<String, String>,
+    pub(crate) body: Vec<u8>,
 }
 
 impl Posted {
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8(self.body.clone()).unwrap()
     }
 
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|_| panic!("{self:?}"))
     }
 
     /// The error's type.
-    pub fn error_type(&self) -> String {
+    pub(crate) fn error_type(&self) -> String {
         assert!(self.is_error, "{self:?}");
         self.json()["errorType"].as_str().unwrap().to_owned()
     }
@@ -58,7 +58,7 @@ struct Invocation {
 }
 
 /// Lambda's Runtime API and Extensions API.
-pub struct Lambda {
+pub(crate) struct Lambda {
     server: Server,
     state: Arc<State>,
 }
@@ -76,7 +76,7 @@ struct State {
 }
 
 impl Lambda {
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let (sender, queue) = mpsc::unbounded_channel();
         let state = Arc::new(State {
             queue: AsyncMutex::new(queue),
@@ -96,17 +96,17 @@ impl Lambda {
         Self { server, state }
     }
 
-    pub fn address(&self) -> String {
+    pub(crate) fn address(&self) -> String {
         self.server.url("").trim_start_matches("http://").to_owned()
     }
 
     /// Delivers an event, with three seconds to run.
-    pub fn deliver(&self, event: impl AsRef<[u8]>) -> oneshot::Receiver<Posted> {
+    pub(crate) fn deliver(&self, event: impl AsRef<[u8]>) -> oneshot::Receiver<Posted> {
         self.deliver_with(event, Duration::from_secs(3), &[])
     }
 
     /// Delivers an event with these headers.
-    pub fn deliver_with(
+    pub(crate) fn deliver_with(
         &self,
         event: impl AsRef<[u8]>,
         time: Duration,
@@ -131,22 +131,22 @@ impl Lambda {
     }
 
     /// Answers posted responses with this status from now on.
-    pub fn answers(&self, status: u16) {
+    pub(crate) fn answers(&self, status: u16) {
         *self.state.status.lock().unwrap() = status;
     }
 
     /// How often it was polled for an invocation.
-    pub fn polls(&self) -> u64 {
+    pub(crate) fn polls(&self) -> u64 {
         self.state.polls.load(Ordering::Relaxed)
     }
 
     /// The other requests so far.
-    pub fn others(&self) -> Vec<Received> {
+    pub(crate) fn others(&self) -> Vec<Received> {
         self.state.others.lock().unwrap().clone()
     }
 
     /// Ends the sandbox.
-    pub fn shut_down(&self) {
+    pub(crate) fn shut_down(&self) {
         self.state.shut_down.notify_one();
     }
 }
@@ -191,14 +191,14 @@ impl State {
 }
 
 /// The program, and the function behind it, which the test plays.
-pub struct Function {
+pub(crate) struct Function {
     address: String,
-    pub child: Child,
+    pub(crate) child: Child,
     file: PathBuf,
 }
 
 /// A command with the program, in an environment of its own.
-pub fn program(lambda: &Lambda, settings: &[(&str, &str)]) -> Command {
+pub(crate) fn program(lambda: &Lambda, settings: &[(&str, &str)]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_idempotency-extension"));
     command
         .env_clear()
@@ -212,14 +212,14 @@ pub fn program(lambda: &Lambda, settings: &[(&str, &str)]) -> Command {
 }
 
 /// A file's path that no other test uses.
-pub fn fresh_path() -> PathBuf {
+pub(crate) fn fresh_path() -> PathBuf {
     let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
     PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{number}", std::process::id()))
 }
 
 impl Function {
     /// Starts the program with these settings, and the store in its memory unless they name one.
-    pub async fn start(lambda: &Lambda, settings: &[(&str, &str)]) -> Self {
+    pub(crate) async fn start(lambda: &Lambda, settings: &[(&str, &str)]) -> Self {
         let file = fresh_path();
         let script = format!(
             "echo \"$AWS_LAMBDA_RUNTIME_API\" > {0}.new; mv {0}.new {0}; exec sleep 600",
@@ -244,39 +244,39 @@ impl Function {
     }
 
     /// A function whose proxy is at this address.
-    pub fn at(address: String, child: Child) -> Self {
+    pub(crate) fn at(address: String, child: Child) -> Self {
         Self { address, child, file: fresh_path() }
     }
 
     /// Where the proxy is.
-    pub fn address(&self) -> &str {
+    pub(crate) fn address(&self) -> &str {
         &self.address
     }
 
     /// Sends a request to the proxy.
-    pub async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Bytes) -> Got {
+    pub(crate) async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Bytes) -> Got {
         send(&self.address, method, path, headers, body).await
     }
 
     /// Polls for the next event.
-    pub async fn next(&self) -> Got {
+    pub(crate) async fn next(&self) -> Got {
         let next = self.send("GET", "/2018-06-01/runtime/invocation/next", &[], Bytes::new());
         tokio::time::timeout(PATIENCE, next).await.expect("an event")
     }
 
     /// Whether no event comes for a moment.
-    pub async fn gets_nothing(&self) -> bool {
+    pub(crate) async fn gets_nothing(&self) -> bool {
         let next = self.send("GET", "/2018-06-01/runtime/invocation/next", &[], Bytes::new());
         tokio::time::timeout(Duration::from_millis(200), next).await.is_err()
     }
 
     /// Answers an event, as a runtime does.
-    pub async fn respond(&self, event: &Got, body: impl Into<Bytes>) -> Got {
+    pub(crate) async fn respond(&self, event: &Got, body: impl Into<Bytes>) -> Got {
         self.post(event, "response", &[("content-type", "application/json")], body.into()).await
     }
 
     /// Reports an error.
-    pub async fn fail(&self, event: &Got, error_type: &str) -> Got {
+    pub(crate) async fn fail(&self, event: &Got, error_type: &str) -> Got {
         let report =
             serde_json::json!({ "errorType": error_type, "errorMessage": "no", "stackTrace": ["a", "b"] });
         let header = ("lambda-runtime-function-error-type", error_type);
@@ -284,7 +284,7 @@ impl Function {
     }
 
     /// Posts the answer to an event.
-    pub async fn post(&self, event: &Got, kind: &str, headers: &[(&str, &str)], body: Bytes) -> Got {
+    pub(crate) async fn post(&self, event: &Got, kind: &str, headers: &[(&str, &str)], body: Bytes) -> Got {
         let path = format!(
             "/2018-06-01/runtime/invocation/{}/{kind}",
             event.header("lambda-runtime-aws-request-id")
@@ -302,24 +302,24 @@ impl Drop for Function {
 
 /// What the proxy answered.
 #[derive(Debug)]
-pub struct Got {
-    pub status: u16,
-    pub headers: HeaderMap,
-    pub body: Bytes,
+pub(crate) struct Got {
+    pub(crate) status: u16,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
 }
 
 impl Got {
-    pub fn header(&self, name: &str) -> &str {
+    pub(crate) fn header(&self, name: &str) -> &str {
         self.headers.get(name).unwrap_or_else(|| panic!("no {name} in {self:?}")).to_str().unwrap()
     }
 
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap()
     }
 }
 
 /// Sends a request on a connection of its own.
-pub async fn send(address: &str, method: &str, path: &str, headers: &[(&str, &str)], body: Bytes) -> Got {
+pub(crate) async fn send(address: &str, method: &str, path: &str, headers: &[(&str, &str)], body: Bytes) -> Got {
     let stream = TcpStream::connect(address).await.unwrap();
     let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
         .max_buf_size(8 * 1024 * 1024)
@@ -341,6 +341,6 @@ pub async fn send(address: &str, method: &str, path: &str, headers: &[(&str, &st
 }
 
 /// Waits for what Lambda gets.
-pub async fn posted(waiting: oneshot::Receiver<Posted>) -> Posted {
+pub(crate) async fn posted(waiting: oneshot::Receiver<Posted>) -> Posted {
     tokio::time::timeout(PATIENCE, waiting).await.expect("an answer").expect("one answer")
 }

@@ -84,6 +84,33 @@ async fn switched_off_everything_passes() {
 }
 
 #[tokio::test]
+async fn shadow_refuses_and_replays_nothing() {
+    let lambda = Lambda::start().await;
+    let function =
+        Function::start(&lambda, &[("IDEMPOTENCY_MODE", "shadow"), ("IDEMPOTENCY_KEY", "/id")]).await;
+    let events =
+        [r#"{"id": 1}"#, r#"{"id": 1}"#, r#"{"id": 1, "n": 2}"#, "{}", "no JSON", r#"{"Records": 1}"#];
+    for (n, event) in events.iter().enumerate() {
+        let waiting = lambda.deliver(event);
+        let next = function.next().await;
+        assert_eq!(next.body, *event);
+        function.respond(&next, n.to_string()).await;
+        assert_eq!(posted(waiting).await.text(), n.to_string(), "{event}");
+    }
+}
+
+#[tokio::test]
+async fn required_protection_cannot_be_switched_off() {
+    let lambda = Lambda::start().await;
+    for mode in ["off", "shadow"] {
+        let settings = [WORKING[0], WORKING[1], ("IDEMPOTENCY_MODE", mode), ("IDEMPOTENCY_REQUIRED", "1")];
+        let (code, said) = code(&lambda, &settings, &["/bin/sh", "-c", "exit 0"]).await;
+        assert_eq!(code, 1);
+        assert!(said.contains("IDEMPOTENCY_REQUIRED"), "{said}");
+    }
+}
+
+#[tokio::test]
 async fn settings_can_be_in_a_file() {
     let lambda = Lambda::start().await;
     let file = fresh_path();

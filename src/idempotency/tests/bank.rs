@@ -116,17 +116,29 @@ impl ScriptedStore {
         let Some(record) = order.write.apply_to(there.as_ref()) else {
             return CommitOutcome::Answered(WriteOutcome::Refused(there));
         };
-        for deposit in &order.deposits.0 {
-            let has = books.balances.get(deposit.account).copied().unwrap_or_default();
+        let committed = books.deposit(&order.deposits, &order.token);
+        if let CommitOutcome::Answered(_) = committed {
+            self.inner.set(&order.key, Some(record));
+        }
+        committed
+    }
+}
+
+impl Books {
+    fn deposit(&mut self, deposits: &Deposits, token: &str) -> CommitOutcome {
+        if !self.ignores_tokens && self.applied.iter().any(|applied| applied == token) {
+            return CommitOutcome::Answered(WriteOutcome::Applied);
+        }
+        for deposit in &deposits.0 {
+            let has = self.balances.get(deposit.account).copied().unwrap_or_default();
             if has < deposit.at_least {
                 return CommitOutcome::Declined(Box::new(Short { account: deposit.account, has }));
             }
         }
-        for deposit in &order.deposits.0 {
-            *books.balances.entry(deposit.account).or_default() += deposit.cents;
+        for deposit in &deposits.0 {
+            *self.balances.entry(deposit.account).or_default() += deposit.cents;
         }
-        books.applied.push(order.token.clone());
-        self.inner.set(&order.key, Some(record));
+        self.applied.push(token.to_owned());
         CommitOutcome::Answered(WriteOutcome::Applied)
     }
 }
@@ -170,6 +182,24 @@ impl Transactions for ScriptedStore {
             silent_if(script, Script::SilentAfter).await;
             // Takes a moment, so that other calls can come in between.
             tokio::task::yield_now().await;
+            after(script, committed)
+        })
+    }
+
+    fn commit_alone<'a>(
+        &'a self,
+        writes: &'a OwnWrites,
+        token: &'a str,
+    ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>> {
+        let writes: &dyn Any = writes;
+        let deposits = writes.downcast_ref::<Deposits>().unwrap().clone();
+        assert!((1..=36).contains(&token.len()), "{token}");
+        self.bank.books().tokens.push(token.to_owned());
+        Box::pin(async move {
+            let script = self.next("commit alone")?;
+            silent_if(script, Script::Silent).await;
+            let committed = self.bank.books().deposit(&deposits, token);
+            silent_if(script, Script::SilentAfter).await;
             after(script, committed)
         })
     }

@@ -160,6 +160,37 @@ async fn lease_ends_by_deadline_plus_grace() {
     assert_eq!((after, bench.store.take_calls()), (Duration::from_secs(20), vec!["claim"]));
 }
 
+/// The handler's work is in another process, so nothing here can stop it.
+#[tokio::test(start_paused = true)]
+async fn late_result_is_recorded_without_cut_off() {
+    for (seconds, millis) in [(10, 0), (10, 200), (11, 500), (40, 0)] {
+        let bench = Bench::with(|builder| builder.cut_off(false));
+        let deadline = bench.now().saturating_add(Duration::from_secs(10));
+        let invoked = bench.in_invocation(deadline);
+        let result = invoked.with_handler("k", 1, async {
+            tokio::time::sleep(Duration::from_millis(seconds * 1000 + millis)).await;
+            Ok("late".to_owned())
+        });
+        assert_eq!(result.await.unwrap(), "late");
+        assert_eq!(bench.run("k", 1).await.unwrap(), "late", "{seconds} {millis}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn lost_lease_fences_a_late_result() {
+    let bench = Bench::with(|builder| builder.lease_extension(LENGTH).cut_off(false));
+    let other = bench.clone();
+    let handler = async {
+        sleep(12).await;
+        other.store.remove_all();
+        assert_eq!(super::support::elsewhere(other.run("k", 1)).await.unwrap(), "run 1");
+        sleep(100).await;
+        Ok("late".to_owned())
+    };
+    let result = bench.with_handler("k", 1, handler).await;
+    assert_eq!(result.unwrap(), "run 1", "the successor's outcome");
+}
+
 #[tokio::test(start_paused = true)]
 async fn blocking_handler_is_cut_at_next_poll() {
     let bench = extending();

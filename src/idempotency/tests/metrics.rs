@@ -19,7 +19,7 @@ use super::{
 use crate::{
     Resolution,
     metrics::{Metric, describe_metrics},
-    settings::{Execution, OnStoreFailure},
+    settings::{Execution, Mode, OnStoreFailure},
 };
 
 #[derive(Debug, Default)]
@@ -216,4 +216,26 @@ fn each_metric_has_its_unit() {
         let unit = if metric.is_latency() { Unit::Milliseconds } else { Unit::Count };
         assert_eq!(units[metric.name()], unit, "{}", metric.name());
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn unenforced_deliveries_are_counted() {
+    let off = Bench::with(|builder| builder.mode(Mode::Off));
+    counts(
+        async { (off.run("k", 1).await.unwrap(), off.run("k", 1).await.unwrap()) },
+        &[("not_enforced", 2)],
+        0,
+    )
+    .await;
+    let shadow = Bench::with(|builder| builder.mode(Mode::Shadow));
+    counts(shadow.run("k", 1), &[("not_enforced", 1)], 2).await;
+    counts(shadow.run("k", 1), &[("not_enforced", 1), ("shadow_differed", 1), ("shadow_replayed", 1)], 1)
+        .await;
+    counts(shadow.run("k", 2), &[("not_enforced", 1), ("shadow_mismatch", 1)], 1).await;
+    let _ = tokio::time::timeout(Duration::from_millis(1), shadow.hang("s", 1)).await;
+    counts(shadow.run("s", 1), &[("not_enforced", 1), ("shadow_in_progress", 1)], 1).await;
+    tokio::time::sleep(Duration::from_secs(63)).await;
+    counts(shadow.run("s", 1), &[("not_enforced", 1), ("shadow_takeover", 1)], 2).await;
+    shadow.store.script([Script::Down]);
+    counts(shadow.run("k", 1), &[("not_enforced", 1), ("shadow_unknown", 1)], 1).await;
 }

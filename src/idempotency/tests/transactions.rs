@@ -9,7 +9,7 @@ use super::{
 use crate::{
     Begun, Claim, Error, Idempotency, Settled, Staging,
     run::{
-        optimistic::Mode,
+        optimistic::Way,
         protect::{Target, protect},
         response::Verdict,
     },
@@ -389,7 +389,7 @@ async fn cut_off_closure_keeps_the_ambiguity() {
                 "request",
             ),
             cut_off: None,
-            mode: Mode::Optimistic { reads_first: false },
+            way: Way::Optimistic { reads_first: false },
         };
         let handler = async || {
             stage(short()).on_declined(|_: &Short| -> Paid { Ok(SOLD_OUT.to_owned()) });

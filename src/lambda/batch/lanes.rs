@@ -15,6 +15,7 @@ use crate::{
     fingerprint::Fingerprint,
     key::{Key, Scope, StoredKey, joined},
     lambda::tenant,
+    run::shadow,
 };
 
 /// A record before it runs: small, whatever the record's size.
@@ -89,21 +90,27 @@ impl<R: Record> Batch<R> {
     }
 
     fn work(&self, raw: &RawValue, scope: &Scope) -> Work {
-        let refused = |error: &Error| Work::Refused(error.kind(), error.to_string().into());
+        let refused = |kind: ErrorKind, why: Cow<'static, str>| {
+            if shadow::lets_pass(self.idempotency.driver(), kind.as_str()) {
+                return Work::Unprotected;
+            }
+            Work::Refused(kind, why)
+        };
         let record = match R::read(raw) {
             Ok(record) => record,
-            Err(error) => return refused(&error),
+            // No handler can get it.
+            Err(error) => return Work::Refused(error.kind(), error.to_string().into()),
         };
         // A panic in `key` fails this record only.
         let key = catch_unwind(AssertUnwindSafe(|| (self.key)(&record)));
         match key {
             Ok(Ok(Some(key))) => protected::<R>(&record, scope, &key),
             Ok(Ok(None)) if self.choices.required => {
-                Work::Refused(ErrorKind::MissingKey, "it has no idempotency key".into())
+                refused(ErrorKind::MissingKey, "it has no idempotency key".into())
             }
             Ok(Ok(None)) => Work::Unprotected,
-            Ok(Err(error)) => refused(&error),
-            Err(_) => Work::Refused(ErrorKind::Invalid, "its key closure panicked".into()),
+            Ok(Err(error)) => refused(error.kind(), error.to_string().into()),
+            Err(_) => refused(ErrorKind::Invalid, "its key closure panicked".into()),
         }
     }
 }

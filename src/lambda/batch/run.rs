@@ -193,7 +193,8 @@ impl<R: Record> Delivery<'_, R> {
             Work::Unprotected => return self.unprotected(raw).await,
             Work::Refused(kind, _) => return Fate::Returned(Reason::Refused(*kind)),
         };
-        match seen.get(key) {
+        // While idempotency isn't enforced, duplicates run too.
+        match seen.get(key).filter(|_| self.batch.idempotency.settings().is_enforced()) {
             Some((same, fate)) if *same == fingerprint => return fate.clone(),
             Some((_, Fate::Done)) => return Fate::Returned(Reason::Refused(ErrorKind::Mismatch)),
             // The payloads differ, so the first one's failure doesn't apply to this one.
@@ -218,7 +219,7 @@ impl<R: Record> Delivery<'_, R> {
             fingerprint,
             invocation: self.invocation.clone(),
             cut_off: self.times.cut_off,
-            mode: self.batch.idempotency.mode(),
+            way: self.batch.idempotency.way(),
         };
         match self.batch.handler.protected(driver, target, record).await {
             Ok(Protected::Ran(Ok(())) | Protected::RanUnrecorded(Ok(()))) => Fate::Done,

@@ -18,6 +18,7 @@ use crate::{
     key::Key,
     key_fields::KeyFields,
     observe,
+    run::shadow,
 };
 
 type Derive = dyn Fn(&Parts, &[u8]) -> Result<Option<Key>, Error> + Send + Sync;
@@ -163,32 +164,58 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         if !self.config.methods.contains(&parts.method) || self.config.passes.as_ref().is_some_and(passes) {
             return Ok(Keyed { key: None, body });
         }
-        let refused = |error: &Error, origin| {
-            observe::refused_unasked(error);
-            Problem::from(error).of(origin)
+        let of_header = match self.config.keys.read(&parts.headers) {
+            Ok(key) => key,
+            Err(error) => return self.keyless(&error, Origin::Header, None, body),
         };
-        let of_header =
-            self.config.keys.read(&parts.headers).map_err(|error| refused(&error, Origin::Header))?;
         let (key, body) = match (of_header, &self.config.key) {
             (Some(key), _) => (Some((key, Origin::Header)), body),
             (None, None) => (None, body),
             (None, Some(source)) => {
-                let body = body.read(self.config.max_body).await?;
-                let key = source.key_of(parts, body.bytes()).map_err(|error| {
-                    let field = source.field_to_correct(body.bytes());
-                    refused(&unusable(error), Origin::Request).about(field)
-                })?;
-                (key.map(|key| (key, Origin::Request)), body)
+                let body = body.read(self.most_body()).await?;
+                match source.key_of(parts, body.bytes()) {
+                    Ok(key) => (key.map(|key| (key, Origin::Request)), body),
+                    Err(error) => {
+                        let field = source.field_to_correct(body.bytes());
+                        return self.keyless(&unusable(error), Origin::Request, field, body);
+                    }
+                }
             }
         };
         if key.is_none() && self.config.required.as_ref().is_some_and(|is_required| is_required(parts)) {
-            return Err(match &self.config.key {
-                None => refused(&missing("the request has no Idempotency-Key header"), Origin::Header),
-                Some(source) => refused(&missing("the request has no key"), Origin::Request)
-                    .about(source.field_to_correct(body.bytes())),
-            });
+            return match &self.config.key {
+                None => self.keyless(
+                    &missing("the request has no Idempotency-Key header"),
+                    Origin::Header,
+                    None,
+                    body,
+                ),
+                Some(source) => {
+                    let field = source.field_to_correct(body.bytes());
+                    self.keyless(&missing("the request has no key"), Origin::Request, field, body)
+                }
+            };
         }
         Ok(Keyed { key, body })
+    }
+
+    /// Lets a request without a usable key pass, if idempotency isn't enforced.
+    ///
+    /// # Errors
+    ///
+    /// The problem, if it is.
+    fn keyless<B>(
+        &self,
+        error: &Error,
+        origin: Origin,
+        field: Option<String>,
+        body: Payload<B>,
+    ) -> Result<Keyed<B>, Problem> {
+        if shadow::lets_pass(self.idempotency.driver(), error.kind().as_str()) {
+            return Ok(Keyed { key: None, body });
+        }
+        observe::refused_unasked(error);
+        Err(Problem::from(error).of(origin).about(field))
     }
 }
 

@@ -255,6 +255,10 @@ impl Problem {
         Self { origin, ..self }
     }
 
+    pub(super) fn kind(&self) -> ProblemKind {
+        self.kind
+    }
+
     /// The same problem, with this field to correct.
     pub(super) fn about(self, field: Option<String>) -> Self {
         Self { field, ..self }

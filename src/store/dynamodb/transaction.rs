@@ -92,6 +92,12 @@ impl Transaction {
         self.items.is_empty()
     }
 
+    /// Each write's kind and table, and its details, for tests.
+    #[cfg(feature = "testing")]
+    pub(crate) fn described(&self) -> Vec<(String, String)> {
+        self.items.iter().map(limits::described_whole).collect()
+    }
+
     fn with(mut self, item: TransactWriteItem) -> Self {
         self.items.push(item);
         self
@@ -210,7 +216,7 @@ impl DynamoDbStore {
         match answer {
             Ok(_) => Ok(CommitOutcome::Answered(WriteOutcome::Applied)),
             Err(error) => {
-                let committed = self.cancelled(key, own, error, findings).await?;
+                let committed = self.cancelled(Some(key), own, error, findings).await?;
                 // The write requires that no record exists, but one does.
                 match (committed, write) {
                     (CommitOutcome::Answered(written), Write::Conclude { seen: None, .. }) => {
@@ -230,19 +236,26 @@ impl DynamoDbStore {
         write: Option<&Write>,
         writes: &'a OwnWrites,
     ) -> Result<&'a Transaction, StoreError> {
-        let writes: &dyn Any = writes;
-        let Some(transaction) = writes.downcast_ref::<Transaction>() else {
-            return Err(StoreError::new(
-                StoreErrorKind::Rejected,
-                "the DynamoDB store accepts a handler's writes only as a `store::dynamodb::Transaction`",
-            ));
-        };
+        let transaction = transaction_of(writes)?;
         let own_key = self.record_key(key);
         let bytes = limits::item_bytes(&own_key) + write.map_or(0, response_bytes);
         let own = limits::Own { table: &self.inner.table, key: &own_key, bytes };
         limits::check(transaction, &own).map_err(|why| StoreError::new(StoreErrorKind::Rejected, why))?;
         Ok(transaction)
     }
+}
+
+/// # Errors
+///
+/// [`StoreErrorKind::Rejected`] if the writes are of another store's type.
+fn transaction_of(writes: &OwnWrites) -> Result<&Transaction, StoreError> {
+    let writes: &dyn Any = writes;
+    writes.downcast_ref().ok_or_else(|| {
+        StoreError::new(
+            StoreErrorKind::Rejected,
+            "the DynamoDB store accepts a handler's writes only as a `store::dynamodb::Transaction`",
+        )
+    })
 }
 
 /// The number of response bytes that `write` stores in the record.
@@ -276,5 +289,22 @@ impl Transactions for DynamoDbStore {
         token: &'a str,
     ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>> {
         Box::pin(self.commit_now(key, write, writes, token))
+    }
+
+    fn commit_alone<'a>(
+        &'a self,
+        writes: &'a OwnWrites,
+        token: &'a str,
+    ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>> {
+        Box::pin(async move {
+            let own = transaction_of(writes)?;
+            let request = self.inner.client.transact_write_items();
+            let request = request.set_transact_items(Some(own.items.clone())).client_request_token(token);
+            let (answer, findings) = observed(request.send()).await;
+            match answer {
+                Ok(_) => Ok(CommitOutcome::Answered(WriteOutcome::Applied)),
+                Err(error) => self.cancelled(None, own, error, findings).await,
+            }
+        })
     }
 }

@@ -25,9 +25,10 @@ const THROTTLES: [&str; 3] = ["ProvisionedThroughputExceeded", "ThrottlingError"
 const INVALID: &str = "ValidationError";
 
 impl DynamoDbStore {
+    /// The meaning of `error`. The record of `key` comes first in the transaction, if one is part of it.
     pub(super) async fn cancelled(
         &self,
-        key: &StoredKey,
+        key: Option<&StoredKey>,
         own: &Transaction,
         error: SdkError<TransactWriteItemsError>,
         findings: Findings,
@@ -69,7 +70,7 @@ impl DynamoDbStore {
     /// The record's condition comes first: if it failed, nothing else matters.
     fn judged(
         &self,
-        key: &StoredKey,
+        key: Option<&StoredKey>,
         own: &Transaction,
         mut reasons: Vec<CancellationReason>,
         maybe_applied: bool,
@@ -77,10 +78,16 @@ impl DynamoDbStore {
         if reasons.is_empty() {
             return Err(self.conflict("was cancelled without a reason").maybe_applied(maybe_applied));
         }
-        let records = reasons.remove(0);
-        if records.code() == Some(CONDITION) {
-            return self.refused(key, records.item).map(CommitOutcome::Answered);
-        }
+        let records = match key {
+            None => CancellationReason::builder().code(NONE).build(),
+            Some(key) => {
+                let records = reasons.remove(0);
+                if records.code() == Some(CONDITION) {
+                    return self.refused(key, records.item).map(CommitOutcome::Answered);
+                }
+                records
+            }
+        };
         let codes = || std::iter::once(&records).chain(&reasons).filter_map(CancellationReason::code);
         if codes().any(|code| code == CONFLICT) {
             let why = "was cancelled: another transaction holds one of its items";

@@ -109,6 +109,20 @@ pub(super) fn described_text(item: &TransactWriteItem) -> String {
     format!("{kind} on table `{table}`")
 }
 
+/// The kind of write and its table, and all of it, in an order that doesn't change.
+#[cfg(feature = "testing")]
+pub(super) fn described_whole(item: &TransactWriteItem) -> (String, String) {
+    let Some(Parts { kind, table, item: attributes, .. }) = parts(item) else { return Default::default() };
+    let sorted: std::collections::BTreeMap<_, _> = attributes.iter().collect();
+    let mut detail = format!("{sorted:?}");
+    if let Some(update) = item.update() {
+        let values: std::collections::BTreeMap<_, _> =
+            update.expression_attribute_values().into_iter().flatten().collect();
+        detail.push_str(&format!(" {} {values:?}", update.update_expression()));
+    }
+    (format!("{kind} {table}"), detail)
+}
+
 fn named(place: usize, write: &Parts<'_>) -> String {
     format!("write {place} ({} on table `{}`)", write.kind, write.table)
 }

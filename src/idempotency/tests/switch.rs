@@ -1,0 +1,473 @@
+//! The switch: off runs everything without a request, and shadow reports without an effect.
+
+use std::{
+    sync::atomic::{AtomicU64, AtomicUsize},
+    time::Duration,
+};
+
+use super::{
+    bank::{Deposits, Short},
+    *,
+};
+use crate::{
+    Begun, Claim, Idempotency, NotCommitted, Settled, settings::Mode, staging, store::memory::MemoryStore,
+};
+
+const NOT_ENFORCED: [Mode; 2] = [Mode::Off, Mode::Shadow];
+
+/// The faults of one call that don't need a second one to show.
+const FAULTS: [Script; 9] = [
+    Script::LoseAnswer,
+    Script::LoseRequest,
+    Script::Down,
+    Script::Reject,
+    Script::Unstorable,
+    Script::Silent,
+    Script::SilentAfter,
+    Script::Corrupt,
+    Script::Conflict,
+];
+
+/// The most that shadow mode adds to a delivery.
+const MOST: Duration = Duration::from_millis(100);
+
+fn bench(mode: Mode) -> Bench {
+    Bench::with(|builder| builder.mode(mode))
+}
+
+async fn hold(bench: &Bench, key: &str) -> Claim {
+    match bench.operation().begin(Key::new(key).unwrap(), Fingerprint::of(&1).unwrap()).await.unwrap() {
+        Begun::Claimed(claim) => claim,
+        Begun::Replay(replay) => panic!("{replay:?}"),
+    }
+}
+
+/// The reports of shadow mode while `future` runs: what enforcing would have done, and how the answers compare.
+async fn reports(bench: &Bench, future: impl Future) -> Vec<String> {
+    let events = bench.recorded(future).await;
+    let shadow = events.iter().filter(|event| event.contains(r#"event="shadow""#));
+    let field = |event: &str, name: &str| {
+        let at = event.find(&format!(" {name}="))? + name.len() + 2;
+        event[at..].split('"').nth(1).map(str::to_owned)
+    };
+    let fields = ["would", "kind", "answer"];
+    shadow
+        .map(|event| fields.iter().filter_map(|name| field(event, name)).collect::<Vec<_>>().join(" "))
+        .collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn switched_off_runs_without_requests() {
+    let bench = bench(Mode::Off);
+    for nth in 1..=2 {
+        assert_eq!(bench.run("k", 1).await.unwrap(), format!("run {nth}"));
+    }
+    assert!(matches!(bench.fail("k", 1).await, Err(RunError::Handler(TestError))));
+    bench.panic("k", 1).await;
+    for settle in [0, 1, 2] {
+        let mut claim = hold(&bench, "k").await;
+        claim.extend(Duration::from_secs(3600)).await.unwrap();
+        assert_eq!(claim.handle().lease_until(), bench.now().saturating_add(Duration::from_secs(3600)));
+        match settle {
+            0 => assert!(matches!(claim.complete("x").await, Ok(Settled::Recorded))),
+            1 => assert!(matches!(claim.fail("x").await, Ok(Settled::Recorded))),
+            _ => claim.release().await.unwrap(),
+        }
+    }
+    drop(hold(&bench, "k").await);
+    assert_eq!(bench.store.take_calls(), [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn derived_keys_survive_the_switch() {
+    let mut derived = Vec::new();
+    for mode in [Mode::Enforce, Mode::Shadow, Mode::Off] {
+        let bench = bench(mode);
+        let handler = async { Ok(current().unwrap().derive_key("charge")) };
+        derived.push(bench.with_handler("k", 1, handler).await.unwrap());
+        derived.push(hold(&bench, "k2").await.handle().derive_key("charge"));
+    }
+    assert!(derived.chunks(2).all(|of_mode| of_mode == &derived[..2]), "{derived:?}");
+    let handle = hold(&bench(Mode::Off), "k").await.handle();
+    assert_eq!((handle.attempt(), handle.is_takeover()), (1, false));
+}
+
+/// Enforcing refuses an invocation without time, and cuts a handler off at its deadline.
+#[tokio::test(start_paused = true)]
+async fn unenforced_handlers_have_no_time_limit() {
+    for mode in NOT_ENFORCED {
+        let bench = bench(mode);
+        let late = bench.in_invocation(bench.now());
+        let slow = async {
+            tokio::time::sleep(Duration::from_secs(3600)).await;
+            Ok("done".to_owned())
+        };
+        assert_eq!(late.with_handler("k", 1, slow).await.unwrap(), "done", "{mode:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn staged_writes_commit_without_records() {
+    for mode in NOT_ENFORCED {
+        let bench = bench(mode);
+        let deposit = || async {
+            staging().unwrap().add(Deposits::of("till", 1)).unwrap();
+            Ok("paid".to_owned())
+        };
+        for bench in [bench.clone(), bench.optimistic(false), bench.optimistic(true)] {
+            bench.with_handler("k", 1, deposit()).await.unwrap();
+        }
+        assert_eq!(bench.store.bank.balance("till"), 3, "{mode:?}");
+        let claim = hold(&bench, "by hand").await;
+        assert!(matches!(claim.commit("x", Deposits::of("till", 1)).await, Ok(Settled::Recorded)));
+        assert_eq!(bench.store.bank.balance("till"), 4, "{mode:?}");
+        assert!(bench.store.inner.all().iter().all(|(key, _)| key.as_str().contains("~shadow#")));
+        // A failed handler's writes are dropped.
+        let failing = async {
+            staging().unwrap().add(Deposits::of("till", 1)).unwrap();
+            Err(TestError)
+        };
+        assert!(bench.with_handler("k", 1, failing).await.is_err());
+        assert_eq!(bench.store.bank.balance("till"), 4, "{mode:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn declined_writes_are_answered_without_enforcing() {
+    let short = || Deposits::of("till", 1).if_balance_is_at_least(1);
+    for mode in NOT_ENFORCED {
+        let bench = bench(mode);
+        let answered = async {
+            let staging = staging().unwrap();
+            staging.add(short()).unwrap();
+            staging.on_declined(|short: &Short| Ok::<_, TestError>(format!("has {}", short.has)));
+            Ok("paid".to_owned())
+        };
+        assert_eq!(bench.with_handler("k", 1, answered).await.unwrap(), "has 0");
+        let unanswered = async {
+            staging().unwrap().add(short()).unwrap();
+            Ok("paid".to_owned())
+        };
+        assert_eq!(kind(bench.with_handler("k", 1, unanswered).await), ErrorKind::Declined);
+        let not_committed: NotCommitted =
+            hold(&bench, "by hand").await.commit("x", short()).await.expect_err("declined");
+        assert_eq!(not_committed.details::<Short>(), Some(&Short { account: "till", has: 0 }));
+        not_committed.into_claim().unwrap().release().await.unwrap();
+        assert_eq!(bench.store.bank.balance("till"), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn lone_transactions_are_retried_under_one_token() {
+    for (script, expected, balance) in [
+        (vec![Script::LoseAnswer], None, 1),
+        (vec![Script::LoseRequest, Script::Conflict], None, 1),
+        (vec![Script::Down, Script::InFlight], None, 1),
+        (vec![Script::Silent], None, 1),
+        (vec![Script::SilentAfter], None, 1),
+        (vec![Script::Down; 200], Some(ErrorKind::Unavailable), 0),
+        (vec![Script::LoseRequest; 200], Some(ErrorKind::Unrecorded), 0),
+        (vec![Script::LoseAnswer; 200], Some(ErrorKind::Unrecorded), 1),
+        (vec![Script::Unstorable], Some(ErrorKind::Invalid), 0),
+    ] {
+        let bench = bench(Mode::Off);
+        bench.store.script(script.clone());
+        let deposit = async {
+            staging().unwrap().add(Deposits::of("till", 1)).unwrap();
+            Ok("paid".to_owned())
+        };
+        let result = bench.with_handler("k", 1, deposit).await;
+        match expected {
+            None => assert_eq!(result.unwrap(), "paid", "{script:?}"),
+            Some(expected) => assert_eq!(kind(result), expected, "{:?}", script[0]),
+        }
+        assert_eq!(bench.store.bank.balance("till"), balance, "{:?}", script[0]);
+        let tokens = bench.store.bank.tokens();
+        assert!(tokens.iter().all(|token| *token == tokens[0]), "{tokens:?}");
+        bench.store.end_script();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn shadow_reports_what_enforcing_would_do() {
+    let bench = bench(Mode::Shadow);
+    let run = async |key: &str, payload: u8, answer: &str| {
+        let (runs, answer) = (AtomicUsize::new(0), answer.to_owned());
+        let handler = async {
+            runs.fetch_add(1, Ordering::SeqCst);
+            Ok(answer.clone())
+        };
+        assert_eq!(bench.with_handler(key, payload, handler).await.unwrap(), answer);
+        assert_eq!(runs.load(Ordering::SeqCst), 1);
+    };
+    assert_eq!(reports(&bench, run("k", 1, "a")).await, ["run"]);
+    assert_eq!(reports(&bench, run("k", 1, "a")).await, ["replay same"]);
+    assert_eq!(reports(&bench, run("k", 1, "b")).await, ["replay different"]);
+    assert_eq!(reports(&bench, bench.fail("k", 1)).await, ["replay different"]);
+    assert_eq!(reports(&bench, run("k", 2, "a")).await, ["refuse Mismatch"]);
+    // A failed handler releases the shadow's key.
+    assert_eq!(reports(&bench, bench.fail("f", 1)).await, ["run"]);
+    assert_eq!(reports(&bench, run("f", 1, "a")).await, ["run"]);
+    // A handler that never ended, and whose lease lasts or has expired.
+    bench.abandon_in_shadow("s").await;
+    assert_eq!(reports(&bench, run("s", 1, "a")).await, ["refuse InProgress"]);
+    tokio::time::sleep(Duration::from_secs(63)).await;
+    assert_eq!(reports(&bench, run("s", 1, "a")).await, ["take over"]);
+    bench.store.script([Script::Down]);
+    assert_eq!(reports(&bench, run("k", 1, "a")).await, ["unknown"]);
+    bench.store.script(std::iter::once(Script::Pass).chain([Script::Reject; 50]));
+    assert_eq!(reports(&bench, run("n", 1, "a")).await, ["unknown"]);
+    bench.store.end_script();
+    // Inside itself, enforcing refuses, and the shadow's outer claim is still live.
+    let inner = async {
+        run("nested", 1, "inner").await;
+        Ok("outer".to_owned())
+    };
+    let nested = reports(&bench, bench.with_handler("nested", 1, inner)).await;
+    assert_eq!(nested, ["refuse Invalid", "run"]);
+}
+
+impl Bench {
+    /// Claims in the shadow, and drops the future while the handler waits.
+    async fn abandon_in_shadow(&self, key: &str) {
+        let _ = tokio::time::timeout(Duration::from_millis(1), self.hang(key, 1)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn by_hand_claims_report_too() {
+    let bench = bench(Mode::Shadow);
+    let complete = async |answer: &'static str| {
+        let _ = hold(&bench, "k").await.complete(answer).await.unwrap();
+    };
+    assert_eq!(reports(&bench, complete("a")).await, ["run"]);
+    assert_eq!(reports(&bench, complete("a")).await, ["replay same"]);
+    assert_eq!(reports(&bench, complete("b")).await, ["replay different"]);
+    let extended = async {
+        let mut claim = hold(&bench, "e").await;
+        claim.extend(Duration::from_secs(3600)).await.unwrap();
+        drop(claim);
+    };
+    assert_eq!(reports(&bench, extended).await, [""; 0], "it ended without an answer");
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    let again = async { hold(&bench, "e").await.release().await.unwrap() };
+    assert_eq!(reports(&bench, again).await, ["refuse InProgress"], "the shadow's lease was extended");
+}
+
+#[tokio::test(start_paused = true)]
+async fn optimistic_shadows_report_the_first_outcome() {
+    for reads_first in [false, true] {
+        let bench = bench(Mode::Shadow).optimistic(reads_first);
+        assert_eq!(reports(&bench, bench.run("k", 1)).await, ["run"]);
+        assert_eq!(reports(&bench, bench.run("k", 1)).await, ["replay different"]);
+        assert_eq!(bench.runs(), 2);
+    }
+}
+
+/// The handler's outcome and its start are the same whatever the store does, on either side of each call.
+#[tokio::test(start_paused = true)]
+async fn store_failures_never_change_a_shadowed_outcome() {
+    for fault in FAULTS {
+        for healthy in 0..3 {
+            for outcome in ["value", "error", "panic", "by hand"] {
+                let bench = bench(Mode::Shadow);
+                let _ = bench.run("seen", 1).await;
+                let script = std::iter::repeat_n(Script::Pass, healthy).chain([fault; 50]);
+                bench.store.script(script);
+                let begun = bench.now();
+                match outcome {
+                    "value" => {
+                        let started = AtomicU64::new(u64::MAX);
+                        let handler = async {
+                            started.store(begun.until(bench.now()).as_millis() as u64, Ordering::SeqCst);
+                            Ok("mine".to_owned())
+                        };
+                        assert_eq!(bench.with_handler("k", 1, handler).await.unwrap(), "mine");
+                        assert_eq!(started.load(Ordering::SeqCst), 0, "{fault:?}");
+                    }
+                    "error" => assert!(matches!(bench.fail("k", 1).await, Err(RunError::Handler(TestError)))),
+                    "panic" => {
+                        let payload = bench.panic("k", 1).await;
+                        assert_eq!(payload.downcast_ref(), Some(&"the handler's own panic"));
+                    }
+                    _ => {
+                        let claim = hold(&bench, "k").await;
+                        assert!(matches!(claim.complete("x").await, Ok(Settled::Recorded)));
+                    }
+                }
+                let took = begun.until(bench.now());
+                assert!(took <= MOST, "{fault:?} after {healthy} calls, {outcome}: {took:?}");
+                bench.store.end_script();
+            }
+        }
+    }
+}
+
+/// A store that never answers costs a delivery nothing that its caller doesn't have.
+#[tokio::test(start_paused = true)]
+async fn shadow_ends_before_the_answer_is_due() {
+    let bench = bench(Mode::Shadow);
+    let deadline = bench.now().saturating_add(Duration::from_millis(280));
+    let bench = bench.in_invocation(deadline);
+    bench.store.script([Script::Silent; 3]);
+    let begun = bench.now();
+    bench.run("k", 1).await.unwrap();
+    assert_eq!(begun.until(bench.now()), Duration::from_millis(30), "250 ms are reserved for the answer");
+}
+
+#[tokio::test(start_paused = true)]
+async fn shadow_and_enforce_share_no_records() {
+    let enforced = Bench::new();
+    let shadow = enforced.beside(|builder| builder.mode(Mode::Shadow));
+    assert_eq!(shadow.run("k", 1).await.unwrap(), "run 1");
+    assert_eq!(enforced.run("k", 1).await.unwrap(), "run 2", "the shadow's record isn't replayed");
+    assert_eq!(enforced.run("k", 1).await.unwrap(), "run 2");
+    // The other way round.
+    assert_eq!(enforced.run("m", 1).await.unwrap(), "run 3");
+    assert_eq!(reports(&shadow, shadow.run("m", 1)).await, ["run"]);
+    let keys: Vec<_> = enforced.store.inner.all().into_iter().map(|(key, _)| key.to_string()).collect();
+    let (of_shadow, of_enforce): (Vec<_>, Vec<_>) =
+        keys.iter().partition(|key| key.starts_with("tests/run:step~shadow#"));
+    assert_eq!((of_shadow.len(), of_enforce.len()), (2, 2), "{keys:?}");
+    assert!(crate::Scope::new("tests", "run:step~shadow").is_err(), "no scope has the shadow's name");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_local_cache_is_left_alone() {
+    for mode in NOT_ENFORCED {
+        let bench = Bench::with(|builder| builder.local_cache(1 << 20));
+        bench.run("k", 1).await.unwrap();
+        let step = bench.operation().with_settings(|settings| settings.mode = mode).unwrap();
+        let run = || async { Ok::<_, TestError>("again".to_owned()) };
+        assert_eq!(step.run(Key::new("k").unwrap(), &1, run).await.unwrap(), "again", "{mode:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn recorded_errors_stay_the_handlers_own() {
+    for mode in NOT_ENFORCED {
+        let bench = Bench::with(|builder| builder.mode(mode).on_handler_error(OnHandlerError::Record));
+        for _ in 0..2 {
+            assert!(matches!(bench.fail("k", 1).await, Err(RunError::Handler(TestError))), "{mode:?}");
+        }
+        let at_most_once = Bench::with(|builder| builder.mode(mode).execution(Execution::AtMostOnce));
+        for nth in 1..=2 {
+            assert_eq!(at_most_once.run("k", 1).await.unwrap(), format!("run {nth}"));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn payloads_without_json_run_unenforced() {
+    let unserialisable = [((1, 2), 3)].into_iter().collect::<std::collections::HashMap<_, _>>();
+    let run =
+        async |bench: &Bench| bench.with_handler("k", &unserialisable, async { Ok("ran".to_owned()) }).await;
+    assert_eq!(kind(run(&Bench::new()).await), ErrorKind::Invalid);
+    for mode in NOT_ENFORCED {
+        assert_eq!(run(&bench(mode)).await.unwrap(), "ran", "{mode:?}");
+    }
+}
+
+/// The library's own panics don't count as the handler's.
+#[tokio::test(start_paused = true)]
+async fn a_panicking_store_is_a_failed_one() {
+    #[derive(Debug)]
+    struct Panics;
+    impl crate::Store for Panics {
+        fn apply<'a>(
+            &'a self,
+            _: &'a crate::StoredKey,
+            _: &'a crate::store::Write,
+        ) -> crate::future::BoxFuture<'a, Result<crate::store::WriteOutcome, crate::store::StoreError>>
+        {
+            Box::pin(async { panic!("the store") })
+        }
+        fn read<'a>(
+            &'a self,
+            _: &'a crate::StoredKey,
+        ) -> crate::future::BoxFuture<'a, Result<Option<Record>, crate::store::StoreError>> {
+            Box::pin(async { panic!("the store") })
+        }
+    }
+    let idempotency = Idempotency::builder(Panics).function("tests").mode(Mode::Shadow).build().unwrap();
+    let step = idempotency.operation("step").unwrap();
+    let slow = || async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        Ok::<_, TestError>("mine".to_owned())
+    };
+    assert_eq!(step.run(Key::new("k").unwrap(), &1, slow).await.unwrap(), "mine");
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_is_reported_as_a_refusal() {
+    let wait = crate::settings::OnInProgress::Wait(Duration::from_secs(5));
+    let bench = Bench::with(|builder| builder.mode(Mode::Shadow).on_in_progress(wait));
+    bench.abandon_in_shadow("k").await;
+    let begun = bench.now();
+    assert_eq!(reports(&bench, bench.run("k", 1)).await, ["refuse InProgress"]);
+    assert_eq!(begun.until(bench.now()), Duration::ZERO);
+}
+
+#[test]
+fn a_function_that_is_off_needs_no_store() {
+    use crate::store::NamedStore;
+    let unset = || (None, None);
+    assert!(matches!(NamedStore::named_in(Mode::Off, unset()), Ok(NamedStore::Memory)));
+    for mode in [Mode::Shadow, Mode::Enforce] {
+        assert!(NamedStore::named_in(mode, unset()).is_err(), "{mode:?}");
+    }
+    let both = (Some("t".to_owned()), Some("memory:".to_owned()));
+    assert!(NamedStore::named_in(Mode::Off, both).is_err());
+}
+
+fn built(mode: Mode, required: Option<&'static str>) -> Result<Idempotency, crate::Error> {
+    let builder = Idempotency::builder(MemoryStore::new()).function("tests").mode(mode);
+    builder.build_in(|name| (name == "IDEMPOTENCY_REQUIRED").then(|| required.map(str::to_owned)).flatten())
+}
+
+#[test]
+fn required_enforcement_refuses_the_switch() {
+    for mode in NOT_ENFORCED {
+        let error = built(mode, Some("1")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.to_string().contains("IDEMPOTENCY_REQUIRED=1"), "{error}");
+        for required in [None, Some("0"), Some("")] {
+            assert!(built(mode, required).is_ok(), "{required:?}");
+        }
+        let enforced = built(Mode::Enforce, Some("1")).unwrap();
+        assert!(enforced.with_settings(|settings| settings.mode = mode).is_err());
+    }
+    let error = built(Mode::Enforce, Some("yes")).unwrap_err();
+    assert!(error.to_string().contains("neither 1 nor 0"), "{error}");
+}
+
+#[test]
+fn the_environment_names_the_mode() {
+    let mode = |name: Option<&str>| super::super::builder::mode_in(|_| name.map(str::to_owned));
+    for (name, expected) in
+        [("off", Mode::Off), ("shadow", Mode::Shadow), ("enforce", Mode::Enforce), ("", Mode::Enforce)]
+    {
+        assert_eq!(mode(Some(name)).unwrap(), expected);
+    }
+    assert_eq!(mode(None).unwrap(), Mode::Enforce);
+    for wrong in ["Off", "false", "disabled", "1"] {
+        let error = mode(Some(wrong)).unwrap_err().to_string();
+        assert!(error.contains("IDEMPOTENCY_MODE") && error.contains(wrong), "{error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn switching_warns_once_at_start() {
+    for (mode, expected) in [(Mode::Enforce, 0), (Mode::Shadow, 1), (Mode::Off, 1)] {
+        let seen = Bench::new();
+        let events = seen.recorded(async {
+            let bench = bench(mode);
+            for _ in 0..3 {
+                bench.run("k", 1).await.unwrap();
+            }
+        });
+        let events = events.await;
+        let warned = events.iter().filter(|event| event.contains(r#"event="not_enforced""#));
+        assert_eq!(warned.count(), expected, "{mode:?}: {events:?}");
+    }
+}

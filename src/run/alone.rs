@@ -1,0 +1,88 @@
+//! Commits the handler's own writes without a record, while idempotency isn't enforced.
+
+use std::{any::Any, time::Duration};
+
+use crate::{
+    error::{Error, ErrorKind},
+    key::StoredKey,
+    protocol::Decline,
+    run::{
+        driver::{Driver, pause},
+        refusal::declined,
+    },
+    store::{CommitOutcome, OwnWrites, StoreError, StoreErrorKind},
+    time::Timestamp,
+};
+
+/// Each call gets at least this long, if there's time, before it's abandoned and sent again.
+const SHORTEST_CALL: Duration = Duration::from_millis(250);
+
+/// How a transaction without a record ended.
+pub(super) enum Alone {
+    Applied,
+    /// One of the handler's conditions failed, and nothing was written. The value holds the store's details.
+    Declined(Box<dyn Any + Send + Sync>),
+}
+
+/// Commits `writes` in one transaction. While the store fails, it sends the same transaction again, under one
+/// token, until `answer_by` or the settings' limit.
+///
+/// # Errors
+///
+/// [`ErrorKind::Unavailable`] or [`ErrorKind::Invalid`] if nothing was written; [`ErrorKind::Unrecorded`] if that
+/// isn't known.
+pub(super) async fn commit_alone(
+    driver: &Driver,
+    key: &StoredKey,
+    answer_by: Option<Timestamp>,
+    writes: &OwnWrites,
+) -> Result<Alone, Error> {
+    let store = driver.store().clone();
+    let Some(transactions) = store.transactions() else {
+        let error =
+            StoreError::new(StoreErrorKind::Rejected, "this store doesn't support transactional writes");
+        return Err(declined(key, Decline::Store(error.kind()), Some(error)));
+    };
+    let owner = driver.owner()?;
+    let token = key.derive(&format!("writes of {owner} without a record"));
+    let end = driver.now().saturating_add(driver.settings.settle_within);
+    let end = answer_by.map_or(end, |answer_by| answer_by.min(end));
+    let (mut nth, mut is_in_doubt) = (0, false);
+    loop {
+        let now = driver.now();
+        let until = now.saturating_add((now.until(end) / 2).max(SHORTEST_CALL));
+        let error = match driver.in_time(now, Some(until), transactions.commit_alone(writes, &token)).await {
+            Ok(CommitOutcome::Answered(_)) => return Ok(Alone::Applied),
+            Ok(CommitOutcome::Declined(details)) if !is_in_doubt => return Ok(Alone::Declined(details)),
+            // An earlier attempt may have been applied, or may still be.
+            Ok(CommitOutcome::Declined(_)) => return Err(in_doubt(key, None)),
+            Err(error) => error,
+        };
+        is_in_doubt |= error.is_maybe_applied();
+        let pause = pause(nth, owner);
+        nth = nth.saturating_add(1);
+        let is_transient = matches!(error.kind(), StoreErrorKind::Unavailable | StoreErrorKind::Conflict);
+        if !is_transient || driver.now().saturating_add(pause) >= end {
+            return Err(if is_in_doubt {
+                in_doubt(key, Some(error))
+            } else {
+                declined(key, Decline::Store(error.kind()), Some(error))
+            });
+        }
+        driver.clock().sleep(pause).await;
+    }
+}
+
+fn in_doubt(key: &StoredKey, cause: Option<StoreError>) -> Error {
+    let error = Error::new(
+        ErrorKind::Unrecorded,
+        format!(
+            "{key}: it's unknown whether the handler's writes were applied, and idempotency isn't enforced: a retry \
+             may apply them again"
+        ),
+    );
+    match cause {
+        Some(cause) => error.with_source(cause),
+        None => error,
+    }
+}

@@ -1,0 +1,140 @@
+//! Runs a handler while idempotency is switched off or in shadow mode: it always runs, and its answer counts.
+
+use std::future::{Future, pending};
+
+use super::{Stopped, Target, error_policy, failure};
+use crate::{
+    error::{Error, ErrorKind},
+    failure::ErrorPolicy,
+    observe,
+    protocol::Decline,
+    run::{
+        alone::{Alone, commit_alone},
+        context::{OperationContext, Refusals, Running, refuse_within_itself, within},
+        driver::Driver,
+        lease::Timing,
+        optimistic::Way,
+        refusal::{declined, wrong_closure_type},
+        response::Verdict,
+        shadow::{Asking, Beside, Found, unclaimed_handle},
+        staging::{AnyAnswer, Staging},
+        watch::{CutOff, Ended, watch},
+    },
+};
+
+/// Runs `handler` without a claim, commits the writes that it has staged, and returns the answer that `judge`
+/// makes of its result. In shadow mode, claims and records beside it.
+///
+/// # Errors
+///
+/// The handler's panic, and the errors of a transaction of staged writes.
+pub(super) async fn unenforced<T, U, Fut, Again>(
+    driver: &Driver,
+    target: Target,
+    handler: impl FnOnce() -> Fut,
+    mut judge: impl FnMut(T, ErrorPolicy) -> (Verdict, U),
+    mut again: impl FnMut(AnyAnswer) -> Option<Again>,
+) -> Result<U, Stopped>
+where
+    Fut: Future<Output = T>,
+    Again: Future<Output = T>,
+{
+    let Target { key, fingerprint, invocation, way, .. } = target;
+    let beside = Beside::new(driver, &key, &invocation);
+    let mut asking = match refuse_within_itself(&key) {
+        Ok(()) => beside.asking(fingerprint, way),
+        Err(error) => Asking::Found(Found::Refused(error.kind())),
+    };
+    let timing = Timing::of(&driver.settings, driver.now(), &invocation);
+    let staging = Staging::new(driver.store().clone(), key.clone());
+    let refusals = Refusals::default();
+    let context = OperationContext {
+        invocation,
+        claim: (way == Way::Claimed).then(|| unclaimed_handle(driver, &key, &timing)),
+        staging: Some(staging.clone()),
+        refusals: refusals.clone(),
+        running: Some(Running::inside(key.clone())),
+    };
+    let running = Box::pin(within(context.clone(), async {
+        let result = handler().await;
+        Ok(judge(result, error_policy(driver, &refusals)))
+    }));
+    let mut ended = with_company(driver, running, &mut asking).await;
+    let mut declined_error: Option<Error> = None;
+    loop {
+        let staged = staging.close();
+        let (verdict, answer) = match ended {
+            Ended::Returned(Ok(judged)) => judged,
+            Ended::Returned(Err(error)) => {
+                beside.conclude(asking, failure(driver, "Declined", NOT_APPLIED)).await;
+                return Err(Stopped::Refused(error));
+            }
+            Ended::Panicked(payload) => {
+                observe::panicked(&key, None);
+                let verdict = match failure(driver, "Panic", "the handler panicked") {
+                    Verdict::Release => Verdict::Interrupted,
+                    recorded => recorded,
+                };
+                beside.conclude(asking, verdict).await;
+                return Err(Stopped::Panicked(payload));
+            }
+            // Unreachable: there's no limit.
+            Ended::CutOff | Ended::NotBegun => {
+                let stopped = || Error::new(ErrorKind::Unavailable, "the handler was stopped");
+                return Err(Stopped::Refused(declined_error.unwrap_or_else(stopped)));
+            }
+        };
+        let Some(writes) = staged.writes.filter(|_| verdict.is_success()) else {
+            beside.conclude(asking, verdict).await;
+            return Ok(answer);
+        };
+        let error = match Box::pin(commit_alone(driver, &key, timing.limits.answer_by, &*writes)).await {
+            Ok(Alone::Applied) => {
+                beside.conclude(asking, verdict).await;
+                return Ok(answer);
+            }
+            Ok(Alone::Declined(details)) => {
+                let error = declined(&key, Decline::Condition, None);
+                match staged.on_declined {
+                    Some(on_declined) => {
+                        observe::not_committed(&key, &error);
+                        declined_error = Some(error);
+                        staging.reopen();
+                        let answering = Box::pin(within(context.clone(), async {
+                            match on_declined(&*details).and_then(&mut again) {
+                                Some(answer) => {
+                                    let result = answer.await;
+                                    Ok(judge(result, error_policy(driver, &refusals)))
+                                }
+                                None => Err(wrong_closure_type::<T>(&key)),
+                            }
+                        }));
+                        ended = with_company(driver, answering, &mut asking).await;
+                        continue;
+                    }
+                    None => error,
+                }
+            }
+            Err(error) => error,
+        };
+        observe::not_committed(&key, &error);
+        let verdict = match error.kind() {
+            ErrorKind::Unavailable | ErrorKind::Unrecorded => Verdict::Interrupted,
+            _ => failure(driver, "Declined", NOT_APPLIED),
+        };
+        beside.conclude(asking, verdict).await;
+        return Err(Stopped::Refused(error));
+    }
+}
+
+const NOT_APPLIED: &str = "the handler's writes weren't applied";
+
+/// Polls the handler to its end, first at once, and then the shadow's question beside it.
+async fn with_company<T>(driver: &Driver, running: impl Future<Output = T>, asking: &mut Asking) -> Ended<T> {
+    let company = Box::pin(async {
+        asking.wait().await;
+        // Its end would end the handler.
+        pending().await
+    });
+    watch(running, driver.clock(), &CutOff::at(None), Some(company)).await
+}

@@ -1,0 +1,295 @@
+//! Shadow mode: claims and records beside the handler, in a namespace of its own, and reports what enforcing
+//! would have done.
+//!
+//! Nothing here has an effect on the handler or its answer. The claim is sent while the handler runs, in the same
+//! task: Lambda freezes a process as soon as it has answered, so a spawned task would stop in the middle of a
+//! request. After the handler, the store has [`MOST`] in all. Then the requests are dropped and counted as failed.
+
+use std::time::Duration;
+
+use crate::{
+    error::ErrorKind,
+    fingerprint::Fingerprint,
+    future::BoxFuture,
+    invocation::Invocation,
+    key::StoredKey,
+    observe::{self, Would},
+    outcome::Outcome,
+    protocol::{Action, End, Event, Held, Refusal, State},
+    record::{Generation, Owner, Record},
+    run::{
+        context::refuse_within_itself,
+        driver::Driver,
+        handle::ClaimHandle,
+        lease::Timing,
+        optimistic::Way,
+        refusal::{Refused, RefusedBy, refusal_error},
+        replay::outcome_of,
+        response::{Copying, Verdict},
+        watch::{CutOff, Ended, watch},
+    },
+    settings::Mode,
+    store::StoreError,
+    time::{Stopwatch, Timestamp},
+};
+
+/// The most time that shadow mode adds to one delivery.
+const MOST: Duration = Duration::from_millis(100);
+
+/// The state of the key in the shadow's namespace.
+pub(super) enum Found {
+    /// Enforcing would run the handler. `true` means that it would take over a stale claim.
+    Free(Box<State>, bool),
+    /// Enforcing would replay this outcome.
+    Recorded(Box<Record>),
+    /// Enforcing would refuse.
+    Refused(ErrorKind),
+    /// The store failed, or was too slow.
+    Unknown(Option<StoreError>),
+}
+
+/// The question what enforcing would do, which is answered while the handler runs.
+pub(super) enum Asking {
+    Waiting(BoxFuture<'static, Found>),
+    Found(Found),
+}
+
+/// What happens beside one delivery that isn't enforced: nothing if idempotency is switched off.
+pub(super) struct Beside(Option<Shadow>);
+
+/// The same for code that holds a claim itself. The answer is found when it begins.
+pub(crate) struct Unclaimed {
+    beside: Beside,
+    found: Found,
+}
+
+struct Shadow {
+    driver: Driver,
+    /// The operation's own key, for the report.
+    id: StoredKey,
+    /// The key in the shadow's namespace.
+    key: StoredKey,
+    invocation: Invocation,
+    /// The rest of [`MOST`].
+    left: Duration,
+}
+
+/// Whether a delivery that enforcing refuses as `kind`, before it asks the store, runs anyway. Counts and reports
+/// it then.
+#[cfg(feature = "events")]
+pub(crate) fn lets_pass(driver: &Driver, kind: &'static str) -> bool {
+    if driver.settings.is_enforced() {
+        return false;
+    }
+    observe::not_enforced();
+    if driver.settings.mode == Mode::Shadow {
+        observe::shadow(None, &Would::Refuse(kind), None);
+    }
+    true
+}
+
+/// The claim as a handler sees it that runs without one: a first attempt. Its derived keys are those of a real
+/// claim.
+pub(super) fn unclaimed_handle(driver: &Driver, key: &StoredKey, timing: &Timing) -> ClaimHandle {
+    let held = Held {
+        owner: Owner::from_bytes([0; 16]),
+        generation: Generation::first(driver.now()),
+        attempt: 1,
+        lease_until: timing.lease_until,
+        is_takeover: false,
+        is_recovered: false,
+    };
+    ClaimHandle::new(key.clone(), held)
+}
+
+impl Beside {
+    /// Begins a delivery of `key` that isn't enforced.
+    pub(super) fn new(driver: &Driver, key: &StoredKey, invocation: &Invocation) -> Self {
+        observe::not_enforced();
+        Self((driver.settings.mode == Mode::Shadow).then(|| Shadow {
+            driver: driver.clone(),
+            id: key.clone(),
+            key: key.in_shadow(),
+            invocation: invocation.clone(),
+            left: MOST,
+        }))
+    }
+
+    /// The question what enforcing would do. It sends nothing until it's polled.
+    pub(super) fn asking(&self, fingerprint: Fingerprint, way: Way) -> Asking {
+        let Some(shadow) = &self.0 else { return Asking::Found(Found::Unknown(None)) };
+        let (driver, key, invocation) =
+            (shadow.driver.clone(), shadow.key.clone(), shadow.invocation.clone());
+        Asking::Waiting(Box::pin(async move {
+            // A store that panics has failed.
+            let asked = ask(&driver, &key, fingerprint, &invocation, way);
+            match watch(asked, driver.clock(), &CutOff::at(None), None).await {
+                Ended::Returned(found) => found,
+                Ended::Panicked(_) | Ended::CutOff | Ended::NotBegun => Found::Unknown(None),
+            }
+        }))
+    }
+
+    /// Waits for the answer, in the time that's left.
+    pub(super) async fn found(&mut self, asking: Asking) -> Found {
+        let mut question = match (asking, &mut self.0) {
+            (Asking::Found(found), _) => return found,
+            (Asking::Waiting(_), None) => return Found::Unknown(None),
+            (Asking::Waiting(question), Some(_)) => question,
+        };
+        let found = match &mut self.0 {
+            Some(shadow) => shadow.in_time(&mut question).await,
+            None => None,
+        };
+        found.unwrap_or(Found::Unknown(None))
+    }
+
+    /// Extends the shadow's lease, in the time that's left.
+    pub(super) async fn extend(&mut self, found: &mut Found, until: Timestamp) {
+        let (Some(shadow), Found::Free(state, _)) = (&mut self.0, found) else { return };
+        if state.held().is_none() {
+            return;
+        }
+        let (driver, key) = (shadow.driver.clone(), shadow.key.clone());
+        let extending =
+            async { driver.drive(&key, state, Event::Extend(until), &driver.to_store(None)).await };
+        let _ = shadow.in_time(Box::pin(extending)).await;
+    }
+
+    /// Records the handler's outcome, in the time that's left, and reports what enforcing would have done.
+    pub(super) async fn conclude(mut self, asking: Asking, verdict: Verdict) {
+        let found = self.found(asking).await;
+        let Some(mut shadow) = self.0 else { return };
+        let (would, cause) = match found {
+            Found::Refused(kind) => (Would::Refuse(kind.as_str()), None),
+            Found::Unknown(cause) => (Would::Unknown, cause),
+            Found::Recorded(record) => (Would::Replay(is_same(&record, &verdict)), None),
+            Found::Free(state, is_takeover) => shadow.record(state, is_takeover, verdict).await,
+        };
+        observe::shadow(Some(&shadow.id), &would, cause.as_ref());
+    }
+}
+
+impl Unclaimed {
+    /// Begins a delivery of `key` that isn't enforced. In shadow mode, it waits for the store, in the time that
+    /// shadow mode has.
+    pub(super) async fn begin(
+        driver: &Driver,
+        key: &StoredKey,
+        fingerprint: Fingerprint,
+        invocation: &Invocation,
+        way: Way,
+    ) -> Self {
+        let mut beside = Beside::new(driver, key, invocation);
+        let asking = match refuse_within_itself(key) {
+            Ok(()) => beside.asking(fingerprint, way),
+            Err(error) => Asking::Found(Found::Refused(error.kind())),
+        };
+        let found = beside.found(asking).await;
+        Self { beside, found }
+    }
+
+    /// Extends the shadow's lease, if there's one.
+    pub(super) async fn extend(&mut self, until: Timestamp) {
+        self.beside.extend(&mut self.found, until).await;
+    }
+
+    /// As [`Beside::conclude`].
+    pub(crate) async fn conclude(self, verdict: Verdict) {
+        self.beside.conclude(Asking::Found(self.found), verdict).await;
+    }
+}
+
+impl Asking {
+    /// Waits for the answer, and keeps it.
+    pub(super) async fn wait(&mut self) {
+        if let Self::Waiting(question) = self {
+            *self = Self::Found(question.await);
+        }
+    }
+}
+
+impl Shadow {
+    /// Runs `work` in the time that's left: of [`MOST`], and before the caller's answer is due.
+    async fn in_time<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
+        let clock = self.driver.clock();
+        let begun = clock.now();
+        let limits = Timing::unextended(&self.driver.settings, begun, &self.invocation).limits;
+        let end = begun.saturating_add(self.left);
+        let end = limits.answer_by.map_or(end, |answer_by| answer_by.min(end));
+        let ended = watch(work, clock, &CutOff::at(Some(end)), None).await;
+        self.left = self.left.saturating_sub(begun.until(clock.now()));
+        match ended {
+            Ended::Returned(value) => Some(value),
+            Ended::Panicked(_) | Ended::CutOff | Ended::NotBegun => None,
+        }
+    }
+
+    async fn record(
+        &mut self,
+        mut state: Box<State>,
+        is_takeover: bool,
+        verdict: Verdict,
+    ) -> (Would, Option<StoreError>) {
+        let (driver, key, compared) = (self.driver.clone(), self.key.clone(), verdict.clone());
+        let settling = Box::pin(driver.settle(&key, &mut state, verdict, None, Copying::No));
+        let Some(Ok(ending)) = self.in_time(settling).await else { return (Would::Unknown, None) };
+        let would = match ending.end {
+            End::Recorded if is_takeover => Would::TakeOver,
+            End::Recorded => Would::Run,
+            End::Superseded(record) => Would::Replay(is_same(&record, &compared)),
+            End::Fenced(_) => Would::Refuse(ErrorKind::InProgress.as_str()),
+            End::Unrecorded(Refusal::Mismatch) | End::NotCommitted(Refusal::Mismatch) => {
+                Would::Refuse(ErrorKind::Mismatch.as_str())
+            }
+            End::Unrecorded(_) | End::NotCommitted(_) | End::Unresolved(_) => Would::Unknown,
+        };
+        (would, ending.store_error)
+    }
+}
+
+async fn ask(
+    driver: &Driver,
+    key: &StoredKey,
+    fingerprint: Fingerprint,
+    invocation: &Invocation,
+    way: Way,
+) -> Found {
+    // Not extended: the lease lasts until the deadline, so that a long run isn't taken for a stale one.
+    let timing = Timing::unextended(&driver.settings, driver.now(), invocation);
+    let Ok(owner) = driver.owner() else { return Found::Unknown(None) };
+    let mut state = driver.machine(owner, fingerprint, invocation, &timing);
+    let event = match way {
+        Way::Claimed => Event::Begin,
+        Way::Optimistic { reads_first: true } => Event::Look,
+        Way::Optimistic { reads_first: false } => return Found::Free(state, false),
+    };
+    let stopwatch = Stopwatch::start();
+    let driven = driver.drive(key, &mut state, event, &driver.to_store(None)).await;
+    observe::asked(stopwatch);
+    let refusal = match driven.action {
+        Action::Claimed(held) => return Found::Free(state, held.is_takeover),
+        Action::Open => return Found::Free(state, false),
+        Action::Replay(record) => return Found::Recorded(Box::new(record)),
+        Action::Refused(refusal) => refusal,
+        _ => Refusal::Unavailable,
+    };
+    let refused = Refused::of(refusal, refusal_error(key, refusal, None, driver.now()));
+    match refused.by {
+        RefusedBy::Store => Found::Unknown(driven.store_error),
+        RefusedBy::Rule | RefusedBy::Outcome => Found::Refused(refused.error.kind()),
+    }
+}
+
+/// Whether the recorded outcome is the one that the handler gave now. `None` if one of them wasn't kept.
+fn is_same(record: &Record, verdict: &Verdict) -> Option<bool> {
+    let (Outcome::Retained(recorded), is_failure) = outcome_of(record)? else { return None };
+    match verdict {
+        Verdict::Complete(response) | Verdict::CompleteAs(_, response) => {
+            Some(!is_failure && recorded.is_of(response)?)
+        }
+        Verdict::Fail(Some(failure)) => Some(is_failure && recorded.is_of(failure)?),
+        Verdict::CompleteOmitted | Verdict::Fail(None) => None,
+        Verdict::Release | Verdict::Interrupted => Some(false),
+    }
+}

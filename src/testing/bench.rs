@@ -1,0 +1,279 @@
+//! [`Bench`]: one process of a test, and the verbs that make things go wrong.
+
+use std::{
+    fmt,
+    future::Future,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::Duration,
+};
+
+use super::{
+    delivery::Delivery,
+    event::Event,
+    fault::Fault,
+    function::Function,
+    ledger::Ledger,
+    point::{Call, Point},
+    stage::Stage,
+    store::BenchStore,
+    world::{BenchClock, Orders, World, inside},
+};
+use crate::{
+    idempotency::{Builder, Idempotency},
+    key::StoredKey,
+    store::memory::MemoryStore,
+    time::{Timestamp, VirtualTime},
+};
+
+/// How long an invocation may take, unless [`Bench::timeout`] says so.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
+/// A margin that's longer than any skew margin that's in use.
+pub(super) const BEYOND_LEASES: Duration = Duration::from_secs(10);
+
+/// A process of the function under test: its connection to the store, its clock and its handle on the
+/// [ledger](Ledger).
+///
+/// [`Bench::new`] makes a world of its own, with an empty store. [`process`](Self::process) adds another process to
+/// the same world. Time passes only where the test waits: [`advance`](Self::advance), or a handler that sleeps.
+///
+/// ```
+/// use lambda_idempotency::{Key, testing::{Bench, Event, Function}};
+///
+/// let bench = Bench::new();
+/// let (idempotency, ledger) = (bench.idempotency(), bench.ledger());
+/// let mut function = Function::new(move |order: String| {
+///     let (idempotency, ledger) = (idempotency.clone(), ledger.clone());
+///     async move {
+///         let charge = || async { ledger.call("charge", None, &order).await };
+///         idempotency.operation("charge")?.run(Key::new(&order)?, &order, charge).await.map_err(Box::<dyn std::error::Error + Send + Sync>::from)
+///     }
+/// });
+///
+/// let event = Event::json(r#""order-17""#);
+/// bench.deliver(&mut function, &event).assert_ran();
+/// bench.deliver(&mut function, &event.retried(1)).assert_replayed();
+/// bench.ledger().assert_count("charge", 1);
+/// ```
+pub struct Bench {
+    inner: Arc<Shared>,
+    process: usize,
+}
+
+struct Shared {
+    /// Before the time, in which its futures may have timers. `survive` has a stage of its own.
+    stage: Option<Mutex<Stage>>,
+    next: Mutex<Vec<Orders>>,
+    world: Arc<World>,
+    time: Option<VirtualTime>,
+}
+
+impl Bench {
+    /// A world with an empty store, and its first process.
+    ///
+    /// # Panics
+    ///
+    /// If the operating system gives no resources for a runtime.
+    #[expect(clippy::panic, reason = "a test fails by a panic")]
+    pub fn new() -> Self {
+        let time = VirtualTime::start().unwrap_or_else(|error| panic!("the bench has no runtime: {error}"));
+        let world = Arc::new(World::new(time.beginning(), 0));
+        let (stage, process) = (Mutex::new(Stage::new(Arc::clone(&world), TIMEOUT)), world.add_process());
+        let shared = Shared { stage: Some(stage), next: Mutex::default(), world, time: Some(time) };
+        Self { inner: Arc::new(shared), process }
+    }
+
+    /// One more process of `world`, to build its function with.
+    pub(super) fn in_world(world: &Arc<World>) -> Self {
+        let shared = Shared { stage: None, next: Mutex::default(), world: Arc::clone(world), time: None };
+        Self { inner: Arc::new(shared), process: world.add_process() }
+    }
+
+    /// Another process of the same world: another sandbox, or the one after a crash.
+    #[must_use]
+    pub fn process(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner), process: self.inner.world.add_process() }
+    }
+
+    /// Sets how long an invocation may take. Default: 30 seconds.
+    #[must_use]
+    pub fn timeout(self, timeout: Duration) -> Self {
+        self.stage().timeout = timeout;
+        self
+    }
+
+    /// A builder over this process's store, clock and source of owners, for your own settings.
+    pub fn builder(&self) -> Builder {
+        let world = Arc::clone(&self.inner.world);
+        Idempotency::builder(BenchStore { world: Arc::clone(&world), process: self.process })
+            .function("under-test")
+            .clock(BenchClock(Arc::clone(&world)))
+            .owner_source(move || Ok(world.draw_owner()))
+    }
+
+    /// An [`Idempotency`] with default settings.
+    ///
+    /// # Panics
+    ///
+    /// Never: the default settings are valid.
+    #[expect(clippy::panic, reason = "a test fails by a panic")]
+    pub fn idempotency(&self) -> Idempotency {
+        self.builder().build().unwrap_or_else(|error| panic!("the default settings are refused: {error}"))
+    }
+
+    /// This process's handle on the ledger.
+    pub fn ledger(&self) -> Ledger {
+        Ledger::new(Arc::clone(&self.inner.world), self.process)
+    }
+
+    /// The records, to look at and to change. Use [`given`](Self::given) for a record in a certain state.
+    pub fn records(&self) -> MemoryStore {
+        self.inner.world.records.clone()
+    }
+
+    /// The time now.
+    pub fn now(&self) -> Timestamp {
+        self.inner.world.now()
+    }
+
+    /// Lets this much time pass.
+    pub fn advance(&self, duration: Duration) {
+        let mut stage = self.stage();
+        let stage = &mut *stage;
+        self.in_time(async move || stage.wait(duration).await);
+    }
+
+    /// Lets so much time pass that every claim is stale.
+    pub fn advance_past_leases(&self) {
+        let left = self.stage().until_stale(BEYOND_LEASES);
+        self.advance(left);
+    }
+
+    /// Delivers `event` to `function` in this process, and waits until it has answered, its process is dead, or it
+    /// pauses because the test said so.
+    ///
+    /// It blocks the thread, in an asynchronous test too: the function runs on the bench's own runtime, in virtual
+    /// time.
+    pub fn deliver(&self, function: &mut Function, event: &Event) -> Delivery {
+        let orders = std::mem::take(&mut *lock(&self.inner.next));
+        let process = self.process;
+        let mut stage = self.stage();
+        let stage = &mut *stage;
+        let (delivery, how) = self.in_time(async move || {
+            let what = format!("process {}", process + 1);
+            let delivery = stage.begin(function, process, event.shared(), orders, what);
+            (delivery, stage.run(delivery).await)
+        });
+        Delivery::new(&self.inner.world, delivery, how)
+    }
+
+    /// Lets a delivery go on that pauses ([`pause_at`](Self::pause_at)), and waits until it has ended.
+    pub fn resume(&self, paused: &Delivery) -> Delivery {
+        let delivery = paused.index();
+        let mut stage = self.stage();
+        let stage = &mut *stage;
+        let how = self.in_time(async move || {
+            stage.release(delivery);
+            stage.run(delivery).await
+        });
+        Delivery::new(&self.inner.world, delivery, how)
+    }
+
+    /// The next delivery's process dies at `point`. Nothing of it runs any more, not even a destructor.
+    pub fn die_at(&self, point: Point) -> &Self {
+        self.plan(point, Fault::Die, 1)
+    }
+
+    /// The next delivery pauses at `point`, until [`resume`](Self::resume). Deliver the event again in another
+    /// process meanwhile; [`advance_past_leases`](Self::advance_past_leases) before that, and it's overtaken.
+    pub fn pause_at(&self, point: Point) -> &Self {
+        self.plan(point, Fault::Overlap, 1)
+    }
+
+    /// In the next delivery, this write is applied, and its answer is lost.
+    pub fn lose_answer(&self, call: Call) -> &Self {
+        self.plan(Point::After(call), Fault::LoseAnswer, 1)
+    }
+
+    /// In the next delivery, this write is throttled so many times.
+    pub fn throttle(&self, call: Call, times: usize) -> &Self {
+        self.plan(Point::Before(call), Fault::Throttle, times)
+    }
+
+    /// In the next delivery, the store is down from this write on.
+    pub fn outage_from(&self, call: Call) -> &Self {
+        self.plan(Point::Before(call), Fault::Outage, 1)
+    }
+
+    /// In the next delivery, the first call to the [ledger](Ledger::call) gets no answer: the effect hasn't happened.
+    pub fn fail_effect(&self) -> &Self {
+        self.plan(Point::BeforeEffect, Fault::Throttle, 1)
+    }
+
+    /// In the next delivery, the first effect happens, and its answer is lost.
+    pub fn lose_effects_answer(&self) -> &Self {
+        self.plan(Point::AfterEffect, Fault::LoseAnswer, 1)
+    }
+
+    /// The next delivery runs out of time at `point`: it gets no answer there.
+    pub fn run_out_of_time_at(&self, point: Point) -> &Self {
+        let fault = if Fault::Silence.fits(point) { Fault::Silence } else { Fault::SilenceAfter };
+        self.plan(point, fault, 1)
+    }
+
+    fn plan(&self, point: Point, fault: Fault, times: usize) -> &Self {
+        lock(&self.inner.next).extend(std::iter::repeat_n(Orders::At(point, fault), times));
+        self
+    }
+
+    /// The keys in the store.
+    pub fn keys(&self) -> Vec<StoredKey> {
+        self.inner.world.records.all().into_iter().map(|(key, _)| key).collect()
+    }
+
+    fn stage(&self) -> MutexGuard<'_, Stage> {
+        self.inner.stage.as_ref().map_or_else(|| unreachable_time(), lock)
+    }
+
+    pub(super) fn world(&self) -> &World {
+        &self.inner.world
+    }
+
+    pub(super) fn index(&self) -> usize {
+        self.process
+    }
+
+    /// Runs in the bench's time: on a thread of its own, since the caller may be inside a runtime.
+    fn in_time<T: Send, F: Future<Output = T>>(&self, work: impl FnOnce() -> F + Send) -> T {
+        let time = self.inner.time.as_ref();
+        let worked = thread::scope(|scope| {
+            scope.spawn(|| inside(|| time.and_then(|time| time.block_on(async { work().await })))).join()
+        });
+        match worked {
+            Ok(Some(result)) => result,
+            Ok(None) => unreachable_time(),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+}
+
+#[expect(clippy::panic, reason = "a test fails by a panic")]
+fn unreachable_time() -> ! {
+    panic!("`survive` delivers the events: use this bench only to build the function")
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Default for Bench {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Bench {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bench").field("process", &self.process).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,138 @@
+//! [`Delivery`]: what one delivery did, and what it answered.
+
+use std::{fmt, sync::Arc};
+
+use super::{function::Answer, ledger::Effect, point::Point, stage::How, story, world::World};
+use crate::{error::ErrorKind, key::StoredKey};
+
+/// What one delivery did, and what the function answered.
+#[derive(Clone, Debug)]
+#[must_use = "check what it did"]
+pub struct Delivery {
+    index: usize,
+    how: How,
+    effects: Vec<Effect>,
+    has_run: bool,
+    requests: usize,
+    points: Vec<Point>,
+    keys: Vec<StoredKey>,
+    story: String,
+}
+
+impl Delivery {
+    pub(super) fn new(world: &Arc<World>, index: usize, how: How) -> Self {
+        let state = world.state();
+        let delivered = &state.deliveries[index];
+        let effects = state.effects.iter().filter(|effect| effect.delivery == index).map(Effect::from);
+        Self {
+            index,
+            how,
+            effects: effects.collect(),
+            has_run: delivered.has_run,
+            requests: delivered.requests,
+            points: delivered.reached.clone(),
+            keys: delivered.keys.clone(),
+            story: story::told(&state.trace, &state.effects, &state.deliveries).join("\n"),
+        }
+    }
+
+    pub(super) fn index(&self) -> usize {
+        self.index
+    }
+
+    /// The answer. `None` if its process died, or it pauses.
+    pub fn answer(&self) -> Option<&Answer> {
+        match &self.how {
+            How::Answered(answer) => Some(answer),
+            How::Died | How::Held(_) => None,
+        }
+    }
+
+    /// The effects that happened in it.
+    pub fn effects(&self) -> &[Effect] {
+        &self.effects
+    }
+
+    /// Whether it claimed a key, or recorded an outcome without a claim: its handler ran.
+    pub fn has_run(&self) -> bool {
+        self.has_run
+    }
+
+    /// How many requests it sent to the store.
+    pub fn requests(&self) -> usize {
+        self.requests
+    }
+
+    /// The points that it reached, in their order.
+    pub fn points(&self) -> &[Point] {
+        &self.points
+    }
+
+    /// The keys that it asked for.
+    pub fn keys(&self) -> &[StoredKey] {
+        &self.keys
+    }
+
+    /// Checks that the handler ran, and that the answer is one of success.
+    ///
+    /// # Panics
+    ///
+    /// If it didn't, with everything that has happened.
+    #[track_caller]
+    pub fn assert_ran(&self) -> &Self {
+        self.check(self.has_run && self.answer().is_some_and(Answer::is_done), "run, and succeed")
+    }
+
+    /// Checks that the answer came from the record: success, and no claim.
+    ///
+    /// # Panics
+    ///
+    /// If it didn't, with everything that has happened.
+    #[track_caller]
+    pub fn assert_replayed(&self) -> &Self {
+        self.check(!self.has_run && self.answer().is_some_and(Answer::is_done), "be answered from the record")
+    }
+
+    /// Checks that this library refused with an error of this kind, or with the HTTP response for it.
+    ///
+    /// # Panics
+    ///
+    /// If it didn't, with everything that has happened.
+    #[track_caller]
+    pub fn assert_refused(&self, kind: ErrorKind) -> &Self {
+        let is_refused = self.answer().is_some_and(|answer| answer.is_refused_as(kind));
+        self.check(is_refused, &format!("be refused as {}", kind.as_str()))
+    }
+
+    /// Checks that its process died.
+    ///
+    /// # Panics
+    ///
+    /// If it didn't, for example since it never reached the point at which it should.
+    #[track_caller]
+    pub fn assert_died(&self) -> &Self {
+        self.check(self.how == How::Died, "die")
+    }
+
+    #[track_caller]
+    fn check(&self, holds: bool, expected: &str) -> &Self {
+        let ran = if self.has_run { "the handler ran" } else { "no handler ran" };
+        assert!(
+            holds,
+            "delivery {} should {expected}, but {ran}, and {self}\n{}",
+            self.index + 1,
+            self.story
+        );
+        self
+    }
+}
+
+impl fmt::Display for Delivery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.how {
+            How::Answered(answer) => write!(f, "the answer was {answer}"),
+            How::Died => f.write_str("its process died"),
+            How::Held(fault) => write!(f, "it pauses ({fault})"),
+        }
+    }
+}

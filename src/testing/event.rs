@@ -1,0 +1,184 @@
+//! [`Event`]: a sample event, and how its source sends it again.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+/// A sample event, as the function gets it: JSON, how its source or its sender sends it again, and the event of
+/// another operation.
+///
+/// Sources change a part of an event when they deliver it again: ids of the delivery, times, traces, counts. The
+/// kit changes these parts of the events of AWS's sources that it knows. Say by [`again`](Self::again) how your
+/// own sender's retry looks, if it differs: the ways in which a client builds its request again are the ways in
+/// which keys go wrong.
+///
+/// ```
+/// use lambda_idempotency::testing::Event;
+///
+/// let event = Event::json(r#"{"id": "order-17", "cents": 1250, "sent_at": "09:15:44"}"#)
+///     .again(r#"{"id": "order-17", "cents": 1250, "sent_at": "09:15:49"}"#)
+///     .other(r#"{"id": "order-18", "cents": 990, "sent_at": "09:16:02"}"#);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    json: Arc<str>,
+    again: Option<Arc<str>>,
+    other: Option<Arc<str>>,
+    conflicting: Option<Arc<str>>,
+}
+
+impl Event {
+    /// The event with this text.
+    pub fn json(text: impl Into<String>) -> Self {
+        Self { json: text.into().into(), again: None, other: None, conflicting: None }
+    }
+
+    /// The event with this value's JSON. One that has no JSON becomes `null`.
+    pub fn of(value: &impl Serialize) -> Self {
+        Self::json(serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned()))
+    }
+
+    /// Sets how the same operation's event looks when its sender sends it again.
+    #[must_use]
+    pub fn again(self, text: impl Into<String>) -> Self {
+        Self { again: Some(text.into().into()), ..self }
+    }
+
+    /// Sets the event of another operation, which the function must keep apart.
+    #[must_use]
+    pub fn other(self, text: impl Into<String>) -> Self {
+        Self { other: Some(text.into().into()), ..self }
+    }
+
+    /// Sets an event with the same key and another content, such as another amount, which the function must refuse.
+    #[must_use]
+    pub fn conflicting(self, text: impl Into<String>) -> Self {
+        Self { conflicting: Some(text.into().into()), ..self }
+    }
+
+    /// The event's text.
+    pub fn text(&self) -> &str {
+        &self.json
+    }
+
+    /// The event as its source delivers it for the second, third … time: `nth` is 1 for the first retry. The
+    /// sender's own retry ([`again`](Self::again)), if there's one, is every other of them.
+    #[must_use]
+    pub fn retried(&self, nth: usize) -> Self {
+        let json = match &self.again {
+            Some(again) if nth % 2 == 1 => Arc::clone(again),
+            _ => Arc::clone(&self.json),
+        };
+        Self { json: redelivered(&json, nth), ..self.clone() }
+    }
+
+    pub(super) fn shared(&self) -> Arc<str> {
+        Arc::clone(&self.json)
+    }
+
+    pub(super) fn other_one(&self) -> Option<&Arc<str>> {
+        self.other.as_ref()
+    }
+
+    pub(super) fn conflicting_one(&self) -> Option<&Arc<str>> {
+        self.conflicting.as_ref()
+    }
+}
+
+/// The event, with what its source changes in its `nth` delivery after the first.
+fn redelivered(json: &Arc<str>, nth: usize) -> Arc<str> {
+    let Ok(mut event) = serde_json::from_str::<Value>(json) else { return Arc::clone(json) };
+    if nth == 0 || !redeliver(&mut event, nth) {
+        return Arc::clone(json);
+    }
+    event.to_string().into()
+}
+
+/// Changes what the event's source changes. False if the source isn't known, or changes nothing.
+fn redeliver(event: &mut Value, nth: usize) -> bool {
+    if let Some(records) = event.get_mut("Records").and_then(Value::as_array_mut) {
+        let mut is_known = false;
+        for record in records {
+            is_known |= redeliver_record(record, nth);
+        }
+        return is_known;
+    }
+    let is_request = event.get("requestContext").is_some_and(Value::is_object);
+    if !is_request {
+        return false;
+    }
+    let seconds = 44 + nth as u64 * 5;
+    if let Some(context) = event.get_mut("requestContext").and_then(Value::as_object_mut) {
+        let time = format!("20/Nov/2026:09:{:02}:{:02} +0000", 15 + seconds / 60, seconds % 60);
+        replace(context, "requestId", json!(format!("retry-{nth}")));
+        replace(context, "extendedRequestId", json!(format!("retry-{nth}=")));
+        replace(context, "time", json!(time));
+        replace(context, "requestTime", json!(time));
+        for name in ["timeEpoch", "requestTimeEpoch"] {
+            replace(context, name, json!(1_795_166_100_000 + seconds * 1000));
+        }
+    }
+    for headers in ["headers", "multiValueHeaders"] {
+        let Some(headers) = event.get_mut(headers).and_then(Value::as_object_mut) else { continue };
+        for (name, value) in headers.iter_mut() {
+            let new = format!("Root=1-6b000fc{}-3c5d1f2e7a9b4c6d8e0f1a2b", nth % 10);
+            if ["x-amzn-trace-id", "x-request-id", "traceparent"].contains(&name.to_lowercase().as_str()) {
+                *value = if value.is_array() { json!([new]) } else { json!(new) };
+            }
+        }
+    }
+    true
+}
+
+fn redeliver_record(record: &mut Value, nth: usize) -> bool {
+    let Some(record) = record.as_object_mut() else { return false };
+    if record.get("eventSource").and_then(Value::as_str) != Some("aws:sqs") {
+        return false;
+    }
+    let handle = record.get("receiptHandle").and_then(Value::as_str).unwrap_or_default();
+    let handle = format!("{handle}-{nth}");
+    replace(record, "receiptHandle", json!(handle));
+    if let Some(attributes) = record.get_mut("attributes").and_then(Value::as_object_mut) {
+        replace(attributes, "ApproximateReceiveCount", json!((nth + 1).to_string()));
+        replace(
+            attributes,
+            "AWSTraceHeader",
+            json!(format!("Root=1-6b00107{}-a3b4c5d6e7f8091a2b3c4d5e", nth % 10)),
+        );
+    }
+    true
+}
+
+/// Replaces a field that's there.
+fn replace(object: &mut Map<String, Value>, name: &str, value: Value) {
+    if let Some(old) = object.get_mut(name) {
+        *old = value;
+    }
+}
+
+/// The event with only those records of a batch that its source delivers again. All of them if it isn't a batch
+/// of a queue, or none has one of these ids.
+pub(super) fn with_records(json: &Arc<str>, ids: &[String]) -> Arc<str> {
+    let Ok(mut event) = serde_json::from_str::<Value>(json) else { return Arc::clone(json) };
+    let Some(records) = event.get_mut("Records").and_then(Value::as_array_mut) else {
+        return Arc::clone(json);
+    };
+    let id_of = |record: &Value| {
+        let id = record.get("messageId").or_else(|| record.pointer("/kinesis/sequenceNumber"));
+        id.or_else(|| record.pointer("/dynamodb/SequenceNumber")).and_then(Value::as_str).map(str::to_owned)
+    };
+    let is_returned = |record: &Value| id_of(record).is_some_and(|id| ids.contains(&id));
+    if !records.iter().any(is_returned) {
+        return Arc::clone(json);
+    }
+    let is_queue = records.iter().any(|record| record.get("messageId").is_some());
+    if is_queue {
+        records.retain(is_returned);
+    } else {
+        // A stream delivers everything from the first failure on.
+        let first = records.iter().position(is_returned).unwrap_or_default();
+        records.drain(..first);
+    }
+    event.to_string().into()
+}

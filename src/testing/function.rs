@@ -1,0 +1,302 @@
+//! [`Function`]: the user's service, however it's wired, and its [`Answer`].
+
+use std::{error::Error as StdError, fmt, future::Future, pin::Pin, sync::Arc};
+
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use crate::{
+    error::{Error, ErrorKind},
+    invocation::Invocation,
+    run::context::{OperationContext, within},
+    time::Timestamp,
+};
+
+/// A delivery as it runs.
+pub(super) type Running = Pin<Box<dyn Future<Output = Answer> + Send>>;
+
+type Call = dyn FnMut(Arc<str>, Entry) -> Running + Send;
+
+/// The platform's part of an invocation.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub(super) request_id: String,
+    pub(super) now: Timestamp,
+    pub(super) deadline: Timestamp,
+}
+
+/// The function under test: your own service with its layers, as you give it to the runtime.
+pub struct Function {
+    call: Box<Call>,
+}
+
+impl Function {
+    /// A handler without a wrapper, which uses [`run`](crate::Operation::run) or
+    /// [`begin`](crate::Operation::begin) itself. It knows the invocation's deadline.
+    pub fn new<T, R, E, H, F>(handler: H) -> Self
+    where
+        T: DeserializeOwned + Send,
+        R: Serialize + Send,
+        E: Into<Box<dyn StdError + Send + Sync>>,
+        H: Fn(T) -> F + Clone + Send + 'static,
+        F: Future<Output = Result<R, E>> + Send + 'static,
+    {
+        Self::of(move |event: Arc<str>, entry| {
+            let handler = handler.clone();
+            let invocation = Invocation::entered(entry.now, entry.deadline, &entry.request_id);
+            let run = async move {
+                let event = serde_json::from_str(&event).map_err(|error| unreadable(&error))?;
+                match handler(event).await {
+                    Ok(value) => encoded(&value),
+                    Err(error) => Err(Refusal::of(&*error.into())),
+                }
+            };
+            Box::pin(async move { Answer::of(within(OperationContext::unprotected(invocation), run).await) })
+        })
+    }
+
+    /// A service for `lambda_runtime::run`: typed events, or a batch's worker.
+    #[cfg(feature = "events")]
+    pub fn lambda<S, T>(service: S) -> Self
+    where
+        S: tower::Service<lambda_runtime::LambdaEvent<T>> + Clone + Send + 'static,
+        S::Response: Serialize + Send,
+        S::Error: Into<lambda_runtime::Diagnostic> + Send + 'static,
+        S::Future: Send + 'static,
+        T: DeserializeOwned + Send + 'static,
+    {
+        Self::of(move |event: Arc<str>, entry| {
+            let mut service = service.clone();
+            Box::pin(async move {
+                let payload = match serde_json::from_str(&event) {
+                    Ok(payload) => payload,
+                    Err(error) => return Answer::of(Err(unreadable(&error))),
+                };
+                if let Err(error) = std::future::poll_fn(|context| service.poll_ready(context)).await {
+                    return Answer::of(Err(Refusal::reported(error)));
+                }
+                let answered = service.call(lambda_runtime::LambdaEvent::new(payload, entry.context())).await;
+                Answer::of(answered.map_err(Refusal::reported).and_then(|response| encoded(&response)))
+            })
+        })
+    }
+
+    /// A service for [`lambda::http::run`](crate::lambda::http::run) or `lambda_http::run`: the layer over a
+    /// handler, or an axum `Router`.
+    #[cfg(feature = "http")]
+    pub fn http<S>(service: S) -> Self
+    where
+        S: tower::Service<lambda_http::Request> + Clone + Send + 'static,
+        S::Response: lambda_http::IntoResponse + Send + 'static,
+        S::Future: Send + 'static,
+        S::Error: Into<lambda_runtime::Diagnostic> + Send + 'static,
+    {
+        let mut inner = Self::lambda(crate::lambda::http::guarded(service));
+        Self::of(move |event, entry| {
+            let running = (inner.call)(event, entry);
+            Box::pin(async move { Answer { is_http: true, ..running.await } })
+        })
+    }
+
+    fn of(call: impl FnMut(Arc<str>, Entry) -> Running + Send + 'static) -> Self {
+        Self { call: Box::new(call) }
+    }
+
+    pub(super) fn call(&mut self, event: Arc<str>, entry: Entry) -> Running {
+        (self.call)(event, entry)
+    }
+}
+
+impl fmt::Debug for Function {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Function").finish_non_exhaustive()
+    }
+}
+
+#[cfg(feature = "events")]
+impl Entry {
+    fn context(&self) -> lambda_runtime::Context {
+        let mut context = lambda_runtime::Context::default();
+        context.request_id.clone_from(&self.request_id);
+        context.deadline = self.deadline.as_millis();
+        context.invoked_function_arn =
+            "arn:aws:lambda:eu-central-1:123456789012:function:under-test".to_owned();
+        context
+    }
+}
+
+/// An error, as the runtime reports it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    error_type: String,
+    message: String,
+}
+
+impl Refusal {
+    pub(super) fn new(error_type: &str, message: impl Into<String>) -> Self {
+        Self { error_type: error_type.to_owned(), message: message.into() }
+    }
+
+    /// The error, by this library's name if this library is its cause.
+    fn of(error: &(dyn StdError + 'static)) -> Self {
+        let message = error.to_string();
+        let mut cause = Some(error);
+        while let Some(error) = cause {
+            if let Some(own) = error.downcast_ref::<Error>() {
+                return Self::new(&format!("Idempotency.{}", own.kind().as_str()), message);
+            }
+            cause = error.source();
+        }
+        Self::new("HandlerError", message)
+    }
+
+    #[cfg(feature = "events")]
+    fn reported(error: impl Into<lambda_runtime::Diagnostic>) -> Self {
+        let lambda_runtime::Diagnostic { error_type, error_message } = error.into();
+        Self { error_type, message: error_message }
+    }
+}
+
+fn unreadable(error: &serde_json::Error) -> Refusal {
+    Refusal::new("Event", format!("the event doesn't parse: {error}"))
+}
+
+fn encoded(value: &impl Serialize) -> Result<String, Refusal> {
+    serde_json::to_string(value).map_err(|error| Refusal::new("Answer", error.to_string()))
+}
+
+/// What a function answered to one delivery.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    outcome: Result<String, Refusal>,
+    is_http: bool,
+}
+
+impl Answer {
+    fn of(outcome: Result<String, Refusal>) -> Self {
+        Self { outcome, is_http: false }
+    }
+
+    pub(super) fn refused(refusal: Refusal) -> Self {
+        Self::of(Err(refusal))
+    }
+
+    /// The HTTP response's status.
+    pub fn status(&self) -> Option<u16> {
+        let response = self.json().filter(|_| self.is_http)?;
+        response.get("statusCode")?.as_u64()?.try_into().ok()
+    }
+
+    /// The HTTP response's body, or the JSON of another function's answer. Empty if it reported an error.
+    pub fn body(&self) -> String {
+        match self.json() {
+            Some(response) if self.is_http => {
+                response.get("body").and_then(Value::as_str).unwrap_or_default().to_owned()
+            }
+            _ => self.outcome.clone().unwrap_or_default(),
+        }
+    }
+
+    /// The type and the text of the error that the function reported, if it did.
+    pub fn error(&self) -> Option<(&str, &str)> {
+        self.outcome.as_ref().err().map(|refusal| (refusal.error_type.as_str(), refusal.message.as_str()))
+    }
+
+    /// Whether its source takes the operation for done: no error, and no HTTP status of 400 or more. A batch's
+    /// records may still be [returned](Self::returned).
+    pub fn is_done(&self) -> bool {
+        self.outcome.is_ok() && self.status().is_none_or(|status| status < 400)
+    }
+
+    /// Whether it's done, with all its records.
+    pub(super) fn is_whole(&self) -> bool {
+        self.is_done() && self.returned().is_empty()
+    }
+
+    /// The identifiers of the records that a batch's source delivers again.
+    pub fn returned(&self) -> Vec<String> {
+        let json = self.json().unwrap_or_default();
+        let items = json.get("batchItemFailures").and_then(Value::as_array).cloned().unwrap_or_default();
+        items.iter().filter_map(|item| item.get("itemIdentifier")?.as_str().map(str::to_owned)).collect()
+    }
+
+    /// Whether this library refused with an error of this kind.
+    pub fn is_refused_as(&self, kind: ErrorKind) -> bool {
+        match self.error() {
+            Some((error_type, _)) => error_type.strip_prefix("Idempotency.") == Some(kind.as_str()),
+            None => self.code().is_some_and(|code| code == code_of(kind)),
+        }
+    }
+
+    /// The code of this library's problem response.
+    fn code(&self) -> Option<String> {
+        self.status().filter(|status| *status >= 400)?;
+        let body: Value = serde_json::from_str(&self.body()).ok()?;
+        body.get("code")?.as_str().map(str::to_owned)
+    }
+
+    /// Whether a retry can't help, since nobody knows whether the only allowed run had its effect.
+    pub(super) fn is_unknown_outcome(&self) -> bool {
+        self.is_refused_as(ErrorKind::OutcomeUnknown)
+    }
+
+    fn json(&self) -> Option<Value> {
+        serde_json::from_str(self.outcome.as_ref().ok()?).ok()
+    }
+
+    /// What two answers to one operation must have in common. A replay may have more fields.
+    pub(super) fn is_replay_of(&self, first: &Self) -> bool {
+        if self.is_http {
+            let whole =
+                |answer: &Self| serde_json::from_str(&answer.body()).unwrap_or(Value::String(answer.body()));
+            return self.status() == first.status() && contains(&whole(self), &whole(first));
+        }
+        match (self.json(), first.json()) {
+            (Some(replay), Some(first)) => contains(&replay, &first),
+            _ => self.outcome == first.outcome,
+        }
+    }
+}
+
+/// Whether `whole` is `part`, or an object with further fields.
+fn contains(whole: &Value, part: &Value) -> bool {
+    match (whole, part) {
+        (Value::Object(whole), Value::Object(part)) => {
+            part.iter().all(|(name, value)| whole.get(name) == Some(value))
+        }
+        _ => whole == part,
+    }
+}
+
+/// The HTTP layer's code for an error.
+const fn code_of(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::MissingKey => "key-missing",
+        ErrorKind::InvalidKey => "key-invalid",
+        ErrorKind::Mismatch => "key-reused",
+        ErrorKind::InProgress | ErrorKind::Fenced => "in-progress",
+        ErrorKind::OutcomeUnknown => "outcome-unknown",
+        ErrorKind::NotRetained => "not-retained",
+        ErrorKind::Unavailable | ErrorKind::Unrecorded => "store-unavailable",
+        ErrorKind::Declined => "declined",
+        ErrorKind::AllFailed => "operation-failed",
+        ErrorKind::Corrupt => "record-unreadable",
+        ErrorKind::Invalid => "misconfigured",
+    }
+}
+
+impl fmt::Display for Answer {
+    /// In one line, of at most 120 characters.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match (&self.outcome, self.status()) {
+            (Err(refusal), _) => format!("the error {}: {}", refusal.error_type, refusal.message),
+            (Ok(_), Some(status)) => format!("{status} {}", self.body()),
+            (Ok(json), None) => json.clone(),
+        };
+        let mut line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(120).collect();
+        if text.chars().count() > 120 {
+            line.push('…');
+        }
+        f.write_str(&line)
+    }
+}

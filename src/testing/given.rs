@@ -1,0 +1,126 @@
+//! [`Given`]: the state of the record that a delivery meets.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+
+use super::{
+    bench::Bench,
+    world::{Meets, World},
+};
+use crate::{
+    key::StoredKey,
+    outcome::{Outcome, StoredResponse},
+    record::{Generation, Owner, Record, State},
+    store::{StoreError, StoreErrorKind, Write},
+    time::Timestamp,
+};
+
+/// A lease, and a margin that's longer than any that's in use.
+const HOUR: Duration = Duration::from_secs(60 * 60);
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The record that the next delivery meets under its key, as an earlier delivery of the same request left it. See
+/// [`Bench::given`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Given {
+    /// Another delivery runs it, and its lease holds for this long.
+    InProgress(Duration),
+    /// The delivery that claimed it died, and its lease has expired.
+    Stale,
+    /// It's done, with this response: the JSON of a result, or
+    /// [`http::recorded`](crate::lambda::http::recorded).
+    Completed(Bytes),
+    /// It failed permanently, with this failure: the JSON of a
+    /// [`RecordedFailure`](crate::RecordedFailure).
+    Failed(Bytes),
+    /// It was done, and its record has expired.
+    Expired,
+    /// Its record can't be read.
+    Corrupt,
+    /// A newer version of the library wrote its record.
+    OfAFutureVersion,
+}
+
+impl Bench {
+    /// The next delivery that asks for a key finds it in this state.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use lambda_idempotency::{ErrorKind, Key, testing::{Bench, Event, Function, Given}};
+    ///
+    /// let bench = Bench::new();
+    /// let idempotency = bench.idempotency();
+    /// let mut function = Function::new(move |order: String| {
+    ///     let idempotency = idempotency.clone();
+    ///     async move {
+    ///         let ship = || async { Ok::<_, std::io::Error>("shipped".to_owned()) };
+    ///         idempotency.operation("ship")?.run(Key::new(&order)?, &order, ship).await
+    ///     }
+    /// });
+    /// bench.given(Given::InProgress(Duration::from_secs(20)));
+    /// bench.deliver(&mut function, &Event::json(r#""order-17""#)).assert_refused(ErrorKind::InProgress);
+    /// ```
+    pub fn given(&self, state: Given) -> &Self {
+        self.world().state().given = Some(state);
+        self
+    }
+}
+
+/// Puts the given record under the key that's claimed now, if there is one.
+///
+/// # Errors
+///
+/// If the record can't be read.
+pub(super) fn meet(world: &Arc<World>, key: &StoredKey, write: Option<&Write>) -> Result<(), StoreError> {
+    let now = world.now();
+    let mut state = world.state();
+    let fingerprint = match write {
+        Some(Write::Claim(lock)) => Some(lock.fingerprint),
+        Some(Write::Conclude { seen: None, record }) => Some(record.fingerprint),
+        _ => None,
+    };
+    if let (Some(fingerprint), Some(given)) = (fingerprint, state.given.take()) {
+        match given {
+            Given::Corrupt => drop(state.unreadable.insert(key.clone(), Meets::Corrupt)),
+            Given::OfAFutureVersion => drop(state.unreadable.insert(key.clone(), Meets::FutureVersion)),
+            given => {
+                let (record, expires_at) = described(given, now);
+                let record = Record {
+                    owner: Owner::from_bytes([0xee; 16]),
+                    generation: Generation::new(now.saturating_sub(HOUR).as_millis()),
+                    attempt: 1,
+                    fingerprint,
+                    lock_acquired_at: now.saturating_sub(HOUR),
+                    expires_at: Some(expires_at.rounded_up_to_second()),
+                    interrupted: false,
+                    request_id: Some("an-earlier-request".into()),
+                    state: record,
+                };
+                world.records.set(key, Some(record));
+            }
+        }
+    }
+    let text = match state.unreadable.get(key) {
+        None => return Ok(()),
+        Some(Meets::Corrupt) => "the record can't be decoded",
+        Some(Meets::FutureVersion) => "the record has a version that this library doesn't know",
+    };
+    Err(StoreError::new(StoreErrorKind::Corrupt, text))
+}
+
+/// The state, and when the record expires.
+fn described(given: Given, now: Timestamp) -> (State, Timestamp) {
+    let (before, after) = (now.saturating_sub(HOUR), now.saturating_add(DAY));
+    let retained = |bytes| Outcome::Retained(StoredResponse::new(bytes));
+    match given {
+        Given::InProgress(left) => (State::Started { lease_until: now.saturating_add(left) }, after),
+        Given::Completed(response) => (State::Completed(retained(response)), after),
+        Given::Failed(failure) => (State::Failed(retained(failure)), after),
+        Given::Expired => (State::Completed(retained(Bytes::from_static(b"null"))), before),
+        Given::Stale | Given::Corrupt | Given::OfAFutureVersion => {
+            (State::Started { lease_until: before }, after)
+        }
+    }
+}

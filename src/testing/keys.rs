@@ -1,0 +1,201 @@
+//! [`key_of`]: which fields of an event change its key, which its fingerprint, and which neither.
+
+use std::{fmt, sync::Arc, thread};
+
+use super::{
+    bench::{Bench, TIMEOUT},
+    event::Event,
+    fields::{Variant, variants},
+    function::Function,
+    survive::{Played, Subject, in_turn},
+};
+use crate::error::ErrorKind;
+
+/// What another value of a field changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Changes {
+    /// The key: it's another operation.
+    Key,
+    /// The fingerprint: it's refused under the same key.
+    Fingerprint,
+    /// Neither: it gets the same outcome.
+    Neither,
+    /// The event is refused before any key is asked for.
+    Validity,
+}
+
+/// The fields of an event, and what each of them changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "print it, or assert that it's sound"]
+pub struct KeyReport {
+    fields: Vec<(String, Changes)>,
+    /// Whether a retry, as its sender repeats it, has the same key and fingerprint.
+    retry: Option<Changes>,
+}
+
+/// Words in the names of fields that differ in each delivery or attempt.
+const OF_A_DELIVERY: [&str; 16] = [
+    "timestamp",
+    "sentat",
+    "sent_at",
+    "requestedat",
+    "requested_at",
+    "requesttime",
+    "request_time",
+    "timeepoch",
+    "trace",
+    "requestid",
+    "request_id",
+    "correlation",
+    "nonce",
+    "receipthandle",
+    "receivecount",
+    "attempt",
+];
+/// Words in the names of fields that say how much.
+const OF_AN_AMOUNT: [&str; 8] = ["amount", "cents", "price", "total", "quantity", "sum", "currency", "value"];
+
+/// Changes each field of `event`, and lists what that changes.
+///
+/// ```
+/// use lambda_idempotency::{Key, testing::{Changes, Event, Function, key_of}};
+/// # use serde_json::Value;
+///
+/// let report = key_of(
+///     |bench| {
+///         let idempotency = bench.idempotency();
+///         Function::new(move |order: Value| {
+///             let idempotency = idempotency.clone();
+///             async move {
+///                 let key = Key::new(order["id"].as_str().unwrap_or_default())?;
+///                 let pay = || async { Ok::<_, std::io::Error>("paid".to_owned()) };
+///                 // The mistake: the amount isn't compared.
+///                 idempotency.operation("pay")?.run(key, &"", pay).await
+///             }
+///         })
+///     },
+///     &Event::json(r#"{"id": "order-17", "cents": 1250}"#),
+/// );
+/// assert_eq!(report.changes("/id"), Some(Changes::Key));
+/// assert_eq!(report.changes("/cents"), Some(Changes::Neither));
+/// assert!(report.suspicions()[0].contains("`/cents`"));
+/// ```
+///
+/// # Panics
+///
+/// If the operating system gives no resources for a thread and a runtime, or the event itself isn't answered as
+/// done.
+#[expect(clippy::panic, reason = "a test fails by a panic")]
+pub fn key_of(make: impl Fn(&Bench) -> Function + Sync, event: &Event) -> KeyReport {
+    // The caller may be inside a runtime.
+    let worked = thread::scope(|scope| {
+        let work = || {
+            let subject = Subject::new(&make, event, TIMEOUT);
+            let json = event.shared();
+            let changes = |other: &Arc<str>| -> std::io::Result<Changes> {
+                let events = [(&json, "the event"), (other, "the event with another field")];
+                in_turn(&subject, &events, false, 0).map(|played| changed(&played))
+            };
+            let fields = variants(&json)
+                .into_iter()
+                .map(|Variant { field, json }| Ok((field, changes(&json)?)))
+                .collect::<std::io::Result<_>>()?;
+            let retried = event.retried(1).shared();
+            let retry = if retried == json { None } else { Some(changes(&retried)?) };
+            Ok::<_, std::io::Error>(KeyReport { fields, retry })
+        };
+        scope.spawn(work).join()
+    });
+    match worked {
+        Ok(Ok(report)) => report,
+        Ok(Err(error)) => panic!("`key_of` couldn't start a runtime: {error}"),
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
+fn changed(played: &Played) -> Changes {
+    let [first, second] = played.deliveries.as_slice() else { return Changes::Validity };
+    if second.keys.is_empty() && !first.keys.is_empty() {
+        return Changes::Validity;
+    }
+    if second.keys.iter().any(|key| !first.keys.contains(key)) {
+        return Changes::Key;
+    }
+    let answer = played.answers.iter().find(|(delivery, _)| *delivery == 1).map(|(_, answer)| answer);
+    match answer {
+        Some(answer) if answer.is_refused_as(ErrorKind::Mismatch) || !answer.returned().is_empty() => {
+            Changes::Fingerprint
+        }
+        _ => Changes::Neither,
+    }
+}
+
+impl KeyReport {
+    /// The fields, by their JSON Pointers, and what each changes.
+    pub fn fields(&self) -> &[(String, Changes)] {
+        &self.fields
+    }
+
+    /// What this field changes. `None` if the event has no such field.
+    pub fn changes(&self, field: &str) -> Option<Changes> {
+        self.fields.iter().find(|(name, _)| name == field).map(|(_, changes)| *changes)
+    }
+
+    /// What looks wrong: a retry with another key, a time or a trace id in the key, an amount that isn't compared.
+    pub fn suspicions(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        match self.retry {
+            Some(Changes::Key) => found.push("the retry has another key: it runs again".to_owned()),
+            Some(Changes::Fingerprint) => {
+                found.push("the retry has another fingerprint: it's refused".to_owned());
+            }
+            _ => {}
+        }
+        for (field, changes) in &self.fields {
+            let name = field.rsplit('/').next().unwrap_or_default().to_lowercase().replace('-', "_");
+            let has = |words: &[&str]| words.iter().any(|word| name.contains(word));
+            match changes {
+                Changes::Key | Changes::Fingerprint if has(&OF_A_DELIVERY) => {
+                    let part = if *changes == Changes::Key { "in the key" } else { "compared" };
+                    found.push(format!("`{field}` looks like a part of the delivery, and is {part}"));
+                }
+                Changes::Neither if has(&OF_AN_AMOUNT) => {
+                    found.push(format!("`{field}` looks like an amount, and isn't compared"));
+                }
+                _ => {}
+            }
+        }
+        if !self.fields.iter().any(|(_, changes)| *changes == Changes::Key) {
+            found.push("no field changes the key: all events share one, or none has one".to_owned());
+        }
+        found
+    }
+
+    /// Checks that nothing looks wrong.
+    ///
+    /// # Panics
+    ///
+    /// If something does, with the table.
+    #[track_caller]
+    pub fn assert_sound(&self) {
+        let suspicions = self.suspicions();
+        assert!(suspicions.is_empty(), "{}\n{self}", suspicions.join("\n"));
+    }
+}
+
+impl fmt::Display for KeyReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = self.fields.iter().map(|(field, _)| field.len()).max().unwrap_or_default();
+        for (field, changes) in &self.fields {
+            let what = match changes {
+                Changes::Key => "changes the key",
+                Changes::Fingerprint => "changes the fingerprint",
+                Changes::Neither => "changes neither",
+                Changes::Validity => "isn't accepted",
+            };
+            writeln!(f, "{field:width$}  {what}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,177 @@
+//! [`Ledger`]: the effects that a handler has had.
+
+use std::{fmt, future::pending, sync::Arc};
+
+use super::{
+    fault::Fault,
+    point::Point,
+    world::{Happened, World},
+};
+
+/// Records the effects of the function under test: the other side of a fake gateway, mailer or table.
+///
+/// Each process of a test has its own handle on the same ledger, from [`Bench::ledger`](super::Bench::ledger).
+/// An effect of a dead process isn't recorded, since a dead process has none.
+///
+/// ```
+/// use lambda_idempotency::testing::{Ledger, NoAnswer};
+///
+/// /// The gateway of the tests. It knows a charge by its key, like the real one.
+/// struct FakeGateway(Ledger);
+///
+/// impl FakeGateway {
+///     async fn charge(&self, key: &str, cents: u64) -> Result<String, NoAnswer> {
+///         self.0.call("charge", Some(key), cents).await
+///     }
+/// }
+/// ```
+#[derive(Clone)]
+pub struct Ledger {
+    world: Arc<World>,
+    process: usize,
+}
+
+/// An effect that happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Effect {
+    /// What happened: `charge`.
+    pub name: String,
+    /// The details that the fake passed.
+    pub detail: String,
+    /// The idempotency key that the remote system got.
+    pub key: Option<String>,
+    /// The delivery that it belongs to, from 1.
+    pub delivery: usize,
+}
+
+/// A remote system gave no answer: the effect happened, or it didn't. A retry may work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoAnswer;
+
+impl fmt::Display for NoAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no answer from the remote system: it happened, or it didn't")
+    }
+}
+
+impl std::error::Error for NoAnswer {}
+
+impl Ledger {
+    pub(super) fn new(world: Arc<World>, process: usize) -> Self {
+        Self { world, process }
+    }
+
+    /// Records an effect that can't fail and that nothing deduplicates, from code that can't wait. Each call
+    /// counts.
+    pub fn record(&self, effect: &str, detail: impl fmt::Display) {
+        let detail = detail.to_string();
+        if !self.world.pass_now(self.process, Point::BeforeEffect, Some(effect)) {
+            return;
+        }
+        self.happen(effect, None, detail);
+        self.world.pass_now(self.process, Point::AfterEffect, Some(effect));
+    }
+
+    /// Calls a remote system, which returns a receipt. With a key that it has seen, it does nothing and returns
+    /// the first receipt, as a payment gateway does. Without a key, each call counts.
+    ///
+    /// # Errors
+    ///
+    /// [`NoAnswer`], where the test says so.
+    ///
+    /// # Cancel safety
+    ///
+    /// After a dropped future, the effect has happened or not.
+    pub async fn call(
+        &self,
+        effect: &str,
+        key: Option<&str>,
+        detail: impl fmt::Display,
+    ) -> Result<String, NoAnswer> {
+        let detail = detail.to_string();
+        self.answered(Point::BeforeEffect, effect).await?;
+        let receipt = self.happen(effect, key, detail);
+        self.answered(Point::AfterEffect, effect).await?;
+        // A process that died in between has no receipt.
+        match receipt {
+            Some(receipt) => Ok(receipt),
+            None => pending().await,
+        }
+    }
+
+    async fn answered(&self, point: Point, effect: &str) -> Result<(), NoAnswer> {
+        match self.world.pass(self.process, point, Some(effect)).await {
+            None => Ok(()),
+            Some(Fault::Silence | Fault::SilenceAfter) => pending().await,
+            Some(_) => Err(NoAnswer),
+        }
+    }
+
+    fn happen(&self, effect: &str, key: Option<&str>, detail: String) -> Option<String> {
+        let mut state = self.world.state();
+        let at = state.at_work(self.process)?;
+        Some(state.happen(at, effect, detail, key, false))
+    }
+
+    /// The effects so far, of all processes, in their order.
+    pub fn effects(&self) -> Vec<Effect> {
+        self.world.state().effects.iter().map(Effect::from).collect()
+    }
+
+    /// Checks that the effect has happened so many times so far.
+    ///
+    /// # Panics
+    ///
+    /// If it hasn't. The message lists every effect.
+    #[track_caller]
+    pub fn assert_count(&self, effect: &str, times: usize) {
+        let effects = self.effects();
+        let found = effects.iter().filter(|one| one.name == effect).count();
+        let list: String = effects.iter().map(|one| format!("\n  {one}")).collect();
+        let all = if list.is_empty() { "\n  nothing".to_owned() } else { list };
+        assert!(
+            found == times,
+            "`{effect}` happened {}, expected {}. The ledger:{all}",
+            count(found),
+            count(times)
+        );
+    }
+}
+
+/// `once`, `2 times`.
+pub(super) fn count(times: usize) -> String {
+    match times {
+        0 => "never".to_owned(),
+        1 => "once".to_owned(),
+        2 => "twice".to_owned(),
+        more => format!("{more} times"),
+    }
+}
+
+impl From<&Happened> for Effect {
+    fn from(happened: &Happened) -> Self {
+        Self {
+            name: happened.name.clone(),
+            detail: happened.detail.clone(),
+            key: happened.key.clone(),
+            delivery: happened.delivery + 1,
+        }
+    }
+}
+
+impl fmt::Display for Effect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "delivery {}: {} ({})", self.delivery, self.name, self.detail)?;
+        match &self.key {
+            Some(key) => write!(f, " under the key {key}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Ledger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ledger").field("process", &self.process).finish_non_exhaustive()
+    }
+}

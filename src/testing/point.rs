@@ -1,0 +1,188 @@
+//! The points of a run at which a process can die, freeze or lose an answer: the one list of them, for the kit,
+//! the rehearsal and the verification suite.
+
+use std::fmt;
+
+use crate::store::{Settlement, Write};
+
+/// A write to the store, by its purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Call {
+    /// T1.
+    Claim,
+    /// T2.
+    Reclaim,
+    /// T3.
+    TakeOver,
+    /// T4.
+    Complete,
+    /// T5.
+    Fail,
+    /// T6.
+    Release,
+    /// T7.
+    Extend,
+    /// The finished record with its effect, written without a claim.
+    Conclude,
+}
+
+impl Call {
+    /// The purpose of `write`.
+    pub const fn of(write: &Write) -> Self {
+        match write {
+            Write::Claim(_) => Self::Claim,
+            Write::Reclaim { .. } => Self::Reclaim,
+            Write::TakeOver { .. } => Self::TakeOver,
+            Write::Extend { .. } => Self::Extend,
+            Write::Conclude { .. } => Self::Conclude,
+            Write::Settle { settlement, .. } | Write::Resolve { settlement, .. } => match settlement {
+                Settlement::Complete(..) => Self::Complete,
+                Settlement::Fail(..) => Self::Fail,
+                Settlement::Release { .. } => Self::Release,
+            },
+        }
+    }
+
+    /// Whether it makes a claim.
+    pub const fn is_claim(self) -> bool {
+        matches!(self, Self::Claim | Self::Reclaim | Self::TakeOver)
+    }
+
+    /// Whether it ends a claim.
+    pub const fn is_settlement(self) -> bool {
+        matches!(self, Self::Complete | Self::Fail | Self::Release)
+    }
+
+    /// What it does, in a sentence.
+    pub(super) const fn described(self) -> &'static str {
+        match self {
+            Self::Claim => "its claim",
+            Self::Reclaim => "its new claim",
+            Self::TakeOver => "its takeover",
+            Self::Complete => "its completion",
+            Self::Fail => "the record of its failure",
+            Self::Release => "its release",
+            Self::Extend => "the extension of its lease",
+            Self::Conclude => "its outcome",
+        }
+    }
+}
+
+/// A point of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Point {
+    /// The event has arrived. The library hasn't seen it.
+    Entered,
+    /// The library has decided on this write, and has sent nothing.
+    Before(Call),
+    /// This write has been applied. The library doesn't know it yet.
+    After(Call),
+    /// The handler runs, and its effect hasn't happened.
+    BeforeEffect,
+    /// The effect has happened.
+    AfterEffect,
+    /// The library has answered, and the response hasn't been posted.
+    Answered,
+}
+
+impl Point {
+    /// Every point at which the verification suite kills processes, in the order of a run.
+    pub const ALL: [Self; 14] = [
+        Self::Entered,
+        Self::Before(Call::Claim),
+        Self::After(Call::Claim),
+        Self::Before(Call::Reclaim),
+        Self::After(Call::Reclaim),
+        Self::Before(Call::TakeOver),
+        Self::After(Call::TakeOver),
+        Self::BeforeEffect,
+        Self::AfterEffect,
+        Self::Before(Call::Complete),
+        Self::After(Call::Complete),
+        Self::Before(Call::Release),
+        Self::After(Call::Release),
+        Self::Answered,
+    ];
+
+    /// The points of a run with an effect but no claim.
+    pub const CLAIM_FREE: [Self; 6] = [
+        Self::Entered,
+        Self::BeforeEffect,
+        Self::AfterEffect,
+        Self::Before(Call::Conclude),
+        Self::After(Call::Conclude),
+        Self::Answered,
+    ];
+
+    /// The points of a run that commits its effect and its record in its own transaction.
+    pub const IN_TRANSACTION: [Self; 4] =
+        [Self::Entered, Self::BeforeEffect, Self::AfterEffect, Self::Answered];
+
+    /// Its name on a command line and in a table.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Entered => "entered",
+            Self::Before(Call::Claim) => "before_claim_sent",
+            Self::After(Call::Claim) => "after_claim_applied",
+            Self::Before(Call::Reclaim) => "before_reclaim_sent",
+            Self::After(Call::Reclaim) => "after_reclaim_applied",
+            Self::Before(Call::TakeOver) => "before_takeover_sent",
+            Self::After(Call::TakeOver) => "after_takeover_applied",
+            Self::BeforeEffect => "before_effect",
+            Self::AfterEffect => "after_effect",
+            Self::Before(Call::Complete) => "before_completion_sent",
+            Self::After(Call::Complete) => "after_completion_applied",
+            Self::Before(Call::Fail) => "before_failure_sent",
+            Self::After(Call::Fail) => "after_failure_applied",
+            Self::Before(Call::Release) => "before_release_sent",
+            Self::After(Call::Release) => "after_release_applied",
+            Self::Before(Call::Extend) => "before_extension_no_failure",
+            Self::After(Call::Extend) => "after_extension_no_failure",
+            Self::Before(Call::Conclude) => "before_conclusion_sent",
+            Self::After(Call::Conclude) => "after_conclusion_applied",
+            Self::Answered => "answered",
+        }
+    }
+
+    /// The point of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().chain(Self::CLAIM_FREE).find(|point| point.name() == name)
+    }
+
+    /// Whether the effect has happened by then and its completion isn't stored. No protocol can prevent a
+    /// second effect there, unless the effect is in the completion's own transaction.
+    pub const fn is_in_the_gap(self) -> bool {
+        matches!(self, Self::AfterEffect | Self::Before(Call::Complete))
+    }
+
+    /// Where it is, in a sentence.
+    pub(super) fn described(self) -> String {
+        match self {
+            Self::Entered => "before the library saw the event".to_owned(),
+            Self::Before(call) => format!("before {} was sent", call.described()),
+            Self::After(call) => format!("after {} was applied", call.described()),
+            Self::BeforeEffect => "before its effect".to_owned(),
+            Self::AfterEffect => "after its effect".to_owned(),
+            Self::Answered => "after it had answered".to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for Point {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn point_names_are_unique() {
+        for point in Point::ALL.into_iter().chain(Point::CLAIM_FREE) {
+            assert_eq!(Point::named(point.name()), Some(point));
+        }
+        assert_eq!(Point::named("nowhere"), None);
+    }
+}

@@ -1,0 +1,208 @@
+//! The deliveries of a test: polls them in virtual time, where their process lives and isn't paused.
+
+use std::{
+    future::poll_fn,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
+    time::Duration,
+};
+
+use super::{
+    fault::Fault,
+    function::{Answer, Entry, Function, Refusal, Running},
+    point::Point,
+    world::{Orders, Polled, Told, World},
+};
+use crate::time::{Timestamp, virtual_sleep};
+
+/// How long after its deadline Lambda kills a process.
+const SLACK: Duration = Duration::from_millis(50);
+/// How long a thawed process may go on.
+const THAWED: Duration = Duration::from_secs(5);
+/// How often deliveries are polled before the handlers' own tasks get their turn.
+const POLLS: usize = 64;
+
+/// The deliveries of a test.
+pub(super) struct Stage {
+    pub(super) world: Arc<World>,
+    pub(super) timeout: Duration,
+    tasks: Vec<Task>,
+}
+
+/// One delivery. A dead process's future stays here until the test is over: a kill runs no destructors.
+struct Task {
+    process: usize,
+    running: Option<Running>,
+    signal: Arc<Signal>,
+    killed_at: Timestamp,
+    answer: Option<Answer>,
+}
+
+/// How a delivery ended, or pauses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum How {
+    Answered(Answer),
+    Died,
+    Held(Fault),
+}
+
+struct Signal {
+    is_ready: AtomicBool,
+    world: Arc<World>,
+}
+
+impl Wake for Signal {
+    fn wake(self: Arc<Self>) {
+        self.is_ready.store(true, Ordering::SeqCst);
+        self.world.wake_driver();
+    }
+}
+
+impl Stage {
+    pub(super) fn new(world: Arc<World>, timeout: Duration) -> Self {
+        Self { world, timeout, tasks: Vec::new() }
+    }
+
+    /// Begins a delivery, which nothing polls yet.
+    pub(super) fn begin(
+        &mut self,
+        function: &mut Function,
+        process: usize,
+        event: Arc<str>,
+        orders: Vec<Orders>,
+        what: String,
+    ) -> usize {
+        let (world, now) = (&self.world, self.world.now());
+        let delivery = world.add_delivery(process, orders, what);
+        let deadline = now.saturating_add(self.timeout);
+        let entry = Entry { request_id: format!("request-{}", delivery + 1), now, deadline };
+        // A process that dies here has seen nothing.
+        let is_alive = {
+            let _polled = Polled::now(delivery);
+            world.pass_now(process, Point::Entered, None)
+        };
+        let signal = Arc::new(Signal { is_ready: AtomicBool::new(true), world: Arc::clone(world) });
+        let running = is_alive.then(|| function.call(event, entry));
+        let killed_at = deadline.saturating_add(SLACK);
+        self.tasks.push(Task { process, running, signal, killed_at, answer: None });
+        delivery
+    }
+
+    /// Polls the deliveries until this one has ended, or pauses.
+    pub(super) async fn run(&mut self, delivery: usize) -> How {
+        let left = self.world.now().until(self.tasks[delivery].killed_at);
+        let mut kill = pin!(virtual_sleep(left));
+        let how = poll_fn(|context| {
+            self.world.set_driver(context.waker());
+            for _ in 0..POLLS {
+                let has_polled = self.poll_all();
+                if let Some(how) = self.ended(delivery) {
+                    return Poll::Ready(how);
+                }
+                if !has_polled {
+                    if kill.as_mut().poll(context).is_ready() {
+                        self.world.kill(self.tasks[delivery].process);
+                        return Poll::Ready(How::Died);
+                    }
+                    return Poll::Pending;
+                }
+            }
+            // Lets the handlers' own tasks run.
+            context.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
+        let told = match &how {
+            How::Answered(answer) => answer.to_string(),
+            How::Died => "no answer: its process died".to_owned(),
+            How::Held(_) => return how,
+        };
+        self.world.state().trace.push(Told::Ended { delivery, how: told });
+        how
+    }
+
+    fn ended(&self, delivery: usize) -> Option<How> {
+        let task = &self.tasks[delivery];
+        if let Some(answer) = &task.answer {
+            return Some(How::Answered(answer.clone()));
+        }
+        if self.world.is_dead(task.process) {
+            return Some(How::Died);
+        }
+        self.world.held(delivery).map(How::Held)
+    }
+
+    fn poll_all(&mut self) -> bool {
+        let mut has_polled = false;
+        for (delivery, task) in self.tasks.iter_mut().enumerate() {
+            let can_run = !self.world.is_dead(task.process) && self.world.held(delivery).is_none();
+            if !can_run || task.answer.is_some() || !task.signal.is_ready.swap(false, Ordering::SeqCst) {
+                continue;
+            }
+            let Some(running) = &mut task.running else { continue };
+            has_polled = true;
+            let waker = Waker::from(Arc::clone(&task.signal));
+            let polled = {
+                let _polled = Polled::now(delivery);
+                let mut context = Context::from_waker(&waker);
+                catch_unwind(AssertUnwindSafe(|| running.as_mut().poll(&mut context)))
+            };
+            // A dead process's last steps don't count.
+            if self.world.is_dead(task.process) {
+                continue;
+            }
+            let answer = match polled {
+                Ok(Poll::Pending) => continue,
+                Ok(Poll::Ready(answer)) => answer,
+                Err(_) => Answer::refused(Refusal::new("Panic", "the handler panicked")),
+            };
+            let is_sent = {
+                let _polled = Polled::now(delivery);
+                self.world.pass_now(task.process, Point::Answered, None)
+            };
+            if is_sent {
+                self.world.state().deliveries[delivery].is_answered = true;
+                task.answer = Some(answer);
+            }
+        }
+        has_polled
+    }
+
+    /// Lets a delivery that pauses go on.
+    pub(super) fn release(&mut self, delivery: usize) {
+        let task = &mut self.tasks[delivery];
+        task.killed_at = task.killed_at.max(self.world.now().saturating_add(THAWED));
+        self.world.release(delivery);
+    }
+
+    /// Waits. The handlers' own tasks may run.
+    pub(super) async fn wait(&mut self, duration: Duration) {
+        virtual_sleep(duration).await;
+        let seconds = duration.as_secs();
+        self.world.state().trace.push(Told::Passed { seconds });
+        self.world.now();
+    }
+
+    /// How long until every claim that's there now is stale, and `more`.
+    pub(super) fn until_stale(&self, more: Duration) -> Duration {
+        let leases = self.world.records.all();
+        let last = leases.iter().filter_map(|(_, record)| record.lease_until()).max().unwrap_or_default();
+        self.world.now().until(last).saturating_add(more)
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        self.world.state().is_over = true;
+        for task in &mut self.tasks {
+            let running = task.running.take();
+            // It may panic while it's dropped, which says nothing: the test is over.
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(running)));
+        }
+    }
+}

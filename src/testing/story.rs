@@ -1,0 +1,57 @@
+//! What has happened, told for people.
+
+use super::{
+    point::Call,
+    world::{Delivered, Happened, Told},
+};
+
+/// One line for each thing that happened.
+pub(super) fn told(trace: &[Told], effects: &[Happened], deliveries: &[Delivered]) -> Vec<String> {
+    trace.iter().filter_map(|told| line(told, effects, deliveries)).collect()
+}
+
+fn line(told: &Told, effects: &[Happened], deliveries: &[Delivered]) -> Option<String> {
+    Some(match told {
+        Told::Delivered { delivery, what } => format!("delivery {}: {what}", delivery + 1),
+        Told::Wrote { delivery, call } => {
+            let did = match call {
+                Call::Claim => "claimed the key",
+                Call::Reclaim => "claimed the key again, which was free",
+                Call::TakeOver => "took over the stale claim",
+                Call::Complete => "recorded its outcome",
+                Call::Fail => "recorded a permanent failure",
+                Call::Release => "released the key",
+                Call::Conclude => "recorded its outcome, without a claim",
+                Call::Extend => return None,
+            };
+            format!("  {} {did}", delivery + 1)
+        }
+        Told::Happened { delivery, effect } => {
+            let effect = effects.get(*effect)?;
+            let nth = effects.iter().take_while(|other| !std::ptr::eq(*other, effect));
+            let before = nth.filter(|other| other.name == effect.name).count();
+            let again = if before == 0 { "" } else { " AGAIN" };
+            let key = match &effect.key {
+                Some(key) => format!(", under the key {key}"),
+                None if effect.is_staged => ", with its outcome".to_owned(),
+                None => ", without a key".to_owned(),
+            };
+            let late = if effect.is_late { ", AFTER its answer" } else { "" };
+            format!("  {} `{}` happened{again}: {}{key}{late}", delivery + 1, effect.name, effect.detail)
+        }
+        Told::Deduplicated { delivery, name } => {
+            format!("  {} `{name}` was sent under a known key: nothing happened", delivery + 1)
+        }
+        Told::Fault { delivery, point, fault, effect } => {
+            format!("  {} {}", delivery + 1, fault.described(*point, effect.as_deref()))
+        }
+        Told::Ended { delivery, how } => {
+            let replayed = match deliveries.get(*delivery) {
+                Some(delivery) if !delivery.has_run && !delivery.keys.is_empty() => " (no handler ran)",
+                _ => "",
+            };
+            format!("  {} ended with {how}{replayed}", delivery + 1)
+        }
+        Told::Passed { seconds } => format!("{seconds} s pass"),
+    })
+}

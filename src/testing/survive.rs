@@ -1,0 +1,210 @@
+//! [`survive`]: the rehearsal in virtual time.
+
+mod judge;
+mod plan;
+mod play;
+mod vary;
+
+pub use judge::{Finding, Mistake};
+
+use std::{fmt, io, thread, time::Duration};
+
+use super::{
+    bench::{Bench, TIMEOUT},
+    event::Event,
+    function::Function,
+    point::Point,
+};
+use judge::{Expected, judge, judge_first};
+use plan::{Plan, calm, drawn, singles};
+pub(super) use play::{Played, Subject, in_turn};
+use play::{once, play};
+
+/// How many schedules `survive` plays.
+const SCHEDULES: u64 = 500;
+/// A duplicate comes this much later: Lambda keeps an asynchronous event for up to six hours ("Error handling for
+/// asynchronous invocation", AWS Lambda developer guide).
+const LATE: Duration = Duration::from_secs(6 * 60 * 60);
+/// An HTTP client's last retry.
+const LATE_REQUEST: Duration = Duration::from_secs(5 * 60);
+
+/// Delivers `event` to the function in hundreds of schedules: every fault at every point of a run, followed by
+/// every kind of duplicate, and pairs of faults drawn from a seed. See [the module](super#survive).
+///
+/// `make` builds the function, once for each process.
+///
+/// # Panics
+///
+/// If the operating system gives no resources for a thread and a runtime. A mistake of the function is in the
+/// report.
+pub fn survive(make: impl Fn(&Bench) -> Function + Sync, event: &Event) -> Report {
+    Survival::default().play(make, event)
+}
+
+/// The settings of [`survive`].
+#[derive(Clone, Copy, Debug)]
+#[must_use = "it does nothing until `play`"]
+pub struct Survival {
+    schedules: u64,
+    seed: Option<u64>,
+    timeout: Duration,
+    late: Option<Duration>,
+}
+
+impl Default for Survival {
+    fn default() -> Self {
+        Self { schedules: SCHEDULES, seed: None, timeout: TIMEOUT, late: None }
+    }
+}
+
+impl Survival {
+    /// The default settings.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets how many schedules it plays. Default: 500. The first ones have at most one fault each, and cover every
+    /// fault at every point.
+    pub fn schedules(self, schedules: u64) -> Self {
+        Self { schedules, ..self }
+    }
+
+    /// Plays only this schedule, from a report.
+    pub fn seed(self, seed: u64) -> Self {
+        Self { seed: Some(seed), ..self }
+    }
+
+    /// Sets how long an invocation may take. Default: 30 seconds.
+    pub fn timeout(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
+    }
+
+    /// Sets how much later the last duplicate comes. Default: 6 hours, and 5 minutes for an HTTP request.
+    pub fn last_duplicate_after(self, late: Duration) -> Self {
+        Self { late: Some(late), ..self }
+    }
+
+    /// Plays the schedules; see [`survive`].
+    ///
+    /// # Panics
+    ///
+    /// As [`survive`].
+    #[expect(clippy::panic, reason = "a test fails by a panic")]
+    pub fn play(self, make: impl Fn(&Bench) -> Function + Sync, event: &Event) -> Report {
+        let is_request = event.text().contains("\"requestContext\"");
+        let late = self.late.unwrap_or(if is_request { LATE_REQUEST } else { LATE });
+        // The caller may be inside a runtime.
+        let played = thread::scope(|scope| {
+            let work = || {
+                let subject = Subject { late, ..Subject::new(&make, event, self.timeout) };
+                self.play_all(&subject)
+            };
+            scope.spawn(work).join()
+        });
+        match played {
+            Ok(Ok(report)) => report,
+            Ok(Err(error)) => panic!("`survive` couldn't start a runtime: {error}"),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+
+    fn play_all(self, subject: &Subject<'_>) -> io::Result<Report> {
+        let mut report = Report { schedules: 0, findings: Vec::new(), points: Vec::new() };
+        let event = subject.event.shared();
+        let (first, second) = (once(subject, &event, 0)?, once(subject, &event, 1)?);
+        report.schedules += 2;
+        report.add(judge_first(&first, 0));
+        if !first.is_done {
+            return Ok(report);
+        }
+        let expected = Expected::of(&first, &second);
+        report.points = points_of(&first);
+        let singles = singles(&report.points);
+        let plan_of = |seed: u64| match usize::try_from(seed).ok().and_then(|nth| singles.get(nth)) {
+            Some(plan) => plan.clone(),
+            None => drawn(seed, &singles, report.points.len()),
+        };
+        let seeds = match self.seed {
+            Some(seed) => seed..seed.saturating_add(1),
+            None => 0..self.schedules,
+        };
+        let plans: Vec<(u64, Plan)> = seeds.map(|seed| (seed, plan_of(seed))).collect();
+        for (seed, plan) in plans {
+            let played = play(subject, &plan, seed, plan == calm())?;
+            report.schedules += 1;
+            report.add(judge(&played, &expected, seed));
+        }
+        if self.seed.is_none() {
+            vary::others(subject, &first, &expected, &mut report)?;
+        }
+        Ok(report)
+    }
+}
+
+fn points_of(played: &Played) -> Vec<Point> {
+    played.deliveries.first().map(|delivery| delivery.reached.clone()).unwrap_or_default()
+}
+
+/// What [`survive`] found.
+#[derive(Clone, Debug)]
+#[must_use = "assert that it's empty"]
+pub struct Report {
+    schedules: u64,
+    points: Vec<Point>,
+    findings: Vec<Finding>,
+}
+
+impl Report {
+    /// The mistakes, the simplest schedule of each kind.
+    pub fn findings(&self) -> &[Finding] {
+        &self.findings
+    }
+
+    /// How many schedules were played.
+    pub fn schedules(&self) -> u64 {
+        self.schedules
+    }
+
+    /// The points that an undisturbed delivery reaches.
+    pub fn points(&self) -> &[Point] {
+        &self.points
+    }
+
+    /// Checks that nothing was found.
+    ///
+    /// # Panics
+    ///
+    /// If something was, with the first story in full.
+    #[track_caller]
+    pub fn assert_safe(&self) {
+        assert!(self.findings.is_empty(), "{self}");
+    }
+
+    fn add(&mut self, found: Vec<Finding>) {
+        for finding in found {
+            if !self.findings.iter().any(|other| other.mistake == finding.mistake) {
+                self.findings.push(finding);
+            }
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some((first, more)) = self.findings.split_first() else {
+            return write!(
+                f,
+                "{} schedules: every operation happened once, and every answer was the same",
+                self.schedules
+            );
+        };
+        writeln!(f, "after {} schedules, this function isn't safe to retry.\n\n{first}", self.schedules)?;
+        if !more.is_empty() {
+            writeln!(f, "\nAlso:")?;
+        }
+        for finding in more {
+            writeln!(f, "- {} (seed {})\n  → {}", finding.what, finding.seed, finding.advice)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,334 @@
+//! Compares what happened in a schedule with what an undisturbed delivery does.
+
+use std::{collections::BTreeMap, fmt};
+
+use super::play::Played;
+use crate::testing::{
+    fault::Fault,
+    ledger::count,
+    point::{Call, Point},
+    story,
+    world::{Happened, Told},
+};
+
+/// The kind of a mistake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Mistake {
+    /// An undisturbed first delivery isn't answered as done.
+    FirstFailed,
+    /// An effect happened more often than once per operation.
+    Repeated,
+    /// The operation was answered as done, but an effect is missing.
+    Missing,
+    /// An effect happened after the answer, when Lambda may freeze the process.
+    AfterAnswer,
+    /// Two answers to one operation differ.
+    AnswersDiffer,
+    /// A retry is refused for good.
+    RetryRefused,
+    /// Two operations, or two steps of one, share an outcome.
+    Shared,
+    /// Another operation is refused.
+    OtherRefused,
+    /// The same key with another content isn't refused.
+    ConflictAccepted,
+}
+
+impl Mistake {
+    /// Its name in a report.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::FirstFailed => "first delivery fails",
+            Self::Repeated => "effect repeated",
+            Self::Missing => "effect missing",
+            Self::AfterAnswer => "effect after the answer",
+            Self::AnswersDiffer => "answers differ",
+            Self::RetryRefused => "retry refused",
+            Self::Shared => "outcome shared",
+            Self::OtherRefused => "other operation refused",
+            Self::ConflictAccepted => "conflict accepted",
+        }
+    }
+}
+
+/// A mistake of the function under test: what happened, how, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Finding {
+    /// Its kind.
+    pub mistake: Mistake,
+    /// What's wrong, in one line.
+    pub what: String,
+    /// What to do about it.
+    pub advice: String,
+    /// What happened, line by line.
+    pub story: Vec<String>,
+    /// The schedule that shows it, for [`Survival::seed`](super::Survival::seed).
+    pub seed: u64,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} (seed {})", self.what, self.seed)?;
+        for line in &self.story {
+            writeln!(f, "  {line}")?;
+        }
+        write!(f, "  → {}", self.advice)
+    }
+}
+
+/// The effects of one undisturbed delivery.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Expected {
+    /// By name, and by detail if that's always the same.
+    counts: BTreeMap<(String, String), usize>,
+    has_details: bool,
+}
+
+impl Expected {
+    /// What two undisturbed deliveries in two worlds have in common.
+    pub(super) fn of(one: &Played, another: &Played) -> Self {
+        let exact = counts(&one.effects, true);
+        let has_details = exact == counts(&another.effects, true);
+        let counts = if has_details { exact } else { counts(&one.effects, false) };
+        Self { counts, has_details }
+    }
+
+    /// What both do together.
+    pub(super) fn and(&self, other: &Self) -> Self {
+        let has_details = self.has_details && other.has_details;
+        let mut sum = Self { counts: BTreeMap::new(), has_details };
+        for ((name, detail), count) in self.counts.iter().chain(&other.counts) {
+            let detail = if has_details { detail.clone() } else { String::new() };
+            *sum.counts.entry((name.clone(), detail)).or_default() += count;
+        }
+        sum
+    }
+
+    /// The effects that happened more often, and those that happened less often, each with how often it should.
+    pub(super) fn compared(&self, effects: &[Happened]) -> (Vec<Off>, Vec<Off>) {
+        let found = counts(effects, self.has_details);
+        let (mut more, mut fewer) = (Vec::new(), Vec::new());
+        let names: std::collections::BTreeSet<_> = found.keys().chain(self.counts.keys()).collect();
+        for at in names {
+            let happened = found.get(at).copied().unwrap_or_default();
+            let expected = self.counts.get(at).copied().unwrap_or_default();
+            let off = Off { name: at.0.clone(), detail: at.1.clone(), happened, expected };
+            if happened > expected {
+                more.push(off);
+            } else if happened < expected {
+                fewer.push(off);
+            }
+        }
+        (more, fewer)
+    }
+
+    pub(super) fn differs_from(&self, other: &Self) -> bool {
+        self.counts != other.counts
+    }
+}
+
+/// An effect that happened too often, or not often enough.
+#[derive(Clone, Debug)]
+pub(super) struct Off {
+    name: String,
+    detail: String,
+    happened: usize,
+    expected: usize,
+}
+
+impl fmt::Display for Off {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, detail, happened, expected } = self;
+        let of = if detail.is_empty() { String::new() } else { format!(" ({detail})") };
+        let expected =
+            if *expected == 0 { "not expected".to_owned() } else { format!("expected {}", count(*expected)) };
+        write!(f, "`{name}`{of} happened {}, {expected}", count(*happened))
+    }
+}
+
+fn counts(effects: &[Happened], with_details: bool) -> BTreeMap<(String, String), usize> {
+    let mut counts = BTreeMap::new();
+    for effect in effects {
+        let detail = if with_details { effect.detail.clone() } else { String::new() };
+        *counts.entry((effect.name.clone(), detail)).or_default() += 1;
+    }
+    counts
+}
+
+/// Finds the mistakes of a schedule's deliveries of one operation.
+pub(super) fn judge(played: &Played, expected: &Expected, seed: u64) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let mut add = |mistake, what: String, advice: String| {
+        found.push(Finding { mistake, what, advice, story: story_of(played), seed });
+    };
+    if let Some(late) = played.effects.iter().find(|effect| effect.is_late) {
+        add(
+            Mistake::AfterAnswer,
+            format!("`{}` happened after the answer", late.name),
+            "Lambda freezes or kills the process after the answer. Await the effect inside the handler: spawn nothing \
+             that outlives it."
+                .to_owned(),
+        );
+    }
+    let (more, fewer) = expected.compared(&played.effects);
+    if let Some(off) = more.first() {
+        add(Mistake::Repeated, off.to_string(), advice_for_repeated(played, &off.name));
+    }
+    if let (true, Some(off)) = (played.is_done, fewer.first()) {
+        add(Mistake::Missing, format!("answered as done, but {off}"), advice_for_missing(played, &off.name));
+    }
+    let is_at_most_once = played.deliveries.iter().any(|delivery| delivery.is_at_most_once);
+    let last = played.answers.last().map(|(_, answer)| answer);
+    if !played.is_done && !is_at_most_once {
+        let how = last.map_or_else(
+            || "every delivery ended without an answer".to_owned(),
+            |last| format!("the last answer is {last}"),
+        );
+        add(Mistake::RetryRefused, format!("every retry is refused: {how}"), advice_for_refused(played));
+    }
+    if let Some(refused) =
+        played.to_duplicate.as_ref().filter(|answer| !answer.is_whole() && !is_at_most_once)
+    {
+        add(
+            Mistake::RetryRefused,
+            format!("the operation is done, but a retry got {refused}"),
+            "A retry must have the key and the compared fields of the first request. `key_of` lists what changes them."
+                .to_owned(),
+        );
+    }
+    if let Some((first, answer)) = &played.first_done {
+        // An answer that couldn't be recorded may differ from the recorded one.
+        let is_recorded = |delivery: usize| {
+            let delivery = &played.deliveries[delivery];
+            !delivery.has_run || !delivery.recorded.is_empty()
+        };
+        for (delivery, other) in played.answers.iter().filter(|(_, other)| !std::ptr::eq(other, answer)) {
+            if other.is_whole()
+                && is_recorded(*first)
+                && is_recorded(*delivery)
+                && !other.is_replay_of(answer)
+            {
+                add(
+                    Mistake::AnswersDiffer,
+                    format!("two answers to one operation differ: {answer}, then {other}"),
+                    "Make the whole answer inside the protected handler, so that it's recorded and replayed: no time, \
+                     no random id and no lookup behind it."
+                        .to_owned(),
+                );
+            }
+        }
+    }
+    found
+}
+
+/// A baseline's own mistakes.
+pub(super) fn judge_first(played: &Played, seed: u64) -> Vec<Finding> {
+    let mut found = Vec::new();
+    if !played.is_done {
+        let how = played
+            .answers
+            .last()
+            .map_or_else(|| "no answer in time".to_owned(), |(_, answer)| answer.to_string());
+        found.push(Finding {
+            mistake: Mistake::FirstFailed,
+            what: format!("nothing went wrong, but the first delivery got {how}"),
+            advice: "Give `survive` an event that succeeds, and a function with all that it needs."
+                .to_owned(),
+            story: story_of(played),
+            seed,
+        });
+    }
+    if played.deliveries.iter().any(|delivery| !delivery.asked_again.is_empty()) {
+        found.push(Finding {
+            mistake: Mistake::Shared,
+            what: "two steps of one delivery share a key: the second got the first one's outcome, and didn't run".to_owned(),
+            advice: "Give each step its own name with `operation(…)`, and each item of a loop its own key.".to_owned(),
+            story: story_of(played),
+            seed,
+        });
+    }
+    found
+}
+
+pub(super) fn story_of(played: &Played) -> Vec<String> {
+    story::told(&played.trace, &played.effects, &played.deliveries)
+}
+
+fn advice_for_repeated(played: &Played, name: &str) -> String {
+    let all: Vec<&Happened> = played.effects.iter().filter(|effect| effect.name == name).collect();
+    let (Some(first), Some(last)) = (all.first(), all.last()) else { return String::new() };
+    let keys = |effect: &Happened| &played.deliveries[effect.delivery].keys;
+    if all.len() < 2 {
+        return "It doesn't happen in an undisturbed delivery. If it undoes another effect, the retry relies on that \
+                effect, and finds it undone."
+            .to_owned();
+    }
+    if first.delivery == last.delivery {
+        return "One delivery did it more than once. Let the retry of a call have the key of the first attempt: \
+                `current()…derive_key(…)`."
+            .to_owned();
+    }
+    if keys(first).is_empty() {
+        return "No key was claimed, so nothing protects it: the event has no key, or the handler isn't behind the \
+                layer."
+            .to_owned();
+    }
+    if !keys(first).iter().any(|key| keys(last).contains(key)) {
+        return "The retry had another idempotency key. Take the key from fields that stay the same when the sender \
+                repeats the request. `key_of` lists which fields change it."
+            .to_owned();
+    }
+    if first.key.is_some() && last.key.is_some() {
+        return format!(
+            "The remote system got two different keys. Give it `current()…derive_key(\"{name}\")`, which is the same \
+             in every attempt."
+        );
+    }
+    if !(first.is_claimed && last.is_claimed) {
+        return "It happened outside of the claim, where a duplicate isn't stopped. Move it into the protected handler."
+            .to_owned();
+    }
+    format!(
+        "An attempt may end between an effect and its record. Pass `current()…derive_key(\"{name}\")` to the remote \
+         system, or stage the write, so that it's committed with the outcome."
+    )
+}
+
+fn advice_for_missing(played: &Played, name: &str) -> String {
+    let failed = |told: &&Told| {
+        matches!(
+            told,
+            Told::Fault { point: Point::BeforeEffect, fault: Fault::Throttle | Fault::Silence, .. }
+        )
+    };
+    let recorded =
+        played.trace.iter().position(|told| matches!(told, Told::Wrote { call: Call::Complete, .. }));
+    let died = played.trace.iter().position(|told| matches!(told, Told::Fault { fault: Fault::Die, .. }));
+    if played.trace.iter().any(|told| failed(&told)) {
+        return "The call got no answer, and the handler answered as if it had succeeded. Return the error: then \
+                nothing is recorded, and the retry calls again."
+            .to_owned();
+    }
+    if matches!((recorded, died), (Some(recorded), Some(died)) if recorded < died) {
+        return format!(
+            "`{name}` comes after the outcome is recorded. Do it before, inside the protected handler."
+        );
+    }
+    format!(
+        "A delivery was answered as done before `{name}` had happened. Answer an operation that's in progress with an \
+         error, and keep nothing in the process's memory that says \"done\"."
+    )
+}
+
+fn advice_for_refused(played: &Played) -> String {
+    let has_failed = played.trace.iter().any(|told| matches!(told, Told::Wrote { call: Call::Fail, .. }));
+    if has_failed {
+        return "A passing error was recorded as permanent. Return `Failure::transient`, or leave `on_handler_error` at \
+                `Release`."
+            .to_owned();
+    }
+    "Its lease had expired before each retry, and nothing else went wrong. Settle the claim, or let it go."
+        .to_owned()
+}

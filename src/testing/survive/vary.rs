@@ -1,0 +1,192 @@
+//! Other operations, and the same event with one field changed: which of them share an outcome?
+
+use std::{collections::BTreeSet, io, sync::Arc};
+
+use serde_json::Value;
+
+use super::{
+    Report,
+    judge::{Expected, Finding, Mistake, story_of},
+    play::{Played, Subject, in_turn, once},
+};
+use crate::testing::fields::{self, Variant};
+
+/// The seed in a finding about other operations, which no schedule shows.
+const NO_SEED: u64 = 0;
+
+/// Delivers the event of another operation, one that conflicts, and the same event with each field changed.
+pub(super) fn others(
+    subject: &Subject<'_>,
+    first: &Played,
+    expected: &Expected,
+    report: &mut Report,
+) -> io::Result<()> {
+    let event = subject.event.shared();
+    if let Some(other) = subject.event.other_one() {
+        let alone = once(subject, other, 0)?;
+        let expected = expected.and(&Expected::of(&alone, &once(subject, other, 1)?));
+        for is_in_same_process in [true, false] {
+            let events = [(&event, "the event"), (other, "another operation")];
+            let played = in_turn(subject, &events, is_in_same_process, 0)?;
+            report.schedules += 1;
+            report.add(judge_other(&played, &alone, first, &expected));
+            report.add(judge_leak(&played, &event, other));
+        }
+    }
+    if let Some(conflicting) = subject.event.conflicting_one() {
+        let events = [(&event, "the event"), (conflicting, "the same key with another content")];
+        let played = in_turn(subject, &events, true, 0)?;
+        report.schedules += 1;
+        report.add(judge_conflict(&played, expected));
+    }
+    for Variant { field, json } in fields::variants(&event) {
+        let alone = once(subject, &json, 0)?;
+        report.schedules += 1;
+        let own = Expected::of(&alone, &once(subject, &json, 1)?);
+        let answers = |played: &Played| played.first_done.as_ref().map(|(_, answer)| answer.clone());
+        let is_same = !own.differs_from(expected) && answers(&alone) == answers(first);
+        if !alone.is_done || is_same {
+            continue;
+        }
+        let what = format!("the same with another `{field}`");
+        let played = in_turn(subject, &[(&event, "the event"), (&json, &what)], true, 0)?;
+        report.schedules += 1;
+        report.add(judge_variant(&played, expected, &own, &field));
+    }
+    Ok(())
+}
+
+/// The last delivery's answer, if it's done.
+fn last_done(played: &Played) -> Option<&crate::testing::function::Answer> {
+    let (delivery, answer) = played.answers.last()?;
+    let is_last = *delivery + 1 == played.deliveries.len();
+    (is_last && answer.is_whole()).then_some(answer)
+}
+
+fn judge_other(played: &Played, alone: &Played, first: &Played, expected: &Expected) -> Vec<Finding> {
+    let finding = |mistake, what: String, advice: &str| {
+        vec![Finding { mistake, what, advice: advice.to_owned(), story: story_of(played), seed: NO_SEED }]
+    };
+    if !alone.is_done {
+        return Vec::new();
+    }
+    let Some(answer) = last_done(played) else {
+        let how =
+            played.answers.last().map_or_else(|| "no answer".to_owned(), |(_, answer)| answer.to_string());
+        return finding(
+            Mistake::OtherRefused,
+            format!("another operation got {how}"),
+            "The two operations share a key. Take the key from what tells them apart, such as the order's id.",
+        );
+    };
+    let (more, fewer) = expected.compared(&played.effects);
+    if let Some(off) = fewer.first() {
+        return finding(
+            Mistake::Shared,
+            format!("another operation got the outcome of the first: {off}"),
+            "Take the key from everything that tells two operations apart: the order and its tenant, not a default.",
+        );
+    }
+    if let Some(off) = more.first() {
+        return finding(
+            Mistake::Repeated,
+            format!("another operation changed what the first one did: {off}"),
+            "Keep nothing of one operation in the process's memory.",
+        );
+    }
+    let own = alone.first_done.as_ref().map(|(_, answer)| answer);
+    let firsts = first.first_done.as_ref().map(|(_, answer)| answer);
+    if own != firsts && Some(answer) == firsts {
+        return finding(
+            Mistake::Shared,
+            format!("another operation got the answer of the first: {answer}"),
+            "Take the key from everything that tells two operations apart.",
+        );
+    }
+    Vec::new()
+}
+
+/// Values that only the first operation's event has must not turn up in what the second one does.
+fn judge_leak(played: &Played, event: &Arc<str>, other: &Arc<str>) -> Vec<Finding> {
+    let (own, others) = (texts(event), texts(other));
+    let is_only_in_first =
+        |text: &&String| text.len() >= 4 && !other.contains(text.as_str()) && !others.contains(*text);
+    let of = |delivery: usize| played.effects.iter().filter(move |effect| effect.delivery == delivery);
+    let leaked = own.iter().filter(is_only_in_first).find_map(|text| {
+        let is_used = of(0).any(|effect| effect.detail.contains(text.as_str()));
+        let effect = of(1).find(|effect| effect.detail.contains(text.as_str()))?;
+        is_used.then(|| (text.clone(), effect.name.clone()))
+    });
+    let Some((text, name)) = leaked else { return Vec::new() };
+    vec![Finding {
+        mistake: Mistake::Shared,
+        what: format!("`{name}` of another operation has `{text}`, which is only in the first one's event"),
+        advice: "Keep nothing of one operation in the process's memory: no static, no field of the service."
+            .to_owned(),
+        story: story_of(played),
+        seed: NO_SEED,
+    }]
+}
+
+/// Every text in an event, in JSON inside of texts too.
+fn texts(json: &str) -> BTreeSet<String> {
+    fn collect(value: &Value, texts: &mut BTreeSet<String>) {
+        match value {
+            Value::String(text) => match serde_json::from_str::<Value>(text) {
+                Ok(inner @ (Value::Object(_) | Value::Array(_))) => collect(&inner, texts),
+                _ => {
+                    texts.insert(text.clone());
+                }
+            },
+            Value::Array(items) => items.iter().for_each(|item| collect(item, texts)),
+            Value::Object(fields) => fields.values().for_each(|field| collect(field, texts)),
+            _ => {}
+        }
+    }
+    let mut texts = BTreeSet::new();
+    collect(&serde_json::from_str(json).unwrap_or_default(), &mut texts);
+    texts
+}
+
+fn judge_conflict(played: &Played, expected: &Expected) -> Vec<Finding> {
+    if last_done(played).is_none() {
+        return Vec::new();
+    }
+    let (more, _) = expected.compared(&played.effects);
+    let (what, advice) = match more.first() {
+        Some(off) => (
+            format!("the same operation with another content ran too: {off}"),
+            "A field that may not change is in the key. Take the key from the operation's name alone, and let the \
+             library compare the rest.",
+        ),
+        None => (
+            "the same operation with another content got the first one's outcome".to_owned(),
+            "Its content isn't compared. Let the library compare it: pass the request as the payload or its \
+             fingerprint.",
+        ),
+    };
+    let advice = advice.to_owned();
+    vec![Finding { mistake: Mistake::ConflictAccepted, what, advice, story: story_of(played), seed: NO_SEED }]
+}
+
+fn judge_variant(played: &Played, expected: &Expected, own: &Expected, field: &str) -> Vec<Finding> {
+    if last_done(played).is_none() {
+        return Vec::new();
+    }
+    let (_, fewer) = expected.and(own).compared(&played.effects);
+    let has_run = played.deliveries.last().is_some_and(|delivery| delivery.has_run);
+    if has_run || (fewer.is_empty() && own.differs_from(expected)) {
+        return Vec::new();
+    }
+    let missing = fewer.first().map(|off| format!(": {off}")).unwrap_or_default();
+    vec![Finding {
+        mistake: Mistake::Shared,
+        what: format!("a request with another `{field}` got the first one's outcome{missing}"),
+        advice: format!(
+            "`{field}` changes what the function does, but is neither in the key nor compared. Let the library compare \
+             it, or put it into the key."
+        ),
+        story: story_of(played),
+        seed: NO_SEED,
+    }]
+}

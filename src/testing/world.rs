@@ -1,0 +1,481 @@
+//! What all processes of a test share: the records, the time, the effects, and what has happened so far.
+
+use std::{
+    cell::Cell,
+    collections::{BTreeSet, HashMap},
+    fmt,
+    future::{pending, poll_fn},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Poll, Waker},
+    time::Duration,
+};
+
+use super::{
+    fault::Fault,
+    given::Given,
+    point::{Call, Point},
+    random::Random,
+};
+use crate::{
+    future::BoxFuture,
+    key::StoredKey,
+    record::Owner,
+    store::memory::MemoryStore,
+    time::{Clock, Timestamp, VirtualBeginning, virtual_sleep},
+};
+
+/// When a test's time begins: 22 November 2026.
+const BEGINNING: Timestamp = Timestamp::from_secs(1_795_305_600);
+
+thread_local! {
+    /// The delivery that this thread polls.
+    static POLLED: Cell<Option<usize>> = const { Cell::new(None) };
+    /// Whether this thread runs the virtual time.
+    static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// What the processes of one test share.
+pub(super) struct World {
+    pub(super) records: MemoryStore,
+    beginning: VirtualBeginning,
+    state: Mutex<State>,
+}
+
+/// What has happened so far.
+pub(super) struct State {
+    now: Timestamp,
+    owners: Random,
+    pub(super) deliveries: Vec<Delivered>,
+    /// Whether each process is dead.
+    pub(super) dead: Vec<bool>,
+    pub(super) effects: Vec<Happened>,
+    /// The effects that remote systems know by a key, by their names and keys.
+    pub(super) known: HashMap<(String, String), usize>,
+    pub(super) trace: Vec<Told>,
+    /// The state in which the next delivery finds its key.
+    pub(super) given: Option<Given>,
+    /// The keys whose records can't be read.
+    pub(super) unreadable: HashMap<StoredKey, Meets>,
+    /// Nothing counts any more.
+    pub(super) is_over: bool,
+    driver: Option<Waker>,
+}
+
+/// One delivery.
+#[derive(Debug, Default)]
+pub(super) struct Delivered {
+    pub(super) process: usize,
+    /// What goes wrong, and where.
+    orders: Vec<Orders>,
+    /// The points that it has reached.
+    pub(super) reached: Vec<Point>,
+    pub(super) is_answered: bool,
+    hold: Hold,
+    is_cut_off: bool,
+    pub(super) requests: usize,
+    /// The keys that it has asked for.
+    pub(super) keys: Vec<StoredKey>,
+    /// The keys that it holds.
+    holds: BTreeSet<StoredKey>,
+    /// The keys whose outcome it has recorded.
+    pub(super) recorded: BTreeSet<StoredKey>,
+    /// Whether it has claimed a key, or recorded an outcome without one.
+    pub(super) has_run: bool,
+    /// Whether it claimed a key for ever.
+    pub(super) is_at_most_once: bool,
+    /// The keys that it was refused or answered for although it recorded their outcomes.
+    pub(super) asked_again: Vec<StoredKey>,
+}
+
+/// What goes wrong once in a delivery, and where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Orders {
+    /// At the next such point.
+    At(Point, Fault),
+    /// At the point with this number.
+    Nth(usize, Fault),
+    /// At the point with this number, one of the faults that fit it.
+    Any(usize, usize),
+}
+
+impl Orders {
+    /// What goes wrong at this point, which is the `nth`.
+    fn fault(self, nth: usize, point: Point) -> Option<Fault> {
+        match self {
+            Self::At(at, fault) => (at == point && fault.fits(point)).then_some(fault),
+            Self::Nth(at, fault) => (at == nth && fault.fits(point)).then_some(fault),
+            Self::Any(at, draw) if at == nth => {
+                let fitting: Vec<Fault> = Fault::ALL.into_iter().filter(|fault| fault.fits(point)).collect();
+                fitting.get(draw % fitting.len().max(1)).copied()
+            }
+            Self::Any(..) => None,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+enum Hold {
+    #[default]
+    Not,
+    Held(Fault, Option<Waker>),
+    Released,
+}
+
+/// An effect that happened.
+#[derive(Clone, Debug)]
+pub(super) struct Happened {
+    pub(super) name: String,
+    pub(super) detail: String,
+    pub(super) key: Option<String>,
+    pub(super) receipt: String,
+    pub(super) delivery: usize,
+    /// Whether its delivery held a claim, or commits it with its outcome.
+    pub(super) is_claimed: bool,
+    /// Whether its delivery had been answered.
+    pub(super) is_late: bool,
+    pub(super) is_staged: bool,
+}
+
+/// One line of the story.
+#[derive(Clone, Debug)]
+pub(super) enum Told {
+    Delivered { delivery: usize, what: String },
+    Wrote { delivery: usize, call: Call },
+    Happened { delivery: usize, effect: usize },
+    Deduplicated { delivery: usize, name: String },
+    Fault { delivery: usize, point: Point, fault: Fault, effect: Option<String> },
+    Ended { delivery: usize, how: String },
+    Passed { seconds: u64 },
+}
+
+/// Why a record can't be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Meets {
+    Corrupt,
+    FutureVersion,
+}
+
+/// What a point leads to.
+enum Step {
+    Go,
+    Stop,
+    Hold(usize),
+    Fail(Fault),
+}
+
+impl World {
+    pub(super) fn new(beginning: VirtualBeginning, seed: u64) -> Self {
+        let state = State {
+            now: BEGINNING,
+            owners: Random::new(seed),
+            deliveries: Vec::new(),
+            dead: Vec::new(),
+            effects: Vec::new(),
+            known: HashMap::new(),
+            trace: Vec::new(),
+            given: None,
+            unreadable: HashMap::new(),
+            is_over: false,
+            driver: None,
+        };
+        Self { records: MemoryStore::new(), beginning, state: Mutex::new(state) }
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        // A handler may panic, but never under this lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        let mut state = self.state();
+        if IS_INSIDE.get() {
+            state.now = BEGINNING.saturating_add(self.beginning.passed());
+        }
+        state.now
+    }
+
+    pub(super) fn draw_owner(&self) -> Owner {
+        let mut state = self.state();
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&state.owners.bits().to_be_bytes());
+        bytes[8..].copy_from_slice(&state.owners.bits().to_be_bytes());
+        Owner::from_bytes(bytes)
+    }
+
+    /// One more process.
+    pub(super) fn add_process(&self) -> usize {
+        let mut state = self.state();
+        state.dead.push(false);
+        state.dead.len() - 1
+    }
+
+    /// One more delivery to this process.
+    pub(super) fn add_delivery(&self, process: usize, orders: Vec<Orders>, what: String) -> usize {
+        let mut state = self.state();
+        let delivery = state.deliveries.len();
+        state.deliveries.push(Delivered { process, orders, ..Delivered::default() });
+        state.trace.push(Told::Delivered { delivery, what });
+        delivery
+    }
+
+    /// The process dies: nothing that it does counts any more.
+    pub(super) fn kill(&self, process: usize) {
+        self.state().dead[process] = true;
+    }
+
+    pub(super) fn is_dead(&self, process: usize) -> bool {
+        let state = self.state();
+        state.is_over || state.dead[process]
+    }
+
+    /// The fault for which this delivery is held, if it is.
+    pub(super) fn held(&self, delivery: usize) -> Option<Fault> {
+        match &self.state().deliveries[delivery].hold {
+            Hold::Held(fault, _) => Some(*fault),
+            Hold::Not | Hold::Released => None,
+        }
+    }
+
+    pub(super) fn release(&self, delivery: usize) {
+        let hold = std::mem::replace(&mut self.state().deliveries[delivery].hold, Hold::Released);
+        if let Hold::Held(_, Some(waker)) = hold {
+            waker.wake();
+        }
+    }
+
+    /// Remembers who polls the deliveries.
+    pub(super) fn set_driver(&self, waker: &Waker) {
+        let mut state = self.state();
+        if !state.driver.as_ref().is_some_and(|driver| driver.will_wake(waker)) {
+            state.driver = Some(waker.clone());
+        }
+    }
+
+    /// Wakes who polls the deliveries.
+    pub(super) fn wake_driver(&self) {
+        let driver = self.state().driver.clone();
+        if let Some(driver) = driver {
+            driver.wake();
+        }
+    }
+
+    /// A request to the store. `Err` if its delivery's store is down.
+    pub(super) fn request(&self, process: usize, key: &StoredKey) -> Result<usize, ()> {
+        let mut state = self.state();
+        let at = state.at_work(process).ok_or(())?;
+        let delivery = &mut state.deliveries[at];
+        delivery.requests += 1;
+        if !delivery.keys.contains(key) {
+            delivery.keys.push(key.clone());
+        }
+        if delivery.is_cut_off { Err(()) } else { Ok(at) }
+    }
+
+    /// Something has been applied.
+    pub(super) fn applied(&self, process: usize, key: &StoredKey, call: Call, is_for_ever: bool) {
+        let mut state = self.state();
+        let Some(at) = state.at_work(process) else { return };
+        let delivery = &mut state.deliveries[at];
+        if call.is_claim() {
+            delivery.has_run = true;
+            delivery.is_at_most_once |= is_for_ever;
+            delivery.holds.insert(key.clone());
+        } else if call != Call::Extend {
+            delivery.holds.remove(key);
+            delivery.has_run |= call == Call::Conclude;
+            if matches!(call, Call::Complete | Call::Fail | Call::Conclude) {
+                delivery.recorded.insert(key.clone());
+            }
+        }
+        if call != Call::Extend {
+            state.trace.push(Told::Wrote { delivery: at, call });
+        }
+    }
+
+    /// A claim was refused.
+    pub(super) fn refused(&self, process: usize, key: &StoredKey) {
+        let mut state = self.state();
+        let Some(at) = state.at_work(process) else { return };
+        let delivery = &mut state.deliveries[at];
+        if delivery.recorded.contains(key) {
+            delivery.asked_again.push(key.clone());
+        }
+    }
+
+    /// Passes a point, and returns the fault that the caller plays. Never returns in a dead process.
+    pub(super) async fn pass(&self, process: usize, point: Point, effect: Option<&str>) -> Option<Fault> {
+        match self.reach(process, point, effect) {
+            Step::Go => None,
+            Step::Stop => pending().await,
+            Step::Fail(fault) => Some(fault),
+            Step::Hold(delivery) => {
+                self.wake_driver();
+                poll_fn(|context| match &mut self.state().deliveries[delivery].hold {
+                    Hold::Held(_, waker) => {
+                        *waker = Some(context.waker().clone());
+                        Poll::Pending
+                    }
+                    Hold::Not | Hold::Released => Poll::Ready(()),
+                })
+                .await;
+                if self.is_dead(process) { pending().await } else { None }
+            }
+        }
+    }
+
+    /// Passes a point in code that can't wait. False in a dead process.
+    pub(super) fn pass_now(&self, process: usize, point: Point, effect: Option<&str>) -> bool {
+        match self.reach(process, point, effect) {
+            Step::Go | Step::Fail(_) => true,
+            Step::Stop => false,
+            Step::Hold(delivery) => {
+                self.state().deliveries[delivery].hold = Hold::Not;
+                true
+            }
+        }
+    }
+
+    fn reach(&self, process: usize, point: Point, effect: Option<&str>) -> Step {
+        let mut state = self.state();
+        let Some(at) = state.at_work(process) else { return Step::Stop };
+        let delivery = &mut state.deliveries[at];
+        if delivery.is_answered {
+            return Step::Go;
+        }
+        let nth = delivery.reached.len();
+        delivery.reached.push(point);
+        let due = delivery.orders.iter().position(|orders| orders.fault(nth, point).is_some());
+        let Some(fault) = due.and_then(|due| delivery.orders.remove(due).fault(nth, point)) else {
+            return Step::Go;
+        };
+        let step = match fault {
+            Fault::Die => {
+                state.dead[process] = true;
+                Step::Stop
+            }
+            Fault::Overlap | Fault::Freeze => {
+                delivery.hold = Hold::Held(fault, None);
+                Step::Hold(at)
+            }
+            _ => {
+                delivery.is_cut_off |= fault == Fault::Outage;
+                Step::Fail(fault)
+            }
+        };
+        let effect = effect.map(str::to_owned);
+        state.trace.push(Told::Fault { delivery: at, point, fault, effect });
+        step
+    }
+}
+
+impl State {
+    /// The delivery for which this process does something now; `None` if it's dead.
+    pub(super) fn at_work(&self, process: usize) -> Option<usize> {
+        if self.is_over || self.dead.get(process).copied().unwrap_or(true) {
+            return None;
+        }
+        if let Some(at) = POLLED.get() {
+            return Some(at);
+        }
+        // A task that the handler spawned.
+        let of_process = |delivery: &&Delivered| delivery.process == process;
+        let last = self.deliveries.iter().rposition(|delivery| delivery.process == process)?;
+        let open = |delivery: &Delivered| of_process(&delivery) && !delivery.is_answered;
+        Some(self.deliveries.iter().position(open).unwrap_or(last))
+    }
+
+    /// Notes that an effect happened, and returns its receipt.
+    pub(super) fn happen(
+        &mut self,
+        at: usize,
+        name: &str,
+        detail: String,
+        key: Option<&str>,
+        is_staged: bool,
+    ) -> String {
+        if let Some(known) = key.and_then(|key| self.known.get(&(name.to_owned(), key.to_owned()))) {
+            let receipt = self.effects[*known].receipt.clone();
+            self.trace.push(Told::Deduplicated { delivery: at, name: name.to_owned() });
+            return receipt;
+        }
+        let effect = self.effects.len();
+        if let Some(key) = key {
+            self.known.insert((name.to_owned(), key.to_owned()), effect);
+        }
+        // The same in every schedule, so that answers can be compared.
+        let nth = match key {
+            Some(key) => key.to_owned(),
+            None => self
+                .effects
+                .iter()
+                .filter(|other| other.name == name && other.detail == detail)
+                .count()
+                .to_string(),
+        };
+        let receipt = format!("{}-{:08x}", name.replace(' ', "-"), hash(&[name, &detail, &nth]));
+        let delivery = &self.deliveries[at];
+        let happened = Happened {
+            name: name.to_owned(),
+            detail,
+            key: key.map(str::to_owned),
+            receipt: receipt.clone(),
+            delivery: at,
+            is_claimed: is_staged || !delivery.holds.is_empty(),
+            is_late: delivery.is_answered,
+            is_staged,
+        };
+        self.effects.push(happened);
+        self.trace.push(Told::Happened { delivery: at, effect });
+        receipt
+    }
+}
+
+/// FNV-1a over these texts.
+fn hash(texts: &[&str]) -> u32 {
+    let bytes = texts.iter().flat_map(|text| text.bytes().chain([0]));
+    bytes.fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
+/// Marks this delivery as the one that this thread polls, until it's dropped.
+pub(super) struct Polled;
+
+impl Polled {
+    pub(super) fn now(delivery: usize) -> Self {
+        POLLED.set(Some(delivery));
+        Self
+    }
+}
+
+impl Drop for Polled {
+    fn drop(&mut self) {
+        POLLED.set(None);
+    }
+}
+
+/// Marks this thread as the one that runs the virtual time.
+pub(super) fn inside<T>(run: impl FnOnce() -> T) -> T {
+    IS_INSIDE.set(true);
+    let result = run();
+    IS_INSIDE.set(false);
+    result
+}
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("World").finish_non_exhaustive()
+    }
+}
+
+/// The clock of a test: it moves only when the test waits.
+#[derive(Clone, Debug)]
+pub(super) struct BenchClock(pub(super) Arc<World>);
+
+impl Clock for BenchClock {
+    fn now(&self) -> Timestamp {
+        self.0.now()
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(virtual_sleep(duration))
+    }
+}

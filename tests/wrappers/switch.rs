@@ -1,0 +1,479 @@
+//! The switch on every front end: off and shadow run every delivery, and no store changes an answer.
+
+use std::{
+    convert::Infallible,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU8, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use lambda_http::{Body, Request, Response, tower::ServiceExt};
+use lambda_idempotency::{
+    Begun, Error, Failure, Fingerprint, Idempotency, Key, Settled, Store, StoredKey, current,
+    lambda::{
+        batch::{self, KinesisRecord, SqsMessage},
+        http::KeyFormat,
+    },
+    settings::Mode,
+    store::{BoxFuture, Record, StoreError, StoreErrorKind, Write, WriteOutcome, memory::MemoryStore},
+    time::{Clock, Timestamp},
+};
+use lambda_runtime::{Context, LambdaEvent};
+use serde_json::{Value, json, value::RawValue};
+use tokio::time::Instant;
+use tower::{Layer, service_fn};
+
+use crate::recording;
+
+const NOT_ENFORCED: [Mode; 2] = [Mode::Off, Mode::Shadow];
+const MOST: Duration = Duration::from_millis(100);
+
+/// A memory store in trouble.
+#[derive(Clone, Debug, Default)]
+struct Troubled {
+    inner: MemoryStore,
+    trouble: Arc<AtomicU8>,
+    /// The writes that succeed before the trouble begins.
+    healthy: Arc<AtomicUsize>,
+    requests: Arc<AtomicUsize>,
+}
+
+/// The ways in which a call fails: before it's applied, after it, or with no answer.
+const TROUBLES: [u8; 4] = [BEFORE, AFTER, SILENT_BEFORE, SILENT_AFTER];
+const BEFORE: u8 = 1;
+const AFTER: u8 = 2;
+const SILENT_BEFORE: u8 = 3;
+const SILENT_AFTER: u8 = 4;
+
+impl Troubled {
+    async fn call<T>(&self, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+        self.requests.fetch_add(1, Ordering::SeqCst);
+        let is_healthy =
+            self.healthy.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        let trouble = if is_healthy.is_ok() { 0 } else { self.trouble.load(Ordering::SeqCst) };
+        let down = || StoreError::new(StoreErrorKind::Unavailable, "down");
+        match trouble {
+            BEFORE => return Err(down()),
+            SILENT_BEFORE => std::future::pending::<()>().await,
+            _ => {}
+        }
+        let answer = work.await;
+        match trouble {
+            AFTER => Err(down().maybe_applied(true)),
+            SILENT_AFTER => std::future::pending().await,
+            _ => answer,
+        }
+    }
+}
+
+impl Store for Troubled {
+    fn apply<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        write: &'a Write,
+    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
+        Box::pin(self.call(self.inner.apply(key, write)))
+    }
+
+    fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+        Box::pin(self.call(self.inner.read(key)))
+    }
+}
+
+/// Tokio's clock, which the tests pause.
+#[derive(Clone, Debug)]
+struct Paused(Instant);
+
+impl Clock for Paused {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_millis(1_795_000_000_000).saturating_add(self.0.elapsed())
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(tokio::time::sleep(duration))
+    }
+}
+
+fn idempotency(store: &Troubled, mode: Mode) -> Idempotency {
+    let builder = Idempotency::builder(store.clone()).function("tests").clock(Paused(Instant::now()));
+    recording::begin();
+    let idempotency = builder.mode(mode).build().unwrap();
+    recording::shown(&idempotency);
+    idempotency
+}
+
+/// The handler's runs: when each started, and whether it had a claim.
+#[derive(Clone)]
+struct Runs(Arc<Mutex<Vec<(Duration, bool)>>>, Instant);
+
+impl Runs {
+    fn new() -> Self {
+        Self(Arc::default(), Instant::now())
+    }
+
+    /// Runs, and answers with the number of the run.
+    fn next(&self) -> String {
+        let mut runs = self.0.lock().unwrap();
+        runs.push((self.1.elapsed(), current().is_some()));
+        format!("run {}", runs.len())
+    }
+
+    fn count(&self) -> usize {
+        self.0.lock().unwrap().len()
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum FrontEnd {
+    Run,
+    ByHand,
+    #[cfg(feature = "macros")]
+    Attribute,
+    Http,
+    Streaming,
+    Event,
+    Sqs,
+    Kinesis,
+}
+
+const FRONT_ENDS: &[FrontEnd] = &[
+    FrontEnd::Run,
+    FrontEnd::ByHand,
+    #[cfg(feature = "macros")]
+    FrontEnd::Attribute,
+    FrontEnd::Http,
+    FrontEnd::Streaming,
+    FrontEnd::Event,
+    FrontEnd::Sqs,
+    FrontEnd::Kinesis,
+];
+
+type Answered = Result<String, lambda_runtime::Error>;
+
+fn raw(event: Value) -> LambdaEvent<Box<RawValue>> {
+    LambdaEvent::new(RawValue::from_string(event.to_string()).unwrap(), Context::default())
+}
+
+fn request(key: Option<&str>) -> Request {
+    let request = lambda_http::http::Request::post("/orders");
+    let request = match key {
+        Some(key) => request.header("Idempotency-Key", key),
+        None => request,
+    };
+    request.body(Body::Text("{}".to_owned())).unwrap()
+}
+
+fn text(body: &Body) -> String {
+    String::from_utf8(body.to_vec()).unwrap()
+}
+
+/// Runs under the attribute.
+#[cfg(feature = "macros")]
+#[lambda_idempotency::idempotent(key = key, compare = 1)]
+async fn attributed(key: &str, runs: &Runs, idempotency: &Idempotency) -> Result<String, std::io::Error> {
+    Ok(runs.next())
+}
+
+impl FrontEnd {
+    /// Delivers an event with this key, and returns the answer that its caller gets. A batch answers nothing.
+    async fn deliver(self, idempotency: &Idempotency, key: &str, runs: &Runs) -> Answered {
+        let handler = runs.clone();
+        match self {
+            Self::Run => {
+                let step = idempotency.operation("step")?;
+                let run = || async { Ok::<_, std::io::Error>(handler.next()) };
+                Ok(step.run(Key::new(key)?, &1, run).await.map_err(|error| error.to_string())?)
+            }
+            Self::ByHand => {
+                let begun =
+                    idempotency.operation("hand")?.begin(Key::new(key)?, Fingerprint::of(&1)?).await?;
+                let Begun::Claimed(claim) = begun else { return Ok("a replay".to_owned()) };
+                // Nothing sets it for code that holds the claim itself.
+                handler.0.lock().unwrap().push((handler.1.elapsed(), true));
+                let answer = format!("run {}", handler.count());
+                let Settled::Recorded = claim.complete(answer.clone()).await? else { panic!("superseded") };
+                Ok(answer)
+            }
+            #[cfg(feature = "macros")]
+            Self::Attribute => {
+                Ok(attributed(key, &handler, idempotency).await.map_err(|error| error.to_string())?)
+            }
+            Self::Http => {
+                let service = service_fn(move |_: Request| {
+                    let handler = handler.clone();
+                    async move { Ok::<_, Infallible>(Response::new(Body::Text(handler.next()))) }
+                });
+                let service = idempotency.http().required(true).layer(service);
+                Ok(text(service.oneshot(request(Some(key))).await?.body()))
+            }
+            Self::Streaming => {
+                let service = service_fn(move |_: Request| {
+                    let handler = handler.clone();
+                    async move {
+                        Ok::<_, Infallible>(Response::new(http_body_util::Full::<bytes::Bytes>::from(
+                            handler.next(),
+                        )))
+                    }
+                });
+                let service = idempotency.http().streaming().layer(service);
+                let body = service.oneshot(request(Some(key))).await?.into_body();
+                let body = http_body_util::BodyExt::collect(body).await.unwrap().to_bytes();
+                Ok(String::from_utf8(body.to_vec())?)
+            }
+            Self::Event => {
+                let service = service_fn(move |_: LambdaEvent<Value>| {
+                    let handler = handler.clone();
+                    async move { Ok::<_, lambda_runtime::Error>(handler.next()) }
+                });
+                let key_of = |event: &Value| Key::new(event["id"].as_str().unwrap_or_default());
+                let service = idempotency.events(key_of).layer(service);
+                let answer =
+                    service.oneshot(raw(json!({ "id": key }))).await.map_err(|error| error.to_string())?;
+                Ok(serde_json::from_str(answer.get())?)
+            }
+            Self::Sqs => {
+                let worker = idempotency.sqs(SqsMessage::message_key, move |_: SqsMessage| {
+                    let handler = handler.clone();
+                    async move { Ok::<_, Failure>(handler.next()) }
+                });
+                let record = json!({
+                    "messageId": key, "receiptHandle": "handle", "body": "{}", "attributes": {},
+                    "eventSource": "aws:sqs", "eventSourceARN": "arn:aws:sqs:eu-west-1:1:orders",
+                });
+                answered(worker.oneshot(raw(json!({ "Records": [record] }))).await?, runs)
+            }
+            Self::Kinesis => {
+                let worker = idempotency.kinesis(KinesisRecord::sequence_key, move |_: KinesisRecord| {
+                    let handler = handler.clone();
+                    async move { Ok::<_, Failure>(handler.next()) }
+                });
+                let record = json!({
+                    "eventID": format!("shardId-0:{key}"), "eventSource": "aws:kinesis",
+                    "eventSourceARN": "arn:aws:kinesis:eu-west-1:1:stream/orders",
+                    "kinesis": { "partitionKey": "p", "sequenceNumber": key, "data": "e30=",
+                                 "approximateArrivalTimestamp": 1_795_000_000.0 },
+                });
+                answered(worker.oneshot(raw(json!({ "Records": [record] }))).await?, runs)
+            }
+        }
+    }
+}
+
+/// A batch's answer names no record, so the caller sees the last run.
+fn answered(answer: batch::BatchAnswer, runs: &Runs) -> Answered {
+    assert_eq!(serde_json::to_value(&answer)?, json!({ "batchItemFailures": [] }));
+    Ok(format!("run {}", runs.count()))
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_front_end_runs_each_delivery() {
+    for mode in NOT_ENFORCED {
+        for front_end in FRONT_ENDS {
+            let (store, runs) = (Troubled::default(), Runs::new());
+            let idempotency = idempotency(&store, mode);
+            for nth in 1..=3 {
+                let answer = front_end.deliver(&idempotency, "17", &runs).await.unwrap();
+                assert_eq!(answer, format!("run {nth}"), "{mode:?} {front_end:?}");
+            }
+            assert!(runs.0.lock().unwrap().iter().all(|(_, has_claim)| *has_claim), "{front_end:?}");
+            let requests = store.requests.load(Ordering::SeqCst);
+            // The first delivery in shadow claims and completes; each further one meets its record.
+            assert_eq!(requests, if mode == Mode::Off { 0 } else { 4 }, "{front_end:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_front_end_reads_the_other_modes_records() {
+    for front_end in FRONT_ENDS {
+        let (store, runs) = (Troubled::default(), Runs::new());
+        let [shadow, enforce] = [Mode::Shadow, Mode::Enforce].map(|mode| idempotency(&store, mode));
+        front_end.deliver(&shadow, "17", &runs).await.unwrap();
+        assert_eq!(front_end.deliver(&enforce, "17", &runs).await.unwrap(), "run 2", "{front_end:?}");
+        front_end.deliver(&enforce, "17", &runs).await.unwrap();
+        assert_eq!(runs.count(), 2, "{front_end:?}: enforcing replays its own");
+        front_end.deliver(&enforce, "18", &runs).await.unwrap();
+        front_end.deliver(&shadow, "18", &runs).await.unwrap();
+        assert_eq!(runs.count(), 4, "{front_end:?}");
+        assert_eq!(store.inner.all().len(), 4, "{front_end:?}: two keys in each namespace");
+    }
+}
+
+/// Failures and silence before and after each call's effect: the answer, and the handler's start, are the same.
+#[tokio::test(start_paused = true)]
+async fn no_store_changes_a_front_ends_answer() {
+    for mode in NOT_ENFORCED {
+        for front_end in FRONT_ENDS {
+            for trouble in TROUBLES {
+                for healthy in 0..=1 {
+                    let (store, runs) = (Troubled::default(), Runs::new());
+                    store.trouble.store(trouble, Ordering::SeqCst);
+                    store.healthy.store(healthy, Ordering::SeqCst);
+                    let begun = Instant::now();
+                    let answer = front_end.deliver(&idempotency(&store, mode), "17", &runs).await.unwrap();
+                    let what = format!("{mode:?} {front_end:?} {trouble} after {healthy}");
+                    assert_eq!(answer, "run 1", "{what}");
+                    assert!(begun.elapsed() <= MOST, "{what}: {:?}", begun.elapsed());
+                    let (started, _) = runs.0.lock().unwrap()[0];
+                    // Code that holds its claim itself waits for the shadow's, in the same 100 ms.
+                    assert!(started.is_zero() || *front_end == FrontEnd::ByHand, "{what}: {started:?}");
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_http_requests_pass_unenforced() {
+    let no_key = || request(None);
+    let two_keys = || {
+        let mut request = request(Some("17"));
+        request.headers_mut().append("Idempotency-Key", "18".parse().unwrap());
+        request
+    };
+    let credentials = || {
+        let mut request = request(Some("17"));
+        request.headers_mut().append("authorization", "Bearer x".parse().unwrap());
+        request
+    };
+    for mode in [Mode::Enforce, Mode::Shadow, Mode::Off] {
+        for (what, request) in [
+            ("no key", no_key()),
+            ("two keys", two_keys()),
+            ("no uuid", request(Some("17"))),
+            ("unnamed", credentials()),
+        ] {
+            let (store, runs) = (Troubled::default(), Runs::new());
+            let idempotency = idempotency(&store, mode);
+            let http = idempotency.http().required(true);
+            let http = if what == "no uuid" { http.key_format(KeyFormat::Uuid) } else { http };
+            let handler = runs.clone();
+            let service = http.layer(service_fn(move |request: Request| {
+                let handler = handler.clone();
+                assert_eq!(text(request.body()), "{}");
+                async move { Ok::<_, Infallible>(Response::new(Body::Text(handler.next()))) }
+            }));
+            let answer = service.oneshot(request).await.unwrap();
+            let passes = mode != Mode::Enforce;
+            assert_eq!(answer.status() == 200, passes, "{mode:?} {what}: {answer:?}");
+            assert_eq!(runs.count(), usize::from(passes), "{mode:?} {what}");
+            assert_eq!(store.requests.load(Ordering::SeqCst), 0, "{mode:?} {what}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn keyless_events_and_records_pass_unenforced() {
+    for mode in [Mode::Enforce, Mode::Shadow, Mode::Off] {
+        let expected = if mode == Mode::Enforce { 0 } else { 1 };
+        let (store, runs) = (Troubled::default(), Runs::new());
+        let idempotency = idempotency(&store, mode);
+        let handler = runs.clone();
+        let service =
+            idempotency.events(|_: &Value| None::<Key>).layer(service_fn(move |_: LambdaEvent<Value>| {
+                let handler = handler.clone();
+                async move { Ok::<_, lambda_runtime::Error>(handler.next()) }
+            }));
+        assert_eq!(service.oneshot(raw(json!({}))).await.is_ok(), expected == 1, "{mode:?}");
+        assert_eq!(runs.count(), expected, "{mode:?}");
+        let keys: [fn(&SqsMessage) -> Result<Option<Key>, Error>; 3] =
+            [|_| Ok(None), |_| Key::new("").map(Some), |_| panic!("the key closure")];
+        for (nth, key) in keys.into_iter().enumerate() {
+            let runs = Runs::new();
+            let handler = runs.clone();
+            let worker = idempotency.sqs(key, move |_: SqsMessage| {
+                let handler = handler.clone();
+                async move { Ok::<_, Failure>(handler.next()) }
+            });
+            let record = json!({
+                "messageId": "m", "receiptHandle": "handle", "body": "{}", "attributes": {},
+                "eventSource": "aws:sqs", "eventSourceARN": "arn:aws:sqs:eu-west-1:1:orders",
+            });
+            let answer = worker.oneshot(raw(json!({ "Records": [record] }))).await.unwrap();
+            let returned =
+                serde_json::to_value(&answer).unwrap()["batchItemFailures"].as_array().unwrap().len();
+            assert_eq!((runs.count(), returned), (expected, 1 - expected), "{mode:?} {nth}");
+        }
+    }
+}
+
+/// Enforcing answers the second from the first.
+#[tokio::test(start_paused = true)]
+async fn duplicates_in_a_batch_run_unenforced() {
+    for (mode, expected) in [(Mode::Enforce, 1), (Mode::Shadow, 2), (Mode::Off, 2)] {
+        let (store, runs) = (Troubled::default(), Runs::new());
+        let handler = runs.clone();
+        let worker = idempotency(&store, mode).sqs(
+            |_: &SqsMessage| Key::new("17"),
+            move |_: SqsMessage| {
+                let handler = handler.clone();
+                async move { Ok::<_, Failure>(handler.next()) }
+            },
+        );
+        let record = |id: &str| {
+            json!({
+                "messageId": id, "receiptHandle": "handle", "body": "{}", "attributes": {},
+                "eventSource": "aws:sqs", "eventSourceARN": "arn:aws:sqs:eu-west-1:1:orders",
+            })
+        };
+        let _ = worker.oneshot(raw(json!({ "Records": [record("a"), record("b")] }))).await.unwrap();
+        assert_eq!(runs.count(), expected, "{mode:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn unenforced_permanent_failures_are_returned() {
+    for mode in NOT_ENFORCED {
+        let store = Troubled::default();
+        let worker = idempotency(&store, mode).sqs(SqsMessage::message_key, async |_: SqsMessage| {
+            Err::<(), _>(Failure::permanent("Final", "no"))
+        });
+        let worker = worker.on_permanent_failure(batch::OnPermanentFailure::Acknowledge);
+        let record = json!({
+            "messageId": "m", "receiptHandle": "handle", "body": "{}", "attributes": {},
+            "eventSource": "aws:sqs", "eventSourceARN": "arn:aws:sqs:eu-west-1:1:orders",
+        });
+        let answer = worker.oneshot(raw(json!({ "Records": [record] }))).await.unwrap();
+        let returned = serde_json::to_value(&answer).unwrap()["batchItemFailures"].as_array().unwrap().len();
+        assert_eq!(returned, 1, "{mode:?}: nothing records the failure");
+    }
+}
+
+/// Enforcing reads the body before it answers. This one never ends.
+#[tokio::test(start_paused = true)]
+async fn unenforced_streams_pass_at_once() {
+    use http_body_util::{BodyExt, StreamBody};
+    for mode in NOT_ENFORCED {
+        let service = service_fn(|_: Request| async {
+            let first = futures_util::stream::iter([Ok::<_, Infallible>(http_body::Frame::data(
+                bytes::Bytes::from_static(b"first"),
+            ))]);
+            let rest = futures_util::stream::pending();
+            Ok::<_, Infallible>(Response::new(StreamBody::new(futures_util::StreamExt::chain(first, rest))))
+        });
+        let service = idempotency(&Troubled::default(), mode).http().streaming().layer(service);
+        let mut body = service.oneshot(request(Some("17"))).await.unwrap().into_body();
+        let first = body.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert_eq!(&first[..], b"first", "{mode:?}");
+    }
+}
+
+/// Enforcing replaces both by its own answers: a recorded failure's, and `not-retained`.
+#[tokio::test(start_paused = true)]
+async fn answers_of_failed_and_large_runs_pass() {
+    for mode in NOT_ENFORCED {
+        let store = Troubled::default();
+        let idempotency = idempotency(&store, mode);
+        let failing =
+            service_fn(|_: Request| async { Err::<Response<Body>, _>(Failure::permanent("Final", "no")) });
+        let error = idempotency.http().layer(failing).oneshot(request(Some("17"))).await.unwrap_err();
+        assert_eq!(error.to_string(), "no", "{mode:?}");
+        let large = service_fn(|_: Request| async {
+            Ok::<_, Infallible>(Response::new(Body::Text("x".repeat(7 << 20))))
+        });
+        let answer = idempotency.http().layer(large).oneshot(request(Some("18"))).await.unwrap();
+        assert_eq!((answer.status().as_u16(), answer.body().len()), (200, 7 << 20), "{mode:?}");
+    }
+}

@@ -1,0 +1,112 @@
+//! Drives a handler through the kit: its systems are a ledger, its events are its own.
+
+use std::fmt::Write as _;
+
+use lambda_idempotency::testing::{Bench, Event, Function, Ledger, NoAnswer, Report, survive};
+
+use crate::world::{Effect, GatewayError, World};
+
+/// One handler, and its events.
+pub(crate) struct Handler {
+    pub(crate) name: &'static str,
+    pub(crate) make: fn(&Bench) -> Function,
+    pub(crate) event: Event,
+}
+
+/// The handler of a module.
+macro_rules! handler {
+    (@function http, $made:expr) => { lambda_idempotency::testing::Function::http($made) };
+    (@function $kind:ident, $made:expr) => {
+        lambda_idempotency::testing::Function::lambda::<_, Box<serde_json::value::RawValue>>($made)
+    };
+    ($($part:ident)::+, $kind:ident) => {{
+        use $crate::$($part)::+::{AGAIN, OTHER, SAMPLE};
+        let name = stringify!($($part)::+);
+        let event = lambda_idempotency::testing::Event::json(SAMPLE).again(AGAIN);
+        $crate::drive::Handler {
+            name: name.rsplit("::").next().unwrap().trim(),
+            make: |bench| {
+                let world = std::sync::Arc::new($crate::drive::Systems(bench.ledger()));
+                let made = $crate::$($part)::+::$kind(bench.idempotency(), world).unwrap();
+                handler!(@function $kind, made)
+            },
+            event: $crate::drive::with_other(name, event, OTHER),
+        }
+    }};
+}
+pub(crate) use handler;
+
+/// In 12 and 13, the other event is the same order with another amount, as the README says.
+pub(crate) fn with_other(name: &str, event: Event, other: &str) -> Event {
+    let is_same_order = name.contains("w12_") || name.contains("w13_");
+    if is_same_order { event.conflicting(other) } else { event.other(other) }
+}
+
+/// The systems that the handlers call.
+pub(crate) struct Systems(pub(crate) Ledger);
+
+impl Systems {
+    fn call<'a>(&'a self, effect: String, key: Option<&'a str>, detail: String) -> Effect<'a, String> {
+        Box::pin(async move {
+            let receipt = self.0.call(&effect, key, detail).await;
+            receipt.map_err(|NoAnswer| GatewayError::Unavailable)
+        })
+    }
+
+    fn tell<'a>(&'a self, effect: String, key: Option<&'a str>, detail: String) -> Effect<'a, ()> {
+        Box::pin(async move { self.call(effect, key, detail).await.map(drop) })
+    }
+}
+
+impl World for Systems {
+    fn charge<'a>(&'a self, key: Option<&'a str>, account: &'a str, cents: u64) -> Effect<'a, String> {
+        self.call("charge".to_owned(), key, format!("{account} {cents}"))
+    }
+
+    fn refund<'a>(&'a self, charge: &'a str) -> Effect<'a, ()> {
+        self.tell("refund".to_owned(), Some(charge), charge.to_owned())
+    }
+
+    fn send_mail<'a>(&'a self, dedup: Option<&'a str>, to: &'a str, text: &'a str) -> Effect<'a, ()> {
+        self.tell("mail".to_owned(), dedup, format!("{to}: {text}"))
+    }
+
+    fn publish<'a>(&'a self, queue: &'a str, dedup: Option<&'a str>, message: &'a str) -> Effect<'a, ()> {
+        self.tell(format!("publish to {queue}"), dedup, message.to_owned())
+    }
+
+    fn put_item<'a>(&'a self, table: &'a str, id: &'a str, item: &'a str) -> Effect<'a, ()> {
+        self.tell(format!("put into {table}"), Some(id), format!("{id}: {item}"))
+    }
+
+    fn add<'a>(&'a self, table: &'a str, id: &'a str, number: i64) -> Effect<'a, ()> {
+        self.tell(format!("add to {table}"), None, format!("{id}: {number}"))
+    }
+}
+
+/// A handler and what the kit found.
+pub(crate) struct Row {
+    pub(crate) name: &'static str,
+    pub(crate) report: Report,
+}
+
+impl Row {
+    pub(crate) fn is_caught(&self) -> bool {
+        !self.report.findings().is_empty()
+    }
+}
+
+pub(crate) fn tried(handler: Handler) -> Row {
+    Row { name: handler.name, report: survive(handler.make, &handler.event) }
+}
+
+/// One line for each handler: what caught it, and the first line of its story.
+pub(crate) fn table(rows: &[Row]) -> String {
+    let mut text = String::new();
+    for row in rows {
+        let kinds: Vec<&str> = row.report.findings().iter().map(|finding| finding.mistake.name()).collect();
+        let first = row.report.findings().first().map_or("", |finding| finding.what.as_str());
+        let _ = writeln!(text, "| {} | {} | {first} |", row.name, kinds.join(", "));
+    }
+    text
+}

@@ -1,0 +1,32 @@
+//! The wrong handlers. `README.md` lists them.
+
+pub(crate) mod w01_random_key;
+pub(crate) mod w02_whole_event_as_key;
+pub(crate) mod w03_charge_before_the_claim;
+pub(crate) mod w04_mail_after_the_outcome;
+pub(crate) mod w05_spawned_charge;
+pub(crate) mod w06_error_answered_with_200;
+pub(crate) mod w07_outage_recorded_as_final;
+pub(crate) mod w08_gateway_without_key;
+pub(crate) mod w09_fresh_gateway_key;
+pub(crate) mod w10_mail_in_a_drop;
+pub(crate) mod w11_tenants_share_a_key;
+pub(crate) mod w12_amount_not_compared;
+pub(crate) mod w13_amount_in_the_key;
+pub(crate) mod w14_optional_field_as_key;
+pub(crate) mod w15_two_steps_one_name;
+pub(crate) mod w16_step_number_from_a_counter;
+pub(crate) mod w17_loop_with_one_key;
+pub(crate) mod w18_message_id_as_key;
+pub(crate) mod w19_batch_without_failures;
+pub(crate) mod w20_receipt_from_the_clock;
+pub(crate) mod w21_mail_on_replay;
+pub(crate) mod w22_work_outlives_its_lease;
+pub(crate) mod w23_refund_in_the_cleanup;
+pub(crate) mod w24_random_dedup_id;
+pub(crate) mod w25_seen_before_it_is_done;
+pub(crate) mod w26_static_keeps_the_first;
+pub(crate) mod w27_staged_and_direct;
+pub(crate) mod w28_second_effect_repeats_the_first;
+pub(crate) mod w29_retries_in_the_background;
+pub(crate) mod w30_key_from_a_proxys_header;
