@@ -42,7 +42,7 @@ const EFFECT: Event = Plain("", "effect");
 
 /// Every scenario.
 pub(crate) fn scenarios() -> Vec<Scenario> {
-    let whole = [runs(), errors(), settings(), payloads(), batches::batches(), http::http()];
+    let whole = [runs(), errors(), settings(), shadow(), payloads(), batches::batches(), http::http()];
     let broken = [broken::kills(), broken::outages(), broken::faults()];
     whole.into_iter().chain(broken).flatten().collect()
 }
@@ -348,6 +348,47 @@ fn settings() -> Vec<Scenario> {
         .with(&[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_EXECUTION", "at-most-once")])
         .timeout(5)
         .on_demand(),
+    ]
+}
+
+/// Shadow claims and records, but changes nothing that the caller or the function sees.
+fn shadow() -> Vec<Scenario> {
+    let plain: Settings = &[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_MODE", "shadow")];
+    let http: Settings =
+        &[("IDEMPOTENCY_EVENT", "http"), ("IDEMPOTENCY_KEY", "header"), ("IDEMPOTENCY_MODE", "shadow")];
+    let twice: &[(&str, Count, Count)] = &[("", Exactly(2), Exactly(2))];
+    let slow = Plain("", "sleep:1500 effect");
+    let post = Http("http-api", Some("KEY"), "", "effect");
+    let abc = Batch(Sqs, &[("a", "effect"), ("b", "effect")]);
+    vec![
+        of("shadow never replays", [Send(EFFECT, Runs), Send(EFFECT, Runs)], twice).with(plain),
+        of(
+            "shadow never refuses",
+            [Send(EFFECT, Runs), Send(With("", "effect", r#"{"at":"noon"}"#), Runs)],
+            twice,
+        )
+        .with(plain),
+        of("shadow never delays", [Start(slow.clone()), Requests(1), Send(slow, Runs), Finish(Runs)], twice)
+            .with(plain)
+            .concurrent(),
+        of("shadow without a key", [Send(EFFECT, Runs), Send(EFFECT, Runs)], twice)
+            .with(&[("IDEMPOTENCY_KEY", "/order"), ("IDEMPOTENCY_MODE", "shadow")]),
+        of("shadow, store down", [Break(0, ALL, Fault::ErrorBefore), Send(EFFECT, Runs)], ONCE)
+            .with(plain)
+            .timeout(8)
+            .on_demand(),
+        of("shadow over HTTP", [Send(post.clone(), Responds(201)), Send(post, Responds(201))], twice)
+            .with(http),
+        of(
+            "shadow of a batch",
+            [Send(abc.clone(), Fail(&[])), Send(abc, Fail(&[]))],
+            &[("a", Exactly(2), Exactly(2)), ("b", Exactly(2), Exactly(2))],
+        )
+        .with(&[
+            ("IDEMPOTENCY_EVENT", "sqs"),
+            ("IDEMPOTENCY_KEY", "/id"),
+            ("IDEMPOTENCY_MODE", "shadow"),
+        ]),
     ]
 }
 
