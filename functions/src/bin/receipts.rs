@@ -5,10 +5,7 @@
 
 use aws_lambda_events::eventbridge::EventBridgeEvent;
 use example_functions::Telemetry;
-use lambda_idempotency::{
-    Idempotency, Key, current,
-    lambda::event::{EventKey, EventLayer},
-};
+use lambda_idempotency::{Idempotency, Key, current, lambda::event::EventLayer};
 use lambda_runtime::{
     Diagnostic, Error, LambdaEvent, run_concurrent, service_fn, tower::ServiceBuilder, tracing,
 };
@@ -44,7 +41,7 @@ async fn main() -> Result<(), Error> {
 
 type Reported = EventBridgeEvent<PaymentMade>;
 
-fn layer(idempotency: &Idempotency) -> EventLayer<Reported, impl EventKey<Reported>> {
+fn layer(idempotency: &Idempotency) -> EventLayer<Reported> {
     idempotency.events(|event: &Reported| event.id.as_deref().map(Key::new).transpose()) // one without an id is refused
 }
 

@@ -2,10 +2,7 @@
 //! task that retries, by an asynchronous invoke that Lambda retries, or by a caller that timed out.
 
 use example_functions::Telemetry;
-use lambda_idempotency::{
-    Idempotency, Key, current,
-    lambda::event::{EventKey, EventLayer},
-};
+use lambda_idempotency::{Idempotency, Key, current, lambda::event::EventLayer};
 use lambda_runtime::{
     Diagnostic, Error, LambdaEvent, run_concurrent, service_fn, tower::ServiceBuilder, tracing,
 };
@@ -39,7 +36,7 @@ async fn main() -> Result<(), Error> {
     .await
 }
 
-fn layer(idempotency: &Idempotency) -> EventLayer<Refund, impl EventKey<Refund>> {
+fn layer(idempotency: &Idempotency) -> EventLayer<Refund> {
     idempotency.events(|refund: &Refund| Key::new(&refund.refund_id))
 }
 
