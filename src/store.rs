@@ -2,6 +2,7 @@
 
 mod admin;
 mod cipher;
+#[cfg(any(feature = "dynamodb", feature = "postgres", feature = "redis"))]
 pub(crate) mod codec;
 #[cfg(feature = "dynamodb")]
 pub mod dynamodb;

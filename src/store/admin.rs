@@ -2,11 +2,7 @@
 
 use std::fmt;
 
-use crate::{
-    key::StoredKey,
-    record::Record,
-    store::{StoreError, StoreErrorKind},
-};
+use crate::{key::StoredKey, record::Record, store::StoreError};
 
 /// One page of a store's records, from its method `scan`.
 #[derive(Debug)]
@@ -39,7 +35,7 @@ impl Position {
     #[cfg(any(feature = "dynamodb", feature = "postgres", feature = "redis"))]
     pub(super) fn foreign() -> StoreError {
         StoreError::new(
-            StoreErrorKind::Rejected,
+            super::StoreErrorKind::Rejected,
             "the scan's position is from another store; begin with none, or with one of this store's pages",
         )
     }
