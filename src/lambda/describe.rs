@@ -111,7 +111,7 @@ pub struct Description {
 pub struct Located {
     /// The record's id.
     pub key: StoredKey,
-    /// What must match when the key is used again. `None` if only the handler's code knows it.
+    /// The fingerprint that must match when the key is used again. `None` if only the handler's code knows it.
     pub fingerprint: Option<Fingerprint>,
     /// The record of the batch that asks for it, by its identifier.
     pub part: Option<String>,

@@ -1,4 +1,4 @@
-//! Shadow mode: claims and records beside the handler, in a namespace of its own, and reports what enforcing
+//! Shadow mode: claims and records beside the handler, in its own namespace, and reports what enforcing
 //! would have done.
 //!
 //! Nothing here has an effect on the handler or its answer. The claim is sent while the handler runs, in the same
@@ -54,7 +54,7 @@ pub(super) enum Asking {
     Found(Found),
 }
 
-/// What happens beside one delivery that isn't enforced: nothing if idempotency is switched off.
+/// The shadow of one delivery that isn't enforced; none if idempotency is switched off.
 pub(super) struct Beside(Option<Shadow>);
 
 /// The same for code that holds a claim itself. The answer is found when it begins.
@@ -255,7 +255,7 @@ async fn ask(
     invocation: &Invocation,
     way: Way,
 ) -> Found {
-    // Not extended: the lease lasts until the deadline, so that a long run isn't taken for a stale one.
+    // Not extended: the lease lasts until the deadline, so that a long run isn't treated as a stale one.
     let timing = Timing::unextended(&driver.settings, driver.now(), invocation);
     let Ok(owner) = driver.owner() else { return Found::Unknown(None) };
     let mut state = driver.machine(owner, fingerprint, invocation, &timing);

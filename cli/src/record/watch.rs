@@ -85,7 +85,7 @@ impl Change {
     }
 }
 
-/// What a look saw of one record.
+/// One record, as a look saw it.
 #[derive(Clone, Debug, PartialEq)]
 struct Seen {
     record: Record,

@@ -42,7 +42,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE")]
     event: Option<PathBuf>,
 
-    /// What the function's `describe()` returns, as JSON: an object, or a list of them. Options override it.
+    /// The JSON of the function's `describe()`: an object, or a list of them. Options override it.
     #[arg(long, value_name = "FILE", requires = "event")]
     describe: Option<PathBuf>,
 
