@@ -10,10 +10,9 @@ use std::{
 
 use clap::Args;
 use lambda_idempotency::{
-    Store,
     lambda::{Description, Located},
     settings::Mode,
-    store::Record,
+    store::{Record, Store},
     time::{Clock as _, SystemClock},
 };
 use lambda_runtime::Context as Invocation;
@@ -134,7 +133,7 @@ fn nothing(arguments: &Arguments) -> Result<ExitCode> {
 impl Arguments {
     fn of_key(&self) -> Result<Located> {
         let key = self.key.as_deref().unwrap_or_default();
-        self.scope.stored(key).map(|key| Located::of(key))
+        self.scope.stored(key).map(Located::of)
     }
 
     /// The description, the event, and the records that it leads to.
