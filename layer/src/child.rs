@@ -27,7 +27,7 @@ impl Function {
     ///
     /// If there's no such program, or it can't be started.
     pub(crate) fn start(command: &[OsString], address: SocketAddr) -> io::Result<Self> {
-        // Before the process starts: a signal that comes meanwhile is passed on, and doesn't end this process alone.
+        // Before the process starts: the function then gets every signal that this process survives.
         let terminate = signal(SignalKind::terminate())?;
         let interrupt = signal(SignalKind::interrupt())?;
         let hang_up = signal(SignalKind::hangup())?;

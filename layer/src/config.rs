@@ -2,7 +2,7 @@
 
 mod key;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod value;
 
 pub(crate) use key::KeyOf;
@@ -20,7 +20,7 @@ use crate::event::Kind;
 
 /// The beginning of every variable's name.
 const PREFIX: &str = "IDEMPOTENCY_";
-/// Where Lambda unpacks the function, for an extension: Lambda gives `LAMBDA_TASK_ROOT` to the runtime alone.
+/// The folder of the function's package, for an extension: Lambda gives `LAMBDA_TASK_ROOT` to the runtime alone.
 const TASK_ROOT: &str = "/var/task";
 /// The port of the proxy, if it's an extension.
 const PORT: u16 = 9415;
@@ -55,7 +55,7 @@ const NAMES: [&str; 24] = [
 /// Variables that aren't settings: the file, the library's guard, and what the wrapper script reads.
 const OTHERS: [&str; 4] = ["CONFIG", "REQUIRED", "EXTENSION", "WRAPPER"];
 
-/// Where the function finds the facts of its claim.
+/// The place where the function finds the facts of its claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ClaimField {
     /// In this field of the event, or of each record.
@@ -101,7 +101,7 @@ pub(crate) enum BatchMode {
     Each,
 }
 
-/// What Lambda gets for a batch in which some records failed.
+/// Lambda's answer for a batch in which some records failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum BatchAnswer {
     /// The list of these records, for a mapping with `ReportBatchItemFailures`.

@@ -186,7 +186,7 @@ fn kind_of_record(record: &RawValue) -> Kind {
     }
 }
 
-/// What a function gets to know of its claim.
+/// The facts of a claim that the function gets.
 pub(crate) fn facts(claim: &ClaimHandle) -> Value {
     serde_json::json!({
         "key": claim.derive_key(""),

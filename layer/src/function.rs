@@ -31,7 +31,7 @@ struct Running {
     posted: oneshot::Sender<Posted>,
 }
 
-/// What the function posted for one event.
+/// The function's answer to one event, as posted.
 #[derive(Debug)]
 pub(crate) struct Posted {
     /// Whether it's an error.
@@ -107,7 +107,7 @@ impl Function {
             Some(waiter) => {
                 let (id, event) = state.begin(delivery);
                 if waiter.send(event).is_err() {
-                    // The function hung up just now. Nobody has the event, so nobody answers it.
+                    // The function hung up just now: it doesn't have the event.
                     state.running.remove(&id);
                 }
             }

@@ -34,7 +34,7 @@ use crate::{
 #[derive(Clone, Copy)]
 struct Own;
 
-/// What the library's layer answered.
+/// The answer of the library's layer.
 #[derive(Default)]
 struct Seen {
     /// The function's own response.

@@ -1,5 +1,8 @@
 //! One invocation: protects the event by its kind, and posts the answer to the Runtime API.
 
+#[cfg(test)]
+mod tests;
+
 use std::{pin::pin, sync::Arc, time::Duration};
 
 use http::{HeaderMap, HeaderValue, Response};
@@ -34,7 +37,7 @@ const LONGEST_RUN: Duration = Duration::from_secs(24 * 60 * 60);
 /// The type of an error of the layer itself.
 const INTERNAL: &str = "Idempotency.Internal";
 
-/// What the Runtime API gets for an invocation.
+/// The answer to an invocation, for the Runtime API.
 pub(crate) enum Answer {
     /// What the function posted.
     Own(Box<Posted>),
@@ -234,7 +237,7 @@ pub(crate) async fn in_time<T>(
     let overdue = async {
         turn.answered().await;
         match deadline.map(|deadline| SystemClock.now().until(deadline.saturating_sub(reserve))) {
-            // Nobody waits for a late answer, so it's recorded first.
+            // Lambda no longer waits for a late answer, so it's recorded first.
             None | Some(Duration::ZERO) => std::future::pending().await,
             Some(left) => SystemClock.sleep(left).await,
         }

@@ -12,7 +12,10 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
-use lambda_idempotency::Idempotency;
+use lambda_idempotency::{
+    Idempotency,
+    time::{Clock as _, SystemClock},
+};
 use tokio::sync::oneshot;
 
 use crate::{
@@ -27,7 +30,7 @@ use crate::{
 /// How long a program that ends waits for outcomes that are being recorded.
 const LAST_SETTLEMENTS: Duration = Duration::from_secs(5);
 
-/// What the protected invocations share.
+/// The parts that the protected invocations share.
 #[derive(Debug)]
 pub(crate) struct Protection {
     pub(crate) idempotency: Idempotency,
@@ -162,7 +165,7 @@ impl Protection {
             Err(Posted { .. }) => Err(()),
         };
         self.settling.fetch_sub(1, Ordering::Relaxed);
-        // Nobody waits for the answer any longer: the invocation was answered without it.
+        // The invocation was answered without it.
         Ok(replied
             .unwrap_or_else(|()| answer(StatusCode::ACCEPTED, Bytes::from_static(b"{\"status\":\"OK\"}"))))
     }

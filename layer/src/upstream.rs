@@ -27,7 +27,7 @@ pub(crate) const MAX_HEAD: usize = 4 * 1024 * 1024;
 /// The version of the Runtime API, which begins each of its paths.
 pub(crate) const VERSION: &str = "/2018-06-01/runtime";
 
-/// An invocation's id of its own: two deliveries of one request id differ in it. A runtime sends it back.
+/// Tells two deliveries of one request id apart. A runtime sends it back.
 pub(crate) const INVOCATION_ID: HeaderName = HeaderName::from_static("lambda-runtime-invocation-id");
 /// The request id of an invocation.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("lambda-runtime-aws-request-id");

@@ -22,7 +22,7 @@ use crate::{
     turn,
 };
 
-/// What became of one record.
+/// The outcome for one record.
 #[derive(Clone, Debug)]
 enum Fate {
     Done,
@@ -161,7 +161,7 @@ impl Together {
         records(&self.event).iter().map(identifier).collect()
     }
 
-    /// Calls the function with these records. Returns what became of each; nothing, if the function never got them.
+    /// Calls the function with these records. Returns the fate of each; nothing, if the function never got them.
     async fn call(&self, records: &[Handed]) -> Vec<Fate> {
         let body = self.body(records);
         self.event.begins();

@@ -1,4 +1,4 @@
-//! Where keys are from.
+//! The sources of keys.
 
 use lambda_idempotency::{
     Error, Idempotency, Key, KeyFields,
@@ -11,7 +11,7 @@ use serde::de::IgnoredAny;
 
 use crate::event::Kind;
 
-/// Where an event's key is from.
+/// The source of an event's key.
 #[derive(Clone, Debug)]
 pub(crate) enum KeyOf {
     /// Fields of the event, of an HTTP request's JSON body, or of a record's content.

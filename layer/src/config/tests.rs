@@ -16,7 +16,8 @@ fn read_with(settings: &[(&str, &str)], file: Option<&str>) -> Result<Config, St
     })
 }
 
-fn read(settings: &[(&str, &str)]) -> Result<Rules, String> {
+/// The rules of these settings, with the key `/id`.
+pub(crate) fn read(settings: &[(&str, &str)]) -> Result<Rules, String> {
     let settings = [WORKING, settings].concat();
     Ok(read_with(&settings, None)?.rules)
 }
@@ -191,8 +192,5 @@ fn file_problems_name_the_file() {
 fn off_needs_neither_store_nor_key() {
     let off = [("IDEMPOTENCY_MODE", "off")];
     assert_eq!(read_with(&off, None).unwrap().rules.settings.mode, Mode::Off);
-    assert!(
-        read_with(&[off[0], ("IDEMPOTENCY_RETENTION", "x")], None).is_err(),
-        "mistakes show up all the same"
-    );
+    assert!(read_with(&[off[0], ("IDEMPOTENCY_RETENTION", "x")], None).is_err(), "mistakes show up anyway");
 }

@@ -1,6 +1,7 @@
 //! A function's HTTP response: read from what it posts, and written for a function that streams.
 //!
-//! REST APIs, HTTP APIs, function URLs, load balancers and VPC Lattice take JSON with `statusCode`, `headers` and `body`.
+//! REST APIs, HTTP APIs, function URLs, load balancers and VPC Lattice take JSON with `statusCode`, `headers` and
+//! `body`.
 //! A streamed response begins with that JSON, without the body, and eight zero bytes.
 
 use std::{borrow::Cow, collections::BTreeMap};
@@ -35,7 +36,7 @@ struct Envelope<'e> {
     is_base64_encoded: Option<bool>,
 }
 
-/// The response that the front end makes of what the function posted. `infers`: the front end takes any JSON for a body.
+/// The response that the front end makes of the function's answer. `infers`: the front end takes any JSON for a body.
 /// A response that no front end accepts is a 502, as the client sees it.
 pub(super) fn response(posted: &Posted, infers: bool) -> Response<Body> {
     let begun;
@@ -77,7 +78,7 @@ fn of_stream(bytes: &[u8]) -> Option<Response<Body>> {
     with_head(serde_json::from_slice(head).ok()?, body)
 }
 
-/// What payload 2.0 makes of JSON without a status.
+/// The response that payload 2.0 makes of JSON without a status.
 fn inferred(bytes: &[u8]) -> Option<Response<Body>> {
     let json: &RawValue = serde_json::from_slice(bytes).ok()?;
     let has_status = serde_json::from_slice::<BTreeMap<Cow<'_, str>, &RawValue>>(bytes)

@@ -28,7 +28,7 @@ static NUMBERS: AtomicU64 = AtomicU64::new(1);
 /// How long a test waits for anything.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What Lambda got for an invocation.
+/// An answer, as Lambda got it.
 #[derive(Debug)]
 pub(crate) struct Posted {
     pub(crate) is_error: bool,
@@ -197,7 +197,7 @@ pub(crate) struct Function {
     file: PathBuf,
 }
 
-/// A command with the program, in an environment of its own.
+/// A command with the program, in an empty environment.
 pub(crate) fn program(lambda: &Lambda, settings: &[(&str, &str)]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_idempotency-extension"));
     command
@@ -300,7 +300,7 @@ impl Drop for Function {
     }
 }
 
-/// What the proxy answered.
+/// The proxy's answer.
 #[derive(Debug)]
 pub(crate) struct Got {
     pub(crate) status: u16,
@@ -318,7 +318,7 @@ impl Got {
     }
 }
 
-/// Sends a request on a connection of its own.
+/// Sends a request on a new connection.
 pub(crate) async fn send(
     address: &str,
     method: &str,

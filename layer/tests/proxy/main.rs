@@ -1,5 +1,8 @@
 //! The program with a function behind it, without any network: an event's way through the proxy.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by a panic")]
+#![allow(clippy::disallowed_methods, reason = "the program runs in real time")]
+
 mod batch;
 mod bench;
 mod events;

@@ -1,0 +1,141 @@
+use std::sync::Mutex;
+
+use bytes::Bytes;
+use lambda_idempotency::{
+    StoredKey,
+    store::{BoxFuture, Record, Store, StoreError, Write, WriteOutcome, memory::MemoryStore},
+};
+use testkit::http_server::{Received, Reply, Server};
+
+use super::*;
+use crate::{config::tests::read, function::Payload, telemetry::Telemetry, upstream::Upstream};
+
+/// A store with a fault.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fault {
+    Panics,
+    /// Settlements are never answered.
+    NeverSettles,
+}
+
+#[derive(Debug)]
+struct Faulty {
+    store: MemoryStore,
+    fault: Fault,
+}
+
+impl Store for Faulty {
+    fn apply<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        write: &'a Write,
+    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
+        match (self.fault, write) {
+            (Fault::Panics, _) => panic!("a fault in the layer"),
+            (Fault::NeverSettles, Write::Settle { .. }) => Box::pin(std::future::pending()),
+            (Fault::NeverSettles, _) => self.store.apply(key, write),
+        }
+    }
+
+    fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+        self.store.read(key)
+    }
+}
+
+/// The layer in front of a Runtime API that keeps what it gets.
+struct Bench {
+    protection: Arc<Protection>,
+    posted: Arc<Mutex<Vec<Received>>>,
+    _server: Server,
+}
+
+impl Bench {
+    async fn new(fault: Fault, settings: &[(&str, &str)], reserve: Duration) -> Self {
+        let posted = Arc::new(Mutex::new(Vec::new()));
+        let keeps = Arc::clone(&posted);
+        let server = Server::start(move |request| {
+            keeps.lock().unwrap().push(request);
+            std::future::ready(Reply::Whole(202, Vec::new(), b"{}".to_vec()))
+        })
+        .await;
+        let mut rules = read(settings).unwrap();
+        rules.settings.answer_reserve = reserve;
+        let store = Faulty { store: MemoryStore::new(), fault };
+        let builder = lambda_idempotency::Idempotency::builder(store).function("f");
+        let idempotency = builder.settings(rules.settings.clone()).build().unwrap();
+        let upstream = Upstream::new(server.url("").trim_start_matches("http://"));
+        let protection = Protection::new(idempotency, rules, upstream, Telemetry::default());
+        Self { protection, posted, _server: server }
+    }
+
+    /// Runs an invocation with this much time, whose function answers at once if it gets the event.
+    async fn invoke(&self, time: Duration) {
+        let deadline = SystemClock.now().saturating_add(time).as_millis();
+        let response = Response::builder()
+            .header("lambda-runtime-aws-request-id", "r")
+            .header("lambda-runtime-deadline-ms", deadline)
+            .body(Bytes::from_static(b"{\"id\":1}"))
+            .unwrap();
+        let event = Event::of(response).unwrap();
+        let answering = async {
+            let next = match self.protection.function.next() {
+                Ok(next) => next,
+                Err(waiting) => waiting.await.unwrap(),
+            };
+            assert_eq!(next.headers()["lambda-runtime-aws-request-id"], "r");
+            let sender = self.protection.function.answered("r", None).unwrap();
+            let (reply, _replied) = oneshot::channel();
+            let body = Payload::Whole(Bytes::from_static(b"1"));
+            sender.send(Posted { is_error: false, headers: json_headers(), body, reply }).unwrap();
+            // It runs on.
+            std::future::pending::<()>().await;
+        };
+        let invoking = invoke(&self.protection, event);
+        tokio::select! {
+            () = invoking => {}
+            () = answering => {}
+            () = self.has_posted() => {}
+        }
+    }
+
+    async fn has_posted(&self) {
+        while self.posted.lock().unwrap().is_empty() {
+            SystemClock.sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// The path and the body of the one answer that Lambda got.
+    fn answer(&self) -> (String, String) {
+        let posted = self.posted.lock().unwrap();
+        let [one] = posted.as_slice() else { panic!("{posted:?}") };
+        (one.path.clone(), String::from_utf8(one.body.clone()).unwrap())
+    }
+}
+
+#[tokio::test]
+async fn fault_ends_one_invocation_alone() {
+    let bench = Bench::new(Fault::Panics, &[], Duration::from_millis(250)).await;
+    for _ in 0..2 {
+        bench.posted.lock().unwrap().clear();
+        bench.invoke(Duration::from_secs(10)).await;
+        let (path, body) = bench.answer();
+        assert_eq!(path, "/2018-06-01/runtime/invocation/r/error");
+        assert!(body.contains("Idempotency.Internal") && !body.contains("a fault in the layer"), "{body}");
+    }
+}
+
+#[tokio::test]
+async fn event_passes_a_fault_by_choice() {
+    let settings = [("IDEMPOTENCY_ON_INTERNAL_ERROR", "pass")];
+    let bench = Bench::new(Fault::Panics, &settings, Duration::from_millis(250)).await;
+    bench.invoke(Duration::from_secs(10)).await;
+    assert_eq!(bench.answer(), ("/2018-06-01/runtime/invocation/r/response".to_owned(), "1".to_owned()));
+}
+
+#[tokio::test]
+async fn answer_is_sent_before_the_deadline() {
+    // The function answers in the last moment that the reserve allows, and the store never does.
+    let bench = Bench::new(Fault::NeverSettles, &[], Duration::from_secs(3)).await;
+    bench.invoke(Duration::from_millis(4500)).await;
+    assert_eq!(bench.answer(), ("/2018-06-01/runtime/invocation/r/response".to_owned(), "1".to_owned()));
+}
