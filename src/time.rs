@@ -233,6 +233,7 @@ impl VirtualBeginning {
 
 /// Waits in the time of the runtime that the caller runs in.
 #[cfg(feature = "testing")]
+#[expect(clippy::disallowed_methods, reason = "the one place that sleeps")]
 pub(crate) async fn virtual_sleep(duration: Duration) {
     tokio::time::sleep(duration).await;
 }

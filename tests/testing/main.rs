@@ -1,6 +1,11 @@
 //! The testing kit: the bench, its faults, the ledger, `survive` and `key_of`.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by a panic")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    reason = "one test measures, and prints the figure"
+)]
 
 mod bench;
 mod faults;
