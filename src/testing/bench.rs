@@ -74,7 +74,6 @@ impl Bench {
     /// # Panics
     ///
     /// If the operating system gives no resources for a runtime.
-    #[expect(clippy::panic, reason = "a test fails by a panic")]
     pub fn new() -> Self {
         let time = VirtualTime::start().unwrap_or_else(|error| panic!("the bench has no runtime: {error}"));
         let world = Arc::new(World::new(time.beginning(), 0));
@@ -116,7 +115,6 @@ impl Bench {
     /// # Panics
     ///
     /// Never: the default settings are valid.
-    #[expect(clippy::panic, reason = "a test fails by a panic")]
     pub fn idempotency(&self) -> Idempotency {
         self.builder().build().unwrap_or_else(|error| panic!("the default settings are refused: {error}"))
     }
@@ -161,7 +159,7 @@ impl Bench {
         let stage = &mut *stage;
         let (delivery, how) = self.in_time(async move || {
             let what = format!("process {}", process + 1);
-            let delivery = stage.begin(function, process, event.shared(), orders, what);
+            let delivery = stage.begin(function, process, (event, event.shared()), orders, what);
             (delivery, stage.run(delivery).await)
         });
         Delivery::new(&self.inner.world, delivery, how)
@@ -257,7 +255,6 @@ impl Bench {
     }
 }
 
-#[expect(clippy::panic, reason = "a test fails by a panic")]
 fn unreachable_time() -> ! {
     panic!("`survive` delivers the events: use this bench only to build the function")
 }

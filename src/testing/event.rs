@@ -5,6 +5,8 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use super::world::hash;
+
 /// A sample event, as the function gets it: JSON, how its source or its sender sends it again, and the event of
 /// another operation.
 ///
@@ -26,12 +28,19 @@ pub struct Event {
     again: Option<Arc<str>>,
     other: Option<Arc<str>>,
     conflicting: Option<Arc<str>>,
+    keeps_request_id: bool,
 }
 
 impl Event {
     /// The event with this text.
     pub fn json(text: impl Into<String>) -> Self {
-        Self { json: text.into().into(), again: None, other: None, conflicting: None }
+        Self {
+            json: text.into().into(),
+            again: None,
+            other: None,
+            conflicting: None,
+            keeps_request_id: false,
+        }
     }
 
     /// The event with this value's JSON. One that has no JSON becomes `null`.
@@ -57,6 +66,13 @@ impl Event {
         Self { conflicting: Some(text.into().into()), ..self }
     }
 
+    /// Says that Lambda itself retries it, as it does after an asynchronous invoke: with the same request id. By
+    /// default every delivery has its own, since another caller's retry is a new invocation.
+    #[must_use]
+    pub fn invoked_asynchronously(self) -> Self {
+        Self { keeps_request_id: true, ..self }
+    }
+
     /// The event's text.
     pub fn text(&self) -> &str {
         &self.json
@@ -75,6 +91,15 @@ impl Event {
 
     pub(super) fn shared(&self) -> Arc<str> {
         Arc::clone(&self.json)
+    }
+
+    /// The request id of its `nth` delivery.
+    pub(super) fn request_id(&self, json: &str, nth: usize) -> String {
+        if self.keeps_request_id {
+            format!("request-{:08x}", hash(&[json]))
+        } else {
+            format!("request-{nth}")
+        }
     }
 
     pub(super) fn other_one(&self) -> Option<&Arc<str>> {

@@ -86,7 +86,6 @@ const OF_AN_AMOUNT: [&str; 8] = ["amount", "cents", "price", "total", "quantity"
 ///
 /// If the operating system gives no resources for a thread and a runtime, or the event itself isn't answered as
 /// done.
-#[expect(clippy::panic, reason = "a test fails by a panic")]
 pub fn key_of(make: impl Fn(&Bench) -> Function + Sync, event: &Event) -> KeyReport {
     // The caller may be inside a runtime.
     let worked = thread::scope(|scope| {

@@ -13,6 +13,7 @@ use std::{
 };
 
 use super::{
+    event::Event,
     fault::Fault,
     function::{Answer, Entry, Function, Refusal, Running},
     point::Point,
@@ -78,21 +79,21 @@ impl Stage {
         &mut self,
         function: &mut Function,
         process: usize,
-        event: Arc<str>,
+        (event, json): (&Event, Arc<str>),
         orders: Vec<Orders>,
         what: String,
     ) -> usize {
         let (world, now) = (&self.world, self.world.now());
         let delivery = world.add_delivery(process, orders, what);
         let deadline = now.saturating_add(self.timeout);
-        let entry = Entry { request_id: format!("request-{}", delivery + 1), now, deadline };
+        let entry = Entry { request_id: event.request_id(&json, delivery + 1), now, deadline };
         // A process that dies here has seen nothing.
         let is_alive = {
             let _polled = Polled::now(delivery);
             world.pass_now(process, Point::Entered, None)
         };
         let signal = Arc::new(Signal { is_ready: AtomicBool::new(true), world: Arc::clone(world) });
-        let running = is_alive.then(|| function.call(event, entry));
+        let running = is_alive.then(|| function.call(json, entry));
         let killed_at = deadline.saturating_add(SLACK);
         self.tasks.push(Task { process, running, signal, killed_at, answer: None, refusals: Vec::new() });
         delivery

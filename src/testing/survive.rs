@@ -89,7 +89,6 @@ impl Survival {
     /// # Panics
     ///
     /// As [`survive`].
-    #[expect(clippy::panic, reason = "a test fails by a panic")]
     pub fn play(self, make: impl Fn(&Bench) -> Function + Sync, event: &Event) -> Report {
         let is_request = event.text().contains("\"requestContext\"");
         let late = self.late.unwrap_or(if is_request { LATE_REQUEST } else { LATE });

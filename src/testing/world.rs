@@ -431,7 +431,7 @@ impl State {
 }
 
 /// FNV-1a over these texts.
-fn hash(texts: &[&str]) -> u32 {
+pub(super) fn hash(texts: &[&str]) -> u32 {
     let bytes = texts.iter().flat_map(|text| text.bytes().chain([0]));
     bytes.fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }

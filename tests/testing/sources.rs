@@ -158,3 +158,13 @@ fn streams_are_delivered_from_the_first_failure() {
     let event = Event::dynamodb_stream("orders", &["id"], [json!({ "id": { "S": "order-17" } })]);
     Survival::new().schedules(50).timeout(Duration::from_secs(60)).play(table, &event).assert_safe();
 }
+
+#[test]
+fn lambdas_own_retry_keeps_its_request_id() {
+    let by_request_id = |bench: &Bench| of_source(bench, typed!(keys::RequestId));
+    let event = Event::json(r#"{"order":17}"#);
+    let retried = Survival::new().schedules(60);
+    retried.play(by_request_id, &event.clone().invoked_asynchronously()).assert_safe();
+    let repeated_by_its_caller = retried.play(by_request_id, &event);
+    assert!(!repeated_by_its_caller.findings().is_empty());
+}

@@ -223,7 +223,7 @@ impl Scene<'_> {
         };
         let what = format!("{what}, to process {}", process + 1);
         let Some(function) = self.functions.get_mut(process) else { return (0, How::Died) };
-        let delivery = self.stage.begin(function, process, event, orders, what);
+        let delivery = self.stage.begin(function, process, (self.subject.event, event), orders, what);
         let how = self.stage.run(delivery).await;
         self.ended(delivery, how.clone());
         (delivery, how)
