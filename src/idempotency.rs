@@ -313,6 +313,16 @@ impl Idempotency {
         &self.driver.settings
     }
 
+    #[cfg(feature = "events")]
+    pub(crate) fn function_name(&self) -> &str {
+        &self.function
+    }
+
+    #[cfg(feature = "events")]
+    pub(crate) fn operation_name(&self) -> Option<&str> {
+        self.operation.as_deref()
+    }
+
     pub(crate) fn driver(&self) -> &Driver {
         &self.driver
     }

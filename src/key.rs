@@ -191,7 +191,8 @@ impl StoredKey {
 
     /// The key of the same operation in shadow mode. No scope gives it, since an operation's name has no `~`. It
     /// keeps the function's name in front, for permissions and lists that go by it.
-    pub(crate) fn in_shadow(&self) -> Self {
+    #[must_use]
+    pub fn in_shadow(&self) -> Self {
         match self.0.rsplit_once('#') {
             Some((operation, digest)) => Self(format!("{operation}{SHADOW}#{digest}").into()),
             None => Self(format!("{}{SHADOW}", self.0).into()),

@@ -117,6 +117,31 @@ impl KeyFields {
         Self { source: Some(source), ..self }
     }
 
+    /// Treats the key as missing if one of its first `count` fields is.
+    #[cfg(feature = "events")]
+    pub(crate) fn requiring(self, count: usize) -> Self {
+        Self { required: count.min(self.fields.len()), ..self }
+    }
+
+    /// How many of the first fields must have a value.
+    #[cfg(feature = "events")]
+    pub(crate) fn required(&self) -> usize {
+        self.required
+    }
+
+    /// Compares only these fields.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] if one isn't a valid selector.
+    #[cfg(feature = "events")]
+    pub(crate) fn comparing_these<'a>(
+        self,
+        fields: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Self, Error> {
+        Ok(Self { compared: Some(crate::selector::some_of(fields)?), ..self })
+    }
+
     /// The fields that must match when the key is used again; `None` means the event's payload.
     #[cfg(feature = "events")]
     pub(crate) fn compared(&self) -> Option<&[Selector]> {

@@ -37,6 +37,7 @@
 //! the next delivery.
 
 pub mod batch;
+mod describe;
 pub mod event;
 #[cfg(feature = "http")]
 pub mod http;
@@ -59,7 +60,8 @@ use crate::{
     observe, selector,
     time::Timestamp,
 };
-use event::{EventLayer, IntoKey};
+pub use describe::{Description, Located};
+use event::{EventLayer, IntoKey, KeyFrom};
 #[cfg(feature = "http")]
 use http::HttpLayer;
 
@@ -107,9 +109,9 @@ impl Idempotency {
     /// # Ok::<(), lambda_idempotency::Error>(())
     /// ```
     pub fn events_by<T>(&self, key: KeyFields) -> EventLayer<T> {
-        let compared = key.compared().map(<[_]>::to_vec);
+        let (compared, fields) = (key.compared().map(<[_]>::to_vec), key.clone());
         let key = move |_: &T, raw: &RawValue, _: &Context| key.key_of(raw.get().as_bytes());
-        EventLayer::new(self, Arc::new(key)).comparing(compared)
+        EventLayer::new(self, Arc::new(key)).comparing(compared).keyed_from(KeyFrom::Fields(fields))
     }
 
     /// Like [`events`](Self::events), but with the invocation's request id as the key, which Lambda's own retries of
@@ -124,7 +126,7 @@ impl Idempotency {
         let key = |_: &T, _: &RawValue, context: &Context| {
             (!context.request_id.is_empty()).then(|| Key::new(&context.request_id)).transpose()
         };
-        EventLayer::new(self, Arc::new(key))
+        EventLayer::new(self, Arc::new(key)).keyed_from(KeyFrom::RequestId)
     }
 
     pub(crate) fn entered(&self, context: &Context) -> Invocation {

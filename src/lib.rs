@@ -56,6 +56,7 @@
 //! | `metrics` | no | counters and latencies through the [`metrics`](https://docs.rs/metrics) facade |
 //! | `conformance` | no | the conformance suite for stores |
 //! | `testing` | no | the module `testing`: tests of your own handler, in virtual time |
+//! | `proptest` | no | `testing::strategies`: keys, events and schedules for property tests |
 //! | `live-aws` | no | this package's own tests on a real table |
 //!
 //! Without default features you get the core: the state machine, its driver and the memory store, without the

@@ -1,4 +1,83 @@
-//! Tests of your own handler: is it safe to retry?
+//! Tests of your own handler: is it safe to retry? Feature `testing`; no AWS, no network, and time is virtual.
+//!
+//! [`guide::testing`](crate::guide::testing) leads from an unsafe handler to a proven one, with the output of each
+//! step.
+//!
+//! ```
+//! use lambda_idempotency::{Key, current, testing::{Bench, Event, Function, survive}};
+//! use serde_json::Value;
+//!
+//! type Error = Box<dyn std::error::Error + Send + Sync>;
+//!
+//! fn function(bench: &Bench) -> Function {
+//!     let (idempotency, gateway) = (bench.idempotency(), bench.ledger());
+//!     Function::new(move |order: Value| {
+//!         let (idempotency, gateway) = (idempotency.clone(), gateway.clone());
+//!         async move {
+//!             let charge = || async {
+//!                 let key = current().ok_or("not protected")?.derive_key("charge");
+//!                 Ok::<_, Error>(gateway.call("charge", Some(&key), &order["cents"]).await?)
+//!             };
+//!             let key = Key::new(order["id"].as_str().unwrap_or_default())?;
+//!             Ok::<String, Error>(idempotency.operation("pay")?.run(key, &order, charge).await?)
+//!         }
+//!     })
+//! }
+//!
+//! let event = Event::json(r#"{"id": "order-17", "cents": 1250}"#)
+//!     .other(r#"{"id": "order-18", "cents": 990}"#)
+//!     .conflicting(r#"{"id": "order-17", "cents": 1300}"#);
+//!
+//! // One situation at a time …
+//! let bench = Bench::new();
+//! let mut charging = function(&bench);
+//! bench.deliver(&mut charging, &event).assert_ran();
+//! bench.deliver(&mut charging, &event.retried(1)).assert_replayed();
+//! bench.ledger().assert_count("charge", 1);
+//!
+//! // … or all of them.
+//! survive(function, &event).assert_safe();
+//! ```
+//!
+//! | concept | what it is |
+//! |---|---|
+//! | [`Function`] | your own service with its layers, or a handler that uses [`run`](crate::Operation::run) |
+//! | [`Event`] | a sample event, how its sender repeats it, and the event of another operation |
+//! | [`Ledger`] | the effects: what your fakes write into |
+//! | [`Bench`] | one process: its store, its clock, and verbs that make things go wrong |
+//! | [`Delivery`] | what one delivery did, and what it answered |
+//! | [`survive`] | every fault at every point, with every duplicate |
+//! | [`key_of`] | which fields change the key, which the fingerprint, which neither |
+//!
+//! # Survive
+//!
+//! [`survive`] delivers the event once without a fault, in two worlds: what happens then must happen once per
+//! operation, whatever goes wrong. Then it plays schedules, each in a fresh world: one fault at each point that the
+//! first delivery reached, followed by a duplicate to the same process, to another one, at once or after the lease;
+//! then pairs of faults, drawn from the schedule's number, which is its seed. Each operation is delivered until it's
+//! done, as its source would, and once more after that. Then it plays other operations:
+//! the sample's own, and the same event with each field changed.
+//!
+//! It compares effects and answers only, and has no rule about their meaning:
+//!
+//! | found | when |
+//! |---|---|
+//! | [`Mistake::Repeated`] | an effect happened more often than in an undisturbed delivery |
+//! | [`Mistake::Missing`] | the operation was answered as done, and an effect is missing |
+//! | [`Mistake::AfterAnswer`] | an effect happened after the answer, when Lambda may freeze the process |
+//! | [`Mistake::AnswersDiffer`] | two recorded answers to one operation differ; a replay may have more fields |
+//! | [`Mistake::RetryRefused`] | every retry is refused |
+//! | [`Mistake::Shared`] | two operations share an outcome, or two steps of one share a key |
+//! | [`Mistake::OtherRefused`] | another operation is refused |
+//! | [`Mistake::ConflictAccepted`] | the same key with another content is accepted |
+//!
+//! At most once, an operation may stay undone: its outcome is unknown, or its failure recorded.
+//!
+//! # Points and faults
+//!
+//! [`Point`] and [`Fault`] are the one list of the points of a run and of what can go wrong there. The verification
+//! suite and the rehearsal use them too. A dead process runs nothing more, not even a destructor: its futures are kept
+//! until the test is over, and nothing that they do counts.
 
 mod bench;
 mod delivery;
@@ -15,6 +94,8 @@ mod sources;
 mod stage;
 mod store;
 mod story;
+#[cfg(feature = "proptest")]
+pub mod strategies;
 mod survive;
 mod world;
 

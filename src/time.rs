@@ -171,7 +171,7 @@ impl LastAnswer {
     }
 }
 
-/// A runtime of its own, whose time is virtual: when nothing else is left to do, it jumps to the next timer.
+/// A runtime whose time is virtual: when nothing else is left to do, it jumps to the next timer.
 #[cfg(feature = "testing")]
 #[derive(Debug)]
 pub(crate) struct VirtualTime {

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use problem::{Context as _, Result};
-use record::{inspect, list, settle};
+use record::{inspect, list, settle, watch, why};
 
 /// Look after the records of idempotent functions, and their table.
 #[derive(Debug, Parser)]
@@ -40,6 +40,20 @@ Examples:
   Done, but its response is lost:
     idempotency complete 'orders/run:charge#77f0…' --no-response";
 
+const WHY_EXAMPLES: &str = "\
+Examples:
+  A request that came through API Gateway, a function URL, a load balancer or VPC Lattice:
+    idempotency why --event request.json --function payments
+  Messages of a queue, keyed by a field of their body; and those keyed by their own ids:
+    idempotency why --event sqs.json --function orders --operation ship --key-field /order_id
+    idempotency why --event sqs.json --function orders
+  An event of your own, keyed by two of its fields:
+    idempotency why --event invoke.json --function refunds --key-field /customer --key-field /refund_id
+  Any of a function's wrappers, as it describes itself:
+    idempotency why --event event.json --describe payments.json
+  A key instead of an event:
+    idempotency why order-17 --function payments --via http --jwt-issuer https://login --jwt-subject 17";
+
 const UNRESOLVED: &str = "\
 What to do about unresolved operations:
   Their executors were killed, frozen or cut off, or couldn't store the outcome. In a function that runs at least once,
@@ -61,8 +75,21 @@ enum Command {
     /// List the records: all, the unresolved ones, or those with one status.
     #[command(after_help = UNRESOLVED)]
     List(list::Arguments),
+    /// Show claims, takeovers and outcomes as they happen, by reading the whole store at each look.
+    ///
+    /// It shows the last change of each record between two looks. Replays and refusals write nothing, so it can't show
+    /// them: the metrics idempotency_replayed, _in_progress and _mismatch count them. DynamoDB bills each look as a
+    /// Scan of the table.
+    Watch(watch::Arguments),
     /// Show one record, what the next delivery gets, and what you can do.
     Inspect(inspect::Arguments),
+    /// Go from a saved event to the records of its operations: what happened, what the event's next delivery gets, and
+    /// what you can do.
+    ///
+    /// It derives the keys with the library's own code. For AWS's own sources it knows the key that the library has
+    /// for them; --describe and the options say what the function does otherwise.
+    #[command(after_help = WHY_EXAMPLES)]
+    Why(why::Arguments),
     /// Release a key: the next delivery runs. A dry run, unless --confirm is given.
     ///
     /// It writes only if the record is still the version that this run showed, or the one that --if-revision
@@ -93,7 +120,9 @@ fn run(command: &Command) -> Result<ExitCode> {
             Command::Table(arguments) => table::main(arguments).await,
             Command::Sweep(arguments) => sweep::main(arguments).await,
             Command::List(arguments) => list::main(arguments).await,
+            Command::Watch(arguments) => watch::main(arguments).await,
             Command::Inspect(arguments) => inspect::main(arguments).await,
+            Command::Why(arguments) => why::main(arguments).await,
             Command::Release(arguments) => settle::release(arguments).await,
             Command::Complete(arguments) => settle::complete(arguments).await,
         }

@@ -1,4 +1,4 @@
-//! `idempotency list`, `inspect`, `release` and `complete`: records, for an operator.
+//! `idempotency list`, `inspect`, `why`, `release` and `complete`: records, for an operator.
 //!
 //! Only `list` depends on the kind of store, since the contract has no way to list all records.
 
@@ -8,6 +8,8 @@ pub(crate) mod list;
 mod response;
 pub(crate) mod settle;
 mod view;
+pub(crate) mod watch;
+pub(crate) mod why;
 
 use std::sync::Arc;
 

@@ -21,7 +21,7 @@ const OPERATION_TIMEOUT: Duration = Duration::from_secs(12);
 
 /// Names the store. For a table, credentials, Region and endpoint come from the environment, as for any AWS
 /// SDK: `AWS_PROFILE`, `AWS_REGION`, `AWS_ENDPOINT_URL_DYNAMODB` and the others.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "The store")]
 pub(crate) struct StoreArguments {
     /// The table's name or ARN. Default: the store that the environment variable IDEMPOTENCY_TABLE or
@@ -122,6 +122,19 @@ impl StoreArguments {
             OpenStore::Redis(store) => Arc::new(store),
             OpenStore::Postgres(store) => Arc::new(store),
         })
+    }
+
+    /// The same, or the store that a description's `url` names, if neither the options nor the environment name one.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    pub(crate) async fn open_any_or(&self, url: Option<&str>) -> Result<Arc<dyn Store>> {
+        let is_named = self.table.is_some() || self.store.is_some() || NamedStore::from_env().is_ok();
+        match url.filter(|_| !is_named) {
+            Some(url) => Self { store: Some(url.to_owned()), ..self.clone() }.open_any().await,
+            None => self.open_any().await,
+        }
     }
 
     fn named(&self) -> Result<NamedStore> {

@@ -13,6 +13,8 @@ pub enum Answer {
     Http(HttpAnswer),
     /// Any other response.
     Payload(Vec<u8>),
+    /// A batch's answer: the records to redeliver, by their identifiers.
+    Batch(Vec<String>),
     /// A function error.
     Error {
         /// Its type.
@@ -51,6 +53,26 @@ impl Answer {
         HttpAnswer::parse(response).map_or_else(|| Self::Payload(response.to_vec()), Self::Http)
     }
 
+    /// The same, read as a batch's answer if it has that form.
+    pub(crate) fn of_batch(self) -> Self {
+        let Self::Payload(bytes) = &self else { return self };
+        let json: Value = serde_json::from_slice(bytes).unwrap_or_default();
+        let Some(failures) = json.get("batchItemFailures").and_then(Value::as_array) else { return self };
+        let name = |failure: &Value| failure["itemIdentifier"].as_str().unwrap_or_default().to_owned();
+        Self::Batch(failures.iter().map(name).collect())
+    }
+
+    /// Whether it says that the outcome of an earlier run is unknown: 409 `outcome-unknown`, the function error of that
+    /// name, or a record that is redelivered.
+    pub fn is_unknown(&self) -> bool {
+        match self {
+            Self::Http(http) => http.problem_code().as_deref() == Some("outcome-unknown"),
+            Self::Error { kind, .. } => kind == "Idempotency.OutcomeUnknown",
+            Self::Batch(returned) => !returned.is_empty(),
+            _ => false,
+        }
+    }
+
     /// The HTTP answer, if it is one.
     pub fn http(&self) -> Option<&HttpAnswer> {
         match self {
@@ -64,6 +86,7 @@ impl Answer {
         match self {
             Self::Http(http) => (200..400).contains(&http.status),
             Self::Payload(_) => true,
+            Self::Batch(returned) => returned.is_empty(),
             Self::Error { .. } | Self::Died(_) | Self::TimedOut(_) => false,
         }
     }
@@ -74,6 +97,8 @@ impl Answer {
         match self {
             Self::Http(http) => http.status == 409 && http.retry_after().is_some(),
             Self::Error { kind, .. } => kind == "Idempotency.InProgress",
+            // The answer doesn't say why.
+            Self::Batch(returned) => !returned.is_empty(),
             _ => false,
         }
     }
@@ -144,6 +169,8 @@ impl fmt::Display for Answer {
                 http.retry_after().map_or(Ok(()), |seconds| write!(f, ", retry after {seconds} s"))
             }
             Self::Payload(bytes) => write!(f, "a response of {} bytes", bytes.len()),
+            Self::Batch(returned) if returned.is_empty() => write!(f, "all done"),
+            Self::Batch(returned) => write!(f, "{} returned", returned.len()),
             Self::Error { kind, .. } => write!(f, "function error {kind}"),
             Self::Died(how) => write!(f, "no answer: {how}"),
             Self::TimedOut(limit) => write!(f, "no answer in {} s", limit.as_secs()),

@@ -5,7 +5,10 @@ use std::path::Path;
 use bytes::Bytes;
 use serde_json::Value;
 
-use crate::problem::{Context, Problem, Result};
+use crate::{
+    expect::{self, Source},
+    problem::{Context, Problem, Result},
+};
 
 const KEY_HEADER: &str = "idempotency-key";
 
@@ -70,6 +73,17 @@ impl Event {
 
     fn parse(text: &[u8]) -> Result<Self> {
         serde_json::from_slice(text).map(Self).context("isn't JSON")
+    }
+
+    /// A batch of this source with one record.
+    pub(crate) fn in_batch(&self, source: Source) -> Result<Self> {
+        source.batch_of(&self.0).map(Self)
+    }
+
+    /// The event, unless it's a batch.
+    pub(crate) fn refuse_batch(self) -> Result<Self> {
+        expect::refuse_batch(&self.0)?;
+        Ok(self)
     }
 
     /// A part of the event, by its JSON Pointer.

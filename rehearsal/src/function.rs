@@ -254,7 +254,7 @@ fn isolate(command: &mut Command) {
         let text = name.to_string_lossy();
         if text.starts_with("AWS_")
             || text.starts_with("_X_AMZN_")
-            || text == "IDEMPOTENCY_STORE"
+            || text.starts_with("IDEMPOTENCY_")
             || text == "RUST_LOG"
         {
             command.env_remove(&name);

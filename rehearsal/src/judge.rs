@@ -50,6 +50,11 @@ impl Verdict {
             (0, None) => {
                 "no request to the store: the function isn't wrapped, or finds no key in the event".into()
             }
+            (0, Some(_)) if must_be > 0 && measured.settled() > 0 => {
+                "no claim was won, but an outcome was recorded: the function runs without claims (`optimistic`), which \
+                 this rehearsal doesn't fit"
+                    .into()
+            }
             _ => format!("{} won (expected {must_be})", several(won, "claim")),
         })
     }
@@ -87,6 +92,13 @@ impl Verdict {
     pub(crate) fn in_progress(&mut self, answer: &Answer) -> &mut Self {
         self.must(answer.is_in_progress(), || {
             format!("expected 409 with Retry-After, got {}", in_full(answer))
+        })
+    }
+
+    /// The response must say that an earlier run's outcome is unknown.
+    pub(crate) fn unknown(&mut self, answer: &Answer) -> &mut Self {
+        self.must(answer.is_unknown(), || {
+            format!("expected the refusal OutcomeUnknown, got {}", in_full(answer))
         })
     }
 

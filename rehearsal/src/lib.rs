@@ -12,6 +12,7 @@ mod columns;
 pub mod database;
 pub mod dynamodb;
 pub mod event;
+pub mod expect;
 pub mod function;
 mod http;
 mod judge;
@@ -29,13 +30,14 @@ use std::{
     process::ExitCode,
 };
 
-use clap::Args;
+use clap::{Args, FromArgMatches as _};
 use tokio::sync::Mutex;
 
 use crate::problem::{Context, Problem, Result};
 use batch::Orders;
 use database::{Database, Tables};
 use event::{Event, Events};
+use expect::{Expect, Source};
 use function::Function;
 use report::Row;
 use stage::World;
@@ -59,9 +61,58 @@ pub struct Arguments {
     #[arg(long, value_name = "TEXT", requires = "function")]
     count_runs: Option<String>,
 
+    /// How often --function's handler may run.
+    #[arg(
+        long,
+        value_enum,
+        value_name = "HOW OFTEN",
+        default_value = "at-least-once",
+        requires = "function"
+    )]
+    expect: Expect,
+
+    /// --function takes batches from this source. The event is a batch, whose first record is delivered, or for a
+    /// queue the body of a message.
+    #[arg(long, value_enum, value_name = "SOURCE", requires = "function")]
+    batch: Option<Source>,
+
+    /// --function commits its own writes with its outcome: each outcome must be recorded by a transaction. Its own
+    /// tables must exist in the DynamoDB of --endpoint-url.
+    #[arg(long, requires = "function")]
+    transactional: bool,
+
     /// Print the table as JSON.
     #[arg(long)]
     json: bool,
+}
+
+impl Arguments {
+    /// The options of a command line, without the command.
+    ///
+    /// # Errors
+    ///
+    /// If it isn't valid.
+    pub fn parse(words: &[&str]) -> Result<Self> {
+        let command = Self::augment_args(clap::Command::new("idempotency-rehearse").no_binary_name(true));
+        let matches = command.try_get_matches_from(words).context("the command line isn't valid")?;
+        Self::from_arg_matches(&matches).context("the command line isn't valid")
+    }
+}
+
+/// Runs the rehearsal, and returns the faults of all rows.
+///
+/// # Errors
+///
+/// If the rehearsal couldn't do its work.
+pub async fn faults(arguments: &Arguments) -> Result<Vec<String>> {
+    let world = set_up(arguments).await?;
+    let played = play(&world).await;
+    take_down(&world).await;
+    let named = |row: Row| {
+        let Row { step, name, delivered, faults, .. } = row;
+        faults.into_iter().map(move |fault| format!("{step} {name}, {delivered}: {fault}"))
+    };
+    Ok(played?.into_iter().flat_map(named).collect())
 }
 
 /// Runs the rehearsal. The exit code says whether every check passed.
@@ -104,7 +155,21 @@ async fn set_up(arguments: &Arguments) -> Result<World> {
     let is_payments = arguments.function.is_none();
     let show = |line: &str| eprintln!("{line}");
     let created = Mutex::default();
-    Ok(World { function, is_payments, events, orders, database, tables, created, run_id, show })
+    let Arguments { expect, batch, transactional: is_transactional, .. } = *arguments;
+    Ok(World {
+        function,
+        is_payments,
+        events,
+        orders,
+        expect,
+        batch,
+        is_transactional,
+        database,
+        tables,
+        created,
+        run_id,
+        show,
+    })
 }
 
 /// Creates the tables, and runs the steps until they end or the user interrupts them.
@@ -131,7 +196,12 @@ async fn subject(arguments: &Arguments) -> Result<Subject> {
     if let (Some(command), Some(event)) = (&arguments.function, &arguments.event) {
         let function = Function::from_command(command, arguments.count_runs.clone())?;
         eprintln!("Rehearsing {command}");
-        let events = Events::of_one(Event::read(event)?);
+        let event = Event::read(event)?;
+        let event = match arguments.batch {
+            Some(source) => event.in_batch(source)?,
+            None => event.refuse_batch()?,
+        };
+        let events = Events::of_one(event);
         return Ok(Subject { function, events, orders: None });
     }
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");

@@ -50,11 +50,17 @@ mod tests {
     fn rehearsal_options_need_no_subcommand() {
         CommandLine::command().debug_assert();
         let parsed = |line: &str| CommandLine::try_parse_from(format!("x {line}").split_whitespace());
-        for line in ["", "--json", "--endpoint-url http://h:1", "--function f --event e --count-runs r"] {
+        for line in [
+            "--function f --event e --expect at-most-once --batch fifo --transactional",
+            "",
+            "--json",
+            "--endpoint-url http://h:1",
+            "--function f --event e --count-runs r",
+        ] {
             assert!(parsed(line).unwrap().command.is_none(), "{line}");
         }
         assert!(parsed("dynamodb --port 8000 --table t").unwrap().command.is_some());
-        for wrong in ["--function f", "--json dynamodb", "rehearse"] {
+        for wrong in ["--function f", "--batch sqs", "--expect at-most-once", "--json dynamodb", "rehearse"] {
             assert!(parsed(wrong).is_err(), "{wrong}");
         }
     }

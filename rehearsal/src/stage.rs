@@ -11,6 +11,7 @@ use super::{
     clock,
     database::{ACCESS_KEY, Database, REGION, Tables},
     event::{Event, Events},
+    expect::{Expect, Source},
     function::{Function, Sandbox},
     report::Row,
     runs::Runs,
@@ -41,6 +42,12 @@ pub(crate) struct World {
     pub(crate) events: Events,
     /// The other example, which takes batches; `None` with a user's function.
     pub(crate) orders: Option<Orders>,
+    /// How often the handler may run.
+    pub(crate) expect: Expect,
+    /// The source of its batches, if it takes any.
+    pub(crate) batch: Option<Source>,
+    /// Whether its outcomes are recorded by transactions.
+    pub(crate) is_transactional: bool,
     /// DynamoDB.
     pub(crate) database: Database,
     /// The tables of all steps that don't need their own.
@@ -54,6 +61,11 @@ pub(crate) struct World {
 }
 
 impl World {
+    /// The function's answer as its form says.
+    pub(crate) fn understood(&self, answer: Answer) -> Answer {
+        if self.batch.is_some() { answer.of_batch() } else { answer }
+    }
+
     /// Creates a table of records, and notes it for removal at the end.
     pub(crate) async fn create_idempotency_table(&self, name: &str) -> Result<()> {
         self.created.lock().await.push(name.to_owned());
@@ -226,7 +238,7 @@ impl<'w> Stage<'w> {
         let delivery = sandbox.deliver(event, ORDINARY_LIMIT);
         let answer = sandbox.answer(delivery).await;
         self.give_back(sandbox).await;
-        Ok(answer)
+        Ok(self.world.understood(answer))
     }
 
     /// Delivers an event many times concurrently, each to its own sandbox. It starts all sandboxes before it
@@ -247,7 +259,7 @@ impl<'w> Stage<'w> {
         }
         let mut answers = Vec::with_capacity(times);
         for (answer, sandbox) in answering.join_all().await {
-            answers.push(answer);
+            answers.push(self.world.understood(answer));
             self.give_back(sandbox).await;
         }
         Ok(answers)

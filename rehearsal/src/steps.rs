@@ -87,6 +87,12 @@ fn first_run(world: &World, answer: &Answer, measured: &Measured) -> Verdict {
     let mut verdict = Verdict::default();
     verdict.fresh(answer, first_status(world)).runs(measured, 1).payments(measured, 1);
     verdict.claims(measured, 1).settled(measured, 1);
+    if world.is_transactional {
+        let last = measured.requests().last().map(|one| one.operation.as_str());
+        verdict.must(last == Some("TransactWriteItems"), || {
+            format!("its outcome was recorded by {}, not by a transaction", last.unwrap_or("nothing"))
+        });
+    }
     verdict
 }
 

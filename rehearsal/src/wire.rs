@@ -9,6 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use hyper::{Request, Response, StatusCode, Uri, header, http::request::Parts};
+use lambda_idempotency::testing::{Call, Point};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
@@ -31,6 +32,19 @@ pub(crate) enum Meaning {
     Payment,
     /// Anything else.
     Other,
+}
+
+impl Meaning {
+    /// The meaning of the request at this point of a run.
+    pub(crate) const fn at(point: Point) -> Self {
+        match point {
+            Point::Before(call) | Point::After(call) if call.is_settlement() => Self::Settle,
+            Point::Before(Call::TakeOver) | Point::After(Call::TakeOver) => Self::Takeover,
+            Point::Before(call) | Point::After(call) if call.is_claim() => Self::Claim,
+            Point::BeforeEffect | Point::AfterEffect => Self::Payment,
+            _ => Self::Other,
+        }
+    }
 }
 
 /// One request that was sent on to DynamoDB (a held one only after its release), and the response.
@@ -150,16 +164,16 @@ impl Wire {
         format!("http://{}", self.server.address())
     }
 
-    /// Holds the next request that has this meaning.
-    pub(crate) fn hold(&self, at: Meaning) -> Hold {
+    /// Holds the next request at this point of a run.
+    pub(crate) fn hold(&self, at: Point) -> Hold {
         self.hold_after(0, at)
     }
 
-    /// Holds the next request that has this meaning, after `to_pass` of them have passed.
-    pub(crate) fn hold_after(&self, to_pass: usize, at: Meaning) -> Hold {
+    /// Holds the next request at this point, after `to_pass` of them have passed.
+    pub(crate) fn hold_after(&self, to_pass: usize, at: Point) -> Hold {
         let (reached, on_reached) = oneshot::channel();
         let (release, released) = oneshot::channel();
-        self.break_at(at, to_pass, FaultKind::Hold { reached, released });
+        self.break_at(Meaning::at(at), to_pass, FaultKind::Hold { reached, released });
         Hold { reached: on_reached, release }
     }
 
@@ -175,9 +189,9 @@ impl Wire {
         *lock(&self.shared.outage) = None;
     }
 
-    /// Loses the response to the next request with this meaning, after DynamoDB applied it.
-    pub(crate) fn lose_answer(&self, at: Meaning) {
-        self.break_at(at, 0, FaultKind::LoseAnswer);
+    /// Loses the response to the next request of this call, after DynamoDB applied it.
+    pub(crate) fn lose_answer(&self, call: Call) {
+        self.break_at(Meaning::at(Point::After(call)), 0, FaultKind::LoseAnswer);
     }
 
     fn break_at(&self, at: Meaning, to_pass: usize, kind: FaultKind) {

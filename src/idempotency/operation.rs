@@ -113,7 +113,7 @@ impl<F: Format> Operation<F> {
         StoredKey::new(&self.scope, key)
     }
 
-    #[cfg(feature = "postgres")]
+    #[cfg(any(feature = "postgres", feature = "events"))]
     pub(crate) fn idempotency(&self) -> &Idempotency {
         &self.idempotency
     }

@@ -78,7 +78,8 @@ use crate::{
     future::BoxFuture,
     idempotency::Idempotency,
     key::{Key, StoredKey},
-    lambda::{Idempotent, take_ready, tenant},
+    key_fields::KeyFields,
+    lambda::{Description, Idempotent, Located, take_ready, tenant},
     observe,
     run::{
         context::{OperationContext, within},
@@ -122,11 +123,21 @@ impl<K: IntoKey> IntoKey for Result<K, Error> {
 /// Reads the key from an event, its JSON, or the invocation.
 pub(super) type KeyOf<T> = Arc<dyn Fn(&T, &RawValue, &Context) -> Result<Option<Key>, Error> + Send + Sync>;
 
+/// Where a layer's keys are from, for tools. A closure can't be written down.
+#[derive(Clone, Debug, Default)]
+pub(super) enum KeyFrom {
+    #[default]
+    Closure,
+    RequestId,
+    Fields(KeyFields),
+}
+
 /// See [`Idempotency::events`].
 #[must_use]
 pub struct EventLayer<T> {
     idempotency: Idempotency,
     key: KeyOf<T>,
+    key_from: KeyFrom,
     required: bool,
     /// `None` means the payload.
     fingerprinted: Option<Vec<Selector>>,
@@ -139,11 +150,16 @@ impl<T> EventLayer<T> {
         Self {
             idempotency: idempotency.clone(),
             key,
+            key_from: KeyFrom::default(),
             required: true,
             fingerprinted: None,
             on_replay: OnReplay::default(),
             not_retained: None,
         }
+    }
+
+    pub(super) fn keyed_from(self, key_from: KeyFrom) -> Self {
+        Self { key_from, ..self }
     }
 
     pub(super) fn comparing(self, fields: Option<Vec<Selector>>) -> Self {
@@ -245,6 +261,7 @@ impl<T> Clone for EventLayer<T> {
         Self {
             idempotency: self.idempotency.clone(),
             key: Arc::clone(&self.key),
+            key_from: self.key_from.clone(),
             required: self.required,
             fingerprinted: self.fingerprinted.clone(),
             on_replay: self.on_replay.clone(),
@@ -364,6 +381,30 @@ impl<T: DeserializeOwned> EventLayer<T> {
             scope = scope.with_caller(tenant)?;
         }
         Ok(Some((StoredKey::new(&scope, &key), self.fingerprint(raw)?)))
+    }
+
+    /// Describes the layer, for tools that look for its records; see [`Description`].
+    pub fn describe(&self) -> Description {
+        let mut description = Description::of(&self.idempotency, "event");
+        match &self.key_from {
+            KeyFrom::Fields(fields) => description = description.keyed_by(fields),
+            KeyFrom::RequestId => description.key_from = Some("request id".to_owned()),
+            KeyFrom::Closure => description.key_from = Some("closure".to_owned()),
+        }
+        let compared = self.fingerprinted.iter().flatten();
+        description.compared_fields = compared.map(|field| field.as_str().to_owned()).collect();
+        description
+    }
+
+    /// The record of the operation that this event asks for, if it has a key.
+    ///
+    /// # Errors
+    ///
+    /// As a delivery of the event.
+    pub(super) fn locate(&self, raw: &RawValue, context: &Context) -> Result<Option<Located>, Error> {
+        let payload: T = serde_json::from_str(raw.get()).map_err(|error| not_an_event::<T>(&error))?;
+        let keyed = self.keyed((self.key)(&payload, raw, context)?, raw, context)?;
+        Ok(keyed.map(|(key, fingerprint)| Located::new(key, Some(fingerprint))))
     }
 
     /// # Errors

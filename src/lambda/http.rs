@@ -160,6 +160,7 @@ mod front_end;
 mod guard;
 mod headers;
 mod key;
+mod locate;
 mod problem;
 mod recording;
 mod rejections;

@@ -1,5 +1,28 @@
 //! Whose request it is: what the HTTP layer and the event layer know about it in common.
 
+/// The names that a front end gives the caller that it verified, by JSON Pointer into the request's context. They stay
+/// the same when a token is refreshed or a role has another session. The event layer compares all of them. The HTTP
+/// layer makes a caller of them, in its own types; its tests go through this list.
+pub(super) const VERIFIED_NAMES: [&str; 17] = [
+    "/authorizer/jwt/claims/iss",
+    "/authorizer/jwt/claims/sub",
+    "/authorizer/claims/iss",
+    "/authorizer/claims/sub",
+    "/authorizer/principalId",
+    "/authorizer/lambda",
+    "/authorizer/iam/cognitoIdentity/identityId",
+    "/authorizer/iam/callerId",
+    "/authorizer/iam/userArn",
+    "/identity/cognitoIdentityId",
+    "/identity/caller",
+    "/identity/userArn",
+    "/identity/clientCert/issuerDN",
+    "/identity/clientCert/subjectDN",
+    "/authentication/clientCert/issuerDN",
+    "/authentication/clientCert/subjectDN",
+    "/identity/principal",
+];
+
 /// Headers that carry a credential, in lower case.
 const CREDENTIALS: [&str; 7] = [
     "authorization",

@@ -34,6 +34,10 @@
 //! # }
 //! ```
 
+use std::collections::BTreeMap;
+
+use serde_json::value::RawValue;
+
 use crate::key_fields::KeyFields;
 
 /// An EventBridge event's id (`id`).
@@ -141,6 +145,21 @@ pub fn kafka_cluster(event: &[u8]) -> Option<String> {
         Some(brokers.join(","))
     };
     event_source_arn.or_else(brokers).filter(|cluster| !cluster.is_empty())
+}
+
+/// The records of a Kafka event by partition, or the messages of an Amazon MQ event; none of any other.
+pub(super) fn records_of_brokers(event: &RawValue) -> Vec<&RawValue> {
+    #[derive(serde::Deserialize)]
+    struct Event<'e> {
+        #[serde(alias = "messages", alias = "rmqMessagesByQueue", borrow)]
+        records: &'e RawValue,
+    }
+    let Ok(Event { records }) = serde_json::from_str(event.get()) else { return Vec::new() };
+    if let Ok(records) = serde_json::from_str(records.get()) {
+        return records;
+    }
+    let lists: BTreeMap<String, Vec<&RawValue>> = serde_json::from_str(records.get()).unwrap_or_default();
+    lists.into_values().flatten().collect()
 }
 
 /// One message of an Amazon MQ event, whose messages you [`run`](crate::Operation::run) one by one: ActiveMQ's

@@ -211,6 +211,22 @@ impl DynamoDbStoreBuilder {
     }
 }
 
+/// The URL of the store that the environment names, without a user's name and password.
+#[cfg(feature = "events")]
+pub(crate) fn url_in_environment() -> Option<String> {
+    let table = || variable(TABLE).map(|table| format!("dynamodb://{table}"));
+    variable(STORE).map(|url| without_credentials(&url)).or_else(table)
+}
+
+/// `url` without anything that may be a user's name and a password.
+#[cfg(feature = "events")]
+fn without_credentials(url: &str) -> String {
+    match url.split_once("://").and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?.1))) {
+        Some((scheme, rest)) => format!("{scheme}://{rest}"),
+        None => url.to_owned(),
+    }
+}
+
 /// The variable's value, if it has one.
 fn variable(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())

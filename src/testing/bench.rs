@@ -34,7 +34,7 @@ pub(super) const BEYOND_LEASES: Duration = Duration::from_secs(10);
 /// A process of the function under test: its connection to the store, its clock and its handle on the
 /// [ledger](Ledger).
 ///
-/// [`Bench::new`] makes a world of its own, with an empty store. [`process`](Self::process) adds another process to
+/// [`Bench::new`] makes its own world, with an empty store. [`process`](Self::process) adds another process to
 /// the same world. Time passes only where the test waits: [`advance`](Self::advance), or a handler that sleeps.
 ///
 /// ```
@@ -61,7 +61,7 @@ pub struct Bench {
 }
 
 struct Shared {
-    /// Before the time, in which its futures may have timers. `survive` has a stage of its own.
+    /// Before the time, in which its futures may have timers. `survive` has its own stage.
     stage: Option<Mutex<Stage>>,
     next: Mutex<Vec<Orders>>,
     world: Arc<World>,
@@ -243,7 +243,7 @@ impl Bench {
         self.process
     }
 
-    /// Runs in the bench's time: on a thread of its own, since the caller may be inside a runtime.
+    /// Runs in the bench's time: on its own thread, since the caller may be inside a runtime.
     fn in_time<T: Send, F: Future<Output = T>>(&self, work: impl FnOnce() -> F + Send) -> T {
         let time = self.inner.time.as_ref();
         let worked = thread::scope(|scope| {

@@ -1,11 +1,11 @@
-//! [`Delivery`]: what one delivery did, and what it answered.
+//! [`Delivery`]: the effects, the requests and the answer of one delivery.
 
 use std::{fmt, sync::Arc};
 
 use super::{function::Answer, ledger::Effect, point::Point, stage::How, story, world::World};
 use crate::{error::ErrorKind, key::StoredKey};
 
-/// What one delivery did, and what the function answered.
+/// The effects, the requests and the answer of one delivery.
 #[derive(Clone, Debug)]
 #[must_use = "check what it did"]
 pub struct Delivery {

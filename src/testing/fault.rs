@@ -1,10 +1,10 @@
-//! What can go wrong at a point of a run: the one list of faults.
+//! [`Fault`]: the one list of faults.
 
 use std::fmt;
 
 use super::point::Point;
 
-/// What goes wrong at a point of a run.
+/// A fault at a point of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Fault {
@@ -18,6 +18,8 @@ pub enum Fault {
     LoseAnswer,
     /// The request never arrives, and no answer says so: the caller can't tell.
     LoseRequest,
+    /// The store reports an internal error: the caller can't tell whether the request was applied.
+    InternalError,
     /// The request is throttled: it definitely isn't applied.
     Throttle,
     /// Another transaction conflicts on the record: the write definitely isn't applied.
@@ -34,12 +36,13 @@ pub enum Fault {
 
 impl Fault {
     /// Every fault.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Die,
         Self::Overlap,
         Self::Freeze,
         Self::LoseAnswer,
         Self::LoseRequest,
+        Self::InternalError,
         Self::Throttle,
         Self::Conflict,
         Self::Refuse,
@@ -47,6 +50,11 @@ impl Fault {
         Self::Silence,
         Self::SilenceAfter,
     ];
+
+    /// The fault of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|fault| fault.name() == name)
+    }
 
     /// Its name on a command line and in a table.
     pub const fn name(self) -> &'static str {
@@ -56,6 +64,7 @@ impl Fault {
             Self::Freeze => "freeze",
             Self::LoseAnswer => "lost-answers",
             Self::LoseRequest => "lost-requests",
+            Self::InternalError => "errors-500",
             Self::Throttle => "throttles",
             Self::Conflict => "conflicts",
             Self::Refuse => "refusals",
@@ -71,14 +80,14 @@ impl Fault {
             Self::Die => true,
             Self::Overlap | Self::Freeze => !matches!(point, Point::Entered | Point::Answered),
             Self::LoseAnswer | Self::SilenceAfter => matches!(point, Point::After(_) | Point::AfterEffect),
-            Self::LoseRequest | Self::Conflict | Self::Refuse | Self::Outage => {
+            Self::LoseRequest | Self::InternalError | Self::Conflict | Self::Refuse | Self::Outage => {
                 matches!(point, Point::Before(_))
             }
             Self::Throttle | Self::Silence => matches!(point, Point::Before(_) | Point::BeforeEffect),
         }
     }
 
-    /// What happened to a delivery, in a sentence.
+    /// A sentence about a delivery that had it.
     pub(super) fn described(self, point: Point, effect: Option<&str>) -> String {
         let at = match (point, effect) {
             (Point::BeforeEffect, Some(effect)) => format!("before `{effect}`"),
@@ -96,6 +105,7 @@ impl Fault {
             Self::Freeze => format!("its process froze {at}, until its lease had expired"),
             Self::LoseAnswer => format!("the answer to {of} was lost"),
             Self::LoseRequest => format!("the request of {of} was lost"),
+            Self::InternalError => format!("{of} met an internal error, and wasn't applied"),
             Self::Throttle => format!("{of} failed: unavailable, nothing happened"),
             Self::Conflict => format!("{of} met another transaction"),
             Self::Refuse => format!("the store refused {of}"),

@@ -152,7 +152,7 @@ fn encoded(value: &impl Serialize) -> Result<String, Refusal> {
     serde_json::to_string(value).map_err(|error| Refusal::new("Answer", error.to_string()))
 }
 
-/// What a function answered to one delivery.
+/// A function's answer to one delivery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     outcome: Result<String, Refusal>,
@@ -240,7 +240,7 @@ impl Answer {
         serde_json::from_str(self.outcome.as_ref().ok()?).ok()
     }
 
-    /// What two answers to one operation must have in common. A replay may have more fields.
+    /// Whether both can be answers to one operation. A replay may have more fields.
     pub(super) fn is_replay_of(&self, first: &Self) -> bool {
         if self.is_http {
             let whole =
@@ -262,6 +262,19 @@ fn contains(whole: &Value, part: &Value) -> bool {
         }
         _ => whole == part,
     }
+}
+
+/// The text with each long hexadecimal number cut after six digits.
+fn without_digests(text: &str) -> String {
+    let mut short = String::new();
+    for part in text.split_inclusive(|c: char| !c.is_ascii_hexdigit()) {
+        let digits = part.trim_end_matches(|c: char| !c.is_ascii_hexdigit());
+        match digits.get(..6).filter(|_| digits.len() > 32) {
+            Some(first) => short.push_str(&format!("{first}…{}", &part[digits.len()..])),
+            None => short.push_str(part),
+        }
+    }
+    short
 }
 
 /// The HTTP layer's code for an error.
@@ -289,6 +302,7 @@ impl fmt::Display for Answer {
             (Ok(_), Some(status)) => format!("{status} {}", self.body()),
             (Ok(json), None) => json.clone(),
         };
+        let text = without_digests(&text);
         let mut line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(120).collect();
         if text.chars().count() > 120 {
             line.push('…');

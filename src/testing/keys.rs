@@ -11,7 +11,7 @@ use super::{
 };
 use crate::error::ErrorKind;
 
-/// What another value of a field changes.
+/// The effect of another value in a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Changes {
@@ -135,12 +135,12 @@ impl KeyReport {
         &self.fields
     }
 
-    /// What this field changes. `None` if the event has no such field.
+    /// The effect of this field. `None` if the event has no such field.
     pub fn changes(&self, field: &str) -> Option<Changes> {
         self.fields.iter().find(|(name, _)| name == field).map(|(_, changes)| *changes)
     }
 
-    /// What looks wrong: a retry with another key, a time or a trace id in the key, an amount that isn't compared.
+    /// Suspicious fields, in a sentence each: a retry with another key, a time or a trace id in the key, an amount that isn't compared.
     pub fn suspicions(&self) -> Vec<String> {
         let mut found = Vec::new();
         match self.retry {

@@ -35,7 +35,7 @@ pub struct Ledger {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Effect {
-    /// What happened: `charge`.
+    /// The effect's name: `charge`.
     pub name: String,
     /// The details that the fake passed.
     pub detail: String,

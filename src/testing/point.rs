@@ -53,7 +53,7 @@ impl Call {
         matches!(self, Self::Complete | Self::Fail | Self::Release)
     }
 
-    /// What it does, in a sentence.
+    /// Its name in a sentence.
     pub(super) const fn described(self) -> &'static str {
         match self {
             Self::Claim => "its claim",

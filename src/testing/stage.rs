@@ -124,10 +124,15 @@ impl Stage {
         .await;
         let told = match &how {
             How::Answered(answer) => answer.to_string(),
-            How::Died => "no answer: its process died".to_owned(),
+            How::Died => "no answer: its time was over".to_owned(),
             How::Held(_) => return how,
         };
-        self.world.state().trace.push(Told::Ended { delivery, how: told });
+        let mut state = self.world.state();
+        // The fault that kills is already in the story.
+        if !matches!(state.trace.last(), Some(Told::Fault { fault: Fault::Die, .. })) {
+            state.trace.push(Told::Ended { delivery, how: told });
+        }
+        drop(state);
         how
     }
 

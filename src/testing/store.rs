@@ -53,7 +53,7 @@ impl BenchStore {
                 return failed(StoreErrorKind::Conflict, "another transaction conflicts");
             }
             Some(Fault::Refuse) => return failed(StoreErrorKind::Rejected, "the credentials have expired"),
-            Some(Fault::LoseRequest) => {
+            Some(Fault::LoseRequest | Fault::InternalError) => {
                 return failed(unavailable, "no answer").map_err(|error| error.maybe_applied(true));
             }
             Some(Fault::Silence) => pending().await,

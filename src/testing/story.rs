@@ -1,4 +1,4 @@
-//! What has happened, told for people.
+//! The story of a test, line by line.
 
 use super::{
     point::Call,
@@ -7,7 +7,18 @@ use super::{
 
 /// One line for each thing that happened.
 pub(super) fn told(trace: &[Told], effects: &[Happened], deliveries: &[Delivered]) -> Vec<String> {
-    trace.iter().filter_map(|told| line(told, effects, deliveries)).collect()
+    // The wait at the end is only for what spawned tasks might still do.
+    let end = trace.iter().rposition(|told| !matches!(told, Told::Passed { .. })).map_or(0, |last| last + 1);
+    trace[..end].iter().filter_map(|told| line(told, effects, deliveries)).collect()
+}
+
+/// A time, in the unit that reads best.
+fn duration(seconds: u64) -> String {
+    match seconds {
+        0..=119 => format!("{seconds} s"),
+        120..=7199 => format!("{} min", seconds / 60),
+        _ => format!("{} h", seconds / 3600),
+    }
 }
 
 fn line(told: &Told, effects: &[Happened], deliveries: &[Delivered]) -> Option<String> {
@@ -52,6 +63,6 @@ fn line(told: &Told, effects: &[Happened], deliveries: &[Delivered]) -> Option<S
             };
             format!("  {} ended with {how}{replayed}", delivery + 1)
         }
-        Told::Passed { seconds } => format!("{seconds} s pass"),
+        Told::Passed { seconds } => format!("{} pass", duration(*seconds)),
     })
 }

@@ -1,4 +1,4 @@
-//! What all processes of a test share: the records, the time, the effects, and what has happened so far.
+//! The state that all processes of a test share: the records, the time, the effects and the story so far.
 
 use std::{
     cell::Cell,
@@ -34,14 +34,14 @@ thread_local! {
     static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What the processes of one test share.
+/// The state that the processes of one test share.
 pub(super) struct World {
     pub(super) records: MemoryStore,
     beginning: VirtualBeginning,
     state: Mutex<State>,
 }
 
-/// What has happened so far.
+/// The deliveries, the effects and the story so far.
 pub(super) struct State {
     now: Timestamp,
     owners: Random,
@@ -65,7 +65,7 @@ pub(super) struct State {
 #[derive(Debug, Default)]
 pub(super) struct Delivered {
     pub(super) process: usize,
-    /// What goes wrong, and where.
+    /// The faults that are still to happen.
     orders: Vec<Orders>,
     /// The points that it has reached.
     pub(super) reached: Vec<Point>,
@@ -76,7 +76,7 @@ pub(super) struct Delivered {
     /// The keys that it has asked for.
     pub(super) keys: Vec<StoredKey>,
     /// The keys that it holds.
-    holds: BTreeSet<StoredKey>,
+    pub(super) holds: BTreeSet<StoredKey>,
     /// The keys whose outcome it has recorded.
     pub(super) recorded: BTreeSet<StoredKey>,
     /// Whether it has claimed a key, or recorded an outcome without one.
@@ -87,7 +87,7 @@ pub(super) struct Delivered {
     pub(super) asked_again: Vec<StoredKey>,
 }
 
-/// What goes wrong once in a delivery, and where.
+/// A fault that happens once in a delivery, and its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Orders {
     /// At the next such point.
@@ -99,7 +99,7 @@ pub(super) enum Orders {
 }
 
 impl Orders {
-    /// What goes wrong at this point, which is the `nth`.
+    /// The fault at this point, which is the `nth`.
     fn fault(self, nth: usize, point: Point) -> Option<Fault> {
         match self {
             Self::At(at, fault) => (at == point && fault.fits(point)).then_some(fault),
@@ -155,7 +155,7 @@ pub(super) enum Meets {
     FutureVersion,
 }
 
-/// What a point leads to.
+/// The consequence of a point.
 enum Step {
     Go,
     Stop,
@@ -243,7 +243,7 @@ impl World {
         }
     }
 
-    /// Remembers who polls the deliveries.
+    /// Remembers how to wake the stage.
     pub(super) fn set_driver(&self, waker: &Waker) {
         let mut state = self.state();
         if !state.driver.as_ref().is_some_and(|driver| driver.will_wake(waker)) {
@@ -251,7 +251,7 @@ impl World {
         }
     }
 
-    /// Wakes who polls the deliveries.
+    /// Wakes the stage.
     pub(super) fn wake_driver(&self) {
         let driver = self.state().driver.clone();
         if let Some(driver) = driver {

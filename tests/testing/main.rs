@@ -1,6 +1,11 @@
 //! The testing kit: the bench, its faults, the ledger, `survive` and `key_of`.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by a panic")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by a panic, and shows what it measured"
+)]
+#![allow(clippy::disallowed_methods, reason = "the handlers sleep, and a test measures the kit's speed")]
 
 mod bench;
 mod faults;

@@ -115,7 +115,8 @@ macro_rules! typed {
 
 #[test]
 fn events_of_every_source_have_their_keys() {
-    let sources: [(Event, fn(&Idempotency, Ledger) -> Function); 4] = [
+    type Build = fn(&Idempotency, Ledger) -> Function;
+    let sources: [(Event, Build); 4] = [
         (Event::event_bridge("shop", "OrderPlaced", &json!({ "id": 17 })), typed!(keys::event_bridge())),
         (Event::schedule("sweep", "2026-11-20T09:00:00Z"), typed!(keys::scheduler())),
         (Event::sns("orders", "order 17"), typed!(keys::sns())),

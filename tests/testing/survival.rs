@@ -1,7 +1,7 @@
 //! `survive` and `key_of`: what they find, how they tell it, and how fast they are.
 
 use lambda_idempotency::{
-    Key,
+    Begun, Fingerprint, Key, Settled,
     testing::{Bench, Changes, Event, Function, Mistake, Survival, key_of, survive},
 };
 use serde_json::Value;
@@ -16,7 +16,7 @@ fn order() -> Event {
 fn safe_handler_survives() {
     let report = survive(safe, &order());
     report.assert_safe();
-    assert!(report.schedules() > 500, "{}", report.schedules());
+    assert!(report.schedules() > 300, "{}", report.schedules());
     assert!(report.to_string().contains("every operation happened once"));
 }
 
@@ -122,4 +122,50 @@ fn ten_thousand_schedules_take_two_seconds() {
     println!("{} schedules in {took:?}", report.schedules());
     report.assert_safe();
     assert!(cfg!(debug_assertions) || took.as_secs_f32() <= 2.0, "{took:?}");
+}
+
+/// Begins by hand, and forgets the claim when the gateway fails.
+fn forgetful(bench: &Bench) -> Function {
+    let (idempotency, ledger) = (bench.idempotency(), bench.ledger());
+    Function::new(move |order: Value| {
+        let (idempotency, ledger) = (idempotency.clone(), ledger.clone());
+        async move {
+            let key = Key::new(order["id"].as_str().unwrap_or_default())?;
+            let claim = match idempotency.operation("pay")?.begin(key, Fingerprint::of(&order)?).await? {
+                Begun::Claimed(claim) => claim,
+                Begun::Replay(replay) => return Ok(String::from_utf8_lossy(replay.response()).into_owned()),
+            };
+            let derived = claim.handle().derive_key("charge");
+            let receipt = ledger.call("charge", Some(&derived), &order["cents"]).await?;
+            match claim.complete(receipt.clone()).await? {
+                Settled::Recorded => Ok(receipt),
+                Settled::Superseded(replay) => Ok(String::from_utf8_lossy(replay.response()).into_owned()),
+            }
+            .map_err(|never: super::Error| never)
+        }
+    })
+}
+
+#[test]
+fn claim_that_is_left_behind_is_found() {
+    let report = survive(forgetful, &order());
+    assert_eq!(report.findings().len(), 1, "{report}");
+    assert_eq!(report.findings()[0].mistake, Mistake::RetryRefused);
+    assert!(report.to_string().contains("left its claim behind"), "{report}");
+}
+
+#[test]
+fn drawn_keys_and_events_are_accepted() {
+    use lambda_idempotency::testing::strategies;
+    use proptest::{prelude::*, test_runner::Config};
+
+    let sample = Event::json(ORDER);
+    let strategy = (strategies::key(), strategies::event(&sample), strategies::schedule());
+    proptest!(Config::with_cases(30), |((key, event, schedule) in strategy)| {
+        prop_assert!(Key::new(&key).is_ok());
+        schedule.play(safe, &event).assert_safe();
+    });
+    proptest!(Config::with_cases(30), |(event in strategies::orders("orders"))| {
+        prop_assert!(event.text().contains("aws:sqs"));
+    });
 }

@@ -315,8 +315,8 @@ struct Campaign {
 impl Campaign {
     fn from(arguments: &[&str]) -> Option<Self> {
         let (outages, numbers) = match arguments {
-            [name, numbers @ ..] if name.parse::<u64>().is_err() => (vec![Outage::named(name)?], numbers),
-            numbers => (Outage::ALL.to_vec(), numbers),
+            [name, numbers @ ..] if name.parse::<u64>().is_err() => (vec![outages::named(name)?], numbers),
+            numbers => (outages::ALL.to_vec(), numbers),
         };
         let numbers: Option<Vec<u64>> = numbers.iter().map(|number| number.parse().ok()).collect();
         let (count, first) = match *numbers? {

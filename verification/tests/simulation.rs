@@ -71,7 +71,7 @@ fn broken_store_is_caught_and_shrunk() {
 /// The short form of `verification campaign`.
 #[test]
 fn short_outages_repeat_no_effect() {
-    for outage in Outage::ALL {
+    for outage in outages::ALL {
         let figures =
             outages::play(outage, 0, 3000).unwrap_or_else(|report| panic!("{outage:?}: {report:?}"));
         assert_eq!(figures.repeated, 0, "{outage:?}");
@@ -90,14 +90,14 @@ fn caught(undone: Undone, schedule: impl Fn(Config) -> Config) -> &'static str {
 #[test]
 fn campaigns_catch_each_removed_precaution() {
     for (undone, outage, rule) in [
-        (Undone::Retries, Outage::Throttles, "an answered operation is completed"),
-        (Undone::Retries, Outage::LostRequests, "an answered operation is completed"),
+        (Undone::Retries, Outage::Throttle, "an answered operation is completed"),
+        (Undone::Retries, Outage::LoseRequest, "an answered operation is completed"),
         (Undone::AnswerReserve, Outage::Silence, "answers are in time"),
         (Undone::CutOffs, Outage::Silence, "answers are in time"),
-        (Undone::ShortPauses, Outage::Throttles, "answers are in time"),
-        (Undone::Refusals, Outage::Refusals, "an answered operation is completed"),
-        (Undone::Doubts, Outage::LostAnswers, "a refused claim is released"),
-        (Undone::GivingBack, Outage::LostAnswers, "a refused claim is released"),
+        (Undone::ShortPauses, Outage::Throttle, "answers are in time"),
+        (Undone::Refusals, Outage::Refuse, "an answered operation is completed"),
+        (Undone::Doubts, Outage::LoseAnswer, "a refused claim is released"),
+        (Undone::GivingBack, Outage::LoseAnswer, "a refused claim is released"),
     ] {
         let by = caught(undone, |config| Config::of_campaign(config.seed, outage));
         assert_eq!(by, rule, "{undone:?} in {outage:?}");

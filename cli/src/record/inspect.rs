@@ -64,7 +64,7 @@ pub(crate) async fn main(arguments: &Arguments) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let mut text = format!("{key}\n{}\n{}", view.lines(), view.next_delivery());
-    text.push_str(&next_steps(&view, arguments));
+    text.push_str(&next_steps(&view, &arguments.store, arguments.reveal));
     if let Some(response) = revealed {
         text.push_str(&format!("\nThe recorded response:\n{}\n", in_text(&response)));
     }
@@ -72,15 +72,19 @@ pub(crate) async fn main(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reports that there's no such record: it was never claimed, or was swept.
+/// The possible reasons for a missing record. The store can't say more.
+pub(super) const NO_RECORD: &str = "  There's no record under this id. Nothing has claimed it, or its record expired and was deleted. Or the
+  function derives another id for the operation: by another function name, wrapper, operation, caller, tenant or
+  source. Or it uses another table.
+  If nothing has claimed it, the next delivery does, and runs the handler.
+";
+
+/// Reports that there's no such record.
 pub(super) fn absent(key: &StoredKey, as_json: bool) -> Result<ExitCode> {
     if as_json {
         words::print_json(&json!({ "id": key.as_str(), "record": null }))?;
     } else {
-        words::print(&format!(
-            "{key}\n  There's no record: the key was never claimed, or its record expired and was deleted.\n  \
-             The next delivery claims the key and runs the handler.\n"
-        ))?;
+        words::print(&format!("{key}\n{NO_RECORD}"))?;
     }
     Ok(ExitCode::FAILURE)
 }
@@ -114,10 +118,10 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn next_steps(view: &View<'_>, arguments: &Arguments) -> String {
-    let command = |name, options: &[&str]| {
-        arguments.store.command_line(&[&[name, view.key.as_str()], options].concat())
-    };
+/// The operator's choices, with the commands for them.
+pub(super) fn next_steps(view: &View<'_>, store: &StoreArguments, is_revealed: bool) -> String {
+    let command =
+        |name, options: &[&str]| store.command_line(&[&[name, view.key.as_str()], options].concat());
     let complete = command(
         "complete",
         if matches!(via(view.key), "http" | "http-body") {
@@ -147,7 +151,7 @@ fn next_steps(view: &View<'_>, arguments: &Arguments) -> String {
         _ => return String::new(),
     };
     let mut text = "\nWhat you can do (commands that write start with a dry run):\n".to_owned();
-    if view.has_response() && !arguments.reveal {
+    if view.has_response() && !is_revealed {
         text.push_str(&format!("  See the response:\n    {}\n", command("inspect", &["--reveal"])));
     }
     for (when, command) in lines {

@@ -3,7 +3,10 @@
 use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 use lambda_idempotency::{
     Error, Idempotency, Key, StoredKey,
-    lambda::http::{Caller, scope_caller},
+    lambda::{
+        batch,
+        http::{Caller, scope_caller},
+    },
     store::memory::MemoryStore,
 };
 
@@ -24,21 +27,21 @@ pub(crate) struct KeyArguments {
 /// The scope of a key.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "The key's scope, where KEY is the idempotency key itself")]
-struct ScopeArguments {
+pub(super) struct ScopeArguments {
     /// The Lambda function's name, without version or alias.
-    #[arg(long, value_name = "NAME", requires = "via")]
-    function: Option<String>,
+    #[arg(long, value_name = "NAME")]
+    pub(super) function: Option<String>,
 
     /// Which wrapper takes the key.
-    #[arg(long, value_enum, requires = "function")]
-    via: Option<Via>,
+    #[arg(long, value_enum)]
+    pub(super) via: Option<Via>,
 
     /// The operation's name in the code: `idempotency.operation(NAME)`, or the layer's `operation(NAME)`.
-    #[arg(long, value_name = "NAME", requires = "function")]
-    operation: Option<String>,
+    #[arg(long, value_name = "NAME")]
+    pub(super) operation: Option<String>,
 
     /// HTTP, with a JWT authorizer: the caller's claim `sub`.
-    #[arg(long, value_name = "SUB", value_parser = NonEmptyStringValueParser::new(), requires = "function", group = "caller")]
+    #[arg(long, value_name = "SUB", value_parser = NonEmptyStringValueParser::new(), group = "caller")]
     jwt_subject: Option<String>,
 
     /// The JWT's claim `iss`. A token without one needs --api.
@@ -46,27 +49,27 @@ struct ScopeArguments {
     jwt_issuer: Option<String>,
 
     /// HTTP, with an IAM authorizer: the caller's unique id or ARN.
-    #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new(), requires = "function", group = "caller")]
+    #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new(), group = "caller")]
     iam: Option<String>,
 
     /// HTTP, with an IAM authorizer and a Cognito identity pool: the identity's id.
-    #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new(), requires = "function", group = "caller")]
+    #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new(), group = "caller")]
     cognito_identity: Option<String>,
 
     /// HTTP, with a Lambda authorizer: the principal that it names. Needs --api.
-    #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new(), requires = "function", group = "caller")]
+    #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new(), group = "caller")]
     principal: Option<String>,
 
     /// A step inside a handler, run for one caller or tenant: `operation.for_caller(ID)`.
-    #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new(), requires = "function", group = "caller")]
+    #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new(), group = "caller")]
     for_caller: Option<String>,
 
     /// HTTP, with a REST API's keys: the key's id. Needs --api.
-    #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new(), requires = "function", group = "caller")]
+    #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new(), group = "caller")]
     api_key_id: Option<String>,
 
     /// HTTP, with mutual TLS: the subject of the client's certificate. Needs --api.
-    #[arg(long, value_name = "DN", value_parser = NonEmptyStringValueParser::new(), requires = "function", group = "caller")]
+    #[arg(long, value_name = "DN", value_parser = NonEmptyStringValueParser::new(), group = "caller")]
     certificate_subject: Option<String>,
 
     /// The issuer of the client's certificate.
@@ -74,21 +77,26 @@ struct ScopeArguments {
     certificate_issuer: Option<String>,
 
     /// The API that knows the caller: `<API id>/<stage>`, or the name that the code sets with `api_name`.
-    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), requires = "caller")]
-    api: Option<String>,
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    pub(super) api: Option<String>,
+
+    /// Batches: the ARN of the queue, stream or table that the record is from, without what follows `/consumer/` or
+    /// `/stream/`; or the name that the code sets with `source_name`.
+    #[arg(long, value_name = "ARN", value_parser = NonEmptyStringValueParser::new())]
+    pub(super) source: Option<String>,
 
     /// HTTP, with `HttpLayer::caller`: the text that it returns.
-    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new(), requires = "function", group = "caller")]
+    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new(), group = "caller")]
     resolved_caller: Option<String>,
 
     /// HTTP and events, in a function with tenant isolation: the tenant.
-    #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new(), requires = "function")]
-    tenant: Option<String>,
+    #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
+    pub(super) tenant: Option<String>,
 }
 
 /// The wrapper that takes the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Via {
+pub(super) enum Via {
     /// The Idempotency-Key header: `idempotency.http()`.
     Http,
     /// A field of a request's body, or a closure's key: `idempotency.http().key_fields(…)` or `.key(…)`.
@@ -97,6 +105,33 @@ enum Via {
     Event,
     /// A step inside a handler: `operation.run(…)` or `begin`.
     Run,
+    /// A message of a queue, standard or FIFO: `idempotency.sqs(…)`.
+    #[value(alias = "sqs-fifo")]
+    Sqs,
+    /// A record of a Kinesis stream: `idempotency.kinesis(…)`.
+    Kinesis,
+    /// A change of a table: `idempotency.dynamodb_stream(…)`.
+    #[value(alias = "dynamodb-stream")]
+    Dynamodb,
+}
+
+impl Via {
+    /// The wrapper's name in the scope.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::HttpBody => "http-body",
+            Self::Event => "event",
+            Self::Run => "run",
+            Self::Sqs => "sqs",
+            Self::Kinesis => "kinesis",
+            Self::Dynamodb => "dynamodb",
+        }
+    }
+
+    const fn is_batch(self) -> bool {
+        matches!(self, Self::Sqs | Self::Kinesis | Self::Dynamodb)
+    }
 }
 
 impl KeyArguments {
@@ -106,43 +141,79 @@ impl KeyArguments {
     ///
     /// If it isn't a valid one. The message never contains the key.
     pub(crate) fn stored(&self) -> Result<StoredKey> {
-        let ScopeArguments { function: Some(function), via: Some(via), .. } = &self.scope else {
-            return self.as_it_is();
-        };
-        self.scope.check(*via)?;
-        self.scope.derive(function, *via, &self.key).map_err(|error| Problem::of(&error))
-    }
-
-    fn as_it_is(&self) -> Result<StoredKey> {
-        let is_id = self.key.split_once('#').is_some_and(|(scope, digest)| {
-            scope.contains('/') && digest.len() == 64 && digest.bytes().all(|b| b.is_ascii_hexdigit())
-        });
-        if is_id {
-            return Ok(StoredKey::from_stored(&self.key));
-        }
-        Err(Problem::new(
-            "KEY isn't a record's id, which is <function>/<operation>#<64 hex digits>; `idempotency list` shows ids. \
-             If KEY is the idempotency key itself, add --function and --via",
-        ))
+        self.scope.stored(&self.key)
     }
 }
 
+/// Whether `key` has the form of a record's id.
+fn is_id(key: &str) -> bool {
+    key.split_once('#').is_some_and(|(scope, digest)| {
+        scope.contains('/') && digest.len() == 64 && digest.bytes().all(|b| b.is_ascii_hexdigit())
+    })
+}
+
 impl ScopeArguments {
+    /// The stored form of `key`, a record's id or an idempotency key in this scope.
+    ///
+    /// # Errors
+    ///
+    /// If it isn't valid. The message never contains the key.
+    pub(super) fn stored(&self, key: &str) -> Result<StoredKey> {
+        match (&self.function, self.via) {
+            (Some(function), Some(via)) => {
+                self.check(via)?;
+                self.derive(function, via, key).map_err(|error| Problem::of(&error))
+            }
+            (Some(_), None) => Err(Problem::new("--function needs --via, the wrapper that takes the key")),
+            (None, _) if self.is_any_given() => Err(Problem::new(
+                "the key's scope needs --function, the Lambda function's name, and --via, the wrapper that takes the key",
+            )),
+            (None, _) if is_id(key) => Ok(StoredKey::from_stored(key)),
+            (None, _) => Err(Problem::new(
+                "KEY isn't a record's id, which is <function>/<operation>#<64 hex digits>; `idempotency list` shows \
+                 ids. If KEY is the idempotency key itself, add --function and --via",
+            )),
+        }
+    }
+
+    /// The text that the function's own code returns for the caller.
+    pub(super) fn caller_text(&self) -> Option<&str> {
+        self.resolved_caller.as_deref().or(self.for_caller.as_deref())
+    }
+
+    fn is_any_given(&self) -> bool {
+        self.via.is_some()
+            || self.http_caller().is_some()
+            || [&self.operation, &self.for_caller, &self.api, &self.source, &self.tenant]
+                .iter()
+                .any(|it| it.is_some())
+    }
+
     /// Refuses options that the wrapper ignores, since no delivery has the key that they'd give.
     fn check(&self, via: Via) -> Result<()> {
         let caller = self.http_caller();
         let has_caller = caller.is_some();
         match via {
+            _ if via.is_batch() != self.source.is_some() => Err(Problem::new(if via.is_batch() {
+                "a batch's key belongs to its source: add --source with the ARN of the queue, stream or table, or the \
+                 name that the code sets with `source_name`"
+            } else {
+                "only a batch's key has a source: leave out --source, or use --via sqs, kinesis or dynamodb"
+            })),
             Via::Run if self.operation.is_none() => Err(Problem::new(
                 "a step needs its name: add --operation, as in `idempotency.operation(NAME)`",
             )),
-            Via::Http | Via::HttpBody | Via::Event if self.for_caller.is_some() => {
+            Via::Http | Via::HttpBody | Via::Event | Via::Sqs | Via::Kinesis | Via::Dynamodb
+                if self.for_caller.is_some() =>
+            {
                 Err(Problem::new("--for-caller is only for steps: leave it out, or use --via run"))
             }
-            Via::Event | Via::Run if has_caller => Err(Problem::new(
-                "only an HTTP key has a caller: leave out --jwt-subject, --iam, --principal and so on, \
+            Via::Event | Via::Run | Via::Sqs | Via::Kinesis | Via::Dynamodb if has_caller => {
+                Err(Problem::new(
+                    "only an HTTP key has a caller: leave out --jwt-subject, --iam, --principal and so on, \
                  or use --via http",
-            )),
+                ))
+            }
             Via::Run if self.tenant.is_some() => Err(Problem::new(
                 "a step doesn't have its own tenant: replace --tenant by --for-caller, or use --via http or event",
             )),
@@ -161,12 +232,7 @@ impl ScopeArguments {
             Some(operation) => builder.operation(operation),
             None => builder,
         };
-        let scope = builder.build()?.scope(match via {
-            Via::Http => "http",
-            Via::HttpBody => "http-body",
-            Via::Event => "event",
-            Via::Run => "run",
-        })?;
+        let scope = builder.build()?.scope(via.name())?;
         let scope = match self.caller(via) {
             Some(caller) => scope.with_caller(caller)?,
             None => scope,
@@ -200,6 +266,9 @@ impl ScopeArguments {
     fn caller(&self, via: Via) -> Option<String> {
         match via {
             Via::Http | Via::HttpBody => scope_caller(self.http_caller().as_ref(), self.tenant.as_deref()),
+            Via::Sqs | Via::Kinesis | Via::Dynamodb => {
+                self.source.as_deref().map(|source| batch::scope_caller(source, self.tenant.as_deref()))
+            }
             Via::Event => self.tenant.clone(),
             Via::Run => self.for_caller.clone(),
         }

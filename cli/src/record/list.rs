@@ -1,6 +1,10 @@
 //! `idempotency list`: the records of the store.
 
-use std::{collections::HashSet, process::ExitCode, time::Duration};
+use std::{
+    collections::{BTreeMap, HashSet},
+    process::ExitCode,
+    time::Duration,
+};
 
 use clap::{Args, ValueEnum};
 use lambda_idempotency::{
@@ -29,9 +33,17 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "TIME", requires = "unresolved", value_parser = words::duration)]
     older_than: Option<Duration>,
 
-    /// Only records with this status. Unreadable records are always listed.
-    #[arg(long, value_enum, value_name = "STATUS")]
+    /// Only records in this state. Unreadable records are always listed.
+    #[arg(long, visible_alias = "state", value_enum, value_name = "STATUS")]
     status: Option<Wanted>,
+
+    /// Only records of this function.
+    #[arg(long, value_name = "NAME")]
+    function: Option<String>,
+
+    /// Count the records by function and state instead of listing them. Reads the whole store.
+    #[arg(long, conflicts_with_all = ["unresolved", "limit"])]
+    counts: bool,
 
     /// List at most this many. Without --unresolved, the command reads only as much of the store as that
     /// takes.
@@ -53,23 +65,34 @@ pub(crate) struct Arguments {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Wanted {
     Started,
+    /// STARTED, and the lease lasts.
+    Running,
+    /// STARTED, and the lease has expired.
+    Stale,
     Completed,
     Failed,
     Released,
+    /// Settled, and past its expiry.
+    Expired,
 }
 
 impl Wanted {
-    const fn status(self) -> Status {
+    fn fits(self, view: &View<'_>) -> bool {
+        let status = view.record.status();
         match self {
-            Self::Started => Status::Started,
-            Self::Completed => Status::Completed,
-            Self::Failed => Status::Failed,
-            Self::Released => Status::Released,
+            Self::Started => status == Status::Started,
+            Self::Running => view.is_running(),
+            Self::Stale => view.is_stale(),
+            Self::Completed => status == Status::Completed,
+            Self::Failed => status == Status::Failed,
+            Self::Released => status == Status::Released,
+            Self::Expired => status != Status::Started && view.is_expired(),
         }
     }
 }
 
-type Found = (StoredKey, Result<Record, StoreError>);
+/// A record, or why it can't be read.
+pub(super) type Found = (StoredKey, Result<Record, StoreError>);
 
 /// The records found, oldest first, and whether there are more.
 #[derive(Debug)]
@@ -87,6 +110,10 @@ pub(crate) async fn main(arguments: &Arguments) -> Result<ExitCode> {
     let store = arguments.store.open().await?;
     let now = SystemClock.now();
     let found = collect(&store, arguments, now).await?;
+    if arguments.counts {
+        print_counts(&found, arguments, now)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let listed = Listed::new(found, arguments.limit as usize);
     if arguments.json {
         print_json(&listed, arguments, now)?;
@@ -96,13 +123,32 @@ pub(crate) async fn main(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The name of the function that `key` belongs to.
+pub(super) fn function_of(key: &StoredKey) -> &str {
+    key.as_str().split_once('/').map_or(key.as_str(), |(function, _)| function)
+}
+
+/// Every record of the store.
+pub(super) async fn every_record(store: &OpenStore) -> Result<Vec<Found>> {
+    read_until(store, usize::MAX, |_, _| true).await
+}
+
 /// The matching records: at least one more than the limit, if there are enough. A count needs all of them.
 async fn collect(store: &OpenStore, arguments: &Arguments, now: Timestamp) -> Result<Vec<Found>> {
-    let limit = if arguments.unresolved { usize::MAX } else { arguments.limit as usize };
+    let limit = if arguments.unresolved || arguments.counts { usize::MAX } else { arguments.limit as usize };
+    read_until(store, limit, |key, record| arguments.wants(key, record, now)).await
+}
+
+/// The records that `wants` accepts, until there are more than `limit`.
+async fn read_until(
+    store: &OpenStore,
+    limit: usize,
+    wants: impl Fn(&StoredKey, &Result<Record, StoreError>) -> bool,
+) -> Result<Vec<Found>> {
     let (mut found, mut position, mut seen) = (Vec::new(), None, HashSet::new());
     loop {
         let page = store.scan(position).await?;
-        let wanted = page.records.into_iter().filter(|(key, record)| arguments.wants(key, record, now));
+        let wanted = page.records.into_iter().filter(|(key, record)| wants(key, record));
         found.extend(wanted.filter(|(key, _)| seen.insert(key.clone())));
         if found.len() > limit || page.next.is_none() {
             return Ok(found);
@@ -123,6 +169,55 @@ impl Listed {
         found.truncate(limit);
         Self { found, has_more, unresolved, unreadable }
     }
+}
+
+/// The states that are counted, and the one that each record is in.
+const STATES: [&str; 7] = ["running", "stale", "completed", "failed", "released", "expired", "unreadable"];
+
+fn state(
+    key: &StoredKey,
+    record: &Result<Record, StoreError>,
+    rules: RuleArguments,
+    now: Timestamp,
+) -> &'static str {
+    let Ok(record) = record else { return "unreadable" };
+    let view = View { key, record, rules, now };
+    match record.status() {
+        Status::Started if view.is_stale() => "stale",
+        Status::Started => "running",
+        _ if view.is_expired() => "expired",
+        Status::Completed => "completed",
+        Status::Failed => "failed",
+        Status::Released => "released",
+    }
+}
+
+fn print_counts(found: &[Found], arguments: &Arguments, now: Timestamp) -> Result<()> {
+    let mut counts: BTreeMap<&str, BTreeMap<&str, usize>> = BTreeMap::new();
+    for (key, record) in found {
+        let of = counts.entry(function_of(key)).or_default();
+        *of.entry(state(key, record, arguments.rules, now)).or_default() += 1;
+    }
+    let in_state = |of: &BTreeMap<&str, usize>, state: &str| of.get(state).copied().unwrap_or_default();
+    if arguments.json {
+        let functions = counts.iter().map(|(function, of)| {
+            let states: serde_json::Map<_, _> =
+                STATES.iter().map(|state| ((*state).to_owned(), in_state(of, state).into())).collect();
+            json!({ "function": function, "states": states, "records": of.values().sum::<usize>() })
+        });
+        return words::print_json(
+            &json!({ "functions": functions.collect::<Vec<_>>(), "records": found.len() }),
+        );
+    }
+    let mut rows = Vec::new();
+    for (function, of) in &counts {
+        let named = STATES.iter().filter_map(|state| Some((state, of.get(state)?)));
+        rows.extend(
+            named.map(|(state, count)| vec![(*function).to_owned(), (*state).to_owned(), count.to_string()]),
+        );
+    }
+    rows.push(vec!["all".to_owned(), String::new(), found.len().to_string()]);
+    words::print(&words::table(&["function", "state", "records"], &rows))
 }
 
 fn print_json(listed: &Listed, arguments: &Arguments, now: Timestamp) -> Result<()> {
@@ -160,12 +255,15 @@ fn print(listed: &Listed, arguments: &Arguments, now: Timestamp) -> Result<()> {
 
 impl Arguments {
     fn wants(&self, key: &StoredKey, record: &Result<Record, StoreError>, now: Timestamp) -> bool {
+        if self.function.as_deref().is_some_and(|name| name != function_of(key)) {
+            return false;
+        }
         let Ok(record) = record else { return true };
+        let view = View { key, record, rules: self.rules, now };
         if self.unresolved {
-            let view = View { key, record, rules: self.rules, now };
             return view.is_stale() && self.older_than.is_none_or(|age| view.age() > age);
         }
-        self.status.is_none_or(|wanted| wanted.status() == record.status())
+        self.status.is_none_or(|wanted| wanted.fits(&view))
     }
 }
 

@@ -148,6 +148,12 @@ impl View<'_> {
         )
     }
 
+    /// Whether a delivery with another payload is refused.
+    pub(super) fn blocks_others(&self) -> bool {
+        let next = self.outlook(Execution::AtLeastOnce).next;
+        matches!(next, NextDelivery::Replayed | NextDelivery::InProgress(_))
+    }
+
     /// Describes the stored response, without its content.
     fn response(&self) -> String {
         let outcome = match &self.record.state {

@@ -11,3 +11,5 @@ mod redis;
 mod settle;
 mod sweep;
 mod table;
+mod watch;
+mod why;

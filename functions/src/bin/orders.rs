@@ -5,7 +5,10 @@
 //! delete the only copy.
 
 use example_functions::Telemetry;
-use lambda_idempotency::{Failure, Idempotency, Key, current, lambda::batch::SqsMessage};
+use lambda_idempotency::{
+    Failure, Idempotency, Key, current,
+    lambda::batch::{Batch, SqsMessage},
+};
 use lambda_runtime::{Error, run_concurrent, tower::ServiceBuilder, tracing};
 use serde::{Deserialize, Serialize};
 
@@ -28,12 +31,13 @@ async fn main() -> Result<(), Error> {
     let telemetry = Telemetry::start()?;
     let idempotency = Idempotency::from_env().await?; // IDEMPOTENCY_TABLE
 
-    run_concurrent(
-        ServiceBuilder::new().map_result(telemetry.flush_before()).service(
-            idempotency.sqs(|message| Key::from_json(message, "/order_id"), ship).operation("ship")?,
-        ),
-    )
-    .await
+    run_concurrent(ServiceBuilder::new().map_result(telemetry.flush_before()).service(worker(&idempotency)?))
+        .await
+}
+
+/// Ships each order once.
+fn worker(idempotency: &Idempotency) -> Result<Batch<SqsMessage>, lambda_idempotency::Error> {
+    idempotency.sqs(|message| Key::from_json(message, "/order_id"), ship).operation("ship")
 }
 
 /// Hands the order to the carrier. The claim names the parcel, so a run that takes over from a dead one asks
@@ -49,4 +53,30 @@ async fn ship(message: SqsMessage) -> Result<Parcel, Failure> {
     tracing::info!(parcel, attempt = claim.attempt(), "shipping an order");
     // Your code would call the carrier's API here.
     Ok(Parcel { parcel, article: order.article })
+}
+
+#[cfg(test)]
+mod tests {
+    use lambda_idempotency::testing::{Bench, Changes, Event, Function, key_of, survive};
+
+    use super::*;
+
+    fn function(bench: &Bench) -> Function {
+        Function::lambda::<_, Box<serde_json::value::RawValue>>(worker(&bench.idempotency()).unwrap())
+    }
+
+    #[test]
+    fn orders_survive_every_fault() {
+        let event = Event::json(include_str!("../../../events/orders/sqs.json"));
+        survive(function, &event.again(include_str!("../../../events/orders/sqs-again.json"))).assert_safe();
+    }
+
+    #[test]
+    fn order_id_is_the_key() {
+        let event = Event::sqs("orders", [r#"{"order_id":"order-1","article":"cup","quantity":1}"#]);
+        let keys = key_of(function, &event);
+        keys.assert_sound();
+        assert_eq!(keys.changes("/Records/0/body/order_id"), Some(Changes::Key));
+        assert_eq!(keys.changes("/Records/0/body/quantity"), Some(Changes::Fingerprint));
+    }
 }

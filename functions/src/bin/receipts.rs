@@ -5,7 +5,7 @@
 
 use aws_lambda_events::eventbridge::EventBridgeEvent;
 use example_functions::Telemetry;
-use lambda_idempotency::{Idempotency, Key, current};
+use lambda_idempotency::{Idempotency, Key, current, lambda::event::EventLayer};
 use lambda_runtime::{
     Diagnostic, Error, LambdaEvent, run_concurrent, service_fn, tower::ServiceBuilder, tracing,
 };
@@ -33,12 +33,16 @@ async fn main() -> Result<(), Error> {
     run_concurrent(
         ServiceBuilder::new()
             .map_result(telemetry.flush_before())
-            .layer(idempotency.events(|event: &EventBridgeEvent<PaymentMade>| {
-                event.id.as_deref().map(Key::new).transpose() // an event without an id is refused
-            }))
+            .layer(layer(&idempotency))
             .service(service_fn(handle)),
     )
     .await
+}
+
+type Reported = EventBridgeEvent<PaymentMade>;
+
+fn layer(idempotency: &Idempotency) -> EventLayer<Reported> {
+    idempotency.events(|event: &Reported| event.id.as_deref().map(Key::new).transpose()) // one without an id is refused
 }
 
 async fn handle(event: LambdaEvent<EventBridgeEvent<PaymentMade>>) -> Result<Receipt, Diagnostic> {
@@ -50,4 +54,23 @@ async fn handle(event: LambdaEvent<EventBridgeEvent<PaymentMade>>) -> Result<Rec
     let receipt_id = claim.derive_key("receipt"); // the same in every attempt
     tracing::info!(receipt_id, attempt = claim.attempt(), "writing a receipt");
     Ok(Receipt { receipt_id, payment_id: payment.payment_id })
+}
+
+#[cfg(test)]
+mod tests {
+    use lambda_idempotency::testing::{Bench, Event, Function, survive};
+
+    use super::*;
+
+    fn function(bench: &Bench) -> Function {
+        let service = ServiceBuilder::new().layer(layer(&bench.idempotency())).service(service_fn(handle));
+        Function::lambda::<_, Box<serde_json::value::RawValue>>(service)
+    }
+
+    #[test]
+    fn receipts_survive_every_fault() {
+        let event = Event::json(include_str!("../../../events/receipts/event-bridge.json"))
+            .again(include_str!("../../../events/receipts/event-bridge-again.json"));
+        survive(function, &event).assert_safe();
+    }
 }

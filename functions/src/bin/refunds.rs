@@ -2,7 +2,7 @@
 //! task that retries, by an asynchronous invoke that Lambda retries, or by a caller that timed out.
 
 use example_functions::Telemetry;
-use lambda_idempotency::{Idempotency, Key, current};
+use lambda_idempotency::{Idempotency, Key, current, lambda::event::EventLayer};
 use lambda_runtime::{
     Diagnostic, Error, LambdaEvent, run_concurrent, service_fn, tower::ServiceBuilder, tracing,
 };
@@ -30,10 +30,14 @@ async fn main() -> Result<(), Error> {
     run_concurrent(
         ServiceBuilder::new()
             .map_result(telemetry.flush_before())
-            .layer(idempotency.events(|refund: &Refund| Key::new(&refund.refund_id)))
+            .layer(layer(&idempotency))
             .service(service_fn(handle)),
     )
     .await
+}
+
+fn layer(idempotency: &Idempotency) -> EventLayer<Refund> {
+    idempotency.events(|refund: &Refund| Key::new(&refund.refund_id))
 }
 
 async fn handle(event: LambdaEvent<Refund>) -> Result<Refunded, Diagnostic> {
@@ -51,4 +55,24 @@ async fn handle(event: LambdaEvent<Refund>) -> Result<Refunded, Diagnostic> {
 
 fn failure(kind: &str, message: &str) -> Diagnostic {
     Diagnostic { error_type: kind.into(), error_message: message.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use lambda_idempotency::testing::{Bench, Event, Function, survive};
+
+    use super::*;
+
+    fn function(bench: &Bench) -> Function {
+        let service = ServiceBuilder::new().layer(layer(&bench.idempotency())).service(service_fn(handle));
+        Function::lambda::<_, Box<serde_json::value::RawValue>>(service)
+    }
+
+    #[test]
+    fn refunds_survive_every_fault() {
+        let event = Event::json(include_str!("../../../events/refunds/invoke.json"))
+            .again(include_str!("../../../events/refunds/invoke-again.json"))
+            .conflicting(include_str!("../../../events/refunds/invoke-conflicting.json"));
+        survive(function, &event).assert_safe();
+    }
 }

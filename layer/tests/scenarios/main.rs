@@ -5,6 +5,13 @@
 //! missing, and fail in CI. The environment narrows the long form: `RUNTIME=python`, `SCENARIO=kill` (a part of
 //! the name), `MODE=managed`.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "a test fails by a panic, and shows its table"
+)]
+
 mod example;
 mod ledger;
 mod play;
@@ -138,6 +145,31 @@ async fn functions_without_the_layer_repeat_effects() {
 #[ignore = "all runtimes; see layer/tests/install"]
 async fn every_runtime_runs_without_the_layer() {
     expect_all_ok(play(table::baseline(), &Runtime::ALL, None).await);
+}
+
+/// The scenarios can fail: without the layer, these do.
+#[tokio::test(flavor = "multi_thread")]
+async fn scenarios_fail_without_the_layer() {
+    let names = [
+        "duplicate",
+        "20 at once",
+        "mismatch",
+        "error, recorded",
+        "no key, refused",
+        "SQS duplicates in a batch",
+        "http-api: replay",
+        "http-api: malformed key, 400",
+        "claim in the event",
+        "store down: 500",
+        "function killed after its answer",
+    ];
+    let scenarios: Vec<_> =
+        table::scenarios().into_iter().filter(|scenario| names.contains(&scenario.name.as_str())).collect();
+    assert_eq!(scenarios.len(), names.len(), "a name isn't in the table");
+    if let Some(report) = play(scenarios, &[Runtime::Go], None).await {
+        println!("\n{}", report.table());
+        assert_eq!(report.failures(), report.plays(), "plays that need no layer");
+    }
 }
 
 /// The layer's program, in front of the function's command.

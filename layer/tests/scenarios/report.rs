@@ -6,11 +6,13 @@ use crate::{runtime::Runtime, sandbox::Mode};
 
 type Column = (Runtime, Mode);
 
-/// What came of the scenarios.
+type Row = BTreeMap<Column, Result<(), String>>;
+
+/// The results of the scenarios.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     /// In the order of the table.
-    rows: Vec<(String, BTreeMap<Column, Result<(), String>>)>,
+    rows: Vec<(String, Row)>,
 }
 
 impl Report {

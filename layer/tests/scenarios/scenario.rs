@@ -290,7 +290,7 @@ impl Source {
                 "awsRegion": "eu-central-1",
                 "dynamodb": {
                     "ApproximateCreationDateTime": 1_479_499_740,
-                    "Keys": { "id": { "S": order["id"] } },
+                    "Keys": { "shop": { "S": play } },
                     "NewImage": { "id": { "S": order["id"] }, "do": { "S": order["do"] } },
                     "SequenceNumber": name,
                     "SizeBytes": 59,

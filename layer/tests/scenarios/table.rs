@@ -1,5 +1,9 @@
 //! The scenarios.
 
+mod batches;
+mod broken;
+mod http;
+
 use lambda_idempotency_verification_real::wire::{Fault, When};
 use testkit::front_ends::FRONT_ENDS;
 
@@ -38,8 +42,9 @@ const EFFECT: Event = Plain("", "effect");
 
 /// Every scenario.
 pub(crate) fn scenarios() -> Vec<Scenario> {
-    let groups = [runs(), errors(), settings(), payloads(), batches(), http(), kills(), outages(), faults()];
-    groups.into_iter().flatten().collect()
+    let whole = [runs(), errors(), settings(), shadow(), payloads(), batches::batches(), http::http()];
+    let broken = [broken::kills(), broken::outages(), broken::faults()];
+    whole.into_iter().chain(broken).flatten().collect()
 }
 
 /// One that needs no layer: what the emulator, the client and the function do by themselves.
@@ -346,6 +351,47 @@ fn settings() -> Vec<Scenario> {
     ]
 }
 
+/// Shadow claims and records, but changes nothing that the caller or the function sees.
+fn shadow() -> Vec<Scenario> {
+    let plain: Settings = &[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_MODE", "shadow")];
+    let http: Settings =
+        &[("IDEMPOTENCY_EVENT", "http"), ("IDEMPOTENCY_KEY", "header"), ("IDEMPOTENCY_MODE", "shadow")];
+    let twice: &[(&str, Count, Count)] = &[("", Exactly(2), Exactly(2))];
+    let slow = Plain("", "sleep:1500 effect");
+    let post = Http("http-api", Some("KEY"), "", "effect");
+    let abc = Batch(Sqs, &[("a", "effect"), ("b", "effect")]);
+    vec![
+        of("shadow never replays", [Send(EFFECT, Runs), Send(EFFECT, Runs)], twice).with(plain),
+        of(
+            "shadow never refuses",
+            [Send(EFFECT, Runs), Send(With("", "effect", r#"{"at":"noon"}"#), Runs)],
+            twice,
+        )
+        .with(plain),
+        of("shadow never delays", [Start(slow.clone()), Requests(1), Send(slow, Runs), Finish(Runs)], twice)
+            .with(plain)
+            .concurrent(),
+        of("shadow without a key", [Send(EFFECT, Runs), Send(EFFECT, Runs)], twice)
+            .with(&[("IDEMPOTENCY_KEY", "/order"), ("IDEMPOTENCY_MODE", "shadow")]),
+        of("shadow, store down", [Break(0, ALL, Fault::ErrorBefore), Send(EFFECT, Runs)], ONCE)
+            .with(plain)
+            .timeout(8)
+            .on_demand(),
+        of("shadow over HTTP", [Send(post.clone(), Responds(201)), Send(post, Responds(201))], twice)
+            .with(http),
+        of(
+            "shadow of a batch",
+            [Send(abc.clone(), Fail(&[])), Send(abc, Fail(&[]))],
+            &[("a", Exactly(2), Exactly(2)), ("b", Exactly(2), Exactly(2))],
+        )
+        .with(&[
+            ("IDEMPOTENCY_EVENT", "sqs"),
+            ("IDEMPOTENCY_KEY", "/id"),
+            ("IDEMPOTENCY_MODE", "shadow"),
+        ]),
+    ]
+}
+
 fn payloads() -> Vec<Scenario> {
     let large = Plain("", "effect big:5900000");
     let padded = Padded("", "effect", 5_900_000);
@@ -422,405 +468,4 @@ fn payloads() -> Vec<Scenario> {
         .with(streaming)
         .streaming(),
     ]
-}
-
-fn batches() -> Vec<Scenario> {
-    let abc: &[(&str, &str)] = &[("a", "effect"), ("b", "first-error:Unavailable effect"), ("c", "effect")];
-    let each = |runs_of_b| {
-        [("a", Exactly(1), Exactly(1)), ("b", Exactly(runs_of_b), Exactly(1)), ("c", Exactly(1), Exactly(1))]
-    };
-    vec![
-        of(
-            "SQS batch",
-            [
-                Send(Batch(Sqs, &[("a", "effect"), ("b", "effect")]), Fail(&[])),
-                Send(Batch(Sqs, &[("a", "effect"), ("b", "effect")]), Fail(&[])),
-            ],
-            &[("a", Exactly(1), Exactly(1)), ("b", Exactly(1), Exactly(1))],
-        )
-        .with(SQS),
-        of(
-            "SQS batch with a failure",
-            [Send(Batch(Sqs, abc), Fail(&["b"])), Send(Batch(Sqs, abc), Fail(&[]))],
-            &each(2),
-        )
-        .with(SQS),
-        of(
-            "SQS duplicates in a batch",
-            [Send(Batch(Sqs, &[("a", "effect"), ("a~2", "effect"), ("b", "effect")]), Fail(&[]))],
-            &[("a", Exactly(1), Exactly(1)), ("b", Exactly(1), Exactly(1))],
-        )
-        .with(SQS),
-        of(
-            "SQS by message id",
-            [
-                Send(Batch(Sqs, &[("a", "effect"), ("b", "effect")]), Fail(&[])),
-                Send(Batch(Sqs, &[("b", "effect"), ("c", "effect")]), Fail(&[])),
-            ],
-            &each(1),
-        )
-        .with(&[("IDEMPOTENCY_EVENT", "sqs"), ("IDEMPOTENCY_KEY", "sqs")]),
-        of(
-            "FIFO order",
-            [Send(Batch(Fifo, abc), Fail(&["b", "c"])), Send(Batch(Fifo, &abc[1..]), Fail(&[]))],
-            &each(2),
-        )
-        .with(&[("IDEMPOTENCY_EVENT", "fifo"), ("IDEMPOTENCY_KEY", "/id")])
-        .order(&["a", "b", "c"]),
-        of(
-            "FIFO, each",
-            [Send(Batch(Fifo, abc), Fail(&["b", "c"])), Send(Batch(Fifo, &abc[1..]), Fail(&[]))],
-            &each(2),
-        )
-        .with(&[
-            ("IDEMPOTENCY_EVENT", "fifo"),
-            ("IDEMPOTENCY_KEY", "/id"),
-            ("IDEMPOTENCY_BATCH", "each"),
-            ("WHOLE", "1"),
-        ])
-        .order(&["a", "b", "c"]),
-        of("SQS, each", [Send(Batch(Sqs, abc), Fail(&["b"])), Send(Batch(Sqs, abc), Fail(&[]))], &each(2))
-            .with(&[
-                ("IDEMPOTENCY_EVENT", "sqs"),
-                ("IDEMPOTENCY_KEY", "/id"),
-                ("IDEMPOTENCY_BATCH", "each"),
-                ("WHOLE", "1"),
-            ]),
-        of(
-            "SQS without a key",
-            [Send(Batch(Sqs, &[("a", "effect")]), Fail(&["a"]))],
-            &[("a", Exactly(0), Exactly(0))],
-        )
-        .with(&[("IDEMPOTENCY_EVENT", "sqs"), ("IDEMPOTENCY_KEY", "/order")]),
-        of(
-            "Kinesis batch",
-            [
-                Send(Batch(Kinesis, &[("a", "effect"), ("b", "effect")]), Fail(&[])),
-                Send(Batch(Kinesis, &[("a", "effect"), ("b", "effect")]), Fail(&[])),
-            ],
-            &[("a", Exactly(1), Exactly(1)), ("b", Exactly(1), Exactly(1))],
-        )
-        .with(&[("IDEMPOTENCY_EVENT", "kinesis"), ("IDEMPOTENCY_KEY", "kinesis")]),
-        of(
-            "Kinesis batch with a failure",
-            [Send(Batch(Kinesis, abc), Anything), Send(Batch(Kinesis, abc), Fail(&[]))],
-            &each(2),
-        )
-        .with(&[("IDEMPOTENCY_EVENT", "kinesis"), ("IDEMPOTENCY_KEY", "/id")])
-        .order(&["a", "b", "c"]),
-        of(
-            "DynamoDB, each",
-            [Send(Batch(DynamoDb, abc), Anything), Send(Batch(DynamoDb, abc), Fail(&[]))],
-            &each(2),
-        )
-        .with(&[
-            ("IDEMPOTENCY_EVENT", "dynamodb"),
-            ("IDEMPOTENCY_KEY", "dynamodb"),
-            ("IDEMPOTENCY_BATCH", "each"),
-            ("WHOLE", "1"),
-        ])
-        .order(&["a", "b", "c"]),
-        of(
-            "SQS, all fail, as an error",
-            [
-                Send(Batch(Sqs, &[("a", "first-error:Unavailable effect")]), Fails),
-                Send(Batch(Sqs, &[("a", "first-error:Unavailable effect")]), Fail(&[])),
-            ],
-            &[("a", Exactly(2), Exactly(1))],
-        )
-        .with(&[
-            ("IDEMPOTENCY_EVENT", "sqs"),
-            ("IDEMPOTENCY_KEY", "/id"),
-            ("IDEMPOTENCY_BATCH_ANSWER", "fail"),
-        ]),
-        of(
-            "Kinesis by a field",
-            [
-                Send(Batch(Kinesis, &[("a", "effect"), ("b", "effect")]), Fail(&[])),
-                Send(Batch(Kinesis, &[("a", "effect"), ("b", "effect")]), Fail(&[])),
-            ],
-            &[("a", Exactly(1), Exactly(1)), ("b", Exactly(1), Exactly(1))],
-        )
-        .with(&[("IDEMPOTENCY_EVENT", "kinesis"), ("IDEMPOTENCY_KEY", "/id")]),
-        of(
-            "DynamoDB batch",
-            [
-                Send(Batch(DynamoDb, &[("a", "effect"), ("b", "effect")]), Fail(&[])),
-                Send(Batch(DynamoDb, &[("a", "effect"), ("b", "effect")]), Fail(&[])),
-            ],
-            &[("a", Exactly(1), Exactly(1)), ("b", Exactly(1), Exactly(1))],
-        )
-        .with(&[("IDEMPOTENCY_EVENT", "dynamodb"), ("IDEMPOTENCY_KEY", "dynamodb")]),
-    ]
-}
-
-fn http() -> Vec<Scenario> {
-    FRONT_ENDS.into_iter().flat_map(http_at).collect()
-}
-
-/// The HTTP contract at one front end.
-fn http_at(at: &'static str) -> Vec<Scenario> {
-    let post = |steps| Http(at, Some("KEY"), "", steps);
-    let refused: Settings = &[
-        ("IDEMPOTENCY_EVENT", "http"),
-        ("IDEMPOTENCY_KEY", "header"),
-        ("IDEMPOTENCY_ON_MISSING_KEY", "refuse"),
-    ];
-    let passed: Settings = &[
-        ("IDEMPOTENCY_EVENT", "http"),
-        ("IDEMPOTENCY_KEY", "header"),
-        ("IDEMPOTENCY_ON_MISSING_KEY", "pass"),
-    ];
-    let slow = post("sleep:2500 effect");
-    let all = vec![
-        of(
-            format!("{at}: replay"),
-            [Send(post("effect"), Responds(201)), Send(post("effect"), RespondsAgain(201))],
-            ONCE,
-        )
-        .with(HTTP),
-        of(
-            format!("{at}: text"),
-            [Send(post("effect text"), Responds(201)), Send(post("effect text"), RespondsAgain(201))],
-            ONCE,
-        )
-        .with(HTTP),
-        of(
-            format!("{at}: 402 is recorded"),
-            [
-                Send(post("effect status:402"), Responds(402)),
-                Send(post("effect status:402"), RespondsAgain(402)),
-            ],
-            ONCE,
-        )
-        .with(HTTP)
-        .long(),
-        of(
-            format!("{at}: 503 is retried"),
-            [
-                Send(post("first-status:503 effect"), Responds(503)),
-                Send(post("first-status:503 effect"), Responds(201)),
-            ],
-            &[("", Exactly(2), Exactly(2))],
-        )
-        .with(HTTP),
-        of(format!("{at}: no key, 400"), [Send(Http(at, None, "", "effect"), Declines(400, ""))], NEVER)
-            .with(refused),
-        of(format!("{at}: no key, passed on"), [Send(Http(at, None, "", "effect"), Responds(201))], ONCE)
-            .with(passed)
-            .long(),
-        of(
-            format!("{at}: malformed key, 400"),
-            [Send(Http(at, Some("a b"), "", "effect"), Declines(400, ""))],
-            NEVER,
-        )
-        .with(HTTP),
-        of(
-            format!("{at}: other body, 422"),
-            [Send(post("effect"), Responds(201)), Send(post("effect effect"), Declines(422, ""))],
-            ONCE,
-        )
-        .with(HTTP),
-        of(
-            format!("{at}: in progress, 409"),
-            [
-                Start(slow.clone()),
-                Requests(1),
-                Send(slow.clone(), Declines(409, "retry-after")),
-                Finish(Responds(201)),
-                Send(slow, RespondsAgain(201)),
-            ],
-            ONCE,
-        )
-        .with(HTTP)
-        .concurrent(),
-        of(
-            format!("{at}: store down, 503"),
-            [
-                Break(0, ALL, Fault::ErrorBefore),
-                Send(post("effect"), Declines(503, "retry-after")),
-                Heal,
-                Send(post("effect"), Responds(201)),
-            ],
-            ONCE,
-        )
-        .with(HTTP)
-        .timeout(12),
-    ];
-    // The short form has one front end whole, and of the others the replay.
-    let keep = |scenario: Scenario| {
-        if at == "http-api" || scenario.name.ends_with("replay") { scenario } else { scenario.long() }
-    };
-    all.into_iter().map(keep).collect()
-}
-
-/// Killed at eight points, on both sides. The lease ends 4 s after the deadline.
-fn kills() -> Vec<Scenario> {
-    let slow = || Plain("", "effect sleep:1500");
-    let twice: &[(&str, Count, Count)] = &[("", Exactly(2), Exactly(2))];
-    let killed = |name: &str, steps: Vec<Step>, totals| of(name, steps, totals).timeout(5).on_demand();
-    vec![
-        killed(
-            "layer killed before the claim",
-            vec![
-                Break(0, 1, Fault::HangBefore),
-                Start(EFFECT),
-                Requests(1),
-                KillLayer,
-                Finish(Dies),
-                Heal,
-                Until(EFFECT, Runs),
-                Send(EFFECT, Replays),
-            ],
-            ONCE,
-        ),
-        killed(
-            "layer killed after the claim",
-            vec![
-                Break(0, 1, Fault::HangAfter),
-                Start(EFFECT),
-                Requests(1),
-                Pause(150),
-                KillLayer,
-                Finish(Dies),
-                Heal,
-                Until(EFFECT, Runs),
-            ],
-            ONCE,
-        ),
-        killed(
-            "function killed before the effect",
-            vec![Send(Plain("", "first-kill effect"), Dies), Until(Plain("", "first-kill effect"), Runs)],
-            &[("", Exactly(2), Exactly(1))],
-        ),
-        killed(
-            "function killed after the effect",
-            vec![Send(Plain("", "effect first-kill"), Dies), Until(Plain("", "effect first-kill"), Runs)],
-            twice,
-        ),
-        killed(
-            "function killed from outside",
-            vec![Start(slow()), Pause(700), KillFunction, Finish(Dies), Until(slow(), Runs)],
-            twice,
-        ),
-        killed(
-            "layer killed after the effect",
-            vec![Start(slow()), Requests(1), Pause(900), KillLayer, Finish(Dies), Until(slow(), Runs)],
-            twice,
-        ),
-        killed(
-            "layer killed before recording",
-            vec![
-                Break(1, 1, Fault::HangBefore),
-                Start(EFFECT),
-                Requests(2),
-                KillLayer,
-                Finish(Dies),
-                Heal,
-                Until(EFFECT, Runs),
-            ],
-            twice,
-        ),
-        killed(
-            "layer killed after recording",
-            vec![
-                Break(1, 1, Fault::HangAfter),
-                Start(EFFECT),
-                Requests(2),
-                Pause(150),
-                KillLayer,
-                Finish(Dies),
-                Heal,
-                Until(EFFECT, Answers),
-                Send(EFFECT, Replays),
-            ],
-            ONCE,
-        ),
-        killed(
-            "layer killed after its answer",
-            vec![
-                Send(EFFECT, Runs),
-                KillLayer,
-                Pause(100),
-                Send(EFFECT, Anything),
-                Until(EFFECT, Replays),
-                Send(EFFECT, Replays),
-            ],
-            ONCE,
-        ),
-        killed(
-            "function killed after its answer",
-            vec![
-                Send(EFFECT, Runs),
-                KillFunction,
-                Pause(100),
-                Send(EFFECT, Anything),
-                Until(EFFECT, Replays),
-                Send(EFFECT, Replays),
-            ],
-            ONCE,
-        ),
-    ]
-}
-
-fn outages() -> Vec<Scenario> {
-    let down = |name: &str, fault| {
-        of(
-            format!("store down: {name}"),
-            [
-                Break(0, ALL, fault),
-                Send(EFFECT, Refuses("Unavailable")),
-                Heal,
-                Until(EFFECT, Runs),
-                Send(EFFECT, Replays),
-            ],
-            ONCE,
-        )
-        .timeout(20)
-    };
-    let recording = |name: &str, fault| {
-        of(
-            format!("store down while recording: {name}"),
-            [Break(1, ALL, fault), Send(EFFECT, Runs), Heal, Until(EFFECT, Answers), Send(EFFECT, Replays)],
-            &[("", Between(1, 2), Between(1, 2))],
-        )
-        .timeout(5)
-        .on_demand()
-    };
-    vec![
-        down("refused", Fault::CutBefore).timeout(5).on_demand(),
-        down("500", Fault::ErrorBefore),
-        down("throttled", Fault::Throttle),
-        down("silent", Fault::HangBefore).timeout(5).on_demand(),
-        of("store down, passed on", [Break(0, ALL, Fault::ErrorBefore), Send(EFFECT, Runs)], ONCE)
-            .with(&[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_ON_STORE_FAILURE", "pass")])
-            .timeout(6)
-            .on_demand(),
-        recording("refused", Fault::CutBefore),
-        recording("500", Fault::ErrorBefore).long(),
-        recording("throttled", Fault::Throttle).long(),
-        recording("silent", Fault::HangBefore).long(),
-    ]
-}
-
-/// Each fault of the wire once, at the claim and at the recording.
-fn faults() -> Vec<Scenario> {
-    let at = |place: &str, passing, fault: Fault| {
-        let steps = vec![
-            Break(passing, 1, fault),
-            Send(EFFECT, Anything),
-            Heal,
-            Deliver(When::AfterAnswer),
-            Until(EFFECT, Answers),
-            Deliver(When::AfterRedelivery),
-            Send(EFFECT, Replays),
-        ];
-        let short = matches!(fault, Fault::CutAfter | Fault::Throttle | Fault::Late(When::Soon));
-        // With a broken answer to the claim, the layer may refuse; whatever it did, one run must be recorded.
-        let scenario = of(format!("{place}: {fault}"), steps, ONCE).timeout(8).on_demand();
-        if short { scenario } else { scenario.long() }
-    };
-    let claim = Fault::ALL.into_iter().map(|fault| at("claim", 0, fault));
-    let record = Fault::ALL.into_iter().map(|fault| at("record", 1, fault));
-    claim.chain(record).collect()
 }

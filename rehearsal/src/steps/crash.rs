@@ -1,11 +1,13 @@
 //! Steps 5 and 6: processes that are killed, or frozen past their leases, between claim and completion.
 
+use lambda_idempotency::testing::{self as crash_points, Call};
 use serde_json::Value;
 
 use super::first_status;
 use crate::{
     answer::Answer,
     clock,
+    expect::Expect,
     function::{Delivery, Sandbox},
     judge::Verdict,
     problem::Result,
@@ -13,6 +15,9 @@ use crate::{
     stage::{Form, LEASE_LIMIT, Measured, ORDINARY_LIMIT, Stage, World},
     wire::{Hold, Meaning},
 };
+
+/// Where a completion, or the transaction with it, is about to be sent.
+const AT_COMPLETION: crash_points::Point = crash_points::Point::Before(Call::Complete);
 
 /// The table's text if the request to hold never came.
 const NOT_HELD: &str = "(not interrupted in time)";
@@ -24,7 +29,7 @@ pub(super) struct Point {
     name: &'static str,
     stage: &'static str,
     form: Form,
-    held: Meaning,
+    held: crash_points::Point,
     at: &'static str,
     /// Whether the payment was made before.
     paid: bool,
@@ -36,7 +41,7 @@ pub(super) const KILLED_AT_COMMIT: Point = Point {
     name: "killed before its transaction",
     stage: "killed-at-commit",
     form: Form::Transaction,
-    held: Meaning::Settle,
+    held: AT_COMPLETION,
     at: "none: SIGKILL at its transaction",
     paid: false,
 };
@@ -51,7 +56,7 @@ pub(super) fn points(world: &World) -> Vec<Point> {
             name,
             stage: "killed",
             form: Form::Handler,
-            held: Meaning::Settle,
+            held: AT_COMPLETION,
             at: completion,
             paid: false,
         }];
@@ -62,7 +67,7 @@ pub(super) fn points(world: &World) -> Vec<Point> {
             name: "killed before its effect",
             stage: "killed-before",
             form: Form::Handler,
-            held: Meaning::Payment,
+            held: crash_points::Point::BeforeEffect,
             at: "none: SIGKILL at its payment",
             paid: false,
         },
@@ -71,7 +76,7 @@ pub(super) fn points(world: &World) -> Vec<Point> {
             name: "killed after its effect",
             stage: "killed-after",
             form: Form::Handler,
-            held: Meaning::Settle,
+            held: AT_COMPLETION,
             at: completion,
             paid: true,
         },
@@ -132,10 +137,15 @@ impl Killed<'_> {
         let Self { stage, point, delivered_at_ms, mut rows } = self;
         stage.lease_passed(delivered_at_ms).await?;
         let (answer, measured) = take_over(&stage).await?;
+        let name = (point.step, point.name);
+        if stage.world.expect == Expect::AtMostOnce {
+            let verdict = refused_for_good(&answer, &measured);
+            rows.push(stage.done(Row::new(name, "again, after the lease", &answer, &measured, verdict)));
+            return Ok(rows);
+        }
         let mut verdict = taken_over(stage.world, &answer, &measured);
         verdict.payments(&measured, usize::from(!point.paid));
         paid_once(&stage, &mut verdict).await?;
-        let name = (point.step, point.name);
         rows.push(stage.done(Row::new(name, "again, after the lease", &answer, &measured, verdict)));
         Ok(rows)
     }
@@ -150,6 +160,12 @@ pub(super) async fn take_over(stage: &Stage<'_>) -> Result<(Answer, Measured)> {
 /// Checks a takeover: a first response and one run; a lost claim, the takeover, and the completion.
 pub(super) fn taken_over(world: &World, answer: &Answer, measured: &Measured) -> Verdict {
     let mut verdict = Verdict::default();
+    if answer.is_unknown() && !answer.is_in_progress() {
+        verdict.must(false, || {
+            "it's refused with OutcomeUnknown, so the function runs at most once: add --expect at-most-once".into()
+        });
+        return verdict;
+    }
     verdict.fresh(answer, first_status(world)).runs(measured, 1);
     verdict.claims(measured, 1).settled(measured, 1);
     if world.is_payments {
@@ -170,7 +186,7 @@ pub(super) const FROZEN_AT_COMMIT: Point = Point {
     name: "frozen at its transaction",
     stage: "frozen-at-commit",
     form: Form::Transaction,
-    held: Meaning::Settle,
+    held: AT_COMPLETION,
     at: "none: SIGSTOP at its transaction",
     paid: false,
 };
@@ -182,7 +198,7 @@ pub(super) fn freezes(world: &World) -> Vec<Point> {
         name: "frozen at its completion",
         stage: "frozen-after",
         form: Form::Handler,
-        held: Meaning::Settle,
+        held: AT_COMPLETION,
         at: "none: SIGSTOP at its completion",
         paid: true,
     };
@@ -194,7 +210,7 @@ pub(super) fn freezes(world: &World) -> Vec<Point> {
         name: "frozen in its handler",
         stage: "frozen-before",
         form: Form::Handler,
-        held: Meaning::Payment,
+        held: crash_points::Point::BeforeEffect,
         at: "none: SIGSTOP at its payment",
         paid: false,
     };
@@ -241,6 +257,12 @@ impl Frozen<'_> {
         let name = (point.step, point.name);
         stage.lease_passed(delivered_at_ms).await?;
         let (successor, measured) = take_over(&stage).await?;
+        if stage.world.expect == Expect::AtMostOnce {
+            let verdict = refused_for_good(&successor, &measured);
+            rows.push(stage.done(Row::new(name, "again, after the lease", &successor, &measured, verdict)));
+            rows.extend(thawed_alone(&stage, name, sandbox, delivery, hold).await?);
+            return Ok(rows);
+        }
         let mut verdict = taken_over(stage.world, &successor, &measured);
         verdict.payments(&measured, usize::from(!point.paid));
         rows.push(stage.done(Row::new(name, "again, after the lease", &successor, &measured, verdict)));
@@ -254,11 +276,14 @@ impl Frozen<'_> {
         }
         sandbox.thaw().await?;
         let late = sandbox.answer_within(&mut delivery, ORDINARY_LIMIT).await;
+        let late = stage.world.understood(late);
         let measured = stage.since(&mark).await?;
         // A handler that returns right after the thaw is too fast to be cut off.
-        let is_cut_off = point.held != Meaning::Settle && late.is_in_progress();
+        let is_cut_off = point.held != AT_COMPLETION && late.is_in_progress();
         let mut verdict = match is_cut_off {
             true => cut_off(&late, &measured),
+            // A batch's time was over: it returns the record, whose outcome is its successor's.
+            false if stage.world.batch.is_some() && late.is_in_progress() => nothing_more(&measured),
             false => fenced(&successor, &late, &measured),
         };
         paid_once(&stage, &mut verdict).await?;
@@ -266,6 +291,50 @@ impl Frozen<'_> {
         rows.push(stage.done(Row::new(name, "SIGCONT", &late, &measured, verdict)));
         Ok(rows)
     }
+}
+
+/// Checks a delivery after a crash of a function that runs at most once: no run, no claim, and no answer.
+fn refused_for_good(answer: &Answer, measured: &Measured) -> Verdict {
+    let mut verdict = Verdict::default();
+    verdict.unknown(answer).runs(measured, 0).claims(measured, 0).settled(measured, 0);
+    verdict
+}
+
+/// Thaws a process whose claim is still its own, since the function runs at most once. Its completion counts.
+async fn thawed_alone(
+    stage: &Stage<'_>,
+    name: (&'static str, &'static str),
+    mut sandbox: Sandbox,
+    mut delivery: Delivery,
+    hold: Hold,
+) -> Result<Vec<Row>> {
+    let mark = stage.mark().await?;
+    if hold.release() {
+        stage.wire.answered_since(mark.wire).await;
+    }
+    sandbox.thaw().await?;
+    let late = sandbox.answer_within(&mut delivery, ORDINARY_LIMIT).await;
+    let late = stage.world.understood(late);
+    let measured = stage.since(&mark).await?;
+    let mut verdict = Verdict::default();
+    verdict.runs(&measured, 0).claims(&measured, 0).settled(&measured, 1);
+    // A batch's time was over, so it returns the record, and the next delivery acknowledges it.
+    if stage.world.batch.is_none() {
+        verdict.fresh(&late, None);
+    }
+    let thawed = stage.done(Row::new(name, "SIGCONT", &late, &measured, verdict));
+
+    let (again, measured) = take_over(stage).await?;
+    let mut verdict = nothing_more(&measured);
+    verdict.must(again.is_success(), || format!("expected the recorded answer, got {again}"));
+    Ok(vec![thawed, stage.done(Row::new(name, "once more", &again, &measured, verdict))])
+}
+
+/// Checks that nothing ran, and nothing was claimed or settled.
+fn nothing_more(measured: &Measured) -> Verdict {
+    let mut verdict = Verdict::default();
+    verdict.runs(measured, 0).payments(measured, 0).claims(measured, 0).settled(measured, 0);
+    verdict
 }
 
 /// Checks a late executor: its completion is refused, and it answers with its successor's outcome.

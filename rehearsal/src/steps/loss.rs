@@ -1,19 +1,20 @@
 //! Steps 7 and 8: a write is applied, and its response is lost on the wire.
 
+use lambda_idempotency::testing::Call;
+
 use super::{first_run, the_same_again};
 use crate::{
     problem::Result,
     report::Row,
     stage::{Stage, World},
-    wire::Meaning,
 };
 
 /// Both steps.
 pub(super) async fn both(world: &World) -> Result<Vec<Row>> {
     let stage = Stage::open(world, "claim-lost").await?;
-    let mut rows = lost(stage, ("7", "claim's response lost"), Meaning::Claim).await?;
+    let mut rows = lost(stage, ("7", "claim's response lost"), Call::Claim).await?;
     let stage = Stage::open(world, "completion-lost").await?;
-    rows.extend(lost(stage, ("8", "completion's response lost"), Meaning::Settle).await?);
+    rows.extend(lost(stage, ("8", "completion's response lost"), Call::Complete).await?);
     Ok(rows)
 }
 
@@ -21,9 +22,9 @@ pub(super) async fn both(world: &World) -> Result<Vec<Row>> {
 pub(super) async fn lost(
     stage: Stage<'_>,
     name: (&'static str, &'static str),
-    at: Meaning,
+    call: Call,
 ) -> Result<Vec<Row>> {
-    stage.wire.lose_answer(at);
+    stage.wire.lose_answer(call);
 
     let mark = stage.mark().await?;
     let first = stage.deliver(&stage.events.first).await?;

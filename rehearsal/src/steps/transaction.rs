@@ -1,6 +1,8 @@
 //! Steps 12 to 15: the payment is made in the transaction that records the outcome, so that no crash can
 //! separate the two.
 
+use lambda_idempotency::testing::Call;
+
 use super::{
     crash::{self, Frozen, Killed},
     first_run, loss, the_same_again,
@@ -69,5 +71,5 @@ pub(super) async fn answer_lost(world: &World) -> Result<Vec<Row>> {
         return Ok(Vec::new());
     }
     let stage = Stage::open_in(world, Form::Transaction, "commit-lost").await?;
-    loss::lost(stage, ("15", "transaction's response lost"), Meaning::Settle).await
+    loss::lost(stage, ("15", "transaction's response lost"), Call::Complete).await
 }

@@ -69,7 +69,7 @@ async fn requests_are_counted_with_their_outcomes() {
 #[tokio::test]
 async fn held_request_arrives_after_its_release() {
     let Bench { database, wire } = bench().await;
-    let mut hold = wire.hold(Meaning::Claim);
+    let mut hold = wire.hold(Point::Before(Call::Claim));
     let sent = tokio::spawn(call(wire.endpoint(), "PutItem", claim("a")));
     assert!(hold.reached(SOON).await);
     assert!(database.record("records", "a").await.unwrap().is_null(), "held, so not applied");
@@ -84,7 +84,7 @@ async fn held_request_arrives_after_its_release() {
 #[tokio::test]
 async fn held_request_dies_with_its_sender() {
     let Bench { database, wire } = bench().await;
-    let mut hold = wire.hold(Meaning::Claim);
+    let mut hold = wire.hold(Point::Before(Call::Claim));
     let sent = tokio::spawn(call(wire.endpoint(), "PutItem", claim("a")));
     assert!(hold.reached(SOON).await);
     sent.abort();
@@ -97,7 +97,7 @@ async fn held_request_dies_with_its_sender() {
 #[tokio::test]
 async fn lost_answer_is_applied_and_lost_once() {
     let Bench { database, wire } = bench().await;
-    wire.lose_answer(Meaning::Claim);
+    wire.lose_answer(Call::Claim);
     assert!(wire.fault_is_pending());
     assert!(call(wire.endpoint(), "PutItem", claim("a")).await.is_err(), "no answer may come");
     assert!(!wire.fault_is_pending());
@@ -108,7 +108,7 @@ async fn lost_answer_is_applied_and_lost_once() {
 #[tokio::test]
 async fn fault_hits_only_its_request() {
     let Bench { wire, database: _database } = bench().await;
-    let mut hold = wire.hold(Meaning::Settle);
+    let mut hold = wire.hold(Point::Before(Call::Complete));
     assert_eq!(call(wire.endpoint(), "PutItem", claim("a")).await, Ok(StatusCode::OK));
     assert!(!hold.reached(Duration::from_millis(50)).await);
     assert!(wire.fault_is_pending());
@@ -117,7 +117,7 @@ async fn fault_hits_only_its_request() {
 #[tokio::test]
 async fn hold_lets_the_given_number_pass() {
     let Bench { wire, database: _database } = bench().await;
-    let mut hold = wire.hold_after(2, Meaning::Claim);
+    let mut hold = wire.hold_after(2, Point::Before(Call::Claim));
     for id in ["a", "b"] {
         assert_eq!(call(wire.endpoint(), "PutItem", claim(id)).await, Ok(StatusCode::OK));
     }
@@ -131,8 +131,8 @@ async fn hold_lets_the_given_number_pass() {
 #[tokio::test]
 async fn each_fault_counts_every_request() {
     let Bench { database, wire } = bench().await;
-    let mut third = wire.hold_after(2, Meaning::Claim);
-    wire.lose_answer(Meaning::Claim);
+    let mut third = wire.hold_after(2, Point::Before(Call::Claim));
+    wire.lose_answer(Call::Claim);
     assert!(call(wire.endpoint(), "PutItem", claim("a")).await.is_err(), "no answer may come");
     assert_eq!(call(wire.endpoint(), "PutItem", claim("b")).await, Ok(StatusCode::OK));
     let sent = tokio::spawn(call(wire.endpoint(), "PutItem", claim("c")));

@@ -115,6 +115,16 @@ impl<R: Record> Batch<R> {
     }
 }
 
+/// The text for a record's source and tenant in the scope of its key, for
+/// [`Scope::with_caller`](crate::Scope::with_caller). The source is the ARN of the queue, stream or table, or the name
+/// that replaces it.
+pub fn scope_caller(source: &str, tenant: Option<&str>) -> String {
+    match tenant {
+        Some(tenant) => joined(&["source", source, "tenant", tenant]),
+        None => joined(&["source", source]),
+    }
+}
+
 /// Scopes by source, so that two sources of one function share no keys.
 struct Scopes<'a> {
     base: Scope,
@@ -139,10 +149,7 @@ impl<'a> Scopes<'a> {
         let (source, scope) = match last {
             Some(last) => last,
             None => {
-                let caller = match self.tenant {
-                    Some(tenant) => joined(&["source", &source, "tenant", tenant]),
-                    None => joined(&["source", &source]),
-                };
+                let caller = scope_caller(&source, self.tenant);
                 (source, self.base.with_caller(caller)?)
             }
         };

@@ -9,7 +9,7 @@ use crate::{
     fingerprint::{Fingerprint, FingerprintBuilder},
     lambda::{
         batch::source_arn,
-        identity::{cookies, is_credential, without_session},
+        identity::{VERIFIED_NAMES, cookies, is_credential, without_session},
     },
 };
 
@@ -113,28 +113,9 @@ fn of_http(event: &Event<'_>, begun: &FingerprintBuilder) -> Option<FingerprintB
 }
 
 /// The sender that the front end verified, by the names that stay the same when a token is refreshed or a role has
-/// another session. See `lambda::http::verified_caller`, which needs the feature `http`.
+/// another session.
 fn verified(context: &Value) -> Vec<(String, String)> {
-    const NAMES: [&str; 17] = [
-        "/authorizer/jwt/claims/iss",
-        "/authorizer/jwt/claims/sub",
-        "/authorizer/claims/iss",
-        "/authorizer/claims/sub",
-        "/authorizer/principalId",
-        "/authorizer/lambda",
-        "/authorizer/iam/cognitoIdentity/identityId",
-        "/authorizer/iam/callerId",
-        "/authorizer/iam/userArn",
-        "/identity/cognitoIdentityId",
-        "/identity/caller",
-        "/identity/userArn",
-        "/identity/clientCert/issuerDN",
-        "/identity/clientCert/subjectDN",
-        "/authentication/clientCert/issuerDN",
-        "/authentication/clientCert/subjectDN",
-        "/identity/principal",
-    ];
-    let named = NAMES.iter().filter_map(|name| match context.pointer(name)? {
+    let named = VERIFIED_NAMES.iter().filter_map(|name| match context.pointer(name)? {
         Value::Null => None,
         Value::String(id) if id.is_empty() => None,
         Value::String(id) => Some(((*name).to_owned(), without_session(id).to_owned())),

@@ -399,6 +399,74 @@ mod tests {
         assert_eq!(caller(context), principal("p"));
     }
 
+    /// An event whose context has this alone. Its front end is the one that has this name.
+    fn with_name(name: &str) -> serde_json::Value {
+        let names: Vec<&str> = name.split('/').skip(1).collect();
+        let is_authorizer_context = name == "/authorizer/lambda";
+        let value =
+            if is_authorizer_context { serde_json::json!({ "principalId": "x" }) } else { "x".into() };
+        let mut event: serde_json::Value = match names[..] {
+            ["identity", "principal"] => {
+                let text = include_str!("../../../tests/wrappers/http/vpc-lattice.json");
+                let mut event: serde_json::Value = serde_json::from_str(text).unwrap();
+                event["requestContext"]["identity"] = serde_json::json!({ "type": "AWS_IAM" });
+                event
+            }
+            ["authorizer", "jwt" | "iam" | "lambda", ..] | ["authentication", ..] => {
+                let text = include_str!("../../../events/payments/http-api.json");
+                let mut event: serde_json::Value = serde_json::from_str(text).unwrap();
+                event["requestContext"]["authorizer"] = serde_json::Value::Null;
+                event
+            }
+            _ => {
+                let text = include_str!("../../../events/payments/rest-api.json");
+                let mut event: serde_json::Value = serde_json::from_str(text).unwrap();
+                event["requestContext"]["identity"] = serde_json::json!({ "sourceIp": "::1" });
+                event["requestContext"]["authorizer"] = serde_json::json!({});
+                event
+            }
+        };
+        let mut place = &mut event["requestContext"];
+        for name in names {
+            if !place.is_object() {
+                *place = serde_json::json!({});
+            }
+            place = &mut place[name];
+        }
+        *place = value;
+        event
+    }
+
+    /// Both layers go by one list of names. A caller with a name that this layer didn't understand would be anonymous.
+    #[test]
+    fn every_verified_name_gives_a_caller() {
+        for name in crate::lambda::identity::VERIFIED_NAMES {
+            let mut event = with_name(name);
+            if name.contains("clientCert") {
+                let cert = name.rsplit_once('/').unwrap().0;
+                *event["requestContext"].pointer_mut(cert).unwrap() = serde_json::json!({
+                    "issuerDN": "CN=ca", "subjectDN": "CN=x", "clientCertPem": "", "serialNumber": "1",
+                    "validity": { "notBefore": "", "notAfter": "" },
+                });
+            }
+            if name.contains("jwt") {
+                event["requestContext"]["authorizer"]["jwt"]["scopes"] = serde_json::Value::Null;
+            }
+            if name.contains("cognitoIdentity/") {
+                event["requestContext"]["authorizer"]["iam"]["cognitoIdentity"]["amr"] =
+                    serde_json::json!([]);
+            }
+            let verified = of_event(&event);
+            // An issuer alone names no caller.
+            let expected_unnamed = name.ends_with("/iss");
+            match verified {
+                Verified::Caller(_) => assert!(!expected_unnamed, "{name}"),
+                Verified::Unnamed => assert!(expected_unnamed, "{name}"),
+                Verified::Nobody => panic!("{name} names no caller"),
+            }
+        }
+    }
+
     #[test]
     fn requests_without_authorizer_have_no_caller() {
         assert_eq!(caller(serde_json::Value::Null), None);

@@ -14,6 +14,10 @@ impl IgnoredCookies {
         self.0.extend(names.into_iter().map(Into::into));
     }
 
+    pub(super) fn iter(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(String::as_str)
+    }
+
     fn has(&self, name: &str) -> bool {
         self.0.iter().any(|ignored| match ignored.strip_suffix('*') {
             Some(beginning) => name.starts_with(beginning),

@@ -20,11 +20,15 @@ use lambda_http::{
 };
 use lambda_runtime::{Diagnostic, LambdaEvent, StreamResponse, tower::ServiceBuilder};
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, value::RawValue};
 use tower::Service;
 
 use super::{BoxError, answer::ResponseBody, config::Config, problem::Problem, problem::ProblemKind};
-use crate::{future::BoxFuture, lambda::take_ready};
+use crate::{
+    error::{Error, ErrorKind},
+    future::BoxFuture,
+    lambda::take_ready,
+};
 
 /// A field in the request's context that marks an unreadable event. Clients can't set fields of the context.
 const UNREADABLE: &str = "lambda-idempotency-unreadable";
@@ -219,6 +223,22 @@ macro_rules! readable {
             LambdaRequest::$kind(marked)
         }
     }};
+}
+
+/// The request that the layer gets for this event.
+///
+/// # Errors
+///
+/// [`ErrorKind::Invalid`] if it isn't an HTTP event, or can't be read.
+pub(super) fn request_of(event: &RawValue) -> Result<Request<Body>, Error> {
+    let invalid = |why: &'static str| Error::new(ErrorKind::Invalid, why);
+    let event: LambdaRequest = serde_json::from_str(event.get())
+        .map_err(|_| invalid("the event isn't a request of a known front end"))?;
+    let request = Request::from(repaired(event));
+    if is_unreadable(&request) {
+        return Err(invalid("the request can't be read: its client gets 400 and `request-unreadable`"));
+    }
+    Ok(request)
 }
 
 /// The event, changed so that `lambda_http` reads all of it; or an empty event with the mark.

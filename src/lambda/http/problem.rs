@@ -255,6 +255,20 @@ impl Problem {
         Self { origin, ..self }
     }
 
+    /// The same in words, for a tool.
+    pub(super) fn as_error(&self) -> Error {
+        let kind = match self.kind {
+            ProblemKind::KeyMissing => ErrorKind::MissingKey,
+            ProblemKind::KeyInvalid => ErrorKind::InvalidKey,
+            _ => ErrorKind::Invalid,
+        };
+        let (title, detail) = self.kind.title_and_detail();
+        Error::new(
+            kind,
+            format!("the layer refuses the request as `{}`: {title}. {detail}", self.kind.code()),
+        )
+    }
+
     pub(super) fn kind(&self) -> ProblemKind {
         self.kind
     }

@@ -3,8 +3,10 @@
 use std::{collections::BTreeMap, fmt};
 
 use super::play::Played;
+use crate::error::ErrorKind::{InProgress, Mismatch};
 use crate::testing::{
     fault::Fault,
+    function::Answer,
     ledger::count,
     point::{Call, Point},
     story,
@@ -58,11 +60,11 @@ impl Mistake {
 pub struct Finding {
     /// Its kind.
     pub mistake: Mistake,
-    /// What's wrong, in one line.
+    /// The mistake, in one line.
     pub what: String,
-    /// What to do about it.
+    /// The advice, in a sentence or two.
     pub advice: String,
-    /// What happened, line by line.
+    /// The story, line by line.
     pub story: Vec<String>,
     /// The schedule that shows it, for [`Survival::seed`](super::Survival::seed).
     pub seed: u64,
@@ -87,7 +89,7 @@ pub(super) struct Expected {
 }
 
 impl Expected {
-    /// What two undisturbed deliveries in two worlds have in common.
+    /// The effects that two undisturbed deliveries in two worlds have in common.
     pub(super) fn of(one: &Played, another: &Played) -> Self {
         let exact = counts(&one.effects, true);
         let has_details = exact == counts(&another.effects, true);
@@ -95,7 +97,7 @@ impl Expected {
         Self { counts, has_details }
     }
 
-    /// What both do together.
+    /// The effects of both together.
     pub(super) fn and(&self, other: &Self) -> Self {
         let has_details = self.has_details && other.has_details;
         let mut sum = Self { counts: BTreeMap::new(), has_details };
@@ -188,12 +190,22 @@ pub(super) fn judge(played: &Played, expected: &Expected, seed: u64) -> Vec<Find
         );
         add(Mistake::RetryRefused, format!("every retry is refused: {how}"), advice_for_refused(played));
     }
-    if let Some(refused) =
-        played.to_duplicate.as_ref().filter(|answer| !answer.is_whole() && !is_at_most_once)
-    {
+    if let Some(answer) = left_behind(played) {
         add(
             Mistake::RetryRefused,
-            format!("the operation is done, but a retry got {refused}"),
+            format!("a failed delivery left its claim behind, so every retry is refused until its lease ends: {answer}"),
+            "Release the claim on every way out: `claim.release()` before each `?`, or use `run`, which does it."
+                .to_owned(),
+        );
+    }
+    // No fault explains a mismatch.
+    let mismatched =
+        played.answers.iter().map(|(_, answer)| answer).find(|answer| answer.is_refused_as(Mismatch));
+    let for_good = played.to_duplicate.as_ref().filter(|answer| !answer.is_whole() && !is_at_most_once);
+    if let Some(refused) = mismatched.or(for_good) {
+        add(
+            Mistake::RetryRefused,
+            format!("a retry of the same operation got {refused}"),
             "A retry must have the key and the compared fields of the first request. `key_of` lists what changes them."
                 .to_owned(),
         );
@@ -221,6 +233,28 @@ pub(super) fn judge(played: &Played, expected: &Expected, seed: u64) -> Vec<Find
         }
     }
     found
+}
+
+/// The answer of a delivery that held its claim to the end, although only a remote system failed.
+fn left_behind(played: &Played) -> Option<&Answer> {
+    let is_of_effect = |of: usize| {
+        let mut faults = played.trace.iter().filter_map(|told| match told {
+            Told::Fault { delivery, point, fault, .. } if *delivery == of => Some((*point, *fault)),
+            _ => None,
+        });
+        faults.all(|(point, fault)| {
+            matches!(point, Point::BeforeEffect | Point::AfterEffect)
+                && matches!(fault, Fault::Throttle | Fault::LoseAnswer)
+        })
+    };
+    // A handler that was cut off may still have had its effect, so its claim stays.
+    let is_cut_off = |answer: &Answer| answer.is_refused_as(InProgress);
+    let mut answers = played.answers.iter().filter(|(_, answer)| !answer.is_whole() && !is_cut_off(answer));
+    let left = answers.find(|(of, _)| {
+        let delivery = &played.deliveries[*of];
+        !delivery.holds.is_empty() && !delivery.is_at_most_once && is_of_effect(*of)
+    });
+    left.map(|(_, answer)| answer)
 }
 
 /// A baseline's own mistakes.

@@ -20,7 +20,7 @@ const MORE: u32 = 5;
 /// How long spawned tasks may run after the last answer.
 const DRAIN: Duration = Duration::from_secs(120);
 
-/// What's tested.
+/// The function under test, and its event.
 pub(in crate::testing) struct Subject<'a> {
     pub(super) make: &'a (dyn Fn(&Bench) -> Function + Sync),
     pub(super) event: &'a Event,
@@ -39,7 +39,7 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// What happened in one schedule.
+/// The result of one schedule.
 #[derive(Debug, Default)]
 pub(in crate::testing) struct Played {
     /// The answers, in their order, each with its delivery.
@@ -67,7 +67,7 @@ struct Scene<'a> {
     pausing: Vec<usize>,
 }
 
-/// Runs `script` in a world of its own, and returns what happened.
+/// Runs `script` in its own world, and returns what happened.
 fn in_a_world<'a>(
     subject: &'a Subject<'a>,
     seed: u64,

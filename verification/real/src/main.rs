@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use lambda_idempotency_rehearsal::problem::Result;
 use lambda_idempotency_verification_real::{
     agreement::{self, Numbers},
-    crash::{self, backend::Backend, form::Form, kills, point::Point, scenario},
+    crash::{self, backend::Backend, form::Form, kills, point::of_form, scenario},
     deadlines, outages,
     servers::VARIABLE,
     site::Kind,
@@ -130,7 +130,7 @@ async fn break_the_wire(extent: Extent) -> Result<ExitCode> {
 
 async fn crash_points(rounds: u32, form: Form) -> Result<ExitCode> {
     let function = crash::build_function().await?;
-    let points = Point::of(form);
+    let points = of_form(form);
     let rows = scenario::check(&function, Backend::all(form).await?, points, rounds, None, form).await?;
     let mut server = None;
     for row in &rows {

@@ -2,7 +2,10 @@
 
 use std::{fmt, str::FromStr};
 
-use super::{outages::Outage, undone::Undone};
+use super::{
+    outages::{self, Outage},
+    undone::Undone,
+};
 use crate::random::Random;
 
 /// A kind of failure. A schedule has a random subset of these.
@@ -440,7 +443,7 @@ impl FromStr for Config {
             }
         }
         if let Some(text) = value("outage") {
-            let outage = Outage::named(text);
+            let outage = outages::named(text);
             config.outage = Some(outage.ok_or_else(|| format!("outage={text} isn't a known outage"))?);
         }
         if let Some(text) = value("undone") {

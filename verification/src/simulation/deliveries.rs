@@ -26,7 +26,7 @@ use super::{
     clock::{FaultyClock, SKEW_MARGIN},
     config::{Config, Fault, Way},
     network::{Effects, SimulatedStore, SoldOut, Table},
-    outages::Outage,
+    outages::{self, Outage},
     scheduler::World,
     undone::{Undoing, Undone},
 };
@@ -386,7 +386,7 @@ impl Executor {
         let (world, now) = (&self.world, self.world.now());
         let Some(outage) = world.config.outage else { return };
         let left = self.audit.time_left(run, now);
-        match world.random(|random| outage.draw(left, random)) {
+        match world.random(|random| outages::draw(outage, left, random)) {
             Some((delay, length)) => {
                 world.cut_off(self.id, now + delay, now + delay + length);
                 world.count(|figures| figures.outages[(length * 10 / left).min(9) as usize] += 1);

@@ -11,75 +11,45 @@ use super::{Figures, Report, campaign, config::Config};
 use crate::random::Random;
 
 /// How a store fails during an outage.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outage {
-    /// Requests get lost; the client gives up after a second.
-    LostRequests,
-    /// Writes are applied, and all responses get lost; the client gives up after a second.
-    LostAnswers,
-    /// Requests are throttled and definitely not applied.
-    Throttles,
-    /// Writes conflict with others and definitely aren't applied.
-    Conflicts,
-    /// Responses are internal errors; half of the writes were applied.
-    Errors500,
-    /// Requests are rejected, as with expired credentials.
-    Refusals,
-    /// Requests never get a response, and no client gives up; half of the writes were applied.
-    Silence,
+pub use lambda_idempotency::testing::Fault as Outage;
+
+/// All outages. Lost requests and answers are given up after a second. Silence isn't: then no client gives up, and
+/// half of the writes were applied, as with internal errors.
+pub const ALL: [Outage; 7] = [
+    Outage::LoseRequest,
+    Outage::LoseAnswer,
+    Outage::Throttle,
+    Outage::Conflict,
+    Outage::InternalError,
+    Outage::Refuse,
+    Outage::Silence,
+];
+
+/// The outage with this name.
+pub fn named(name: &str) -> Option<Outage> {
+    Outage::named(name).filter(|outage| ALL.contains(outage))
 }
 
-impl Outage {
-    /// All outages.
-    pub const ALL: [Self; 7] = [
-        Self::LostRequests,
-        Self::LostAnswers,
-        Self::Throttles,
-        Self::Conflicts,
-        Self::Errors500,
-        Self::Refusals,
-        Self::Silence,
-    ];
-
-    /// Its name on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::LostRequests => "lost-requests",
-            Self::LostAnswers => "lost-answers",
-            Self::Throttles => "throttles",
-            Self::Conflicts => "conflicts",
-            Self::Errors500 => "errors-500",
-            Self::Refusals => "refusals",
-            Self::Silence => "silence",
-        }
+/// How many ms of the remaining time an outage leaves at least. A definite error needs a pause, which takes
+/// half of the remaining time, and a request. An internal error needs a pause, a read, a pause and a
+/// request. A request without a response is given up after half of the remaining time, but not before 250
+/// ms; then all of that follows.
+pub const fn leaves(outage: Outage) -> u64 {
+    match outage {
+        Outage::Throttle | Outage::Conflict | Outage::Refuse => 60,
+        Outage::InternalError => 150,
+        _ => 400,
     }
+}
 
-    /// The outage with this name.
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|outage| outage.name() == name)
-    }
-
-    /// How many ms of the remaining time an outage leaves at least. A definite error needs a pause, which takes
-    /// half of the remaining time, and a request. An internal error needs a pause, a read, a pause and a
-    /// request. A request without a response is given up after half of the remaining time, but not before 250
-    /// ms; then all of that follows.
-    pub const fn leaves(self) -> u64 {
-        match self {
-            Self::Throttles | Self::Conflicts | Self::Refusals => 60,
-            Self::Errors500 => 150,
-            Self::LostRequests | Self::LostAnswers | Self::Silence => 400,
-        }
-    }
-
-    /// When an outage begins and how long it lasts, in ms, for a delivery that has `left` to record its
-    /// outcome. `None` if there's too little time for one.
-    pub(super) fn draw(self, left: u64, random: &mut Random) -> Option<(u64, u64)> {
-        let share = if random.percent(60) { random.between(500, 950) } else { random.between(10, 500) };
-        let delay = if random.percent(70) { 0 } else { random.below(20) };
-        let longest = left.checked_sub(self.leaves() + delay)?;
-        let length = (left * share / 1000).min(longest);
-        (length > 0 && random.percent(85)).then_some((delay, length))
-    }
+/// When an outage begins and how long it lasts, in ms, for a delivery that has `left` to record its
+/// outcome. `None` if there's too little time for one.
+pub(super) fn draw(outage: Outage, left: u64, random: &mut Random) -> Option<(u64, u64)> {
+    let share = if random.percent(60) { random.between(500, 950) } else { random.between(10, 500) };
+    let delay = if random.percent(70) { 0 } else { random.below(20) };
+    let longest = left.checked_sub(leaves(outage) + delay)?;
+    let length = (left * share / 1000).min(longest);
+    (length > 0 && random.percent(85)).then_some((delay, length))
 }
 
 /// Plays `count` schedules with outages of this kind, in two concurrent halves, one per core.
@@ -111,7 +81,7 @@ pub fn told(outage: Outage, figures: &Figures) -> String {
          retention); {all} outages, {} % of them at least half of the time left (each leaves {} ms):",
         outage.name(),
         (100 * long).checked_div(all).unwrap_or_default(),
-        outage.leaves()
+        leaves(outage)
     );
     for (tenth, count) in figures.outages.iter().enumerate() {
         let _ = write!(text, " {}-{} %: {count}", tenth * 10, tenth * 10 + 10);

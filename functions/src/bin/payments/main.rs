@@ -98,3 +98,46 @@ fn answer(status: StatusCode, body: &Value) -> Result<Response<Body>, Error> {
         .header("content-type", "application/json")
         .body(Body::from(body.to_string()))?)
 }
+
+#[cfg(test)]
+mod tests {
+    use lambda_idempotency::testing::{Bench, Call, Event, Function, Point, survive};
+
+    use super::*;
+
+    /// The function as it's deployed with `PAYMENTS_FORM=transaction`.
+    fn function(bench: &Bench) -> Function {
+        let payments = Payments::in_transactions("payments");
+        let handler = service_fn(move |request| handle(payments.clone(), request));
+        Function::http(ServiceBuilder::new().layer(bench.idempotency().http()).service(handler))
+    }
+
+    fn event() -> Event {
+        Event::json(include_str!("../../../../events/payments/http-api.json"))
+            .again(include_str!("../../../../events/payments/http-api-again.json"))
+            .other(include_str!("../../../../events/payments/http-api-other-caller.json"))
+            .conflicting(include_str!("../../../../events/payments/http-api-conflicting.json"))
+    }
+
+    #[test]
+    fn staged_payments_survive_every_fault() {
+        survive(function, &event()).assert_safe();
+    }
+
+    #[test]
+    fn lost_commit_pays_once() {
+        let bench = Bench::new();
+        let mut function = function(&bench);
+        bench.lose_answer(Call::Complete).deliver(&mut function, &event()).assert_ran();
+        bench.deliver(&mut function, &event().retried(1)).assert_replayed();
+        bench.ledger().assert_count("put payments", 1);
+    }
+
+    #[test]
+    fn killed_before_its_transaction_pays_nothing() {
+        let bench = Bench::new();
+        bench.die_at(Point::Before(Call::Complete));
+        bench.deliver(&mut function(&bench), &event()).assert_died();
+        bench.ledger().assert_count("put payments", 0);
+    }
+}

@@ -98,6 +98,13 @@ impl Payments {
         Ok(Self { client: Client::new(&config), table, in_transactions })
     }
 
+    /// Makes payments only in their operation's transaction, so that it sends no request.
+    #[cfg(test)]
+    pub(crate) fn in_transactions(table: &str) -> Self {
+        let config = aws_sdk_dynamodb::Config::builder().behavior_version(BehaviorVersion::latest()).build();
+        Self { client: Client::from_conf(config), table: table.to_owned(), in_transactions: true }
+    }
+
     /// Whether payments are made in their operation's transaction, if it has one.
     pub(crate) fn are_in_transactions(&self) -> bool {
         self.in_transactions

@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
+use lambda_idempotency::testing::{Call, Point};
+
 use super::{CONCURRENCY, Delivered, come_back, deliver, judged, parcels, told};
 use crate::{
     batch::{Batch, MESSAGES, ORDERS, Orders, Returned, Shipped},
@@ -36,7 +38,7 @@ pub(in super::super) struct HalfDone<'w> {
 pub(in super::super) async fn kill<'w>(world: &'w World, orders: &'w Orders) -> Result<HalfDone<'w>> {
     let (stage, batch) = Stage::open_for_orders(world, orders, "half-done").await?;
     let mut sandbox = stage.sandbox().await?;
-    let mut hold = stage.wire.hold_after(DONE, Meaning::Settle);
+    let mut hold = stage.wire.hold_after(DONE, Point::Before(Call::Complete));
 
     let mark = stage.mark().await?;
     let delivered_at_ms = clock::now_ms();

@@ -7,7 +7,7 @@ use lambda_idempotency_verification_real::{
         form::Form,
         judge::Promise,
         kills::{self, Numbers},
-        point::{Call, Point},
+        point::{Call, Point, of_form},
         sabotage::Sabotage,
         scenario,
     },
@@ -23,7 +23,7 @@ fn function() -> Function {
 async fn crash_or_freeze_is_safe_everywhere() {
     for form in Form::ALL {
         let backends = Backend::all(form).await.unwrap();
-        let rows = scenario::check(&function(), backends, Point::of(form), 1, None, form).await.unwrap();
+        let rows = scenario::check(&function(), backends, of_form(form), 1, None, form).await.unwrap();
         for row in rows {
             eprintln!("{}: {row}", form.name());
             assert!(row.violations.is_empty(), "{:#?}", row.violations);

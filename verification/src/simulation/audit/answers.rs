@@ -121,7 +121,7 @@ impl Audit {
         }
         // A store without chunks rejects a transaction whose outcome is too large for it.
         let is_too_large = self.config.has(Fault::ItemLimit) && self.config.way != Way::Claims;
-        let is_refused = self.config.outage == Some(Outage::Refusals);
+        let is_refused = self.config.outage == Some(Outage::Refuse);
         if kind == ErrorKind::Corrupt || kind == ErrorKind::Invalid && !is_too_large && !is_refused {
             violate(book, "records can be read", format!("key {key}: {kind:?}"));
         }

@@ -38,17 +38,17 @@ impl SimulatedStore {
         let outage = self.world.config.outage.filter(|_| self.world.is_cut_off())?;
         let definite = |kind, what: &'static str| Some(StoreError::new(kind, what));
         match outage {
-            Outage::LostRequests => self.no_answer::<()>().await.err(),
-            Outage::LostAnswers => {
+            Outage::LoseRequest => self.no_answer::<()>().await.err(),
+            Outage::LoseAnswer => {
                 arrives();
                 self.no_answer::<()>().await.err()
             }
-            Outage::Throttles => definite(StoreErrorKind::Unavailable, "throttled"),
+            Outage::Throttle => definite(StoreErrorKind::Unavailable, "throttled"),
             // Reads don't conflict.
-            Outage::Conflicts if !is_write => None,
-            Outage::Conflicts => definite(StoreErrorKind::Conflict, "conflict"),
-            Outage::Refusals => definite(StoreErrorKind::Rejected, "the credentials have expired"),
-            Outage::Errors500 => {
+            Outage::Conflict if !is_write => None,
+            Outage::Conflict => definite(StoreErrorKind::Conflict, "conflict"),
+            Outage::Refuse => definite(StoreErrorKind::Rejected, "the credentials have expired"),
+            Outage::InternalError => {
                 self.maybe(arrives);
                 let error = StoreError::new(StoreErrorKind::Unavailable, "internal server error");
                 Some(error.maybe_applied(true))
@@ -57,6 +57,8 @@ impl SimulatedStore {
                 self.maybe(arrives);
                 std::future::pending().await
             }
+            // No campaign has them: see `outages::ALL`.
+            _ => None,
         }
     }
 

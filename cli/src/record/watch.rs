@@ -1,0 +1,279 @@
+//! `idempotency watch`: claims, takeovers and outcomes as they happen, by reading the store again and again.
+
+use std::{collections::HashMap, process::ExitCode, time::Duration};
+
+use clap::{Args, ValueEnum};
+use lambda_idempotency::{
+    StoredKey,
+    store::{Record, Status},
+    time::{Clock as _, SystemClock, Timestamp},
+};
+use serde_json::json;
+
+use super::{
+    list::{Found, every_record, function_of},
+    view::{RuleArguments, View},
+};
+use crate::{problem::Result, store::StoreArguments, words};
+
+/// The width of a terminal that lines fit into.
+const WIDTH: usize = 80;
+/// The digits of a record's id that a line shows: enough to tell records apart.
+const DIGITS: usize = 8;
+
+/// Options of `watch`.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Only the records of this function.
+    #[arg(long, value_name = "NAME")]
+    function: Option<String>,
+
+    /// Only these changes. Can be repeated.
+    #[arg(long = "only", value_enum, value_name = "CHANGE")]
+    only: Vec<Change>,
+
+    /// How long to wait between two looks.
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = words::duration)]
+    interval: Duration,
+
+    /// End after this time. Default: watch until the command is interrupted.
+    #[arg(long = "for", value_name = "TIME", value_parser = words::duration)]
+    length: Option<Duration>,
+
+    /// Show whole ids, for `inspect`. Lines may then be longer than 80 characters.
+    #[arg(long)]
+    full_ids: bool,
+
+    /// Print one JSON object in each line.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    rules: RuleArguments,
+
+    #[command(flatten)]
+    store: StoreArguments,
+}
+
+/// The change of a record between two looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Change {
+    /// A handler's run began.
+    Claimed,
+    /// A run began after one that ended without an answer.
+    Takeover,
+    /// The lease of a run expired: its executor ended without an answer.
+    Stale,
+    Completed,
+    Failed,
+    Released,
+    /// The record expired and was deleted.
+    Deleted,
+}
+
+impl Change {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Claimed => "claimed",
+            Self::Takeover => "takeover",
+            Self::Stale => "stale",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Released => "released",
+            Self::Deleted => "deleted",
+        }
+    }
+}
+
+/// What a look saw of one record.
+#[derive(Clone, Debug, PartialEq)]
+struct Seen {
+    record: Record,
+    is_stale: bool,
+}
+
+/// Watches the store.
+pub(crate) async fn main(arguments: &Arguments) -> Result<ExitCode> {
+    let store = arguments.store.open().await?;
+    let clock = SystemClock;
+    let end = arguments.length.map(|length| clock.now().saturating_add(length));
+    let mut before: Option<HashMap<StoredKey, Seen>> = None;
+    loop {
+        let found = every_record(&store).await?;
+        let now = clock.now();
+        let seen = arguments.seen(found, now);
+        match &before {
+            None => arguments.begin(&seen, now)?,
+            Some(before) => arguments.tell(before, &seen, now)?,
+        }
+        before = Some(seen);
+        if end.is_some_and(|end| clock.now() >= end) {
+            return Ok(ExitCode::SUCCESS);
+        }
+        clock.sleep(arguments.interval).await;
+    }
+}
+
+impl Arguments {
+    /// The records that count, readable ones of the wanted function.
+    fn seen(&self, found: Vec<Found>, now: Timestamp) -> HashMap<StoredKey, Seen> {
+        let wanted = |key: &StoredKey| self.function.as_deref().is_none_or(|name| function_of(key) == name);
+        let readable = found.into_iter().filter_map(|(key, record)| Some((key, record.ok()?)));
+        let seen = readable.filter(|(key, _)| wanted(key)).map(|(key, record)| {
+            let is_stale = View { key: &key, record: &record, rules: self.rules, now }.is_stale();
+            (key, Seen { record, is_stale })
+        });
+        seen.collect()
+    }
+
+    fn begin(&self, seen: &HashMap<StoredKey, Seen>, now: Timestamp) -> Result<()> {
+        if self.json {
+            return words::print(&format!(
+                "{}\n",
+                json!({ "at": words::moment(now), "change": null, "records": seen.len() })
+            ));
+        }
+        words::print(&format!(
+            "Watching {}, a look every {}. Ctrl-C ends it.\nReplays leave no trace in the store: see the metric \
+             idempotency_replayed.\n\n{:<8}  {:<9}  {:<7}  {}\n",
+            words::count(seen.len(), "record"),
+            words::exact(self.interval),
+            "time",
+            "change",
+            "attempt",
+            "id"
+        ))
+    }
+
+    fn tell(
+        &self,
+        before: &HashMap<StoredKey, Seen>,
+        after: &HashMap<StoredKey, Seen>,
+        now: Timestamp,
+    ) -> Result<()> {
+        let mut changes: Vec<_> = after
+            .iter()
+            .filter_map(|(key, seen)| Some((key, &seen.record, change(before.get(key), seen)?)))
+            .chain(before.iter().filter_map(|(key, seen)| {
+                (!after.contains_key(key)).then_some((key, &seen.record, Change::Deleted))
+            }))
+            .filter(|(.., change)| self.only.is_empty() || self.only.contains(change))
+            .collect();
+        changes.sort_by_key(|(key, record, _)| (record.generation, (*key).clone()));
+        let lines = changes.into_iter().map(|(key, record, change)| match self.json {
+            true => self.in_json(key, record, change, now),
+            false => self.in_text(key, record, change, now),
+        });
+        words::print(&lines.collect::<String>())
+    }
+
+    fn in_json(&self, key: &StoredKey, record: &Record, change: Change, now: Timestamp) -> String {
+        let record = View { key, record, rules: self.rules, now }.json();
+        let line = json!({ "at": words::moment(now), "change": change.as_str(), "id": key.as_str(), "record": record });
+        format!("{line}\n")
+    }
+
+    fn in_text(&self, key: &StoredKey, record: &Record, change: Change, now: Timestamp) -> String {
+        let moment = words::moment(now);
+        let time = moment.split_once('T').map_or(moment.as_str(), |(_, time)| time);
+        let time: String = time.chars().take(8).collect();
+        let begun = format!("{time}  {:<9}  {:<7}  ", change.as_str(), record.attempt);
+        let id = if self.full_ids {
+            key.to_string()
+        } else {
+            shortened(key.as_str(), WIDTH - begun.chars().count())
+        };
+        format!("{begun}{id}\n")
+    }
+}
+
+/// The change between two looks at a record; the last one, if there were several.
+fn change(before: Option<&Seen>, after: &Seen) -> Option<Change> {
+    if before == Some(after) {
+        return None;
+    }
+    let is_new_claim = before.is_none_or(|before| before.record.generation != after.record.generation);
+    let was = before.map(|before| before.record.status());
+    Some(match after.record.status() {
+        Status::Started
+            if after.is_stale && !before.is_some_and(|before| before.is_stale && !is_new_claim) =>
+        {
+            Change::Stale
+        }
+        Status::Started if is_new_claim && after.record.interrupted => Change::Takeover,
+        Status::Started if is_new_claim => Change::Claimed,
+        // Its lease was extended.
+        Status::Started => return None,
+        now if !is_new_claim && was == Some(now) => return None,
+        Status::Completed => Change::Completed,
+        Status::Failed => Change::Failed,
+        Status::Released => Change::Released,
+    })
+}
+
+/// An id with few digits, in at most `width` characters.
+fn shortened(id: &str, width: usize) -> String {
+    let (scope, digits) = id.split_once('#').unwrap_or((id, ""));
+    let digits: String = digits.chars().take(DIGITS).collect();
+    let room = width.saturating_sub(DIGITS + 2);
+    if scope.chars().count() <= room {
+        return format!("{scope}#{digits}");
+    }
+    let end: String = scope.chars().rev().take(room.saturating_sub(1)).collect();
+    format!("…{}#{digits}", end.chars().rev().collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use lambda_idempotency::{
+        Fingerprint,
+        store::{Generation, Lock, Owner, State},
+    };
+
+    use super::*;
+
+    fn seen(generation: u64, state: Option<State>, interrupted: bool, is_stale: bool) -> Seen {
+        let lock = Lock {
+            owner: Owner::from_bytes([0; 16]),
+            generation: Generation::new(generation),
+            attempt: 1,
+            fingerprint: Fingerprint::of("x").unwrap(),
+            lock_acquired_at: Timestamp::from_millis(1),
+            lease_until: Timestamp::from_millis(2),
+            expires_at: None,
+            interrupted,
+            request_id: None,
+        };
+        let record = Record::from(lock);
+        Seen { record: Record { state: state.unwrap_or(record.state.clone()), ..record }, is_stale }
+    }
+
+    #[test]
+    fn changes_have_one_name() {
+        let claim = seen(1, None, false, false);
+        let stale = seen(1, None, false, true);
+        let taken_over = seen(2, None, true, false);
+        let released = seen(1, Some(State::Released), false, false);
+        for (before, after, expected) in [
+            (None, &claim, Some(Change::Claimed)),
+            (Some(&claim), &claim, None),
+            (Some(&claim), &stale, Some(Change::Stale)),
+            (Some(&stale), &stale, None),
+            (Some(&stale), &taken_over, Some(Change::Takeover)),
+            (Some(&claim), &released, Some(Change::Released)),
+            (None, &released, Some(Change::Released)),
+            (Some(&released), &taken_over, Some(Change::Takeover)),
+        ] {
+            assert_eq!(change(before, after), expected, "{before:?} {after:?}");
+        }
+    }
+
+    #[test]
+    fn ids_fit_into_their_room() {
+        let id = format!("{}/http:refund#{:064}", "f".repeat(128), 7);
+        for width in [20, 40, 52] {
+            assert_eq!(shortened(&id, width).chars().count(), width - 1);
+        }
+        assert_eq!(shortened("f/run#0123456789", 52), "f/run#01234567");
+    }
+}

@@ -1,0 +1,307 @@
+//! `idempotency why`: from an event to the records of its operations, what happened, and what to do.
+
+use std::{
+    fs,
+    io::{self, Read as _},
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+};
+
+use clap::Args;
+use lambda_idempotency::{
+    Store,
+    lambda::{Description, Located},
+    settings::Mode,
+    store::Record,
+    time::{Clock as _, SystemClock},
+};
+use lambda_runtime::Context as Invocation;
+use serde_json::{Value, json};
+
+use super::{
+    inspect::{NO_RECORD, next_steps},
+    key::ScopeArguments,
+    read,
+    view::{RuleArguments, View},
+};
+use crate::{
+    problem::{Context as _, Problem, Result},
+    store::StoreArguments,
+    words,
+};
+
+/// Options of `why`.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// The idempotency key itself, or a record's id, in place of an event.
+    #[arg(value_name = "KEY", required_unless_present = "event", conflicts_with = "event")]
+    key: Option<String>,
+
+    /// The event that Lambda delivers to the function, as JSON; `-` is standard input.
+    #[arg(long, value_name = "FILE")]
+    event: Option<PathBuf>,
+
+    /// What the function's `describe()` returns, as JSON: an object, or a list of them. Options override it.
+    #[arg(long, value_name = "FILE", requires = "event")]
+    describe: Option<PathBuf>,
+
+    /// A field that the function builds its key from, such as /order_id: of the event, of the HTTP body, or of each
+    /// message's body. Can be repeated; the order counts. Default: the key that the library has for the event's
+    /// source.
+    #[arg(long = "key-field", value_name = "FIELD", requires = "event")]
+    key_fields: Vec<String>,
+
+    /// A header that holds the key besides Idempotency-Key. Can be repeated.
+    #[arg(long = "key-header", value_name = "NAME", requires = "event")]
+    key_headers: Vec<String>,
+
+    /// The invocation's request id, where it's the key: `events_by_request_id`.
+    #[arg(long, value_name = "ID", requires = "event")]
+    request_id: Option<String>,
+
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    rules: RuleArguments,
+
+    #[command(flatten)]
+    scope: ScopeArguments,
+
+    #[command(flatten)]
+    store: StoreArguments,
+}
+
+/// The record of one operation, or none.
+struct Answer {
+    located: Located,
+    record: Option<Record>,
+    /// Whether the record is one of shadow mode.
+    is_shadow: bool,
+}
+
+/// Shows the records of an event, or of a key.
+pub(crate) async fn main(arguments: &Arguments) -> Result<ExitCode> {
+    let (description, event, located) = match &arguments.event {
+        Some(path) => arguments.locate(path)?,
+        None => (None, Value::Null, vec![arguments.of_key()?]),
+    };
+    if located.is_empty() {
+        return nothing(arguments);
+    }
+    let url = description.as_ref().and_then(|description| description.store.as_deref());
+    let store = arguments.store.open_any_or(url).await?;
+    let mut answers = Vec::with_capacity(located.len());
+    for located in located {
+        answers.push(find(&store, located).await?);
+    }
+    let mode =
+        description.as_ref().map(Description::mode).transpose().map_err(|error| Problem::of(&error))?;
+    let mode = mode.flatten().unwrap_or_default();
+    if arguments.json {
+        words::print_json(&arguments.in_json(&answers, &event, mode))?;
+    } else {
+        words::print(&arguments.in_text(&answers, &event, mode))?;
+    }
+    let all_found = answers.iter().all(|answer| answer.record.is_some());
+    Ok(if all_found { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The record under the operation's key, or else the one of shadow mode.
+async fn find(store: &Arc<dyn Store>, located: Located) -> Result<Answer> {
+    if let Some(record) = read(&**store, &located.key).await? {
+        return Ok(Answer { located, record: Some(record), is_shadow: false });
+    }
+    let record = read(&**store, &located.key.in_shadow()).await?;
+    Ok(Answer { located, is_shadow: record.is_some(), record })
+}
+
+/// Reports an event that asks for no operation.
+fn nothing(arguments: &Arguments) -> Result<ExitCode> {
+    if arguments.json {
+        words::print_json(&json!({ "operations": [] }))?;
+    } else {
+        words::print(
+            "The event asks for no operation: it has no key, its method isn't protected, or none of its records has a \
+             valid key.\nThe function runs it without a record, or refuses it.\n",
+        )?;
+    }
+    Ok(ExitCode::FAILURE)
+}
+
+impl Arguments {
+    fn of_key(&self) -> Result<Located> {
+        let key = self.key.as_deref().unwrap_or_default();
+        self.scope.stored(key).map(|key| Located::of(key))
+    }
+
+    /// The description, the event, and the records that it leads to.
+    fn locate(&self, path: &Path) -> Result<(Option<Description>, Value, Vec<Located>)> {
+        let bytes = contents(path).context(format!("couldn't read the event {}", path.display()))?;
+        let event: Value = serde_json::from_slice(&bytes).context("the event isn't JSON")?;
+        let mut context = Invocation::default();
+        context.tenant_id = self.scope.tenant.clone();
+        context.request_id = self.request_id.clone().unwrap_or_default();
+        let mut last = None;
+        for description in self.descriptions(&bytes)? {
+            match description.locate(&bytes, &context, self.scope.caller_text()) {
+                Ok(located) => return Ok((Some(description), event, located)),
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(match last {
+            Some(error) => Problem::new(format!("{}{}", Problem::of(&error), hint(&error))),
+            None => Problem::new("the description's file describes no wrapper of this kind"),
+        })
+    }
+
+    /// The descriptions that may fit: the file's, or one for the event's source.
+    fn descriptions(&self, event: &[u8]) -> Result<Vec<Description>> {
+        let described = match &self.describe {
+            None => vec![Description::detect(self.function()?, event)],
+            Some(path) => {
+                let text = contents(path).context(format!("couldn't read {}", path.display()))?;
+                let one = serde_json::from_slice::<Description>(&text).map(|one| vec![one]);
+                one.or_else(|_| serde_json::from_slice::<Vec<Description>>(&text))
+                    .context(format!("{} isn't what `describe()` returns", path.display()))?
+            }
+        };
+        let wanted = |description: &Description| {
+            let via = self.scope.via.is_none_or(|via| via.name() == description.via);
+            let operation = self.scope.operation.is_none() || self.scope.operation == description.operation;
+            self.describe.is_none() || via && operation
+        };
+        let described = described.into_iter().filter(wanted);
+        Ok(described.map(|description| self.overriding(description)).collect())
+    }
+
+    fn function(&self) -> Result<String> {
+        let of_env = || std::env::var("AWS_LAMBDA_FUNCTION_NAME").ok().filter(|name| !name.is_empty());
+        self.scope.function.clone().or_else(of_env).ok_or_else(|| {
+            Problem::new("the function's name is missing: add --function NAME, or --describe FILE")
+        })
+    }
+
+    fn overriding(&self, mut description: Description) -> Description {
+        let ScopeArguments { function, via, operation, api, source, .. } = &self.scope;
+        if let Some(function) = function {
+            description.function.clone_from(function);
+        }
+        if let Some(via) = via.filter(|via| via.name() != description.via) {
+            description.via = via.name().to_owned();
+        }
+        description.operation = operation.clone().or(description.operation);
+        description.api_name = api.clone().or(description.api_name);
+        description.source_name = source.clone().or(description.source_name);
+        description.key_headers.extend(self.key_headers.iter().cloned());
+        if !self.key_fields.is_empty() {
+            description.key_fields.clone_from(&self.key_fields);
+            description.required_key_fields = 0;
+            description.compared_fields.clear();
+        } else if self.request_id.is_some() && description.via == "event" {
+            description.key_fields.clear();
+            description.key_from = Some("request id".to_owned());
+        }
+        description
+    }
+
+    fn view<'a>(&self, answer: &'a Answer, record: &'a Record) -> View<'a> {
+        View { key: &answer.located.key, record, rules: self.rules, now: SystemClock.now() }
+    }
+
+    fn in_json(&self, answers: &[Answer], event: &Value, mode: Mode) -> Value {
+        let operations = answers.iter().map(|answer| {
+            let record = answer.record.as_ref();
+            let matches = record
+                .zip(answer.located.fingerprint)
+                .map(|(record, of_event)| record.fingerprint == of_event);
+            json!({
+                "id": answer.located.key.as_str(),
+                "part": answer.located.part,
+                "record": record.map(|record| self.view(answer, record).json()),
+                "is_shadow": answer.is_shadow,
+                "same_payload": matches,
+            })
+        });
+        json!({ "operations": operations.collect::<Vec<_>>(), "trace": trace_of(event), "mode": mode.as_str() })
+    }
+
+    fn in_text(&self, answers: &[Answer], event: &Value, mode: Mode) -> String {
+        let mut text = String::new();
+        if let Some(trace) = trace_of(event) {
+            text.push_str(&format!("The event's trace: {trace}\n\n"));
+        }
+        for (nth, answer) in answers.iter().enumerate() {
+            if nth > 0 {
+                text.push('\n');
+            }
+            if let Some(part) = &answer.located.part {
+                text.push_str(&format!("{part}:\n"));
+            }
+            text.push_str(&self.one_in_text(answer, mode));
+        }
+        text
+    }
+
+    fn one_in_text(&self, answer: &Answer, mode: Mode) -> String {
+        let key = &answer.located.key;
+        let Some(record) = &answer.record else { return format!("{key}\n{NO_RECORD}") };
+        let view = self.view(answer, record);
+        let mut text = format!("{key}\n{}\n", view.lines());
+        let is_other = answer.located.fingerprint.is_some_and(|of_event| of_event != record.fingerprint);
+        if answer.is_shadow {
+            text.push_str(
+                "It's a record of shadow mode, which changes no answer: the next delivery runs the handler.\n",
+            );
+            return text;
+        }
+        match mode {
+            Mode::Enforce if is_other && view.blocks_others() => text.push_str(
+                "This event has another payload than the one that claimed the key. Unless the function compares other\n\
+                 fields, it's refused, and its handler doesn't run: Mismatch (HTTP 422).\n",
+            ),
+            Mode::Enforce => text.push_str(&view.next_delivery()),
+            Mode::Shadow | Mode::Off => text.push_str(&format!(
+                "The function's mode is `{}`: the next delivery runs the handler, whatever the record says.\n",
+                mode.as_str()
+            )),
+        }
+        text.push_str(&next_steps(&view, &self.store, false));
+        text
+    }
+}
+
+fn contents(path: &Path) -> io::Result<Vec<u8>> {
+    if path != Path::new("-") {
+        return fs::read(path);
+    }
+    let mut bytes = Vec::new();
+    io::stdin().lock().read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The option that the error asks for.
+fn hint(error: &lambda_idempotency::Error) -> &'static str {
+    let text = error.to_string();
+    [
+        ("key itself", ": add --key-field FIELD, or replace --event by the key and its scope"),
+        ("its closure returns", ": add --resolved-caller TEXT"),
+        ("caller-unknown", "; if the function's own code names the caller, add --resolved-caller TEXT"),
+        ("request id", ": add --request-id ID"),
+        ("needs its name", ": add --operation NAME"),
+    ]
+    .into_iter()
+    .find_map(|(about, hint)| text.contains(about).then_some(hint))
+    .unwrap_or_default()
+}
+
+/// The X-Ray trace that the event carries, of its request or its first message.
+fn trace_of(event: &Value) -> Option<&str> {
+    let headers = event.get("headers").and_then(Value::as_object).into_iter().flatten();
+    let header = headers
+        .filter(|(name, _)| name.eq_ignore_ascii_case("x-amzn-trace-id"))
+        .find_map(|(_, id)| id.as_str());
+    header.or_else(|| event.pointer("/Records/0/attributes/AWSTraceHeader")?.as_str())
+}

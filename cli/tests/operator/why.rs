@@ -1,0 +1,311 @@
+//! `why`: every sample event leads to the records that the library's wrappers made for it.
+
+use std::{collections::BTreeSet, convert::Infallible, fs, path::Path};
+
+use lambda_http::{
+    Body, Request, Response,
+    request::LambdaRequest,
+    tower::{Layer as _, ServiceExt as _, service_fn},
+};
+use lambda_idempotency::{
+    Failure, Idempotency, Key, KeyFields,
+    lambda::{
+        batch::{DynamoDbRecord, KinesisRecord, SqsMessage},
+        event::EventLayer,
+        http::guarded,
+        keys,
+    },
+    settings::Mode,
+};
+use lambda_runtime::{Context, LambdaEvent};
+use serde_json::{Value, json, value::RawValue};
+
+use super::bench::{Answer, Bench, CALLER, KEY};
+
+const REQUEST: &str = "8f5b2c70-4d1e-4a93-b6c8-0e7d9a3f1b52";
+
+/// The sample events, as `folder/name`.
+fn samples() -> Vec<String> {
+    let events = Path::new(env!("CARGO_MANIFEST_DIR")).join("../events");
+    let mut found = Vec::new();
+    for folder in fs::read_dir(&events).unwrap().map(Result::unwrap).filter(|entry| entry.path().is_dir()) {
+        for file in fs::read_dir(folder.path()).unwrap().map(Result::unwrap) {
+            let name = |name: std::ffi::OsString| name.into_string().unwrap();
+            found.push(format!("{}/{}", name(folder.file_name()), name(file.file_name())));
+        }
+    }
+    found.sort();
+    found
+}
+
+fn path(sample: &str) -> String {
+    format!("{}/../events/{sample}", env!("CARGO_MANIFEST_DIR"))
+}
+
+fn delivery(sample: &str) -> LambdaEvent<Box<RawValue>> {
+    let mut context = Context::default();
+    context.request_id = REQUEST.to_owned();
+    LambdaEvent::new(serde_json::from_str(&fs::read_to_string(path(sample)).unwrap()).unwrap(), context)
+}
+
+async fn one(layer: EventLayer<Value>, sample: &str) {
+    let handler = service_fn(async |_: LambdaEvent<Value>| Ok::<_, lambda_runtime::Error>("done"));
+    let _ = layer.layer(handler).oneshot(delivery(sample)).await;
+}
+
+/// Delivers a sample to a function that's wrapped like the examples, and returns the options that `why` needs.
+async fn deliver(idempotency: &Idempotency, sample: &str) -> &'static [&'static str] {
+    let (folder, name) = sample.split_once('/').unwrap();
+    let done = async |_| Ok::<_, Failure>("done");
+    match folder {
+        "payments" => {
+            let handler = service_fn(async |_: Request| Ok::<_, Infallible>(Response::new(Body::Empty)));
+            let service = guarded(idempotency.http().layer(handler));
+            let event: LambdaRequest =
+                serde_json::from_str(&fs::read_to_string(path(sample)).unwrap()).unwrap();
+            let _ = service.oneshot(LambdaEvent::new(event, Context::default())).await;
+            &[]
+        }
+        "orders" => {
+            let worker = idempotency.sqs(|message: &SqsMessage| Key::from_json(message, "/order_id"), done);
+            let _ = worker.operation("ship").unwrap().oneshot(delivery(sample)).await;
+            &["--operation", "ship", "--key-field", "/order_id"]
+        }
+        "receipts" => {
+            one(idempotency.events(|event: &Value| event["id"].as_str().map(Key::new).transpose()), sample)
+                .await;
+            &[]
+        }
+        "refunds" => {
+            let key = |event: &Value| event["refund_id"].as_str().map(Key::new).transpose();
+            one(idempotency.events(key), sample).await;
+            &["--key-field", "/refund_id"]
+        }
+        _ => {
+            let source = name.split(['-', '.']).next().unwrap();
+            match source {
+                "sns" => one(idempotency.events_by(keys::sns()), sample).await,
+                "s3" => one(idempotency.events_by(keys::s3()), sample).await,
+                "scheduler" => one(idempotency.events_by(keys::scheduler()), sample).await,
+                "step" => one(idempotency.events_by(keys::step_functions()), sample).await,
+                "async" => {
+                    one(idempotency.events_by_request_id(), sample).await;
+                    return &["--request-id", REQUEST];
+                }
+                "kinesis" => {
+                    let worker =
+                        idempotency.kinesis(KinesisRecord::sequence_key, async |_| Ok::<_, Failure>(()));
+                    let _ = worker.oneshot(delivery(sample)).await;
+                }
+                "dynamodb" => {
+                    let worker = idempotency
+                        .dynamodb_stream(DynamoDbRecord::event_key, async |_| Ok::<_, Failure>(()));
+                    let _ = worker.oneshot(delivery(sample)).await;
+                }
+                "kafka" | "activemq" | "rabbitmq" => {
+                    each(idempotency, sample).await;
+                    return &["--operation", "ship"];
+                }
+                other => panic!("{other}: how is it wrapped?"),
+            }
+            &[]
+        }
+    }
+}
+
+/// Each record is its own operation, as in a function for a source without a worker.
+async fn each(idempotency: &Idempotency, sample: &str) {
+    let event: Value = serde_json::from_str(&fs::read_to_string(path(sample)).unwrap()).unwrap();
+    let fields: KeyFields = match sample.contains("kafka") {
+        true => keys::kafka_record(keys::kafka_cluster(event.to_string().as_bytes()).unwrap()),
+        false => keys::mq_message(),
+    };
+    let lists =
+        ["records", "messages", "rmqMessagesByQueue"].into_iter().find_map(|name| event.get(name)).unwrap();
+    let records: Vec<&Value> = match lists {
+        Value::Object(lists) => lists.values().filter_map(Value::as_array).flatten().collect(),
+        list => list.as_array().unwrap().iter().collect(),
+    };
+    let ship = idempotency.operation("ship").unwrap();
+    for record in records {
+        let key = fields.key_of(record.to_string().as_bytes()).unwrap().unwrap();
+        let _ = ship.run(key, record, || async { Ok::<_, std::io::Error>(()) }).await;
+    }
+}
+
+/// The records of this function, by their ids.
+async fn made(bench: &Bench, function: &str) -> BTreeSet<String> {
+    let (mut made, mut from) = (BTreeSet::new(), None);
+    loop {
+        let page = bench.store.scan(from).await.unwrap();
+        let of_function = page.records.iter().map(|(key, _)| key.to_string());
+        made.extend(of_function.filter(|key| key.starts_with(&format!("{function}/"))));
+        from = page.next;
+        if from.is_none() {
+            return made;
+        }
+    }
+}
+
+fn found(answer: &Answer) -> BTreeSet<String> {
+    let json = answer.json();
+    let operations = json["operations"].as_array().unwrap().iter();
+    let found = operations.filter(|operation| !operation["record"].is_null());
+    found.map(|operation| operation["id"].as_str().unwrap().to_owned()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_sample_event_leads_to_its_records() {
+    let bench = Bench::new().await;
+    let samples = samples();
+    assert!(samples.len() >= 50, "{samples:?}");
+    let mut without = Vec::new();
+    for (nth, sample) in samples.iter().enumerate() {
+        let function = format!("sample-{nth}");
+        let idempotency = Idempotency::builder(bench.store.clone()).function(&function).build().unwrap();
+        let options = deliver(&idempotency, sample).await;
+        let made = made(&bench, &function).await;
+        let path = path(sample);
+        let why = ["why", "--event", &path, "--function", &function, "--json"];
+        let answer = bench.run(&[&why[..], options].concat()).await;
+        if made.is_empty() {
+            assert_ne!(answer.code, 0, "{sample}: {answer:?}");
+            without.push(sample.as_str());
+            continue;
+        }
+        assert_eq!(answer.code, 0, "{sample}: {answer:?}");
+        assert_eq!(found(&answer), made, "{sample}");
+        let json = answer.json();
+        let operations = json["operations"].as_array().unwrap().iter();
+        let payloads: Vec<_> = operations.map(|operation| operation["same_payload"].clone()).collect();
+        assert!(payloads.iter().all(|same| *same == json!(true) || same.is_null()), "{sample}: {payloads:?}");
+    }
+    // The functions refuse these, or run them without a key.
+    assert_eq!(
+        without,
+        [
+            "payments/http-api-get.json",
+            "payments/http-api-malformed-key.json",
+            "receipts/event-bridge-without-id.json",
+            "refunds/invoke-without-key.json",
+        ]
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn why_says_what_the_event_meets() {
+    let bench = Bench::new().await;
+    let idempotency = Idempotency::builder(bench.store.clone()).function("refunds").build().unwrap();
+    deliver(&idempotency, "refunds/invoke.json").await;
+    let why = async |sample: &str| {
+        let path = path(sample);
+        bench.run(&["why", "--event", &path, "--function", "refunds", "--key-field", "/refund_id"]).await
+    };
+    let same = why("refunds/invoke-again.json").await;
+    for words in ["COMPLETED, live", "it gets the recorded response", "idempotency release 'refunds/event#"] {
+        assert!(same.out.contains(words), "{words:?} isn't in {same:?}");
+    }
+    let other = why("refunds/invoke-conflicting.json").await;
+    assert!(other.out.contains("another payload") && other.out.contains("Mismatch (HTTP 422)"), "{other:?}");
+    let absent = bench
+        .run(&[
+            "why",
+            "--event",
+            &path("refunds/invoke.json"),
+            "--function",
+            "another",
+            "--key-field",
+            "/refund_id",
+        ])
+        .await;
+    assert_eq!(absent.code, 1);
+    assert!(
+        absent.out.contains("There's no record under this id")
+            && absent.out.contains("another function name")
+    );
+    let closure = bench.run(&["why", "--event", &path("refunds/invoke.json"), "--function", "refunds"]).await;
+    closure.is_bad_input(&["--key-field"]);
+    let nameless = bench.run(&["why", "--event", &path("refunds/invoke.json")]).await;
+    nameless.is_bad_input(&["--function"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn descriptions_replace_the_options() {
+    let bench = Bench::new().await;
+    let idempotency = Idempotency::builder(bench.store.clone()).function("shop").build().unwrap();
+    let orders = idempotency
+        .sqs(|message: &SqsMessage| Key::from_json(message, "/order_id"), async |_| Ok::<_, Failure>(()))
+        .operation("ship")
+        .unwrap();
+    let refunds = idempotency.events_by::<Value>(KeyFields::new(["/refund_id"]).unwrap());
+    let payments = idempotency.http();
+    let all = json!([payments.describe(), orders.describe(), refunds.describe()]);
+    let file = std::env::temp_dir().join(format!("describe-{}.json", std::process::id()));
+    fs::write(&file, all.to_string()).unwrap();
+    let described = file.to_str().unwrap();
+    one(idempotency.events_by(KeyFields::new(["/refund_id"]).unwrap()), "refunds/invoke.json").await;
+    let _ = orders.oneshot(delivery("orders/sqs.json")).await;
+    let handler = service_fn(async |_: Request| Ok::<_, Infallible>(Response::new(Body::Empty)));
+    let event: LambdaRequest =
+        serde_json::from_str(&fs::read_to_string(path("payments/http-api.json")).unwrap()).unwrap();
+    let _ = guarded(payments.layer(handler)).oneshot(LambdaEvent::new(event, Context::default())).await;
+    let expected = made(&bench, "shop").await;
+    let mut seen = BTreeSet::new();
+    for (sample, options) in [
+        ("refunds/invoke.json", &[][..]),
+        ("payments/http-api.json", &[]),
+        ("orders/sqs.json", &["--via", "sqs", "--key-field", "/order_id"]),
+    ] {
+        let path = path(sample);
+        let why = ["why", "--event", &path, "--describe", described, "--json"];
+        let answer = bench.run(&[&why[..], options].concat()).await;
+        assert_eq!(answer.code, 0, "{sample}: {answer:?}");
+        seen.extend(found(&answer));
+    }
+    assert_eq!(seen, expected);
+    fs::remove_file(&file).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn resolved_callers_and_shadows_are_found() {
+    let bench = Bench::new().await;
+    let sample = "payments/http-api.json";
+    let event = || serde_json::from_str::<LambdaRequest>(&fs::read_to_string(path(sample)).unwrap()).unwrap();
+    for (function, mode) in [("enforced", Mode::Enforce), ("shadowed", Mode::Shadow)] {
+        let idempotency =
+            Idempotency::builder(bench.store.clone()).function(function).mode(mode).build().unwrap();
+        let layer = idempotency.http().caller(|_| Ok(Some(CALLER.to_owned())));
+        let handler = service_fn(async |_: Request| Ok::<_, Infallible>(Response::new(Body::Empty)));
+        let _ = guarded(layer.layer(handler)).oneshot(LambdaEvent::new(event(), Context::default())).await;
+        let path = path(sample);
+        let why = ["why", "--event", &path, "--function", function];
+        let without = bench.run(&why).await;
+        assert_eq!(without.code, 1, "{without:?}");
+        let with = bench.run(&[&why[..], &["--resolved-caller", CALLER]].concat()).await;
+        assert_eq!(with.code, 0, "{with:?}");
+        assert_eq!(with.out.contains("a record of shadow mode"), mode == Mode::Shadow, "{with:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn batch_keys_are_derived() {
+    let bench = Bench::new().await;
+    let arn = "arn:aws:sqs:eu-central-1:123456789012:orders";
+    let record = |id: &str| {
+        json!({ "Records": [{ "messageId": id, "receiptHandle": "h", "body": "{}", "attributes": {},
+                "messageAttributes": {}, "eventSource": "aws:sqs", "eventSourceARN": arn }] })
+    };
+    let raw = RawValue::from_string(record(KEY).to_string()).unwrap();
+    let worker = bench.function().sqs(SqsMessage::message_key, async |_| Ok::<_, Failure>(()));
+    let _ = worker.oneshot(LambdaEvent::new(raw, Context::default())).await;
+    for command in ["inspect", "why"] {
+        for via in ["sqs", "sqs-fifo"] {
+            let found =
+                bench.run(&[command, KEY, "--function", "payments", "--via", via, "--source", arn]).await;
+            assert_eq!(found.code, 0, "{found:?}");
+        }
+    }
+    let scope = ["inspect", KEY, "--function", "payments", "--via"];
+    bench.run(&[&scope[..], &["kinesis"]].concat()).await.is_bad_input(&["--source"]);
+    bench.run(&[&scope[..], &["http", "--source", arn]].concat()).await.is_bad_input(&["--source"]);
+}

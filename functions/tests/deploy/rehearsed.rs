@@ -1,0 +1,152 @@
+//! `cargo rehearse --function` on functions of each kind: it raises no false alarm, and finds a wrong expectation.
+
+use std::{convert::Infallible, env, fs, path::PathBuf};
+
+use example_functions::Telemetry;
+use lambda_http::{Body, Request, Response};
+use lambda_idempotency::{
+    Failure, Idempotency, Key,
+    lambda::batch::{KinesisRecord, SqsMessage},
+    settings::Execution,
+    staging,
+    store::dynamodb::Transaction,
+};
+use lambda_idempotency_rehearsal::{self as rehearsal, Arguments};
+use lambda_runtime::{
+    Error, LambdaEvent, run,
+    tower::{ServiceBuilder, service_fn},
+    tracing,
+};
+use serde_json::{Value, json};
+
+use super::stage::project;
+
+const MARK: &str = "a rehearsed handler runs";
+
+/// This program as a function of the kind that the variable `KIND` names.
+#[tokio::test]
+#[ignore = "it is the function that other tests start"]
+async fn as_a_function() {
+    if env::var_os("AWS_LAMBDA_RUNTIME_API").is_some() {
+        serve(&env::var("KIND").unwrap()).await.unwrap();
+    }
+}
+
+async fn serve(kind: &str) -> Result<(), Error> {
+    let _telemetry = Telemetry::start()?;
+    let (kind, execution) = match kind.strip_suffix("-at-most-once") {
+        Some(kind) => (kind, Execution::AtMostOnce),
+        None => (kind, Execution::AtLeastOnce),
+    };
+    let idempotency = Idempotency::builder_from_env().await?.execution(execution).build()?;
+    let worker = ServiceBuilder::new();
+    match kind {
+        "http" => {
+            let handler = service_fn(async |_: Request| {
+                tracing::info!("{MARK}");
+                Ok::<_, Infallible>(Response::new(Body::Text("paid".to_owned())))
+            });
+            lambda_idempotency::lambda::http::run(worker.layer(idempotency.http()).service(handler)).await
+        }
+        "event" | "transaction" => {
+            let key = |event: &Value| Key::new(event["id"].as_str().unwrap_or_default());
+            let is_staged = kind == "transaction";
+            let handler = service_fn(move |_: LambdaEvent<Value>| async move {
+                tracing::info!("{MARK}");
+                if is_staged {
+                    stage()?;
+                }
+                Ok::<_, Error>("done")
+            });
+            run(worker.layer(idempotency.events(key)).service(handler)).await
+        }
+        "sqs" => {
+            run(worker.service(idempotency.sqs(SqsMessage::message_key, async |_| {
+                tracing::info!("{MARK}");
+                Ok::<_, Failure>(())
+            })))
+            .await
+        }
+        _ => {
+            run(worker.service(idempotency.kinesis(KinesisRecord::sequence_key, async |_| {
+                tracing::info!("{MARK}");
+                Ok::<_, Failure>(())
+            })))
+            .await
+        }
+    }
+}
+
+/// Stages a write of another item into the table of records, which is the only one that there is.
+fn stage() -> Result<(), Error> {
+    use aws_sdk_dynamodb::types::{AttributeValue, Update};
+    let update = Update::builder()
+        .table_name(env::var("IDEMPOTENCY_TABLE")?)
+        .key("id", AttributeValue::S("effects".to_owned()))
+        .update_expression("ADD n :one")
+        .expression_attribute_values(":one", AttributeValue::N("1".to_owned()));
+    staging().ok_or("it runs without protection")?.add(Transaction::new().update(update.build()?))?;
+    Ok(())
+}
+
+fn command(kind: &str) -> String {
+    let program = env::current_exe().unwrap();
+    format!("env KIND={kind} {} --ignored --nocapture --exact rehearsed::as_a_function", program.display())
+}
+
+/// The event in a file of its own.
+fn file(name: &str, event: &Value) -> PathBuf {
+    let path = env::temp_dir().join(format!("rehearsed-{}-{name}.json", std::process::id()));
+    fs::write(&path, event.to_string()).unwrap();
+    path
+}
+
+async fn faults(kind: &str, event: &Value, options: &[&str]) -> Vec<String> {
+    let (command, path) = (command(kind), file(&format!("{kind}-{}", options.len()), event));
+    let base = ["--function", &command, "--event", path.to_str().unwrap(), "--count-runs", MARK];
+    let arguments = Arguments::parse(&[&base[..], options].concat()).unwrap();
+    let faults = rehearsal::faults(&arguments).await.unwrap();
+    fs::remove_file(path).unwrap();
+    faults
+}
+
+fn sample(name: &str) -> Value {
+    serde_json::from_str(&fs::read_to_string(project().join("events").join(name)).unwrap()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn at_most_once_functions_raise_no_false_alarm() {
+    let request = sample("payments/http-api.json");
+    let expected = ["--expect", "at-most-once"];
+    assert_eq!(faults("http-at-most-once", &request, &expected).await, [""; 0]);
+    let event = json!({ "id": "order-17" });
+    assert_eq!(faults("event-at-most-once", &event, &expected).await, [""; 0]);
+    // The wrong expectation is found, and the rows say what to do.
+    let alarms = faults("http-at-most-once", &request, &[]).await;
+    assert!(alarms.iter().any(|fault| fault.contains("add --expect at-most-once")), "{alarms:#?}");
+    let alarms = faults("http", &request, &expected).await;
+    assert!(alarms.iter().any(|fault| fault.contains("OutcomeUnknown")), "{alarms:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn workers_raise_no_false_alarm() {
+    let order = json!({ "order_id": "order-17" });
+    let (sqs, kinesis) = (sample("orders/sqs.json"), sample("sources/kinesis.json"));
+    for (kind, event, options) in [
+        ("sqs", &order, &["--batch", "sqs"][..]),
+        ("sqs", &sqs, &["--batch", "sqs"]),
+        ("sqs", &order, &["--batch", "fifo"]),
+        ("kinesis", &kinesis, &["--batch", "kinesis"]),
+        ("sqs-at-most-once", &order, &["--batch", "sqs", "--expect", "at-most-once"]),
+    ] {
+        assert_eq!(faults(kind, event, options).await, [""; 0], "{kind} {options:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn transactional_functions_are_told_apart() {
+    let event = json!({ "id": "order-17" });
+    assert_eq!(faults("transaction", &event, &["--transactional"]).await, [""; 0]);
+    let alarms = faults("event", &event, &["--transactional"]).await;
+    assert!(alarms.iter().any(|fault| fault.contains("not by a transaction")), "{alarms:#?}");
+}

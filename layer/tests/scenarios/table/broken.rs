@@ -1,0 +1,174 @@
+//! Killed processes, and a broken store.
+
+use super::*;
+
+/// Killed at eight points, on both sides. The lease ends 4 s after the deadline.
+pub(super) fn kills() -> Vec<Scenario> {
+    let slow = || Plain("", "effect sleep:1500");
+    let twice: &[(&str, Count, Count)] = &[("", Exactly(2), Exactly(2))];
+    let killed = |name: &str, steps: Vec<Step>, totals| of(name, steps, totals).timeout(5).on_demand();
+    vec![
+        killed(
+            "layer killed before the claim",
+            vec![
+                Break(0, 1, Fault::HangBefore),
+                Start(EFFECT),
+                Requests(1),
+                KillLayer,
+                Finish(Dies),
+                Heal,
+                Until(EFFECT, Runs),
+                Send(EFFECT, Replays),
+            ],
+            ONCE,
+        ),
+        killed(
+            "layer killed after the claim",
+            vec![
+                Break(0, 1, Fault::HangAfter),
+                Start(EFFECT),
+                Requests(1),
+                Pause(150),
+                KillLayer,
+                Finish(Dies),
+                Heal,
+                Until(EFFECT, Runs),
+            ],
+            ONCE,
+        ),
+        killed(
+            "function killed before the effect",
+            vec![Send(Plain("", "first-kill effect"), Dies), Until(Plain("", "first-kill effect"), Runs)],
+            &[("", Exactly(2), Exactly(1))],
+        ),
+        killed(
+            "function killed after the effect",
+            vec![Send(Plain("", "effect first-kill"), Dies), Until(Plain("", "effect first-kill"), Runs)],
+            twice,
+        ),
+        killed(
+            "function killed from outside",
+            vec![Start(slow()), Pause(700), KillFunction, Finish(Dies), Until(slow(), Runs)],
+            twice,
+        ),
+        killed(
+            "layer killed after the effect",
+            vec![Start(slow()), Requests(1), Pause(900), KillLayer, Finish(Dies), Until(slow(), Runs)],
+            twice,
+        ),
+        killed(
+            "layer killed before recording",
+            vec![
+                Break(1, 1, Fault::HangBefore),
+                Start(EFFECT),
+                Requests(2),
+                KillLayer,
+                Finish(Dies),
+                Heal,
+                Until(EFFECT, Runs),
+            ],
+            twice,
+        ),
+        killed(
+            "layer killed after recording",
+            vec![
+                Break(1, 1, Fault::HangAfter),
+                Start(EFFECT),
+                Requests(2),
+                Pause(150),
+                KillLayer,
+                Finish(Dies),
+                Heal,
+                Until(EFFECT, Answers),
+                Send(EFFECT, Replays),
+            ],
+            ONCE,
+        ),
+        killed(
+            "layer killed after its answer",
+            vec![
+                Send(EFFECT, Runs),
+                KillLayer,
+                Pause(100),
+                Send(EFFECT, Anything),
+                Until(EFFECT, Replays),
+                Send(EFFECT, Replays),
+            ],
+            ONCE,
+        ),
+        killed(
+            "function killed after its answer",
+            vec![
+                Send(EFFECT, Runs),
+                KillFunction,
+                Pause(100),
+                Send(EFFECT, Anything),
+                Until(EFFECT, Replays),
+                Send(EFFECT, Replays),
+            ],
+            ONCE,
+        ),
+    ]
+}
+
+pub(super) fn outages() -> Vec<Scenario> {
+    let down = |name: &str, fault| {
+        of(
+            format!("store down: {name}"),
+            [
+                Break(0, ALL, fault),
+                Send(EFFECT, Refuses("Unavailable")),
+                Heal,
+                Until(EFFECT, Runs),
+                Send(EFFECT, Replays),
+            ],
+            ONCE,
+        )
+        .timeout(20)
+    };
+    let recording = |name: &str, fault| {
+        of(
+            format!("store down while recording: {name}"),
+            [Break(1, ALL, fault), Send(EFFECT, Runs), Heal, Until(EFFECT, Answers), Send(EFFECT, Replays)],
+            &[("", Between(1, 2), Between(1, 2))],
+        )
+        .timeout(5)
+        .on_demand()
+    };
+    vec![
+        down("refused", Fault::CutBefore).timeout(5).on_demand(),
+        down("500", Fault::ErrorBefore),
+        down("throttled", Fault::Throttle),
+        down("silent", Fault::HangBefore).timeout(5).on_demand(),
+        of("store down, passed on", [Break(0, ALL, Fault::ErrorBefore), Send(EFFECT, Runs)], ONCE)
+            .with(&[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_ON_STORE_FAILURE", "pass")])
+            .timeout(6)
+            .on_demand(),
+        recording("refused", Fault::CutBefore),
+        recording("500", Fault::ErrorBefore).long(),
+        recording("throttled", Fault::Throttle).long(),
+        recording("silent", Fault::HangBefore).long(),
+    ]
+}
+
+/// Each fault of the wire once, at the claim and at the recording.
+pub(super) fn faults() -> Vec<Scenario> {
+    let at = |place: &str, passing, fault: Fault| {
+        let steps = vec![
+            Break(passing, 1, fault),
+            Send(EFFECT, Anything),
+            Heal,
+            Deliver(When::AfterAnswer),
+            Until(EFFECT, Answers),
+            Deliver(When::AfterRedelivery),
+            Send(EFFECT, Replays),
+        ];
+        let short = matches!(fault, Fault::CutAfter | Fault::Throttle | Fault::Late(When::Soon));
+        // With a broken answer to the claim, the layer may refuse; whatever it did, one run must be recorded.
+        let scenario = of(format!("{place}: {fault}"), steps, ONCE).timeout(8).on_demand();
+        if short { scenario } else { scenario.long() }
+    };
+    let claim = Fault::ALL.into_iter().map(|fault| at("claim", 0, fault));
+    let record = Fault::ALL.into_iter().map(|fault| at("record", 1, fault));
+    claim.chain(record).collect()
+}

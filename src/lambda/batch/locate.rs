@@ -1,0 +1,41 @@
+//! Finds the records of a batch's operations without delivering it, and describes the worker for tools that do.
+
+use lambda_runtime::Context;
+use serde_json::value::RawValue;
+
+use super::{Batch, Record, lanes::Work, record};
+use crate::{
+    error::Error,
+    lambda::{Description, Located},
+};
+
+impl<R: Record> Batch<R> {
+    /// Describes the worker, for tools that look for its records; see [`Description`]. Its key is from a closure.
+    pub fn describe(&self) -> Description {
+        let source_name = self.source_name.as_deref().map(str::to_owned);
+        let key_from = Some("closure".to_owned());
+        Description { source_name, key_from, ..Description::of(&self.idempotency, R::VIA) }
+    }
+
+    /// The records of the operations that this event asks for, in the batch's order. A record that has no key, or
+    /// whose key isn't valid, has none.
+    ///
+    /// # Errors
+    ///
+    /// As a delivery of the event.
+    pub(in crate::lambda) fn locate(
+        &self,
+        event: &RawValue,
+        context: &Context,
+    ) -> Result<Vec<Located>, Error> {
+        let records = record::records(event, R::SOURCE)?;
+        let (planned, _) = self.plan(&records, context)?;
+        let located = planned.into_iter().filter_map(|planned| match planned.work {
+            Work::Protected(key, fingerprint) => {
+                Some(Located::new(key, Some(fingerprint)).of_part(planned.identifier))
+            }
+            Work::Unprotected | Work::Refused(..) => None,
+        });
+        Ok(located.collect())
+    }
+}

@@ -1,0 +1,426 @@
+//! [`Description`]: the part of a function's configuration that determines its records' keys, and how it finds
+//! them in an event.
+
+use lambda_runtime::Context;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, value::RawValue};
+
+#[cfg(feature = "http")]
+use super::http::HttpLayer;
+use super::{batch::Record, keys};
+use crate::{
+    error::{Error, ErrorKind},
+    fingerprint::Fingerprint,
+    format::Format,
+    idempotency::{Idempotency, Operation},
+    key::{Key, StoredKey},
+    key_fields::KeyFields,
+    lambda::batch::{Batch, DynamoDbRecord, KinesisRecord, SqsMessage},
+    settings::{Execution, Mode},
+    store::{memory::MemoryStore, named},
+};
+
+/// How a function finds the records of its events: a wrapper's `describe()` returns it, and a tool reads it as
+/// JSON. `idempotency why --describe FILE` goes from an event to its record with it.
+///
+/// It holds no secret: no key, no caller, and no password of the store's URL. A closure can't be written down.
+/// Where a key or a caller comes from one, the description says so, and the tool asks for it.
+///
+/// ```
+/// # use lambda_idempotency::{Idempotency, KeyFields, store::memory::MemoryStore};
+/// use lambda_idempotency::lambda::Description;
+/// use lambda_runtime::Context;
+///
+/// let idempotency = Idempotency::builder(MemoryStore::new()).function("orders").build()?;
+/// let layer = idempotency.events_by::<serde_json::Value>(KeyFields::new(["/order_id"])?);
+/// let json = serde_json::to_string(&layer.describe())?;
+///
+/// let description: Description = serde_json::from_str(&json)?;
+/// let located = description.locate(br#"{"order_id": "order-17"}"#, &Context::default(), None)?;
+/// assert!(located[0].key.as_str().starts_with("orders/event#"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Description {
+    /// The function's name in the scope.
+    pub function: String,
+    /// The wrapper that takes the key: `http`, `event`, `sqs`, `kinesis`, `dynamodb` or `run`.
+    pub via: String,
+    /// The operation's name in the code, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operation: Option<String>,
+    /// The fields that the key is built from: of the event, or for batches of each record's payload.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub key_fields: Vec<String>,
+    /// How many of the first [`key_fields`](Self::key_fields) must have a value.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub required_key_fields: usize,
+    /// Where a key without [`key_fields`](Self::key_fields) is from: `closure`, `request id`, or the source of its
+    /// events by the name of its function in [`keys`]: `kafka_record`, `mq_message`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_from: Option<String>,
+    /// The headers that hold the key.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub key_headers: Vec<String>,
+    /// HTTP: whether a closure names the caller. Otherwise the front end does.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub caller_from_closure: bool,
+    /// HTTP: whether callers without a name share one namespace.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub shared_namespace: bool,
+    /// HTTP: the name that the API has in its callers' names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub api_name: Option<String>,
+    /// HTTP: the cookies that carry no credential.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ignored_cookies: Vec<String>,
+    /// Batches: the name that replaces the source's ARN.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source_name: Option<String>,
+    /// The fields that are compared in place of the payload.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub compared_fields: Vec<String>,
+    /// HTTP: the headers that are compared too.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub compared_headers: Vec<String>,
+    /// HTTP: whether the body is compared byte for byte.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub raw_body: bool,
+    /// Whether the function runs at most once.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub at_most_once: bool,
+    /// Executors' clocks differ by at most this, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub skew_margin_ms: Option<u64>,
+    /// The mode: `enforce`, `shadow` or `off`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
+    /// The store's URL, without a user's name and password, if the environment names the store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store: Option<String>,
+    /// Whether it's a guess from the event's source, so that the compared fields aren't known.
+    #[serde(skip)]
+    pub(in crate::lambda) is_guessed: bool,
+}
+
+/// The record of an operation that an event asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Located {
+    /// The record's id.
+    pub key: StoredKey,
+    /// What must match when the key is used again. `None` if only the handler's code knows it.
+    pub fingerprint: Option<Fingerprint>,
+    /// The record of the batch that asks for it, by its identifier.
+    pub part: Option<String>,
+}
+
+fn is_false(value: &bool) -> bool {
+    !*value
+}
+
+fn is_zero(value: &usize) -> bool {
+    *value == 0
+}
+
+fn invalid(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Invalid, message.into())
+}
+
+impl Located {
+    /// The record with this id, where the operation is known only by its key.
+    pub fn of(key: StoredKey) -> Self {
+        Self::new(key, None)
+    }
+
+    pub(in crate::lambda) fn new(key: StoredKey, fingerprint: Option<Fingerprint>) -> Self {
+        Self { key, fingerprint, part: None }
+    }
+
+    pub(in crate::lambda) fn of_part(self, part: String) -> Self {
+        Self { part: Some(part), ..self }
+    }
+}
+
+impl Description {
+    /// A description of the wrapper `via` of a function, with defaults.
+    pub fn new(function: impl Into<String>, via: impl Into<String>) -> Self {
+        Self { function: function.into(), via: via.into(), ..Self::default() }
+    }
+
+    /// The same, with what the wrapper's [`Idempotency`] determines.
+    pub(in crate::lambda) fn of(idempotency: &Idempotency, via: &str) -> Self {
+        let settings = idempotency.settings();
+        Self {
+            operation: idempotency.operation_name().map(str::to_owned),
+            at_most_once: settings.execution == Execution::AtMostOnce,
+            skew_margin_ms: u64::try_from(settings.skew_margin.as_millis()).ok(),
+            mode: Some(settings.mode.as_str().to_owned()),
+            store: named::url_in_environment(),
+            ..Self::new(idempotency.function_name(), via)
+        }
+    }
+
+    pub(in crate::lambda) fn keyed_by(mut self, fields: &KeyFields) -> Self {
+        self.key_fields = fields.iter().map(str::to_owned).collect();
+        self.required_key_fields = fields.required();
+        self.compared_fields =
+            fields.compared().into_iter().flatten().map(|field| field.as_str().to_owned()).collect();
+        self
+    }
+
+    /// Chooses the wrapper and the key by the source of `event`, for a function that's wrapped as [`keys`] says: the
+    /// worker for SQS, Kinesis and DynamoDB Streams, a layer with the source's own key for the others, and
+    /// [`run`](crate::Operation::run) for each record of Kafka and Amazon MQ. An event of no known source has no key
+    /// yet.
+    pub fn detect(function: impl Into<String>, event: &[u8]) -> Self {
+        let event: Value = serde_json::from_slice(event).unwrap_or_default();
+        let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str);
+        let is_there = |pointer: &str| event.pointer(pointer).is_some();
+        let function = function.into();
+        let by = |fields: KeyFields| Self {
+            is_guessed: true,
+            ..Self::new(function.clone(), "event").keyed_by(&fields)
+        };
+        let each =
+            |from: &str| Self { key_from: Some(from.to_owned()), ..Self::new(function.clone(), "run") };
+        match text("/Records/0/eventSource")
+            .or_else(|| text("/Records/0/EventSource"))
+            .or_else(|| text("/eventSource"))
+        {
+            Some("aws:sqs") => return Self::new(function, "sqs"),
+            Some("aws:kinesis") => return Self::new(function, "kinesis"),
+            Some("aws:dynamodb") => return Self::new(function, "dynamodb"),
+            Some("aws:sns") => return by(keys::sns()),
+            Some("aws:s3") => return by(keys::s3()),
+            Some("aws:kafka" | "SelfManagedKafka") => return each("kafka_record"),
+            Some("aws:mq" | "aws:rmq") => return each("mq_message"),
+            _ => {}
+        }
+        if is_there("/requestContext") && (is_there("/headers") || is_there("/multiValueHeaders")) {
+            return Self::new(function, "http");
+        }
+        match text("/source") {
+            Some("aws.scheduler") => by(keys::scheduler()),
+            Some(_) if is_there("/detail-type") => by(keys::event_bridge()),
+            _ if is_there("/execution") && is_there("/state") => by(keys::step_functions()),
+            _ => Self::new(function, "event"),
+        }
+    }
+
+    /// The records of the operations that `event` asks for, as the described wrapper derives them: one for a request
+    /// or an event, one for each record of a batch. None if it asks for none, such as a request without a key.
+    ///
+    /// `context` is the invocation's: its request id and tenant. `caller` is the text that the function's own closure
+    /// returns for this request, for HTTP, or that [`for_caller`](crate::Operation::for_caller) gets, for `run`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] if the description is incomplete for this event, or one of its names or fields isn't
+    /// valid; [`ErrorKind::MissingKey`] or [`ErrorKind::InvalidKey`] if the wrapper refuses the event. The message
+    /// says which, and holds no key.
+    pub fn locate(
+        &self,
+        event: &[u8],
+        context: &Context,
+        caller: Option<&str>,
+    ) -> Result<Vec<Located>, Error> {
+        let raw: &RawValue = serde_json::from_slice(event)
+            .map_err(|error| invalid(format!("the event isn't JSON: {}", crate::error::place(&error))))?;
+        let builder = Idempotency::builder(MemoryStore::new()).function(&self.function);
+        let builder = match &self.operation {
+            Some(operation) => builder.operation(operation),
+            None => builder,
+        };
+        let idempotency = builder.build()?;
+        match self.via.as_str() {
+            #[cfg(feature = "http")]
+            "http" | "http-body" => self.http(&idempotency, caller)?.locate(raw, context),
+            "event" => self.event(&idempotency, raw, context),
+            "sqs" => {
+                let key = self.key_of_record(SqsMessage::message_key)?;
+                let worker = idempotency.sqs(key, async |_| Ok(()));
+                self.batch(worker, raw, context)
+            }
+            "kinesis" => {
+                let key = self.key_of_record(KinesisRecord::sequence_key)?;
+                let worker = idempotency.kinesis(key, async |_| Ok(()));
+                self.batch(worker, raw, context)
+            }
+            "dynamodb" => {
+                let key = self.key_of_record(DynamoDbRecord::event_key)?;
+                let worker = idempotency.dynamodb_stream(key, async |_| Ok(()));
+                self.batch(worker, raw, context)
+            }
+            "run" => self.run(&idempotency, raw, context, caller),
+            via => Err(invalid(format!(
+                "{via:?} isn't a wrapper; use http, event, sqs, kinesis, dynamodb or run"
+            ))),
+        }
+    }
+
+    fn fields(&self) -> Result<Option<KeyFields>, Error> {
+        if self.key_fields.is_empty() {
+            return Ok(None);
+        }
+        let fields = KeyFields::new(self.key_fields.iter().map(String::as_str))?;
+        let fields = fields.requiring(self.required_key_fields);
+        if self.compared_fields.is_empty() {
+            return Ok(Some(fields));
+        }
+        fields.comparing_these(self.compared_fields.iter().map(String::as_str)).map(Some)
+    }
+
+    fn event(
+        &self,
+        idempotency: &Idempotency,
+        raw: &RawValue,
+        context: &Context,
+    ) -> Result<Vec<Located>, Error> {
+        let located = match (self.fields()?, self.key_from.as_deref()) {
+            (Some(fields), _) => idempotency.events_by::<Value>(fields).locate(raw, context),
+            (None, Some("request id")) => {
+                if context.request_id.is_empty() {
+                    return Err(invalid("the key is the invocation's request id; give it"));
+                }
+                idempotency.events_by_request_id::<Value>().locate(raw, context)
+            }
+            (None, _) => {
+                return Err(invalid(
+                    "the event is from no source that the library has keys for, and the function's key is a closure; \
+                     name the fields that the key is built from, or the key itself",
+                ));
+            }
+        };
+        let located = located?.map(|located| Located {
+            fingerprint: located.fingerprint.filter(|_| !self.is_guessed),
+            ..located
+        });
+        Ok(located.into_iter().collect())
+    }
+
+    /// The key of a batch's record: fields of its payload, or else the record's own id.
+    fn key_of_record<R: AsRef<[u8]> + 'static>(
+        &self,
+        own: fn(&R) -> Result<Key, Error>,
+    ) -> Result<impl Fn(&R) -> Result<Option<Key>, Error> + Send + Sync + 'static, Error> {
+        let fields = self.fields()?;
+        Ok(move |record: &R| match &fields {
+            Some(fields) => fields.key_of(record.as_ref()),
+            None => own(record).map(Some),
+        })
+    }
+
+    fn batch<R: Record>(
+        &self,
+        worker: Batch<R>,
+        raw: &RawValue,
+        context: &Context,
+    ) -> Result<Vec<Located>, Error> {
+        let worker = match &self.source_name {
+            Some(name) => worker.source_name(name.as_str()),
+            None => worker,
+        };
+        worker.locate(raw, context)
+    }
+
+    /// A step inside the handler, or one for each record of a Kafka or Amazon MQ event.
+    fn run(
+        &self,
+        idempotency: &Idempotency,
+        raw: &RawValue,
+        _: &Context,
+        caller: Option<&str>,
+    ) -> Result<Vec<Located>, Error> {
+        let name = self.operation.as_deref().ok_or_else(|| {
+            invalid("a step needs its name: the operation, as in `idempotency.operation(NAME)`")
+        })?;
+        let step = idempotency.operation(name)?;
+        let step = match caller {
+            Some(caller) => step.for_caller(caller)?,
+            None => step,
+        };
+        let by = |fields: &KeyFields, json: &str, part: Option<String>| -> Result<Option<Located>, Error> {
+            let key = fields.key_of(json.as_bytes())?;
+            Ok(key.map(|key| Located { key: step.stored_key(&key), fingerprint: None, part }))
+        };
+        let known = match self.key_from.as_deref() {
+            Some("kafka_record") => {
+                let cluster = keys::kafka_cluster(raw.get().as_bytes());
+                Some(keys::kafka_record(cluster.ok_or_else(|| invalid("the event names no Kafka cluster"))?))
+            }
+            Some("mq_message") => Some(keys::mq_message()),
+            _ => None,
+        };
+        match (self.fields()?, known) {
+            (Some(fields), None) => by(&fields, raw.get(), None).map(|located| located.into_iter().collect()),
+            (fields, Some(known)) => {
+                let fields = fields.unwrap_or(known);
+                let records = keys::records_of_brokers(raw);
+                let located = records
+                    .iter()
+                    .enumerate()
+                    .map(|(place, record)| by(&fields, record.get(), Some(format!("record {place}"))));
+                Ok(located.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
+            }
+            (None, None) => Err(invalid(
+                "name the fields of the event that the step's key is built from, or the key itself",
+            )),
+        }
+    }
+
+    #[cfg(feature = "http")]
+    fn http(&self, idempotency: &Idempotency, caller: Option<&str>) -> Result<HttpLayer, Error> {
+        let name =
+            |name: &String| name.parse().map_err(|_| invalid(format!("{name:?} isn't a header's name")));
+        let mut layer = idempotency.http();
+        for header in &self.key_headers {
+            layer = layer.key_alias(name(header)?);
+        }
+        if let Some(fields) = self.fields()? {
+            layer = layer.key_fields(fields);
+        }
+        if let Some(api) = &self.api_name {
+            layer = layer.api_name(api);
+        }
+        if self.shared_namespace {
+            layer = layer.shared_namespace();
+        }
+        layer = layer.ignore_cookies(self.ignored_cookies.iter().map(String::as_str));
+        let headers = self.compared_headers.iter().map(name).collect::<Result<Vec<_>, _>>()?;
+        layer = layer.fingerprint_headers(headers).fingerprint_raw_body(self.raw_body);
+        if !self.compared_fields.is_empty() {
+            layer = layer.fingerprint_fields(self.compared_fields.iter().map(String::as_str))?;
+        }
+        match caller {
+            Some(caller) => {
+                let caller = caller.to_owned();
+                Ok(layer.caller(move |_| Ok(Some(caller.clone()))))
+            }
+            None if self.caller_from_closure => Err(invalid(
+                "the function's own code names the caller; give the text that its closure returns",
+            )),
+            None => Ok(layer),
+        }
+    }
+}
+
+impl<F: Format> Operation<F> {
+    /// Describes it, for tools that look for its records; see [`Description`](crate::lambda::Description).
+    pub fn describe(&self) -> Description {
+        Description { key_from: Some("closure".to_owned()), ..Description::of(self.idempotency(), "run") }
+    }
+}
+
+impl Description {
+    /// The mode that the function is in, if the description says it.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] for an unknown name.
+    pub fn mode(&self) -> Result<Option<Mode>, Error> {
+        self.mode.as_deref().map(str::parse).transpose()
+    }
+}

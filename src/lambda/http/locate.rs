@@ -1,0 +1,69 @@
+//! Finds the record of a request without delivering it, and describes the layer for tools that do.
+
+use ::http::HeaderName;
+use futures_util::FutureExt as _;
+use lambda_http::RequestExt as _;
+use lambda_runtime::Context;
+use serde_json::value::RawValue;
+
+use super::{
+    HttpLayer,
+    body_key::{KeySource, Keyed},
+    config::Unnamed,
+    guard,
+    problem::Problem,
+    request,
+};
+use crate::{
+    error::{Error, ErrorKind},
+    key::StoredKey,
+    lambda::{Description, Located},
+};
+
+impl<const STREAMING: bool> HttpLayer<STREAMING> {
+    /// Describes the layer, for tools that look for its records; see [`Description`].
+    pub fn describe(&self) -> Description {
+        let config = &self.config;
+        let names = |names: &[HeaderName]| names.iter().map(|name| name.as_str().to_owned()).collect();
+        let mut description = Description::of(&self.idempotency, "http");
+        description.key_headers = names(&config.keys.names);
+        match config.key.as_ref() {
+            Some(KeySource::Fields(fields)) => description = description.keyed_by(fields),
+            Some(KeySource::Closure(_)) => description.key_from = Some("closure".to_owned()),
+            None => {}
+        }
+        description.caller_from_closure = config.resolver.is_some();
+        description.shared_namespace = config.unnamed == Unnamed::Shared;
+        description.api_name.clone_from(&config.api_name);
+        description.ignored_cookies = config.ignored_cookies.iter().map(str::to_owned).collect();
+        let fields = config.fingerprinted_fields.iter().flatten();
+        description.compared_fields = fields.map(|field| field.as_str().to_owned()).collect();
+        description.compared_headers = names(&config.fingerprinted_headers);
+        description.raw_body = config.raw_body;
+        description
+    }
+
+    /// The record of the operation that this event asks for: none if it runs without a key.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] if it isn't an HTTP event; or the problem that its client gets.
+    pub(in crate::lambda) fn locate(
+        &self,
+        event: &RawValue,
+        context: &Context,
+    ) -> Result<Vec<Located>, Error> {
+        let request = guard::request_of(event)?.with_lambda_context(context.clone());
+        let (parts, body) = request.into_parts();
+        let refused = |problem: &Problem| problem.as_error();
+        // A body of Lambda's own type is whole, so nothing is awaited.
+        let keyed = self.keyed(&parts, body).now_or_never();
+        let keyed = keyed.ok_or_else(|| Error::new(ErrorKind::Invalid, "the body isn't whole"))?;
+        let Keyed { key, body } = keyed.map_err(|problem| refused(&problem))?;
+        let Some((key, origin)) = key else { return Ok(Vec::new()) };
+        let caller = self.caller_of(&parts).map_err(|problem| refused(&problem))?;
+        let scope = self.scope(&parts, caller.as_ref(), origin).map_err(|problem| refused(&problem))?;
+        let fingerprint = request::fingerprint(&self.config, &parts, body.bytes());
+        Ok(vec![Located::new(StoredKey::new(&scope, &key), Some(fingerprint))])
+    }
+}
