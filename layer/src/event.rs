@@ -150,7 +150,8 @@ impl Event {
                     body = extended;
                 }
             }
-            (Some(ClaimField::Context(name)), Some(facts)) => {
+            // Without a claim, a caller's own value must not look like one.
+            (Some(ClaimField::Context(name)), facts) => {
                 if let Some(context) = with_custom(headers.get(CLIENT_CONTEXT), name, facts) {
                     headers.insert(CLIENT_CONTEXT, context);
                 }
@@ -208,15 +209,21 @@ pub(crate) fn with_field(json: &[u8], name: &str, value: &Value) -> Option<Bytes
     Some([inner, field.as_bytes()].concat().into())
 }
 
-/// The client context with one more custom value. `None` if there's a client context that can't be read.
-fn with_custom(context: Option<&HeaderValue>, name: &str, value: Value) -> Option<HeaderValue> {
+/// The client context with this custom value, or without it. `None` if there's nothing to change, or a client context
+/// that can't be read.
+fn with_custom(context: Option<&HeaderValue>, name: &str, value: Option<Value>) -> Option<HeaderValue> {
     let mut context: Map<String, Value> = match context {
         Some(context) if !context.is_empty() => serde_json::from_slice(context.as_bytes()).ok()?,
         _ => Map::new(),
     };
-    let custom = context.entry("custom").or_insert_with(|| Value::Object(Map::new()));
-    // Runtimes read custom values as strings.
-    custom.as_object_mut()?.insert(name.to_owned(), Value::String(value.to_string()));
+    match value {
+        Some(value) => {
+            let custom = context.entry("custom").or_insert_with(|| Value::Object(Map::new()));
+            // Runtimes read custom values as strings.
+            custom.as_object_mut()?.insert(name.to_owned(), Value::String(value.to_string()));
+        }
+        None => drop(context.get_mut("custom")?.as_object_mut()?.remove(name)?),
+    }
     HeaderValue::from_bytes(Value::Object(context).to_string().as_bytes()).ok()
 }
 

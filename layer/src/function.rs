@@ -153,6 +153,12 @@ impl Function {
         missing
     }
 
+    /// Whether the function has answered everything it got, and Lambda hasn't got every answer yet.
+    pub(crate) fn is_settling(&self) -> bool {
+        let state = self.state();
+        state.open > 0 && state.running.is_empty()
+    }
+
     /// A poll has ended: with an invocation, or without.
     pub(crate) fn polled(&self, is_invocation: bool) {
         let mut state = self.state();

@@ -1,10 +1,7 @@
 //! The proxy: serves the Runtime API to the function, and is a client of the real one.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
+    sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -40,8 +37,6 @@ pub(crate) struct Protection {
     pub(crate) telemetry: Telemetry,
     /// Whether the function streams its responses.
     pub(crate) streams: AtomicBool,
-    /// How many answers of the function are being settled or sent.
-    settling: AtomicUsize,
 }
 
 /// The Runtime API for the function.
@@ -86,15 +81,7 @@ impl Protection {
         telemetry: Telemetry,
     ) -> Arc<Self> {
         let streams = AtomicBool::new(rules.streams);
-        Arc::new(Self {
-            idempotency,
-            rules,
-            function: Function::default(),
-            upstream,
-            telemetry,
-            streams,
-            settling: AtomicUsize::new(0),
-        })
+        Arc::new(Self { idempotency, rules, function: Function::default(), upstream, telemetry, streams })
     }
 
     /// Begins as many polls of the real Runtime API as the function has pollers with nothing to do.
@@ -158,13 +145,11 @@ impl Protection {
             return self.late(&path, parts.headers, body).await;
         };
         let (reply, replied) = oneshot::channel();
-        self.settling.fetch_add(1, Ordering::Relaxed);
         let sent = waiting.send(Posted { is_error, headers: parts.headers, body, reply });
         let replied = match sent {
             Ok(()) => replied.await.map_err(|_| ()),
             Err(Posted { .. }) => Err(()),
         };
-        self.settling.fetch_sub(1, Ordering::Relaxed);
         // The invocation was answered without it.
         Ok(replied
             .unwrap_or_else(|()| answer(StatusCode::ACCEPTED, Bytes::from_static(b"{\"status\":\"OK\"}"))))
@@ -183,7 +168,7 @@ impl Protection {
     /// Waits until the answers that the function has given are recorded and sent, for a while.
     pub(crate) async fn settled(&self) {
         let settled = async {
-            while self.settling.load(Ordering::Relaxed) > 0 {
+            while self.function.is_settling() {
                 SystemClock.sleep(Duration::from_millis(5)).await;
             }
         };

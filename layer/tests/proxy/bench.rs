@@ -193,6 +193,8 @@ impl State {
 /// The program, and the function behind it, which the test plays.
 pub(crate) struct Function {
     address: String,
+    /// The id of the command's process.
+    pub(crate) process: String,
     pub(crate) child: Child,
     file: PathBuf,
 }
@@ -222,7 +224,7 @@ impl Function {
     pub(crate) async fn start(lambda: &Lambda, settings: &[(&str, &str)]) -> Self {
         let file = fresh_path();
         let script = format!(
-            "echo \"$AWS_LAMBDA_RUNTIME_API\" > {0}.new; mv {0}.new {0}; exec sleep 600",
+            "echo \"$AWS_LAMBDA_RUNTIME_API $$\" > {0}.new; mv {0}.new {0}; exec sleep 600",
             file.display()
         );
         let mut command = program(lambda, settings);
@@ -230,22 +232,23 @@ impl Function {
             command.env("IDEMPOTENCY_STORE", "memory:");
         }
         let child = command.args(["--", "/bin/sh", "-c", &script]).stdout(Stdio::null()).spawn().unwrap();
-        let address = tokio::time::timeout(PATIENCE, async {
+        let (address, process) = tokio::time::timeout(PATIENCE, async {
             loop {
-                if let Ok(address) = std::fs::read_to_string(&file) {
-                    return address.trim().to_owned();
+                if let Ok(line) = std::fs::read_to_string(&file) {
+                    let (address, process) = line.trim().split_once(' ').unwrap();
+                    return (address.to_owned(), process.to_owned());
                 }
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         })
         .await
         .expect("the program starts the command");
-        Self { address, child, file }
+        Self { address, process, child, file }
     }
 
     /// A function whose proxy is at this address.
     pub(crate) fn at(address: String, child: Child) -> Self {
-        Self { address, child, file: fresh_path() }
+        Self { address, process: String::new(), child, file: fresh_path() }
     }
 
     /// Where the proxy is.

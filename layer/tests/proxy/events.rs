@@ -212,6 +212,16 @@ async fn client_context_can_carry_the_claim() {
     assert_eq!(claim["attempt"], 1);
     function.respond(&event, "1").await;
     posted(waiting).await;
+
+    let settings =
+        with(&[("IDEMPOTENCY_CLAIM_FIELD", "context:claim"), ("IDEMPOTENCY_ON_MISSING_KEY", "pass")]);
+    let function = Function::start(&lambda, &settings).await;
+    let forged = ("lambda-runtime-client-context", r#"{"custom":{"a":"b","claim":"forged"}}"#);
+    let waiting = lambda.deliver_with("{}", Duration::from_secs(3), &[forged]);
+    let event = function.next().await;
+    assert_eq!(event.header("lambda-runtime-client-context"), r#"{"custom":{"a":"b"}}"#);
+    function.respond(&event, "1").await;
+    posted(waiting).await;
 }
 
 #[tokio::test]

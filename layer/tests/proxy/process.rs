@@ -38,6 +38,27 @@ async fn signals_reach_the_command() {
     std::fs::remove_file(file).unwrap();
 }
 
+/// The function gets its answer accepted before the batch's records are settled.
+#[tokio::test]
+async fn answer_is_sent_after_the_function_exits() {
+    let lambda = Lambda::start().await;
+    let mut function = Function::start(&lambda, &[("IDEMPOTENCY_KEY", "sqs")]).await;
+    let record = |n: u32| {
+        serde_json::json!({
+            "messageId": n.to_string(), "body": "x", "eventSource": "aws:sqs", "eventSourceARN": "arn:aws:sqs:eu-west-1:1:q",
+        })
+    };
+    let batch = serde_json::json!({ "Records": (0..500).map(record).collect::<Vec<_>>() });
+    let waiting = lambda.deliver(batch.to_string());
+    function.respond(&function.next().await, "{}").await;
+    assert!(
+        std::process::Command::new("/bin/kill").args(["-9", &function.process]).status().unwrap().success()
+    );
+    assert_eq!(posted(waiting).await.text(), r#"{"batchItemFailures":[]}"#);
+    let ended = tokio::time::timeout(PATIENCE, function.child.wait()).await.expect("it ends").unwrap();
+    assert_eq!(ended.code(), Some(137));
+}
+
 #[tokio::test]
 async fn mistake_fails_the_init_with_a_sentence() {
     let lambda = Lambda::start().await;
