@@ -5,12 +5,13 @@ use std::{collections::BTreeMap, fmt::Write as _};
 use crate::{runtime::Runtime, sandbox::Mode};
 
 type Column = (Runtime, Mode);
+type Cells = BTreeMap<Column, Result<(), String>>;
 
 /// What came of the scenarios.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     /// In the order of the table.
-    rows: Vec<(String, BTreeMap<Column, Result<(), String>>)>,
+    rows: Vec<(String, Cells)>,
 }
 
 impl Report {
