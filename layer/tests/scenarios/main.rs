@@ -5,12 +5,8 @@
 //! missing, and fail in CI. The environment narrows the long form: `RUNTIME=python`, `SCENARIO=kill` (a part of
 //! the name), `MODE=managed`.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::print_stdout,
-    reason = "a test fails by a panic, and shows its table"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
+#![allow(clippy::print_stdout, reason = "the table is the output")]
 
 mod example;
 mod ledger;
@@ -103,13 +99,16 @@ fn groups(scenarios: &[Scenario], runtime: Runtime, mode: Mode) -> Vec<Vec<(usiz
     groups.into_values().collect()
 }
 
+/// A scenario's place in the table, its name, and what came of it.
+type Played = (usize, String, Result<(), String>);
+
 async fn play_group(
     group: &[(usize, Scenario)],
     runtime: Runtime,
     mode: Mode,
     layer: Option<&str>,
     database: &Database,
-) -> Vec<(usize, String, Result<(), String>)> {
+) -> Vec<Played> {
     let stage = Stage::start(&group[0].1, runtime, mode, layer, database).await;
     let mut results = Vec::new();
     for (at, scenario) in group {

@@ -5,14 +5,13 @@ use std::{collections::BTreeMap, fmt::Write as _};
 use crate::{runtime::Runtime, sandbox::Mode};
 
 type Column = (Runtime, Mode);
+type Cells = BTreeMap<Column, Result<(), String>>;
 
-type Row = BTreeMap<Column, Result<(), String>>;
-
-/// The results of the scenarios.
+/// What came of the scenarios.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     /// In the order of the table.
-    rows: Vec<(String, Row)>,
+    rows: Vec<(String, Cells)>,
 }
 
 impl Report {
