@@ -93,13 +93,22 @@ impl MemoryStore {
         if write.apply_to(current).is_none() {
             return CommitOutcome::Answered(WriteOutcome::Refused(current.cloned()));
         }
-        let failed = own.failed_conditions(&inner.items);
-        if !failed.is_empty() {
-            return CommitOutcome::Declined(Box::new(Declined::new(failed)));
+        match inner.put(own, token) {
+            Some(declined) => CommitOutcome::Declined(Box::new(declined)),
+            None => CommitOutcome::Answered(inner.apply(key, write)),
         }
-        own.apply_to(&mut inner.items);
-        inner.tokens.insert(token.to_owned());
-        CommitOutcome::Answered(inner.apply(key, write))
+    }
+
+    /// Applies `own` without a record, once under this token.
+    pub(crate) fn commit_alone_now(&self, own: &Transaction, token: &str) -> CommitOutcome {
+        let mut inner = self.inner();
+        if inner.tokens.contains(token) {
+            return CommitOutcome::Answered(WriteOutcome::Applied);
+        }
+        match inner.put(own, token) {
+            Some(declined) => CommitOutcome::Declined(Box::new(declined)),
+            None => CommitOutcome::Answered(WriteOutcome::Applied),
+        }
     }
 
     /// Whether the transaction with this token was applied.
@@ -110,6 +119,17 @@ impl MemoryStore {
 }
 
 impl Inner {
+    /// Applies `own` if its conditions hold.
+    fn put(&mut self, own: &Transaction, token: &str) -> Option<Declined> {
+        let failed = own.failed_conditions(&self.items);
+        if !failed.is_empty() {
+            return Some(Declined::new(failed));
+        }
+        own.apply_to(&mut self.items);
+        self.tokens.insert(token.to_owned());
+        None
+    }
+
     fn apply(&mut self, key: &StoredKey, write: &Write) -> WriteOutcome {
         let current = self.records.get(key);
         match write.apply_to(current) {
@@ -153,6 +173,14 @@ impl Transactions for MemoryStore {
         token: &'a str,
     ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>> {
         Box::pin(async move { Ok(self.commit_now(key, write, own(writes)?, token)) })
+    }
+
+    fn commit_alone<'a>(
+        &'a self,
+        writes: &'a OwnWrites,
+        token: &'a str,
+    ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>> {
+        Box::pin(async move { Ok(self.commit_alone_now(own(writes)?, token)) })
     }
 }
 

@@ -217,6 +217,24 @@ impl Store for ScriptedStore {
     }
 }
 
+/// A store that only keeps records.
+#[derive(Debug, Default)]
+pub(super) struct Plain(MemoryStore);
+
+impl Store for Plain {
+    fn apply<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        write: &'a Write,
+    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
+        self.0.apply(key, write)
+    }
+
+    fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+        self.0.read(key)
+    }
+}
+
 /// Accepts chunks, and drops them.
 impl ResponseChunks for ScriptedStore {
     fn inline_limit(&self) -> usize {

@@ -133,6 +133,27 @@ async fn staged_writes_commit_without_records() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_memory_store_commits_writes_alone() {
+    use crate::store::memory::Transaction;
+    for mode in NOT_ENFORCED {
+        let store = MemoryStore::new();
+        let builder = Idempotency::builder(store.clone()).function("tests").mode(mode);
+        let step = builder.build().unwrap().operation("step").unwrap();
+        let run = async || {
+            let place = || async {
+                let order = Transaction::new().absent("orders", "17").put("orders", "17", "placed");
+                staging().unwrap().add(order).unwrap();
+                Ok::<_, TestError>(())
+            };
+            step.run(Key::new("k").unwrap(), &1, place).await
+        };
+        run().await.unwrap();
+        assert_eq!(store.item("orders", "17").as_deref(), Some("placed"), "{mode:?}");
+        assert_eq!(kind(run().await), ErrorKind::Declined, "its condition fails the second time");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn declined_writes_are_answered_without_enforcing() {
     let short = || Deposits::of("till", 1).if_balance_is_at_least(1);
     for mode in NOT_ENFORCED {

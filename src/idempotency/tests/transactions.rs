@@ -14,7 +14,6 @@ use crate::{
         response::Verdict,
     },
     staging,
-    store::memory::MemoryStore,
 };
 
 const SOLD_OUT: &str = "sold out";
@@ -515,7 +514,8 @@ async fn invalid_writes_fail_when_staged() {
 
 #[tokio::test(start_paused = true)]
 async fn staging_needs_a_transactional_store() {
-    let idempotency = Idempotency::builder(MemoryStore::new()).function("tests").build().unwrap();
+    let idempotency =
+        Idempotency::builder(super::support::Plain::default()).function("tests").build().unwrap();
     let step = idempotency.operation("step").unwrap();
     let run = step.run(Key::new("k").unwrap(), &1, || async {
         let error = staging().unwrap().add(Deposits::of("till", 1)).unwrap_err();
