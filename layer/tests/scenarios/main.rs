@@ -33,7 +33,7 @@ use crate::{
 };
 
 /// How many sandboxes or fleets run at a time. Most of a slow scenario's time is waiting.
-const AT_ONCE: usize = 6;
+const AT_ONCE: usize = 8;
 
 /// Whether an environment variable lets this through.
 fn is_asked(variable: &str, name: &str) -> bool {
