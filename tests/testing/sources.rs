@@ -102,12 +102,15 @@ fn of_source(bench: &Bench, by: fn(&Idempotency, Ledger) -> Function) -> Functio
 
 macro_rules! typed {
     ($key:expr) => {
+        typed!(by |idempotency: &Idempotency| idempotency.events_by::<Value>($key))
+    };
+    (by $layer:expr) => {
         |idempotency, ledger| {
             let handler = service_fn(move |event: LambdaEvent<Value>| {
                 let ledger = ledger.clone();
                 async move { effect(ledger, event.payload.to_string()).await }
             });
-            let layer = idempotency.events_by::<Value>($key);
+            let layer = ($layer)(idempotency);
             Function::lambda::<_, Box<RawValue>>(ServiceBuilder::new().layer(layer).service(handler))
         }
     };
@@ -161,7 +164,9 @@ fn streams_are_delivered_from_the_first_failure() {
 
 #[test]
 fn lambdas_own_retry_keeps_its_request_id() {
-    let by_request_id = |bench: &Bench| of_source(bench, typed!(keys::RequestId));
+    let by_request_id = |bench: &Bench| {
+        of_source(bench, typed!(by |idempotency: &Idempotency| idempotency.events_by_request_id::<Value>()))
+    };
     let event = Event::json(r#"{"order":17}"#);
     let retried = Survival::new().schedules(60);
     retried.play(by_request_id, &event.clone().invoked_asynchronously()).assert_safe();
