@@ -87,6 +87,7 @@ const WAYS_IN: &[(&str, By)] = &[
     ("http", Test("functions/tests/deploy/aws.rs", "the_http_contract_holds_on_managed_instances")),
     ("events", Test("tests/wrappers/event.rs", "repeated_events_run_once_and_replay")),
     ("events_by", Test("tests/wrappers/event.rs", "keys_come_from_fields_or_request_ids")),
+    ("events_by_request_id", Test("tests/wrappers/event.rs", "keys_come_from_fields_or_request_ids")),
     ("sqs", Test(BATCHES, "redelivered_messages_run_once")),
     ("kinesis", Test(STREAMS, "partition_key_order_is_optional")),
     ("dynamodb_stream", Test(STREAMS, "item_change_order_is_optional")),
@@ -172,6 +173,7 @@ fn every_entry_point_is_tested() {
         "settings",
         "scope",
         "for_caller",
+        "describe",
         "format",
         "stored_key",
         "outcome_of",
@@ -191,8 +193,9 @@ fn every_entry_point_is_tested() {
         "src/lambda/http.rs",
     ] {
         let text = source(file);
-        for block in text.split("\nimpl ").skip(1) {
-            if !block.starts_with("Idempotency {") && !block.starts_with("Operation {") {
+        for block in text.split("\nimpl").skip(1) {
+            let of = [" Idempotency {", " Operation {", "<F: Format> Operation<F> {"];
+            if !of.iter().any(|of| block.starts_with(of)) {
                 continue;
             }
             let body = block.split("\n}\n").next().unwrap();

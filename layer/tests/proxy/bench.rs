@@ -231,7 +231,9 @@ impl Function {
         if !settings.iter().any(|(name, _)| matches!(*name, "IDEMPOTENCY_STORE" | "IDEMPOTENCY_TABLE")) {
             command.env("IDEMPOTENCY_STORE", "memory:");
         }
-        let child = command.args(["--", "/bin/sh", "-c", &script]).stdout(Stdio::null()).spawn().unwrap();
+        let log = std::fs::File::create(file.with_extension("log")).unwrap();
+        command.args(["--", "/bin/sh", "-c", &script]).stdout(Stdio::null()).stderr(log);
+        let child = command.spawn().unwrap();
         let (address, process) = tokio::time::timeout(PATIENCE, async {
             loop {
                 if let Ok(line) = std::fs::read_to_string(&file) {
@@ -251,7 +253,12 @@ impl Function {
         Self { address, process: String::new(), child, file: fresh_path() }
     }
 
-    /// Where the proxy is.
+    /// The text that the program and the command have written to standard error.
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.file.with_extension("log")).unwrap()
+    }
+
+    /// The proxy's address.
     pub(crate) fn address(&self) -> &str {
         &self.address
     }
@@ -300,6 +307,7 @@ impl Drop for Function {
     fn drop(&mut self) {
         // A test that never started a process has no such file.
         let _ = std::fs::remove_file(&self.file);
+        let _ = std::fs::remove_file(self.file.with_extension("log"));
     }
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use testkit::random::{Random, fresh_seed};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -152,4 +153,51 @@ async fn answer_that_breaks_off_settles_nothing() {
     tokio::time::sleep(Duration::from_millis(100)).await;
     function.respond(&event, "\"whole\"").await;
     assert_eq!(posted(waiting).await.text(), "\"whole\"");
+}
+
+/// Requests of parts in any order, some with noise, and cut off. A panic ends only the connection's task, so the test
+/// searches the log for one.
+#[tokio::test]
+async fn broken_requests_never_stop_the_proxy() {
+    const PARTS: [&str; 16] = [
+        "POST ",
+        "GET ",
+        "/2018-06-01/runtime/invocation/next",
+        "/2018-06-01/runtime/invocation/x/response",
+        "/2018-06-01/runtime/invocation//error",
+        " HTTP/1.1\r\n",
+        "Host: r\r\n",
+        "Content-Length: 5\r\n",
+        "Content-Length: 99999999999999999999\r\n",
+        "Transfer-Encoding: chunked\r\n",
+        "\r\n",
+        "5\r\nabcde\r\n",
+        "fffffffffffffffff\r\n",
+        "0\r\n",
+        "Lambda-Runtime-Function-Error-Type: E\r\n",
+        "\u{0}\u{ff}",
+    ];
+    let seed = fresh_seed();
+    let mut random = Random::new(seed);
+    let lambda = Lambda::start().await;
+    let function = Function::start(&lambda, KEY).await;
+    for _ in 0..1000 {
+        let mut sent = Vec::new();
+        for _ in 0..random.index(14) {
+            sent.extend_from_slice(random.pick(&PARTS).unwrap().as_bytes());
+        }
+        if random.percent(25) && !sent.is_empty() {
+            let place = random.index(sent.len());
+            sent[place] = random.bits() as u8;
+        }
+        let mut connection = TcpStream::connect(function.address()).await.unwrap();
+        // The proxy may have closed it already.
+        let _ = connection.write_all(&sent).await;
+        drop(connection);
+    }
+    let waiting = lambda.deliver(r#"{"id": "after"}"#);
+    function.respond(&function.next().await, "1").await;
+    assert_eq!(posted(waiting).await.text(), "1", "seed {seed}");
+    let log = function.log();
+    assert!(!log.contains("panicked"), "seed {seed}: {log}");
 }
