@@ -1,7 +1,6 @@
 //! 40 handlers, and how many of the wrong ones the testing kit catches.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by a panic, and shows its table")]
-#![expect(clippy::disallowed_methods, reason = "the handlers sleep as a user's would")]
 #![allow(unreachable_pub, missing_docs, reason = "the handlers are written as a user would")]
 #![allow(clippy::disallowed_methods, reason = "some handlers wait, as a user's would")]
 
