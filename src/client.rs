@@ -33,7 +33,7 @@
 //! with its own UUID. Such a key survives network failures, but not the end of your process. A request that
 //! already has an `Idempotency-Key` header keeps it unchanged, and its value is the key.
 //!
-//! POST and PATCH are operations, and so is each request with a [`Key`](crate::Key) in its extensions. GET, HEAD,
+//! POST and PATCH are operations, and so is each request with a [`Key`] in its extensions. GET, HEAD,
 //! PUT, DELETE and the rest are idempotent already: they pass without a key, and aren't retried here.
 //! [`IdempotentRequests::methods`] overrides this.
 //!

@@ -141,7 +141,7 @@ impl Idempotency {
 }
 
 /// An idempotent handler: the service `S` behind a layer of this library,
-/// [`EventLayer`](event::EventLayer) or [`HttpLayer`](crate::Idempotency::http).
+/// [`EventLayer`] or [`HttpLayer`].
 #[derive(Clone, Debug)]
 pub struct Idempotent<S, L> {
     inner: S,

@@ -46,12 +46,12 @@
 //! | [`Ledger`] | the effects: what your fakes write into |
 //! | [`Bench`] | one process: its store, its clock, and verbs that make things go wrong |
 //! | [`Delivery`] | what one delivery did, and what it answered |
-//! | [`survive`] | every fault at every point, with every duplicate |
+//! | [`survive()`] | every fault at every point, with every duplicate |
 //! | [`key_of`] | which fields change the key, which the fingerprint, which neither |
 //!
 //! # Survive
 //!
-//! [`survive`] delivers the event once without a fault, in two worlds: what happens then must happen once per
+//! [`survive()`] delivers the event once without a fault, in two worlds: what happens then must happen once per
 //! operation, whatever goes wrong. Then it plays schedules, each in a fresh world: one fault at each point that the
 //! first delivery reached, followed by a duplicate to the same process, to another one, at once or after the lease;
 //! then pairs of faults, drawn from the schedule's number, which is its seed. Each operation is delivered until it's

@@ -408,7 +408,7 @@ impl Description {
 }
 
 impl<F: Format> Operation<F> {
-    /// Describes it, for tools that look for its records; see [`Description`](crate::lambda::Description).
+    /// Describes it, for tools that look for its records; see [`Description`].
     pub fn describe(&self) -> Description {
         Description { key_from: Some("closure".to_owned()), ..Description::of(self.idempotency(), "run") }
     }

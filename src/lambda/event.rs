@@ -51,7 +51,7 @@
 //! The sender is the caller that the front end verified, without the parts that a refreshed token or another session
 //! of a role changes. Without one, everything that an authorizer passed on counts, all headers that carry a
 //! credential, and cookies other than a load balancer's. So another sender's request is a mismatch, and never gets
-//! this one's answer. To give each sender its own keys, put the sender into [`KeyFields`](crate::KeyFields), or use
+//! this one's answer. To give each sender its own keys, put the sender into [`KeyFields`], or use
 //! [`Idempotency::http`], which does that.
 //!
 //! An event that has a field twice, or whose parts can't be read, counts as one of another source.

@@ -233,7 +233,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the name is empty, too long, or contains anything but
+    /// [`ErrorKind::Invalid`] if the name is empty, too long, or contains anything but
     /// ASCII letters, digits, `-`, `_` and `.`.
     pub fn operation(mut self, name: impl AsRef<str>) -> Result<Self, Error> {
         self.idempotency = self.idempotency.named(name.as_ref())?;

@@ -1,4 +1,4 @@
-//! Strategies for property tests with [`proptest`]: keys, events and schedules. Feature `proptest`.
+//! Strategies for property tests with [`mod@proptest`]: keys, events and schedules. Feature `proptest`.
 //!
 //! ```
 //! use lambda_idempotency::testing::{Bench, Event, Function, strategies};
