@@ -14,7 +14,7 @@ use crate::{
     record::Record,
     store::{
         CommitOutcome, OwnWrites, Store, StoreError, StoreErrorKind, Transactions, Write, WriteOutcome,
-        memory::Transaction,
+        memory::transaction::Transaction,
     },
 };
 

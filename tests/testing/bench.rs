@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use lambda_idempotency::{
     ErrorKind, staging,
-    store::memory::{Declined, Transaction},
-    testing::{Bench, Call, Event, Function, Given, Point},
+    testing::{Bench, Call, Declined, Event, Function, Given, Point, Transaction},
 };
 use serde_json::Value;
 
