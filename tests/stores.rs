@@ -95,7 +95,7 @@ mod postgres {
         StoredKey,
         store::{
             BoxFuture, Record, Write, WriteOutcome,
-            postgres::{PostgresStore, PostgresStoreBuilder, Timeouts, deadpool_postgres, tokio_postgres},
+            postgres::{PostgresStore, PostgresStoreBuilder, deadpool_postgres, tokio_postgres},
         },
     };
 
@@ -142,7 +142,7 @@ mod postgres {
         let store = PostgresStore::builder(server.url_at(pooler.port()))
             .table(fresh_table())
             .connections(8)
-            .timeouts(Timeouts::Transaction)
+            .timeouts_per_transaction()
             .connect_timeout(2 * patience)
             .statement_timeout(2 * patience)
             .lock_timeout(patience);

@@ -89,7 +89,7 @@
 //! The store stops waiting for a statement after a [second](PostgresStoreBuilder::statement_timeout), and
 //! closes the connection. While the server waits for a lock, it doesn't notice. Once it gets the lock, it would
 //! apply a claim that was given up, and block the key until the claim's lease expires, though no handler runs.
-//! So the store sets `statement_timeout` and `lock_timeout` at the server, by [`Timeouts`] or `?timeouts=`. It
+//! So the store sets `statement_timeout` and `lock_timeout` at the server, by `?timeouts=` or the builder's methods. It
 //! reads them back on each new connection, and refuses to work without them. They cover locks on the whole
 //! table too.
 //!
@@ -162,7 +162,6 @@ mod values;
 mod writes;
 
 pub use builder::PostgresStoreBuilder;
-pub use limits::Timeouts;
 pub use transaction::PostgresTransaction;
 
 /// The client and the pool, in the versions that this store accepts.
@@ -263,7 +262,8 @@ impl PostgresStore {
     /// - `sslmode`: `require` (the default, except for loopback and Unix sockets), `prefer` or `disable`.
     /// - `sslrootcert`: a file with the root certificates to trust instead of the system's, such as Amazon
     ///   RDS's.
-    /// - `timeouts`: `startup`, `transaction` or `role`; see [`Timeouts`].
+    /// - `timeouts`: `startup` (the default), [`transaction`](PostgresStoreBuilder::timeouts_per_transaction) or
+    ///   [`role`](PostgresStoreBuilder::timeouts_of_role).
     /// - `prepared`: `true` or `false`, as [`prepared_statements`](PostgresStoreBuilder::prepared_statements).
     ///
     /// If TLS is used, the certificate and the host's name are always verified.

@@ -116,7 +116,7 @@ impl PostgresStoreBuilder {
     /// Limits the time for a call's statement, including its preparation and its repetitions. Default 1 s.
     ///
     /// The server ends a statement after three quarters of this time, so that none continues after the store
-    /// gave it up; see [`Timeouts`]. A call of the store takes at most this plus the connection's timeout.
+    /// gave it up. A call of the store takes at most this plus the connection's timeout.
     pub fn statement_timeout(mut self, statement_timeout: Duration) -> Self {
         self.statement_timeout = statement_timeout;
         self
@@ -136,10 +136,22 @@ impl PostgresStoreBuilder {
         self
     }
 
-    /// Chooses how statements are limited at the server. Default [`Timeouts::Startup`] for a URL, unless
-    /// `?timeouts=` says otherwise, and [`Timeouts::Transaction`] for your own pool.
-    pub fn timeouts(mut self, timeouts: Timeouts) -> Self {
-        self.timeouts = Some(timeouts);
+    /// Limits statements at the server in a transaction around each (`BEGIN`, `SET LOCAL`, `COMMIT`), in the same
+    /// round trip, for any pooler in transaction mode. The default for your own pool, and `?timeouts=transaction`.
+    ///
+    /// By default, a URL's limits are startup options, at no cost, which poolers reject or ignore. The store reads the
+    /// limits back on every new connection. If there are none, it fails with an error that says how to set them.
+    pub fn timeouts_per_transaction(mut self) -> Self {
+        self.timeouts = Some(Timeouts::Transaction);
+        self
+    }
+
+    /// Sets no limits at the server, because you've set them for the role or the database
+    /// (`ALTER ROLE … SET statement_timeout = '750ms'`, and `lock_timeout = '250ms'`), or as startup options of your
+    /// own pool. For proxies such as Amazon RDS Proxy, which pins a session when a statement sets something. Also
+    /// `?timeouts=role`.
+    pub fn timeouts_of_role(mut self) -> Self {
+        self.timeouts = Some(Timeouts::Role);
         self
     }
 
@@ -223,10 +235,6 @@ impl PostgresStoreBuilder {
     /// Builds what makes the connections.
     fn source(&self, target: Option<Target>, limits: Limits) -> Result<source::Source, Error> {
         match (&self.source, target) {
-            (Source::Pool(_), _) if limits.timeouts == Timeouts::Startup => invalid(
-                "your pool has its own startup options; use Timeouts::Transaction, or Timeouts::Role if they or the \
-                 role set statement_timeout and lock_timeout",
-            ),
             (Source::Pool(pool), _) => Ok(source::Source::Pool(pool.clone())),
             (Source::Url(_), Some(target)) => {
                 self.manager(target, limits).map(|manager| source::Source::Url(Box::new(manager)))
