@@ -167,7 +167,7 @@ mod postgres {
             Box::pin(async move {
                 let mut client = self.pool.get().await.unwrap();
                 let transaction = client.transaction().await.unwrap();
-                let written = self.store.in_transaction(&transaction).apply(key, write).await?;
+                let written = self.store.apply_in(&transaction, key, write).await?;
                 transaction.commit().await.unwrap();
                 Ok(written)
             })
@@ -177,7 +177,7 @@ mod postgres {
             Box::pin(async move {
                 let mut client = self.pool.get().await.unwrap();
                 let transaction = client.transaction().await.unwrap();
-                let record = self.store.in_transaction(&transaction).lock_and_read(key).await?;
+                let record = self.store.lock_and_read_in(&transaction, key).await?;
                 // Waits for the rollback. Otherwise the next read could find the key still locked.
                 transaction.rollback().await.unwrap();
                 Ok(record)

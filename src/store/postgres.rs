@@ -162,7 +162,6 @@ mod values;
 mod writes;
 
 pub use builder::PostgresStoreBuilder;
-pub use transaction::PostgresTransaction;
 
 /// The client and the pool, in the versions that this store accepts.
 pub use deadpool_postgres::{self, tokio_postgres};

@@ -85,14 +85,13 @@ async fn the_session_keeps_its_own_lock_timeout() {
     client.batch_execute("SET lock_timeout = '7s'").await.unwrap();
     let transaction = client.transaction().await.unwrap();
     let lock = lock();
-    let written =
-        store.in_transaction(&transaction).apply(&key("timeout"), &Write::Claim(lock.clone())).await;
+    let written = store.apply_in(&transaction, &key("timeout"), &Write::Claim(lock.clone())).await;
     assert_eq!(written.unwrap(), WriteOutcome::Applied);
     let shown = async |client: &lambda_idempotency::store::postgres::tokio_postgres::Transaction<'_>| {
         client.query_one("SHOW lock_timeout", &[]).await.unwrap().get::<_, String>(0)
     };
     assert_eq!(shown(&transaction).await, "7s");
-    let written = store.in_transaction(&transaction).apply(&key("timeout"), &Write::Claim(lock)).await;
+    let written = store.apply_in(&transaction, &key("timeout"), &Write::Claim(lock)).await;
     assert!(matches!(written.unwrap(), WriteOutcome::Refused(Some(_))));
     assert_eq!(shown(&transaction).await, "7s");
 }
