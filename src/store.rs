@@ -24,7 +24,7 @@ pub use write::{Revision, Settlement, Write, WriteOutcome};
 pub use crate::{
     format::{Format, Json},
     future::BoxFuture,
-    outcome::{Encoding, Outcome, Place, StoredResponse},
+    outcome::{Outcome, Place, StoredResponse},
     record::{Generation, Lock, Owner, RECORD_VERSION, Record, State, Status},
 };
 

@@ -14,8 +14,8 @@ use bytes::Bytes;
 use lambda_idempotency::{
     StoredKey,
     store::{
-        BoxFuture, Encoding, Generation, Outcome, Owner, Place, Record, ResponseChunks, Revision, Settlement,
-        State, Status, Store, StoreError, StoreErrorKind, StoredResponse, Write, WriteOutcome,
+        BoxFuture, Generation, Outcome, Owner, Place, Record, ResponseChunks, Revision, Settlement, State,
+        Status, Store, StoreError, StoreErrorKind, StoredResponse, Write, WriteOutcome,
     },
     time::{Clock as _, SystemClock, Timestamp},
 };
@@ -479,7 +479,7 @@ impl Faulty {
         }
         if self.is(Fault::PartsAreRecords) {
             let outcome = Outcome::Retained(StoredResponse {
-                encoding: Encoding::Identity,
+                deflated: false,
                 length: 0,
                 sha256: [0; 32],
                 labels: None,
