@@ -15,7 +15,7 @@ pub mod postgres;
 pub mod redis;
 mod write;
 
-pub use admin::{Page, Position, TableProblem};
+pub use admin::{Page, TableProblem};
 pub use cipher::Cipher;
 pub use error::{StoreError, StoreErrorKind};
 pub use named::NamedStore;

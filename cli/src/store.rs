@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use clap::Args;
 use lambda_idempotency::store::{
-    NamedStore, Page, Position, Store,
+    NamedStore, Page, Store,
     dynamodb::{DynamoDbStore, DynamoDbStoreBuilder},
     postgres::PostgresStore,
     redis::RedisStore,
@@ -76,7 +76,7 @@ impl OpenStore {
     /// # Errors
     ///
     /// If the store can't be reached, or rejects the request.
-    pub(crate) async fn scan(&self, from: Option<Position>) -> Result<Page> {
+    pub(crate) async fn scan(&self, from: Option<String>) -> Result<Page> {
         let page = match self {
             Self::DynamoDb(store) => store.scan(from).await,
             Self::Redis(store) => store.scan(from).await,
