@@ -8,7 +8,7 @@ mod postgres;
 
 pub use builder::Builder;
 pub use operation::Operation;
-pub use operator::{Resolution, Resolved};
+pub use operator::Resolution;
 
 use std::{borrow::Cow, fmt, sync::Arc};
 
@@ -201,8 +201,12 @@ impl Idempotency {
     ///
     /// An outcome expires [`Settings::retention`](crate::settings::Settings::retention) from now.
     ///
+    /// Returns the record as it is now. If it's no longer the version that was seen, the write isn't applied, and the
+    /// inner error is the current record, if there is one. (Or the write's answer was lost, and the record has been
+    /// replaced since.)
+    ///
     /// ```
-    /// # use lambda_idempotency::{Idempotency, Key, Resolution, Resolved, store::{Store, memory::MemoryStore}};
+    /// # use lambda_idempotency::{Idempotency, Key, Resolution, store::{Store, memory::MemoryStore}};
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let store = MemoryStore::new();
@@ -215,8 +219,8 @@ impl Idempotency {
     ///     // The gateway says that the charge went through.
     ///     let response = Resolution::Complete(r#"{"receipt":17}"#.into());
     ///     match idempotency.resolve(&key, &seen, response).await? {
-    ///         Resolved::Made(record) => println!("{}", record.status().as_str()),
-    ///         Resolved::Lost(now) => println!("another was faster: {now:?}"),
+    ///         Ok(record) => println!("{}", record.status().as_str()),
+    ///         Err(now) => println!("another was faster: {now:?}"),
     ///     }
     /// }
     /// # Ok(())
@@ -240,7 +244,7 @@ impl Idempotency {
         key: &StoredKey,
         seen: &Record,
         resolution: Resolution,
-    ) -> Result<Resolved, Error> {
+    ) -> Result<Result<Record, Option<Record>>, Error> {
         operator::resolve(self.driver(), key, seen, resolution).await
     }
 

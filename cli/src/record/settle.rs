@@ -4,7 +4,7 @@ use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use clap::Args;
 use lambda_idempotency::{
-    Resolution, Resolved, StoredKey,
+    Resolution, StoredKey,
     protocol::{self, Intent},
     store::{Outcome, Owner, Record, Status, Store},
     time::{Clock as _, SystemClock},
@@ -275,8 +275,8 @@ impl Planned<'_> {
         let engine = engine(store, |builder| builder.retention(self.retention))?;
         let resolved = engine.resolve(&self.key, seen, self.resolution.clone()).await;
         let record = match resolved.map_err(|error| Problem::of(&error))? {
-            Resolved::Made(record) => record,
-            Resolved::Lost(record) => return self.lost(record.as_ref()),
+            Ok(record) => record,
+            Err(record) => return self.lost(record.as_ref()),
         };
         let view = self.view(&record);
         if self.write.json {
