@@ -10,12 +10,12 @@ use crate::{
     outcome::{Outcome, Place, StoredResponse},
     record::{Generation, Lock, Record, State},
     store::{Revision, Settlement, Write},
-    time::{Clock as _, SystemClock, Timestamp},
+    time::{Clock as _, Timestamp, system_clock},
 };
 
 /// The base of a sample's times: now, so that the sweeper removes the records that are left.
 pub(super) fn base() -> Timestamp {
-    SystemClock.now().rounded_up_to_second()
+    system_clock().now().rounded_up_to_second()
 }
 
 /// A day from now: the usual expiry.

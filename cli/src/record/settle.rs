@@ -7,7 +7,7 @@ use lambda_idempotency::{
     Resolution, StoredKey,
     protocol::{self, Intent},
     store::{Outcome, Owner, Record, Status, Store},
-    time::{Clock as _, SystemClock},
+    time::{Clock as _, system_clock},
 };
 use serde_json::json;
 
@@ -138,7 +138,7 @@ impl Planned<'_> {
     }
 
     fn view<'a>(&'a self, record: &'a Record) -> View<'a> {
-        View { key: &self.key, record, rules: self.write.rules, now: SystemClock.now() }
+        View { key: &self.key, record, rules: self.write.rules, now: system_clock().now() }
     }
 
     /// Shows the dry run.

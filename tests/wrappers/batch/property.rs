@@ -8,7 +8,7 @@ use std::{
     sync::Mutex,
 };
 
-use lambda_idempotency::{store::BoxFuture, time::SystemClock};
+use lambda_idempotency::{store::BoxFuture, time::system_clock};
 use serde_json::Value;
 use testkit::random::Random;
 
@@ -180,7 +180,7 @@ impl Queue {
                         known.lock().unwrap().check_is_behind(place, earlier, &sent[earlier], acknowledges);
                     }
                 }
-                SystemClock.sleep(Duration::from_millis(takes)).await;
+                system_clock().sleep(Duration::from_millis(takes)).await;
                 drop(running);
                 if matches!(does, Does::Succeeds | Does::FailsForGood) {
                     known.lock().unwrap().settled.insert(key, Ended { payload, does, is_recorded });

@@ -15,7 +15,7 @@ use lambda_idempotency::{
         event::IntoKey,
     },
     store::{BoxFuture, Record, Store, StoreError, StoreErrorKind, Write, WriteOutcome, memory::MemoryStore},
-    time::{Clock, SystemClock, Timestamp},
+    time::{Clock, Timestamp, system_clock},
 };
 use lambda_runtime::{Context, LambdaEvent, tower::ServiceExt};
 use serde_json::{Value, json, value::RawValue};
@@ -119,7 +119,7 @@ impl Store for Counting {
             // Lets other tasks run, as a network call does.
             match self.millis.load(Ordering::SeqCst) {
                 0 => tokio::task::yield_now().await,
-                millis => SystemClock.sleep(Duration::from_millis(millis)).await,
+                millis => system_clock().sleep(Duration::from_millis(millis)).await,
             }
             if self.takes_claims_alone.load(Ordering::SeqCst) && !matches!(write, Write::Claim(..)) {
                 return Err(StoreError::new(StoreErrorKind::Unavailable, "down"));
@@ -267,7 +267,7 @@ impl Orders {
                 self.held.notify_one();
                 self.go.notified().await;
             }
-            ("takes", millis) => SystemClock.sleep(Duration::from_millis(millis.parse()?)).await,
+            ("takes", millis) => system_clock().sleep(Duration::from_millis(millis.parse()?)).await,
             _ => {
                 for _ in 0..3 {
                     tokio::task::yield_now().await;
@@ -338,6 +338,6 @@ impl Clock for Paused {
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        SystemClock.sleep(duration)
+        system_clock().sleep(duration)
     }
 }

@@ -11,7 +11,7 @@ use lambda_idempotency::{
         postgres::{PostgresStore, PostgresStoreBuilder},
         redis::{RedisStore, RedisStoreBuilder},
     },
-    time::{Clock, SystemClock, Timestamp},
+    time::{Clock, Timestamp, system_clock},
 };
 use lambda_idempotency_rehearsal::problem::{Context, Problem, Result};
 
@@ -226,10 +226,10 @@ pub(crate) struct Ahead(pub(crate) Duration);
 
 impl Clock for Ahead {
     fn now(&self) -> Timestamp {
-        SystemClock.now().saturating_add(self.0)
+        system_clock().now().saturating_add(self.0)
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        SystemClock.sleep(duration)
+        system_clock().sleep(duration)
     }
 }
