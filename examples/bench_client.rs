@@ -222,7 +222,7 @@ impl Bench {
         };
         match answer {
             Ok(answer) => {
-                let returned = answer.returned().count() as u64;
+                let returned = answer.get().matches("itemIdentifier").count() as u64;
                 tally.returned += command.n - returned;
                 if returned > 0 {
                     *tally.errors.entry("Returned").or_default() += returned;

@@ -13,7 +13,7 @@ use serde_json::Value;
 use testkit::random::Random;
 
 use super::{
-    support::{Counting, told},
+    support::{Counting, returned, told},
     *,
 };
 
@@ -132,7 +132,7 @@ impl Queue {
         let event = self.event(&batch);
         let one = || async {
             let answer = told(&worker, &event, deadline).await.unwrap();
-            self.acknowledge(&batch, &answer.returned().map(|id| id.parse().unwrap()).collect());
+            self.acknowledge(&batch, &returned(&answer).iter().map(|id| id.parse().unwrap()).collect());
         };
         // SQS sometimes delivers a standard queue's message twice.
         match self.is_fifo || self.below(3) > 0 {
