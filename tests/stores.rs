@@ -42,13 +42,13 @@ mod memory {
 
 #[cfg(feature = "dynamodb")]
 mod dynamodb {
-    use lambda_idempotency::store::dynamodb::{DynamoDbStore, DynamoDbStoreBuilder};
+    use lambda_idempotency::store::{StoreBuilder, dynamodb::DynamoDbStore};
 
     use testkit::emulator::{Emulator, fresh_table};
 
     use super::*;
 
-    async fn prove_as(configure: impl FnOnce(DynamoDbStoreBuilder) -> DynamoDbStoreBuilder) {
+    async fn prove_as(configure: impl FnOnce(StoreBuilder<DynamoDbStore>) -> StoreBuilder<DynamoDbStore>) {
         let emulator = Emulator::start().await;
         // The emulator may be slow with 6 MB on a busy machine, and this test isn't about time.
         let (attempt, operation) = (Duration::from_secs(30), Duration::from_secs(60));
@@ -94,8 +94,8 @@ mod postgres {
     use lambda_idempotency::{
         StoredKey,
         store::{
-            BoxFuture, Record, Write, WriteOutcome,
-            postgres::{PostgresStore, PostgresStoreBuilder, deadpool_postgres, tokio_postgres},
+            BoxFuture, Record, StoreBuilder, Write, WriteOutcome,
+            postgres::{PostgresStore, deadpool_postgres, tokio_postgres},
         },
     };
 
@@ -106,7 +106,7 @@ mod postgres {
 
     use super::*;
 
-    async fn prove_as(configure: impl FnOnce(PostgresStoreBuilder) -> PostgresStoreBuilder) {
+    async fn prove_as(configure: impl FnOnce(StoreBuilder<PostgresStore>) -> StoreBuilder<PostgresStore>) {
         let Some(server) = Server::shared() else { return };
         // A hundred concurrent writes may take long on a busy machine, and this test isn't about time.
         let patience = Duration::from_secs(30);

@@ -4,9 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use clap::Args;
 use lambda_idempotency::store::{
-    NamedStore, Page, Store,
-    dynamodb::{DynamoDbStore, DynamoDbStoreBuilder},
-    postgres::PostgresStore,
+    NamedStore, Page, Store, StoreBuilder, dynamodb::DynamoDbStore, postgres::PostgresStore,
     redis::RedisStore,
 };
 
@@ -147,7 +145,7 @@ impl StoreArguments {
         }
     }
 
-    async fn open_table(&self, mut builder: DynamoDbStoreBuilder) -> Result<DynamoDbStore> {
+    async fn open_table(&self, mut builder: StoreBuilder<DynamoDbStore>) -> Result<DynamoDbStore> {
         if let Some(endpoint_url) = &self.endpoint_url {
             builder = builder.endpoint_url(endpoint_url);
         }

@@ -1,16 +1,13 @@
 //! The number of statements and round trips of each call.
 
-use lambda_idempotency::store::{
-    Store as _, Write, WriteOutcome,
-    postgres::{PostgresStore, PostgresStoreBuilder},
-};
+use lambda_idempotency::store::{Store as _, StoreBuilder, Write, WriteOutcome, postgres::PostgresStore};
 
 use super::{
     fixtures::{Server, completion, fresh_table, key, lock, make, server},
     wire::Wire,
 };
 
-async fn counted(server: &Server, configure: fn(PostgresStoreBuilder) -> PostgresStoreBuilder) {
+async fn counted(server: &Server, configure: fn(StoreBuilder<PostgresStore>) -> StoreBuilder<PostgresStore>) {
     let wire = Wire::to(server.port()).await;
     let builder = PostgresStore::builder(server.url_at(wire.port())).table(fresh_table()).connections(1);
     let store = configure(builder).build().unwrap();

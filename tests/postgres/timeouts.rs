@@ -4,10 +4,7 @@ use std::time::Duration;
 
 use lambda_idempotency::{
     Idempotency, Key,
-    store::{
-        Store as _, StoreErrorKind, Write,
-        postgres::{PostgresStore, PostgresStoreBuilder},
-    },
+    store::{Store as _, StoreBuilder, StoreErrorKind, Write, postgres::PostgresStore},
 };
 
 use super::{
@@ -15,13 +12,13 @@ use super::{
     wire::{Fault, Wire},
 };
 
-type Set = fn(PostgresStoreBuilder) -> PostgresStoreBuilder;
+type Set = fn(StoreBuilder<PostgresStore>) -> StoreBuilder<PostgresStore>;
 
 /// The ways in which the store sets timeouts.
 const TIMEOUTS: [(&str, Set); 2] =
-    [("startup", |builder| builder), ("transaction", PostgresStoreBuilder::timeouts_per_transaction)];
+    [("startup", |builder| builder), ("transaction", StoreBuilder::timeouts_per_transaction)];
 
-fn impatient(builder: PostgresStoreBuilder) -> PostgresStoreBuilder {
+fn impatient(builder: StoreBuilder<PostgresStore>) -> StoreBuilder<PostgresStore> {
     builder.statement_timeout(Duration::from_millis(600)).lock_timeout(Duration::from_millis(300))
 }
 

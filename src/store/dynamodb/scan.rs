@@ -28,7 +28,7 @@ impl DynamoDbStore {
     /// It omits chunks of responses. If the table has a sort key, it omits everything that isn't a record.
     /// Each record is read consistently, but the scan isn't a snapshot.
     ///
-    /// Needs `dynamodb:Scan`; with a [`partition`](super::DynamoDbStoreBuilder::partition), `dynamodb:Query`.
+    /// Needs `dynamodb:Scan`; with a [`partition`](crate::store::StoreBuilder::partition), `dynamodb:Query`.
     ///
     /// # Errors
     ///
