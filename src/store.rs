@@ -156,13 +156,8 @@ pub trait ResponseChunks: Send + Sync {
     ) -> BoxFuture<'a, Result<Bytes, StoreError>>;
 }
 
-/// The handler's own writes, in the types of one kind of store; for DynamoDB, `store::dynamodb::Transaction`.
-pub trait Writes: Any + Clone + Send + Sync {
-    /// Appends the writes in `more`.
-    fn append(&mut self, more: Self);
-}
-
-/// [`Writes`] of any type.
+/// The handler's own writes, in the type of one kind of store; for DynamoDB, `store::dynamodb::Transaction`. `+=` appends
+/// more of them.
 pub type OwnWrites = dyn Any + Send + Sync;
 
 /// Optional store capability: applies a protocol write and the handler's own writes in one transaction, all or

@@ -3,15 +3,14 @@
 use std::{
     any::Any,
     collections::{BTreeMap, HashSet},
+    ops::AddAssign,
 };
 
 use super::{Inner, MemoryStore};
 use crate::{
     future::BoxFuture,
     key::StoredKey,
-    store::{
-        CommitOutcome, OwnWrites, StoreError, StoreErrorKind, Transactions, Write, WriteOutcome, Writes,
-    },
+    store::{CommitOutcome, OwnWrites, StoreError, StoreErrorKind, Transactions, Write, WriteOutcome},
 };
 
 /// Values by table and id.
@@ -144,8 +143,9 @@ impl Transaction {
     }
 }
 
-impl Writes for Transaction {
-    fn append(&mut self, more: Self) {
+impl AddAssign for Transaction {
+    /// Appends the writes in `more`.
+    fn add_assign(&mut self, more: Self) {
         self.writes.extend(more.writes);
     }
 }
