@@ -201,9 +201,8 @@ impl Idempotency {
     ///
     /// An outcome expires [`Settings::retention`](crate::settings::Settings::retention) from now.
     ///
-    /// Returns the record as it is now. If it's no longer the version that was seen, the write isn't applied, and the
-    /// inner error is the current record, if there is one. (Or the write's answer was lost, and the record has been
-    /// replaced since.)
+    /// Returns the record as it is now. `None` if it's no longer the version that was seen: the write wasn't applied. (Or
+    /// its answer was lost, and the record has been replaced since.) Read the record again, and decide.
     ///
     /// ```
     /// # use lambda_idempotency::{Idempotency, Key, Resolution, store::{Store, memory::MemoryStore}};
@@ -219,8 +218,8 @@ impl Idempotency {
     ///     // The gateway says that the charge went through.
     ///     let response = Resolution::Complete(r#"{"receipt":17}"#.into());
     ///     match idempotency.resolve(&key, &seen, response).await? {
-    ///         Ok(record) => println!("{}", record.status().as_str()),
-    ///         Err(now) => println!("another was faster: {now:?}"),
+    ///         Some(record) => println!("{}", record.status().as_str()),
+    ///         None => println!("another was faster: look again"),
     ///     }
     /// }
     /// # Ok(())
@@ -244,7 +243,7 @@ impl Idempotency {
         key: &StoredKey,
         seen: &Record,
         resolution: Resolution,
-    ) -> Result<Result<Record, Option<Record>>, Error> {
+    ) -> Result<Option<Record>, Error> {
         operator::resolve(self.driver(), key, seen, resolution).await
     }
 

@@ -53,7 +53,7 @@ pub(super) async fn resolve(
     key: &StoredKey,
     seen: &Record,
     resolution: Resolution,
-) -> Result<Resolved, Error> {
+) -> Result<Option<Record>, Error> {
     let owner = driver.owner()?;
     let intent = match resolution {
         Resolution::Complete(response) => Intent::Complete(kept(driver, key, owner, response).await?),
@@ -75,10 +75,7 @@ pub(super) async fn resolve(
             resolved => break resolved,
         }
     };
-    if let Ok(record) = &resolved {
-        observe::resolved(key, record);
-    }
-    Ok(resolved)
+    Ok(resolved.ok().inspect(|record| observe::resolved(key, record)))
 }
 
 /// Prepares an operator's response. One that can't be kept is an error here, since a person can try

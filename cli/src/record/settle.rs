@@ -274,9 +274,8 @@ impl Planned<'_> {
     async fn make(&self, store: &Arc<dyn Store>, seen: &Record) -> Result<ExitCode> {
         let engine = engine(store, |builder| builder.retention(self.retention))?;
         let resolved = engine.resolve(&self.key, seen, self.resolution.clone()).await;
-        let record = match resolved.map_err(|error| Problem::of(&error))? {
-            Ok(record) => record,
-            Err(record) => return self.lost(record.as_ref()),
+        let Some(record) = resolved.map_err(|error| Problem::of(&error))? else {
+            return self.lost(read(&**store, &self.key).await?.as_ref());
         };
         let view = self.view(&record);
         if self.write.json {

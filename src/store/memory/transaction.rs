@@ -6,7 +6,7 @@ use std::{
     ops::AddAssign,
 };
 
-use super::{Inner, MemoryStore};
+use super::MemoryStore;
 use crate::{
     future::BoxFuture,
     key::StoredKey,
@@ -64,10 +64,6 @@ pub struct Declined {
 }
 
 impl Declined {
-    fn new(items: Vec<(String, String)>) -> Self {
-        Self { items }
-    }
-
     /// The table and the id of each item whose condition failed. There's at least one.
     pub fn items(&self) -> &[(String, String)] {
         &self.items
@@ -156,11 +152,10 @@ impl MemoryStore {
         self.inner().own.items.get(&(table.to_owned(), id.to_owned())).cloned()
     }
 
-    /// Applies `write` and `own` under this token: both or neither, and once.
+    /// Applies `own`, with the write to a record if there is one, under this token: both or neither, and once.
     pub(crate) fn commit_now(
         &self,
-        key: &StoredKey,
-        write: &Write,
+        record: Option<(&StoredKey, &Write)>,
         own: &Transaction,
         token: &str,
     ) -> CommitOutcome {
@@ -168,45 +163,25 @@ impl MemoryStore {
         if inner.own.tokens.contains(token) {
             return CommitOutcome::Answered(WriteOutcome::Applied);
         }
-        let current = inner.records.get(key);
-        if write.apply_to(current).is_none() {
-            return CommitOutcome::Answered(WriteOutcome::Refused(current.cloned()));
+        if let Some((key, write)) = record {
+            let current = inner.records.get(key);
+            if write.apply_to(current).is_none() {
+                return CommitOutcome::Answered(WriteOutcome::Refused(current.cloned()));
+            }
         }
-        match inner.put(own, token) {
-            Some(declined) => CommitOutcome::Declined(Box::new(declined)),
-            None => CommitOutcome::Answered(inner.apply(key, write)),
+        let items = own.failed_conditions(&inner.own.items);
+        if !items.is_empty() {
+            return CommitOutcome::Declined(Box::new(Declined { items }));
         }
-    }
-
-    /// Applies `own` without a record, once under this token.
-    pub(crate) fn commit_alone_now(&self, own: &Transaction, token: &str) -> CommitOutcome {
-        let mut inner = self.inner();
-        if inner.own.tokens.contains(token) {
-            return CommitOutcome::Answered(WriteOutcome::Applied);
-        }
-        match inner.put(own, token) {
-            Some(declined) => CommitOutcome::Declined(Box::new(declined)),
-            None => CommitOutcome::Answered(WriteOutcome::Applied),
-        }
+        own.apply_to(&mut inner.own.items);
+        inner.own.tokens.insert(token.to_owned());
+        CommitOutcome::Answered(record.map_or(WriteOutcome::Applied, |(key, write)| inner.apply(key, write)))
     }
 
     /// Whether the transaction with this token was applied.
     #[cfg(feature = "testing")]
     pub(crate) fn has_committed(&self, token: &str) -> bool {
         self.inner().own.tokens.contains(token)
-    }
-}
-
-impl Inner {
-    /// Applies `own` if its conditions hold.
-    fn put(&mut self, own: &Transaction, token: &str) -> Option<Declined> {
-        let failed = own.failed_conditions(&self.own.items);
-        if !failed.is_empty() {
-            return Some(Declined::new(failed));
-        }
-        own.apply_to(&mut self.own.items);
-        self.own.tokens.insert(token.to_owned());
-        None
     }
 }
 
@@ -222,7 +197,7 @@ impl Transactions for MemoryStore {
         writes: &'a OwnWrites,
         token: &'a str,
     ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>> {
-        Box::pin(async move { Ok(self.commit_now(key, write, own(writes)?, token)) })
+        Box::pin(async move { Ok(self.commit_now(Some((key, write)), own(writes)?, token)) })
     }
 
     fn commit_alone<'a>(
@@ -230,7 +205,7 @@ impl Transactions for MemoryStore {
         writes: &'a OwnWrites,
         token: &'a str,
     ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>> {
-        Box::pin(async move { Ok(self.commit_alone_now(own(writes)?, token)) })
+        Box::pin(async move { Ok(self.commit_now(None, own(writes)?, token)) })
     }
 }
 

@@ -108,13 +108,13 @@ impl Executor {
         };
         let is_at_work = self.audit().is_at_work(&stored, record.generation);
         match self.engine().resolve(&stored, &record, resolution).await {
-            Ok(Ok(_)) => {
+            Ok(Some(_)) => {
                 self.audit().reached(item);
                 if is_at_work {
                     self.audit().reached(Item::OperatorMeetsHandler);
                 }
             }
-            Ok(Err(_)) => self.audit().reached(Item::OperatorLost),
+            Ok(None) => self.audit().reached(Item::OperatorLost),
             // The write may have been applied; the audit checks it at the table.
             Err(_) => {}
         }
