@@ -46,7 +46,7 @@ use lambda_idempotency::{
     Idempotency, Invocation, Key, RunError,
     lambda::batch::SqsMessage,
     store::dynamodb::DynamoDbStore,
-    time::{Clock as _, SystemClock},
+    time::{Clock as _, system_clock},
 };
 use lambda_runtime::{LambdaEvent, tower::Service as _};
 use serde::Deserialize;
@@ -123,7 +123,7 @@ impl Bench {
     async fn handle(&self, event: &Value, command: &Command) -> Result<Value, HandlerError> {
         let nth = self.executed.fetch_add(1, Ordering::Relaxed) + 1;
         if command.handler_ms > 0 {
-            SystemClock.sleep(Duration::from_millis(command.handler_ms)).await;
+            system_clock().sleep(Duration::from_millis(command.handler_ms)).await;
         }
         if command.fail {
             return Err(HandlerError("the handler failed, as requested".into()));
@@ -139,7 +139,7 @@ impl Bench {
 
     /// One delivery in one invocation.
     async fn call(&self, event: &Value, command: &Command) -> Called {
-        let now = SystemClock.now();
+        let now = system_clock().now();
         let deadline = now.saturating_add(Duration::from_millis(command.remaining_ms));
         let key = Key::new(event["payment_id"].as_str().unwrap_or_default())?;
         let idempotency = if command.cache { &self.cached } else { &self.idempotency };
@@ -214,7 +214,7 @@ impl Bench {
         };
         let mut worker = self.idempotency.sqs(key, handler).concurrency(width);
         let mut context = lambda_runtime::Context::default();
-        let deadline = SystemClock.now().saturating_add(Duration::from_millis(command.remaining_ms));
+        let deadline = system_clock().now().saturating_add(Duration::from_millis(command.remaining_ms));
         context.deadline = deadline.as_millis();
         let answer = match RawValue::from_string(event) {
             Ok(event) => worker.call(LambdaEvent::new(event, context)).await.map_err(RunError::from),
@@ -222,7 +222,7 @@ impl Bench {
         };
         match answer {
             Ok(answer) => {
-                let returned = answer.returned().count() as u64;
+                let returned = answer.get().matches("itemIdentifier").count() as u64;
                 tally.returned += command.n - returned;
                 if returned > 0 {
                     *tally.errors.entry("Returned").or_default() += returned;

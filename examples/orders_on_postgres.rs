@@ -15,7 +15,7 @@ use lambda_idempotency::{
         PostgresStore,
         tokio_postgres::{self, Client, NoTls, Transaction},
     },
-    time::{Clock as _, SystemClock},
+    time::{Clock as _, system_clock},
 };
 use serde::{Deserialize, Serialize};
 
@@ -104,7 +104,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             Err(error) => return Err(format!("{key}: {error:?}").into()),
         }
     }
-    let swept = shop.records.sweep(SystemClock.now(), 1000).await?;
+    let swept = shop.records.sweep(system_clock().now(), 1000).await?;
     writeln!(out, "deleted {swept} expired records")?;
     Ok(())
 }

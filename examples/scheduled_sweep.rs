@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lambda_idempotency::{
     store::postgres::PostgresStore,
-    time::{Clock as _, SystemClock, Timestamp},
+    time::{Clock as _, Timestamp, system_clock},
 };
 use lambda_runtime::{Error, LambdaEvent, run, service_fn};
 use serde_json::{Value, json};
@@ -25,8 +25,8 @@ async fn main() -> Result<(), Error> {
 async fn sweep(store: &PostgresStore, event: LambdaEvent<Value>) -> Result<Value, Error> {
     let ends = Timestamp::from_millis(event.context.deadline).saturating_sub(RESERVE);
     let mut deleted = 0;
-    while SystemClock.now() < ends {
-        let count = store.sweep(SystemClock.now(), BATCH).await?;
+    while system_clock().now() < ends {
+        let count = store.sweep(system_clock().now(), BATCH).await?;
         deleted += count;
         if count < u64::from(BATCH) {
             return Ok(json!({ "deleted": deleted, "more": false }));

@@ -38,7 +38,7 @@ use lambda_idempotency::{
         postgres::{PostgresStore, tokio_postgres},
         redis::RedisStore,
     },
-    time::{Clock as _, SystemClock},
+    time::{Clock as _, system_clock},
 };
 
 use testkit::{emulator, postgres, redis};
@@ -58,7 +58,7 @@ impl Measured {
     async fn request<T>(&self, answer: impl Future<Output = T>) -> T {
         self.requests.fetch_add(1, Ordering::Relaxed);
         if !self.delay.is_zero() {
-            SystemClock.sleep(self.delay).await;
+            system_clock().sleep(self.delay).await;
         }
         answer.await
     }

@@ -106,7 +106,7 @@ use reqwest_middleware::{Error, Middleware, Next};
 
 use crate::{
     key::Key,
-    time::{Clock, SystemClock},
+    time::{Clock, system_clock},
 };
 use backoff::Backoff;
 use key::Sendable;
@@ -150,7 +150,7 @@ impl Default for IdempotentRequests {
             max_attempts: 20,
             quota: Arc::new(Quota::new(quota::CAPACITY)),
             is_bare: false,
-            clock: Arc::new(SystemClock),
+            clock: Arc::new(system_clock()),
         }
     }
 }

@@ -8,7 +8,7 @@ mod postgres;
 
 pub use builder::Builder;
 pub use operation::Operation;
-pub use operator::{Resolution, Resolved};
+pub use operator::Resolution;
 
 use std::{borrow::Cow, fmt, sync::Arc};
 
@@ -201,8 +201,11 @@ impl Idempotency {
     ///
     /// An outcome expires [`Settings::retention`](crate::settings::Settings::retention) from now.
     ///
+    /// Returns the record as it is now. `None` if it's no longer the version that was seen: the write wasn't applied. (Or
+    /// its answer was lost, and the record has been replaced since.) Read the record again, and decide.
+    ///
     /// ```
-    /// # use lambda_idempotency::{Idempotency, Key, Resolution, Resolved, store::{Store, memory::MemoryStore}};
+    /// # use lambda_idempotency::{Idempotency, Key, Resolution, store::{Store, memory::MemoryStore}};
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let store = MemoryStore::new();
@@ -215,8 +218,8 @@ impl Idempotency {
     ///     // The gateway says that the charge went through.
     ///     let response = Resolution::Complete(r#"{"receipt":17}"#.into());
     ///     match idempotency.resolve(&key, &seen, response).await? {
-    ///         Resolved::Made(record) => println!("{}", record.status().as_str()),
-    ///         Resolved::Lost(now) => println!("another was faster: {now:?}"),
+    ///         Some(record) => println!("{}", record.status().as_str()),
+    ///         None => println!("another was faster: look again"),
     ///     }
     /// }
     /// # Ok(())
@@ -240,7 +243,7 @@ impl Idempotency {
         key: &StoredKey,
         seen: &Record,
         resolution: Resolution,
-    ) -> Result<Resolved, Error> {
+    ) -> Result<Option<Record>, Error> {
         operator::resolve(self.driver(), key, seen, resolution).await
     }
 

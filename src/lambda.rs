@@ -140,8 +140,8 @@ impl Idempotency {
     }
 }
 
-/// An idempotent handler: the service `S` behind a layer of this library,
-/// [`EventLayer`] or [`HttpLayer`].
+/// The service `S` behind a layer of this library: [`EventLayer`], [`HttpLayer`], or
+/// [`ReleaseRejections`](http::ReleaseRejections), where `S` is the layer that it wraps.
 #[derive(Clone, Debug)]
 pub struct Idempotent<S, L> {
     inner: S,

@@ -117,7 +117,7 @@ pub mod client;
 pub use error::{Error, ErrorKind, RecordedFailure, RunError};
 pub use failure::Failure;
 pub use fingerprint::Fingerprint;
-pub use idempotency::{Builder, Idempotency, Operation, Resolution, Resolved};
+pub use idempotency::{Builder, Idempotency, Operation, Resolution};
 pub use invocation::Invocation;
 pub use key::{Key, Scope, StoredKey};
 pub use key_fields::KeyFields;

@@ -34,8 +34,8 @@ pub enum Outcome {
 /// A response as a store keeps it.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct StoredResponse {
-    /// How the kept bytes encode the response.
-    pub encoding: Encoding,
+    /// Whether the kept bytes are the response compressed with DEFLATE (RFC 1951), and not the response itself.
+    pub deflated: bool,
     /// The response's length in bytes, which bounds what decoding may produce.
     pub length: u64,
     /// The SHA-256 of the response itself. For an encrypted response, it's that of the kept bytes: a digest of the
@@ -48,15 +48,6 @@ pub struct StoredResponse {
     pub labels: Option<Arc<String>>,
     /// Where the kept bytes are.
     pub place: Place,
-}
-
-/// How kept bytes encode a response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Encoding {
-    /// They're the response itself.
-    Identity,
-    /// They're the response, compressed with DEFLATE (RFC 1951).
-    Deflate,
 }
 
 /// Where a response's kept bytes are.
@@ -111,11 +102,11 @@ impl StoredResponse {
     /// The bytes are inline; a store that splits them moves them with [`into_chunks`](Self::into_chunks).
     pub fn new(response: Bytes) -> Self {
         let (length, sha256) = (response.len() as u64, Sha256::digest(&response).into());
-        let (encoding, kept) = match compressed(&response) {
-            Some(compressed) => (Encoding::Deflate, compressed),
-            None => (Encoding::Identity, response),
+        let (deflated, kept) = match compressed(&response) {
+            Some(compressed) => (true, compressed),
+            None => (false, response),
         };
-        Self { encoding, length, sha256, labels: None, place: Place::Inline(kept) }
+        Self { deflated, length, sha256, labels: None, place: Place::Inline(kept) }
     }
 
     /// Adds the name of the response's format. Called before [`encrypted`](Self::encrypted).
@@ -186,10 +177,7 @@ impl StoredResponse {
     ///
     /// [`ErrorKind::Corrupt`] if the bytes don't decode to the recorded length.
     pub(crate) fn decoded(&self, kept: &Bytes) -> Result<Bytes, Error> {
-        let response = match self.encoding {
-            Encoding::Identity => kept.clone(),
-            Encoding::Deflate => decompressed(kept, self.length)?,
-        };
+        let response = if self.deflated { decompressed(kept, self.length)? } else { kept.clone() };
         if response.len() as u64 != self.length {
             return Err(damaged("the stored response's length doesn't match the record"));
         }
@@ -205,7 +193,7 @@ impl fmt::Debug for StoredResponse {
             Place::Chunks(count) => (None, Some(count)),
         };
         f.debug_struct("StoredResponse")
-            .field("encoding", &self.encoding)
+            .field("deflated", &self.deflated)
             .field("length", &self.length)
             .field("sha256", &format_args!("{}…", Hex(&self.sha256[..4])))
             .field("labels", &self.labels)
@@ -279,15 +267,15 @@ mod tests {
 
     #[test]
     fn responses_are_compressed_only_when_smaller() {
-        let encoding = |response: Vec<u8>| StoredResponse::new(response.into()).encoding;
-        assert_eq!(encoding(vec![b'a'; 1023]), Encoding::Identity);
-        assert_eq!(encoding(vec![b'a'; 1024]), Encoding::Deflate);
+        let is_compressed = |response: Vec<u8>| StoredResponse::new(response.into()).deflated;
+        assert!(!is_compressed(vec![b'a'; 1023]));
+        assert!(is_compressed(vec![b'a'; 1024]));
         // A SHA-256 chain: 4,096 bytes that don't compress.
         let mut noise = vec![0u8; 32];
         while noise.len() < 4096 {
             noise.extend_from_slice(&Sha256::digest(&noise));
         }
-        assert_eq!(encoding(noise), Encoding::Identity);
+        assert!(!is_compressed(noise));
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! The [`Store`] contract: the operations that the library needs from a database.
 
 mod admin;
+#[cfg(any(feature = "dynamodb", feature = "postgres", feature = "redis"))]
+mod builder;
 mod cipher;
 #[cfg(any(feature = "dynamodb", feature = "postgres", feature = "redis"))]
 pub(crate) mod codec;
@@ -15,7 +17,9 @@ pub mod postgres;
 pub mod redis;
 mod write;
 
-pub use admin::{Page, Position, TableProblem};
+pub use admin::{Page, TableProblem};
+#[cfg(any(feature = "dynamodb", feature = "postgres", feature = "redis"))]
+pub use builder::StoreBuilder;
 pub use cipher::Cipher;
 pub use error::{StoreError, StoreErrorKind};
 pub use named::NamedStore;
@@ -24,7 +28,7 @@ pub use write::{Revision, Settlement, Write, WriteOutcome};
 pub use crate::{
     format::{Format, Json},
     future::BoxFuture,
-    outcome::{Encoding, Outcome, Place, StoredResponse},
+    outcome::{Outcome, Place, StoredResponse},
     record::{Generation, Lock, Owner, RECORD_VERSION, Record, State, Status},
 };
 
@@ -152,13 +156,8 @@ pub trait ResponseChunks: Send + Sync {
     ) -> BoxFuture<'a, Result<Bytes, StoreError>>;
 }
 
-/// The handler's own writes, in the types of one kind of store; for DynamoDB, `store::dynamodb::Transaction`.
-pub trait Writes: Any + Clone + Send + Sync {
-    /// Appends the writes in `more`.
-    fn append(&mut self, more: Self);
-}
-
-/// [`Writes`] of any type.
+/// The handler's own writes, in the type of one kind of store; for DynamoDB, `store::dynamodb::Transaction`. `+=` appends
+/// more of them.
 pub type OwnWrites = dyn Any + Send + Sync;
 
 /// Optional store capability: applies a protocol write and the handler's own writes in one transaction, all or

@@ -99,6 +99,7 @@ pub mod strategies;
 mod survive;
 mod world;
 
+pub use crate::store::memory::transaction::{Declined, Transaction};
 pub use bench::Bench;
 pub use delivery::Delivery;
 pub use event::Event;

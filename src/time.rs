@@ -91,7 +91,7 @@ fn millis(duration: Duration) -> u64 {
 
 /// The library's source of time, and its way to wait.
 ///
-/// Use [`SystemClock`]; tests bring their own.
+/// The default is [`system_clock`]; tests bring their own.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// The time now. It should agree with other executors' clocks, up to the skew margin.
     fn now(&self) -> Timestamp;
@@ -105,8 +105,12 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
 }
 
 /// The operating system's clock, and tokio's timer.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SystemClock;
+pub const fn system_clock() -> impl Clock + Copy {
+    SystemClock
+}
+
+#[derive(Clone, Copy, Debug)]
+struct SystemClock;
 
 impl Clock for SystemClock {
     #[expect(clippy::disallowed_methods, reason = "the one place that reads the clock")]

@@ -19,7 +19,7 @@ use aws_sdk_dynamodb::{Client, types::AttributeValue};
 use lambda_idempotency::{
     Idempotency, Key, StoredKey, current,
     store::{Owner, Record, Store, dynamodb::DynamoDbStore},
-    time::{Clock, SystemClock, Timestamp},
+    time::{Clock, Timestamp, system_clock},
 };
 use lambda_runtime::LambdaEvent;
 use serde::{Deserialize, Serialize};
@@ -55,7 +55,7 @@ async fn work(client: Client, table: String, work: Work) -> Result<String, lambd
     let update = client.update_item().table_name(table).key("id", key).update_expression("ADD n :one");
     update.expression_attribute_values(":one", AttributeValue::N("1".into())).send().await?;
     if !current().is_some_and(|claim| claim.is_takeover()) {
-        SystemClock.sleep(Duration::from_millis(work.millis)).await;
+        system_clock().sleep(Duration::from_millis(work.millis)).await;
     }
     Ok(format!("done {}", work.id))
 }
@@ -96,7 +96,7 @@ impl Unanswered {
     fn answered(&self, id: Option<&String>, posted: Posted) -> Reply {
         let pending = id.and_then(|id| self.0.lock().unwrap().remove(id));
         match pending {
-            Some(pending) if SystemClock.now() <= pending.deadline => {
+            Some(pending) if system_clock().now() <= pending.deadline => {
                 let _ = pending.answer.send(posted);
                 Reply::Whole(202, vec![], b"{\"status\":\"OK\"}".to_vec())
             }
@@ -168,7 +168,7 @@ impl Function {
             .unwrap();
         let started = Self { process, invocations, unanswered, polls, _server: server };
         while started.polls.load(Ordering::SeqCst) < 4 {
-            SystemClock.sleep(Duration::from_millis(20)).await;
+            system_clock().sleep(Duration::from_millis(20)).await;
         }
         started
     }
@@ -181,7 +181,7 @@ impl Function {
     fn deliver_within(&self, id: &str, millis: u64, limit: Duration) -> oneshot::Receiver<Posted> {
         let (answer, answered) = oneshot::channel();
         let event = serde_json::to_string(&Work { id: id.to_owned(), millis }).unwrap();
-        let pending = Pending { event, deadline: SystemClock.now().saturating_add(limit), answer };
+        let pending = Pending { event, deadline: system_clock().now().saturating_add(limit), answer };
         let invocation = Owner::random().unwrap().to_string();
         self.unanswered.0.lock().unwrap().insert(invocation.clone(), pending);
         self.invocations.send(invocation).unwrap();
@@ -274,7 +274,7 @@ impl Bench {
 }
 
 async fn sleep(millis: u64) {
-    SystemClock.sleep(Duration::from_millis(millis)).await;
+    system_clock().sleep(Duration::from_millis(millis)).await;
 }
 
 const IN_PROGRESS: &str = "Idempotency.InProgress";
@@ -286,11 +286,11 @@ async fn concurrent_handlers_outlive_leases_without_duplicates() {
     let running: Vec<_> = ["a", "b", "c"].map(|id| (id, function.deliver(id, 5000))).into();
     sleep(1000).await;
     let first = bench.lease_until("a").await;
-    assert!(first < SystemClock.now().saturating_add(LEASE), "the lease is short, not until the deadline");
+    assert!(first < system_clock().now().saturating_add(LEASE), "the lease is short, not until the deadline");
     sleep(2500).await;
     for id in ["a", "b", "c"] {
-        assert!(first < SystemClock.now(), "the lease of their claim has expired");
-        assert!(bench.lease_until(id).await > SystemClock.now(), "{id} has an extended lease");
+        assert!(first < system_clock().now(), "the lease of their claim has expired");
+        assert!(bench.lease_until(id).await > system_clock().now(), "{id} has an extended lease");
         assert_eq!(function.deliver(id, 5000).await.unwrap(), Err(IN_PROGRESS.to_owned()));
     }
     for (id, answer) in running {
@@ -312,16 +312,16 @@ async fn killed_processes_free_keys_after_leases() {
     assert_eq!(other.deliver("d", 100_000).await.unwrap(), Err(IN_PROGRESS.to_owned()));
     drop(killed);
     let lease_until = bench.lease_until("d").await;
-    assert!(lease_until < SystemClock.now().saturating_add(LEASE));
+    assert!(lease_until < system_clock().now().saturating_add(LEASE));
     let answer = loop {
         match other.deliver("d", 100_000).await.unwrap() {
             Err(error) => assert_eq!(error, IN_PROGRESS),
             Ok(answer) => break answer,
         }
-        assert!(SystemClock.now() < lease_until.saturating_add(MARGIN * 10), "the key is still claimed");
+        assert!(system_clock().now() < lease_until.saturating_add(MARGIN * 10), "the key is still claimed");
         sleep(50).await;
     };
-    assert!(SystemClock.now() > lease_until.saturating_add(MARGIN), "and not earlier");
+    assert!(system_clock().now() > lease_until.saturating_add(MARGIN), "and not earlier");
     assert_eq!(
         (answer.as_str(), bench.effects("d").await, bench.record("d").await.attempt),
         ("done d", 2, 2)
@@ -339,7 +339,7 @@ async fn failed_extensions_stop_handlers_before_expiry() {
     }
     bench.cut.send_replace(true);
     assert_eq!(cut_off.await.unwrap(), Err(IN_PROGRESS.to_owned()));
-    let now = SystemClock.now();
+    let now = system_clock().now();
     let lease_until = bench.lease_until("e").await;
     assert!(now < lease_until, "{now:?}, and its lease ends at {lease_until:?}");
     assert!(now.until(lease_until) <= GRACE + Duration::from_millis(50), "and not much earlier");

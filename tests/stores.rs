@@ -42,13 +42,13 @@ mod memory {
 
 #[cfg(feature = "dynamodb")]
 mod dynamodb {
-    use lambda_idempotency::store::dynamodb::{DynamoDbStore, DynamoDbStoreBuilder};
+    use lambda_idempotency::store::{StoreBuilder, dynamodb::DynamoDbStore};
 
     use testkit::emulator::{Emulator, fresh_table};
 
     use super::*;
 
-    async fn prove_as(configure: impl FnOnce(DynamoDbStoreBuilder) -> DynamoDbStoreBuilder) {
+    async fn prove_as(configure: impl FnOnce(StoreBuilder<DynamoDbStore>) -> StoreBuilder<DynamoDbStore>) {
         let emulator = Emulator::start().await;
         // The emulator may be slow with 6 MB on a busy machine, and this test isn't about time.
         let (attempt, operation) = (Duration::from_secs(30), Duration::from_secs(60));
@@ -94,8 +94,8 @@ mod postgres {
     use lambda_idempotency::{
         StoredKey,
         store::{
-            BoxFuture, Record, Write, WriteOutcome,
-            postgres::{PostgresStore, PostgresStoreBuilder, Timeouts, deadpool_postgres, tokio_postgres},
+            BoxFuture, Record, StoreBuilder, Write, WriteOutcome,
+            postgres::{PostgresStore, deadpool_postgres, tokio_postgres},
         },
     };
 
@@ -106,7 +106,7 @@ mod postgres {
 
     use super::*;
 
-    async fn prove_as(configure: impl FnOnce(PostgresStoreBuilder) -> PostgresStoreBuilder) {
+    async fn prove_as(configure: impl FnOnce(StoreBuilder<PostgresStore>) -> StoreBuilder<PostgresStore>) {
         let Some(server) = Server::shared() else { return };
         // A hundred concurrent writes may take long on a busy machine, and this test isn't about time.
         let patience = Duration::from_secs(30);
@@ -142,7 +142,7 @@ mod postgres {
         let store = PostgresStore::builder(server.url_at(pooler.port()))
             .table(fresh_table())
             .connections(8)
-            .timeouts(Timeouts::Transaction)
+            .timeouts_per_transaction()
             .connect_timeout(2 * patience)
             .statement_timeout(2 * patience)
             .lock_timeout(patience);
@@ -167,7 +167,7 @@ mod postgres {
             Box::pin(async move {
                 let mut client = self.pool.get().await.unwrap();
                 let transaction = client.transaction().await.unwrap();
-                let written = self.store.in_transaction(&transaction).apply(key, write).await?;
+                let written = self.store.apply_in(&transaction, key, write).await?;
                 transaction.commit().await.unwrap();
                 Ok(written)
             })
@@ -177,7 +177,7 @@ mod postgres {
             Box::pin(async move {
                 let mut client = self.pool.get().await.unwrap();
                 let transaction = client.transaction().await.unwrap();
-                let record = self.store.in_transaction(&transaction).lock_and_read(key).await?;
+                let record = self.store.lock_and_read_in(&transaction, key).await?;
                 // Waits for the rollback. Otherwise the next read could find the key still locked.
                 transaction.rollback().await.unwrap();
                 Ok(record)

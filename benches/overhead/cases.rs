@@ -33,7 +33,7 @@ use bytes::Bytes;
 use lambda_idempotency::{
     Idempotency, Key, Operation,
     store::{Owner, dynamodb::DynamoDbStore},
-    time::{Clock as _, SystemClock},
+    time::{Clock as _, system_clock},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -227,7 +227,7 @@ impl ByHand {
         if self.effort != Effort::Careful {
             return Ok(Cow::Borrowed(&self.item));
         }
-        let now = SystemClock.now();
+        let now = system_clock().now();
         Ok(Cow::Owned(Item {
             id: format!("payments/run#{}", sha256(KEY.as_bytes())),
             owner: Owner::random()?.to_string(),

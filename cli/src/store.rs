@@ -4,9 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use clap::Args;
 use lambda_idempotency::store::{
-    NamedStore, Page, Position, Store,
-    dynamodb::{DynamoDbStore, DynamoDbStoreBuilder},
-    postgres::PostgresStore,
+    NamedStore, Page, Store, StoreBuilder, dynamodb::DynamoDbStore, postgres::PostgresStore,
     redis::RedisStore,
 };
 
@@ -76,7 +74,7 @@ impl OpenStore {
     /// # Errors
     ///
     /// If the store can't be reached, or rejects the request.
-    pub(crate) async fn scan(&self, from: Option<Position>) -> Result<Page> {
+    pub(crate) async fn scan(&self, from: Option<String>) -> Result<Page> {
         let page = match self {
             Self::DynamoDb(store) => store.scan(from).await,
             Self::Redis(store) => store.scan(from).await,
@@ -147,7 +145,7 @@ impl StoreArguments {
         }
     }
 
-    async fn open_table(&self, mut builder: DynamoDbStoreBuilder) -> Result<DynamoDbStore> {
+    async fn open_table(&self, mut builder: StoreBuilder<DynamoDbStore>) -> Result<DynamoDbStore> {
         if let Some(endpoint_url) = &self.endpoint_url {
             builder = builder.endpoint_url(endpoint_url);
         }

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use lambda_idempotency::time::{Clock as _, SystemClock};
+use lambda_idempotency::time::{Clock as _, system_clock};
 use serde_json::json;
 
 use crate::{
@@ -41,7 +41,7 @@ pub(crate) async fn main(arguments: &Arguments) -> Result<ExitCode> {
     let (mut deleted, mut is_clean) = (0, false);
     for _ in 0..arguments.batches.unwrap_or(u32::MAX) {
         let count =
-            store.sweep(SystemClock.now(), arguments.batch).await.map_err(|error| Problem::of(&error))?;
+            store.sweep(system_clock().now(), arguments.batch).await.map_err(|error| Problem::of(&error))?;
         deleted += count;
         if count < u64::from(arguments.batch) {
             is_clean = true;

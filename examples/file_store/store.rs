@@ -5,7 +5,7 @@ use std::{fs, io, path::PathBuf, sync::Arc};
 use lambda_idempotency::{
     Fingerprint, StoredKey,
     store::{
-        BoxFuture, Encoding, Generation, Outcome, Owner, Place, Record, State, Status, Store, StoreError,
+        BoxFuture, Generation, Outcome, Owner, Place, Record, State, Status, Store, StoreError,
         StoreErrorKind, StoredResponse, Write, WriteOutcome,
     },
     time::Timestamp,
@@ -97,7 +97,7 @@ fn unavailable(error: io::Error) -> StoreError {
 fn encode(record: &Record) -> Vec<u8> {
     let outcome = match &record.state {
         State::Completed(Outcome::Retained(response)) | State::Failed(Outcome::Retained(response)) => json!({
-            "is_deflated": response.encoding == Encoding::Deflate, "length": response.length, "sha256": response.sha256,
+            "deflated": response.deflated, "length": response.length, "sha256": response.sha256,
             "labels": response.labels.as_deref(),
             "kept": match &response.place { Place::Inline(kept) => json!(&kept[..]), Place::Chunks(n) => json!(n) },
         }),
@@ -143,9 +143,8 @@ fn outcome(fields: &Value) -> Option<Outcome> {
     if fields.is_null() {
         return Some(Outcome::Omitted);
     }
-    let is_deflated = fields["is_deflated"].as_bool()?;
     Some(Outcome::Retained(StoredResponse {
-        encoding: if is_deflated { Encoding::Deflate } else { Encoding::Identity },
+        deflated: fields["deflated"].as_bool()?,
         length: fields["length"].as_u64()?,
         sha256: bytes(&fields["sha256"])?.try_into().ok()?,
         labels: fields["labels"].as_str().map(|labels| Arc::new(labels.to_owned())),

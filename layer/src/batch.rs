@@ -6,12 +6,12 @@ use std::{num::NonZeroUsize, sync::Arc};
 
 use lambda_idempotency::{
     Error, Failure, Key,
-    lambda::batch::{Batch, DynamoDbRecord, KinesisRecord, Record, SqsMessage},
+    lambda::batch::{Batch, DynamoDbRecord, KinesisRecord, SqsMessage},
 };
 use lambda_runtime::LambdaEvent;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tower::ServiceExt as _;
+use tower::{Service, ServiceExt as _};
 
 use crate::{
     config::{BatchAnswer, BatchMode, ClaimField},
@@ -40,7 +40,7 @@ pub(crate) async fn sqs(protection: &Arc<Protection>, event: &Arc<Event>) -> Ans
     let batch = protection.idempotency.sqs(key, move |message: SqsMessage| {
         run(Arc::clone(&function), handed(message.message_id(), message.raw(), &function))
     });
-    handle(protection, event, &together, batch).await
+    handle(protection, event, &together, batch, Kind::Sqs).await
 }
 
 /// Protects a batch of Kinesis records.
@@ -49,10 +49,10 @@ pub(crate) async fn kinesis(protection: &Arc<Protection>, event: &Arc<Event>) ->
     let (rules, function) = (Arc::clone(protection), Arc::clone(&together));
     let key = move |record: &KinesisRecord| key(&rules, Kind::Kinesis, record, || record.sequence_key());
     let batch = protection.idempotency.kinesis(key, move |record: KinesisRecord| {
-        run(Arc::clone(&function), handed(record.identifier(), record.raw(), &function))
+        run(Arc::clone(&function), handed(record.sequence_number(), record.raw(), &function))
     });
     let batch = if protection.rules.batch == BatchMode::Each { batch.in_order() } else { batch };
-    handle(protection, event, &together, batch).await
+    handle(protection, event, &together, batch, Kind::Kinesis).await
 }
 
 /// Protects a batch of a DynamoDB stream's records.
@@ -61,10 +61,10 @@ pub(crate) async fn dynamodb(protection: &Arc<Protection>, event: &Arc<Event>) -
     let (rules, function) = (Arc::clone(protection), Arc::clone(&together));
     let key = move |record: &DynamoDbRecord| key(&rules, Kind::DynamoDb, record, || record.event_key());
     let batch = protection.idempotency.dynamodb_stream(key, move |record: DynamoDbRecord| {
-        run(Arc::clone(&function), handed(record.identifier(), record.raw(), &function))
+        run(Arc::clone(&function), handed(record.sequence_number(), record.raw(), &function))
     });
     let batch = if protection.rules.batch == BatchMode::Each { batch.in_order() } else { batch };
-    handle(protection, event, &together, batch).await
+    handle(protection, event, &together, batch, Kind::DynamoDb).await
 }
 
 fn key(
@@ -96,12 +96,16 @@ async fn run(function: Arc<Together>, record: Handed) -> Result<(), Failure> {
     function.run(record).await
 }
 
-async fn handle<R: Record>(
+async fn handle<R>(
     protection: &Arc<Protection>,
     event: &Arc<Event>,
     together: &Arc<Together>,
     batch: Batch<R>,
-) -> Answer {
+    kind: Kind,
+) -> Answer
+where
+    Batch<R>: Service<LambdaEvent<Box<RawValue>>, Response = Box<RawValue>, Error = Error>,
+{
     let rules = &protection.rules;
     let Some(raw) = raw(event) else {
         return Answer::refusal("Idempotency.Invalid", "the event isn't JSON; nothing ran");
@@ -126,9 +130,9 @@ async fn handle<R: Record>(
         Ok(answer) => answer,
         Err(error) => return Answer::error(error),
     };
-    let returned: Vec<&str> = answer.returned().collect();
+    let returned = returned(&answer);
     let is_failed = match rules.batch_answer {
-        BatchAnswer::Report => all_failed(event, &returned, R::SOURCE),
+        BatchAnswer::Report => all_failed(event, &returned, kind),
         BatchAnswer::Fail => !returned.is_empty(),
     };
     match (together.error().filter(|_| is_failed), rules.batch_answer) {
@@ -146,12 +150,29 @@ async fn handle<R: Record>(
 }
 
 /// Whether every record of the event is redelivered: all that a queue's response names, or the first of a stream's.
-fn all_failed(event: &Event, returned: &[&str], source: &str) -> bool {
+fn all_failed(event: &Event, returned: &[String], kind: Kind) -> bool {
     let records = records(event);
-    match source {
-        SqsMessage::SOURCE => returned.len() == records.len(),
-        _ => returned.iter().zip(&records).any(|(first, record)| record.get().contains(first)),
+    match kind {
+        Kind::Sqs => returned.len() == records.len(),
+        _ => returned.iter().zip(&records).any(|(first, record)| record.get().contains(first.as_str())),
     }
+}
+
+/// The identifiers of the records that the library's response names.
+fn returned(answer: &RawValue) -> Vec<String> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Named {
+        batch_item_failures: Vec<Item>,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Item {
+        item_identifier: String,
+    }
+    // The library wrote it.
+    let named = serde_json::from_str::<Named>(answer.get()).map(|named| named.batch_item_failures);
+    named.unwrap_or_default().into_iter().map(|item| item.item_identifier).collect()
 }
 
 /// The event's records.

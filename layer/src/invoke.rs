@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderValue, Response};
 use lambda_idempotency::{
     Error, Invocation, RunError,
     settings::Mode,
-    time::{Clock as _, SystemClock, Timestamp},
+    time::{Clock as _, Timestamp, system_clock},
 };
 use lambda_runtime::{Diagnostic, LambdaEvent};
 use serde::de::IgnoredAny;
@@ -113,7 +113,7 @@ async fn protected(protection: Arc<Protection>, event: Arc<Event>) {
     let kind = rules.kind.unwrap_or_else(|| event.kind());
     let deadline = deadline(&event);
     let longest = deadline
-        .map_or(LONGEST_RUN, |deadline| SystemClock.now().until(deadline).saturating_add(GIVEN_UP_AFTER));
+        .map_or(LONGEST_RUN, |deadline| system_clock().now().until(deadline).saturating_add(GIVEN_UP_AFTER));
     let answering = async {
         if let Some(ClaimField::Event(name)) = &rules.claim_field
             && has_field(&event.body, name)
@@ -145,7 +145,7 @@ async fn protected(protection: Arc<Protection>, event: Arc<Event>) {
 
 /// The invocation's deadline, if it's plausible.
 fn deadline(event: &Event) -> Option<Timestamp> {
-    Invocation::entered(SystemClock.now(), Timestamp::from_millis(event.context.deadline), "").deadline()
+    Invocation::entered(system_clock().now(), Timestamp::from_millis(event.context.deadline), "").deadline()
 }
 
 /// Protects an event that's one operation.
@@ -236,10 +236,10 @@ pub(crate) async fn in_time<T>(
     let reserve = protection.rules.settings.answer_reserve / 5;
     let overdue = async {
         turn.answered().await;
-        match deadline.map(|deadline| SystemClock.now().until(deadline.saturating_sub(reserve))) {
+        match deadline.map(|deadline| system_clock().now().until(deadline.saturating_sub(reserve))) {
             // Lambda no longer waits for a late answer, so it's recorded first.
             None | Some(Duration::ZERO) => std::future::pending().await,
-            Some(left) => SystemClock.sleep(left).await,
+            Some(left) => system_clock().sleep(left).await,
         }
     };
     tokio::select! {

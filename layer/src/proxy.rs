@@ -11,7 +11,7 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use lambda_idempotency::{
     Idempotency,
-    time::{Clock as _, SystemClock},
+    time::{Clock as _, system_clock},
 };
 use tokio::sync::oneshot;
 
@@ -169,7 +169,7 @@ impl Protection {
     pub(crate) async fn settled(&self) {
         let settled = async {
             while self.function.is_settling() {
-                SystemClock.sleep(Duration::from_millis(5)).await;
+                system_clock().sleep(Duration::from_millis(5)).await;
             }
         };
         let _ = tokio::time::timeout(LAST_SETTLEMENTS, settled).await;

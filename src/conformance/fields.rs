@@ -12,7 +12,7 @@ use super::{
 use crate::{
     fingerprint::Fingerprint,
     key::StoredKey,
-    outcome::{Encoding, Outcome, Place, StoredResponse},
+    outcome::{Outcome, Place, StoredResponse},
     record::{Generation, Lock, Owner, Record, State},
     store::{Revision, Settlement, Store, Write},
     time::Timestamp,
@@ -152,17 +152,15 @@ pub(super) fn edge_locks() -> Verdict<Vec<Lock>> {
 pub(super) const LAST_SECOND: Timestamp = Timestamp::from_secs(u64::MAX / 1000);
 
 fn edge_outcomes() -> Vec<Outcome> {
-    let kept = |encoding, length, place| StoredResponse {
-        encoding,
+    let kept = |deflated, length, place| StoredResponse {
+        deflated,
         length,
         sha256: [0xa5; 32],
         labels: None,
         place,
     };
-    let labelled = |labels: String, place| StoredResponse {
-        labels: Some(Arc::new(labels)),
-        ..kept(Encoding::Deflate, 5, place)
-    };
+    let labelled =
+        |labels: String, place| StoredResponse { labels: Some(Arc::new(labels)), ..kept(true, 5, place) };
     let other = || Place::Inline(Bytes::from_static(b"other"));
     let every_byte: Vec<u8> = (0..=255).collect();
     let mut outcomes = vec![
@@ -176,12 +174,12 @@ fn edge_outcomes() -> Vec<Outcome> {
     ];
     // The library checks whether a response is intact, not the store.
     let odd = [
-        kept(Encoding::Identity, 7, other()),
-        kept(Encoding::Deflate, u64::MAX, Place::Inline(Bytes::new())),
-        kept(Encoding::Identity, 400_000, Place::Chunks(1)),
-        kept(Encoding::Deflate, 6_291_556, Place::Chunks(17)),
-        kept(Encoding::Identity, 0, Place::Chunks(0)),
-        kept(Encoding::Identity, u64::MAX, Place::Chunks(u32::MAX)),
+        kept(false, 7, other()),
+        kept(true, u64::MAX, Place::Inline(Bytes::new())),
+        kept(false, 400_000, Place::Chunks(1)),
+        kept(true, 6_291_556, Place::Chunks(17)),
+        kept(false, 0, Place::Chunks(0)),
+        kept(false, u64::MAX, Place::Chunks(u32::MAX)),
         labelled("format=cbor".to_owned(), other()),
         labelled("key=arn:aws:kms:eu-west-1:111122223333:key/a;key=/".to_owned(), Place::Chunks(3)),
         labelled(format!("format={};key={}", "f".repeat(32), "k".repeat(512)), Place::Chunks(2)),

@@ -7,15 +7,15 @@ use bytes::Bytes;
 use super::{Verdict, bench::owner, random::Random};
 use crate::{
     fingerprint::Fingerprint,
-    outcome::{Encoding, Outcome, Place, StoredResponse},
+    outcome::{Outcome, Place, StoredResponse},
     record::{Generation, Lock, Record, State},
     store::{Revision, Settlement, Write},
-    time::{Clock as _, SystemClock, Timestamp},
+    time::{Clock as _, Timestamp, system_clock},
 };
 
 /// The base of a sample's times: now, so that the sweeper removes the records that are left.
 pub(super) fn base() -> Timestamp {
-    SystemClock.now().rounded_up_to_second()
+    system_clock().now().rounded_up_to_second()
 }
 
 /// A day from now: the usual expiry.
@@ -69,7 +69,7 @@ pub(super) fn inline(response: &[u8]) -> Outcome {
 /// An outcome whose response claims to be in `count` chunks.
 pub(super) fn in_chunks(count: u32) -> Outcome {
     Outcome::Retained(StoredResponse {
-        encoding: Encoding::Deflate,
+        deflated: true,
         length: 1_000_000,
         sha256: [7; 32],
         labels: Some(Arc::new("format=cbor;key=arn:aws:kms:eu-west-1:1:key/1".into())),

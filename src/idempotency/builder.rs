@@ -15,7 +15,7 @@ use crate::{
     },
     settings::{Execution, Mode, Recording, Settings},
     store::{Cipher, Store},
-    time::{Clock, SystemClock},
+    time::{Clock, system_clock},
 };
 
 /// Names the mode.
@@ -39,7 +39,7 @@ impl Builder {
     pub(crate) fn new(store: Arc<dyn Store>) -> Self {
         Self {
             store,
-            clock: Arc::new(SystemClock),
+            clock: Arc::new(system_clock()),
             owners: Arc::new(Owner::random),
             cipher: None,
             settings: Settings::default(),

@@ -32,16 +32,8 @@ pub enum Resolution {
     Release,
 }
 
-/// The result of an operator's write.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[must_use]
-pub enum Resolved {
-    /// The write was applied; this is the record now.
-    Made(Record),
-    /// The write wasn't applied: the record is no longer the version that was seen. This is the current
-    /// record, if there is one. (Or the write's answer was lost, and the record has been replaced since.)
-    Lost(Option<Record>),
-}
+/// The record as it was written, or the one that was there instead.
+type Resolved = Result<Record, Option<Record>>;
 
 impl std::fmt::Debug for Resolution {
     /// Shows the shape, never the response.
@@ -61,7 +53,7 @@ pub(super) async fn resolve(
     key: &StoredKey,
     seen: &Record,
     resolution: Resolution,
-) -> Result<Resolved, Error> {
+) -> Result<Option<Record>, Error> {
     let owner = driver.owner()?;
     let intent = match resolution {
         Resolution::Complete(response) => Intent::Complete(kept(driver, key, owner, response).await?),
@@ -77,18 +69,13 @@ pub(super) async fn resolve(
         let (retention, now) = (driver.settings.retention, driver.now());
         let write = protocol::resolve(&seen, owner, intent.clone(), retention, now);
         match apply(driver, key, &seen, owner, &write).await? {
-            Resolved::Lost(Some(record))
-                if extensions < MAX_EXTENSIONS && protocol::is_same_claim(&seen, &record) =>
-            {
+            Err(Some(record)) if extensions < MAX_EXTENSIONS && protocol::is_same_claim(&seen, &record) => {
                 (seen, extensions) = (record, extensions + 1);
             }
             resolved => break resolved,
         }
     };
-    if let Resolved::Made(record) = &resolved {
-        observe::resolved(key, record);
-    }
-    Ok(resolved)
+    Ok(resolved.ok().inspect(|record| observe::resolved(key, record)))
 }
 
 /// Prepares an operator's response. One that can't be kept is an error here, since a person can try
@@ -116,16 +103,17 @@ async fn apply(
     owner: Owner,
     write: &Write,
 ) -> Result<Resolved, Error> {
+    #[expect(clippy::result_large_err, reason = "a person's write, once")]
     let found = |record: Option<Record>| match record {
-        Some(record) if record.owner == owner => Resolved::Made(record),
-        other => Resolved::Lost(other),
+        Some(record) if record.owner == owner => Ok(record),
+        other => Err(other),
     };
     let mut last_error = None;
     // Sends it once more if it didn't arrive: the same write can't be applied twice.
     for _ in 0..2 {
         match driver.store().apply(key, write).await {
             Ok(WriteOutcome::Applied) => {
-                return Ok(write.apply_to(Some(seen)).map_or(Resolved::Lost(None), Resolved::Made));
+                return Ok(write.apply_to(Some(seen)).ok_or(None));
             }
             Ok(WriteOutcome::Refused(record)) => return Ok(found(record)),
             Err(error) if error.is_maybe_applied() && error.kind() != StoreErrorKind::Corrupt => {

@@ -14,13 +14,13 @@ use crate::{
         claim::{Begun, Settled},
         context::{OperationContext, within},
         lease::Timing,
-        postgres::{InTransaction, find_out_whether_committed},
+        postgres::{InTransaction, Records, find_out_whether_committed},
         refusal::{not_committed, refusal_error},
         response::Verdict,
     },
     store::{
         StoreError,
-        postgres::{PostgresStore, PostgresTransaction, tokio_postgres},
+        postgres::{PostgresStore, tokio_postgres},
     },
 };
 
@@ -34,7 +34,8 @@ impl<F: Format> Operation<F> {
     /// connection, to a little more than the work takes between two statements (PostgreSQL's default is
     /// never).
     ///
-    /// Build the [`Idempotency`](crate::Idempotency) over the same [`PostgresStore`] as the transaction's records.
+    /// `store` is the one that the [`Idempotency`](crate::Idempotency) is built over, and its table is in the transaction's
+    /// database.
     /// [`run_in`](Self::run_in) does all of this in one call.
     ///
     /// ```
@@ -45,7 +46,7 @@ impl<F: Format> Operation<F> {
     /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// let transaction = client.transaction().await?;
     /// let key = Key::new("order-17")?;
-    /// match place.begin_in(store.in_transaction(&transaction), &key, Fingerprint::of(&12)?).await? {
+    /// match place.begin_in(&store, &transaction, &key, Fingerprint::of(&12)?).await? {
     ///     Begun::Replay(replay) => println!("placed before: {:?}", replay.response()),
     ///     Begun::Claimed(operation) => {
     ///         transaction.execute("INSERT INTO orders (id) VALUES ($1)", &[&"order-17"]).await?;
@@ -69,7 +70,8 @@ impl<F: Format> Operation<F> {
     /// Dropping the future may leave the key locked until the transaction ends.
     pub async fn begin_in<'t>(
         &self,
-        records: PostgresTransaction<'t>,
+        store: &'t PostgresStore,
+        transaction: &'t tokio_postgres::Transaction<'t>,
         key: &Key,
         fingerprint: Fingerprint,
     ) -> Result<Begun<InTransaction<'t>>, Error> {
@@ -77,11 +79,11 @@ impl<F: Format> Operation<F> {
         idempotency.settings().refuse_at_most_once("an operation in the caller's transaction")?;
         let key = self.stored_key(key);
         let (driver, invocation) = (idempotency.driver(), idempotency.invocation());
-        InTransaction::begin(driver, records, key.clone(), fingerprint, &invocation).await.inspect_err(
-            |error| {
+        InTransaction::begin(driver, Records { store, transaction }, key.clone(), fingerprint, &invocation)
+            .await
+            .inspect_err(|error| {
                 observe::refused(&key, error, error.kind() == ErrorKind::Unavailable);
-            },
-        )
+            })
     }
 
     /// Runs `operation` once for `key` in a transaction on `client`, and commits it together with its
@@ -140,7 +142,7 @@ impl<F: Format> Operation<F> {
             .in_time(now, ask_by, beginning)
             .await
             .map_err(|error| refusal_error(&shown, Refusal::Unavailable, Some(error), now))?;
-        let mut open = match self.begin_in(store.in_transaction(&transaction), key, fingerprint).await? {
+        let mut open = match self.begin_in(store, &transaction, key, fingerprint).await? {
             Begun::Claimed(open) => open,
             Begun::Replay(replay) => return replay.result::<T, F, E>(),
         };

@@ -103,13 +103,11 @@ mod run;
 mod sqs;
 mod visibility;
 
-pub use answer::BatchAnswer;
 pub use dynamodb::DynamoDbRecord;
 use handler::{Handle, KeyOf};
 pub use kinesis::KinesisRecord;
 pub use lanes::scope_caller;
-pub use record::Record;
-pub(super) use record::source_arn;
+pub(super) use record::{Record, source_arn};
 pub use sqs::SqsMessage;
 use visibility::SharedVisibility;
 
@@ -192,7 +190,8 @@ impl Idempotency {
     }
 }
 
-/// A worker for the records of one source: a service for `lambda_runtime::run`. See [the module](self).
+/// A worker for the records of one source: a service for `lambda_runtime::run`, whose response is the JSON that names the
+/// records to redeliver. See [the module](self).
 ///
 /// Its type contains no closure type, so a function can return it and a test can call it:
 ///
@@ -215,7 +214,7 @@ impl Idempotency {
 /// let event = r#"{"Records": [{"messageId": "m1", "body": "{\"order_id\": 17}", "eventSource": "aws:sqs"}]}"#;
 /// let event = LambdaEvent::new(RawValue::from_string(event.to_owned())?, Context::default());
 /// let answer = worker(&idempotency).oneshot(event).await?;
-/// assert_eq!(answer.returned().count(), 0);
+/// assert_eq!(answer.get(), r#"{"batchItemFailures":[]}"#);
 /// # Ok(())
 /// # }
 /// ```
@@ -397,9 +396,9 @@ impl<R: Record> fmt::Debug for Batch<R> {
 }
 
 impl<R: Record> Service<LambdaEvent<Box<RawValue>>> for Batch<R> {
-    type Response = BatchAnswer;
+    type Response = Box<RawValue>;
     type Error = Error;
-    type Future = BoxFuture<'static, Result<BatchAnswer, Error>>;
+    type Future = BoxFuture<'static, Result<Box<RawValue>, Error>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
         Poll::Ready(Ok(()))

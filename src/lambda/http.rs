@@ -172,7 +172,7 @@ pub use answer::ResponseBody;
 pub use caller::{Caller, scope_caller, verified_caller};
 pub use guard::{guarded, guarded_streaming, run, run_streaming};
 pub use problem::{EXPOSED_HEADERS, ProblemKind};
-pub use rejections::{RejectionsHandler, RejectionsService, ReleaseRejections};
+pub use rejections::ReleaseRejections;
 pub use response::{recorded, replayed};
 
 use std::{

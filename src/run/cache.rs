@@ -15,7 +15,7 @@ use crate::{
     invocation::Invocation,
     key::StoredKey,
     observe,
-    outcome::{Encoding, Outcome, Place, StoredResponse},
+    outcome::{Outcome, Place, StoredResponse},
     protocol::{Recalled, Refusal, Rules, recall},
     record::{Record, State},
     run::{
@@ -186,7 +186,7 @@ impl Copied {
         let Outcome::Retained(stored) = outcome else { return None };
         let response = Bytes::copy_from_slice(response);
         let stored = StoredResponse {
-            encoding: Encoding::Identity,
+            deflated: false,
             length: stored.length,
             sha256: stored.sha256,
             labels: None,

@@ -15,7 +15,7 @@ use crate::{
         refusal::{declined, fenced, not_concluded},
         response::Verdict,
     },
-    store::{OwnWrites, StoreErrorKind, Writes},
+    store::{OwnWrites, StoreErrorKind},
 };
 
 /// Why [`Claim::commit`] stored neither the outcome nor the writes.
@@ -135,7 +135,7 @@ impl Claim {
     ///
     /// Dropping the future leaves everything written, nothing written, or the write still on its way. If nothing
     /// is written, the claim is like one that was dropped.
-    pub async fn commit<W: Writes>(
+    pub async fn commit<W: Any + Send + Sync>(
         mut self,
         response: impl Into<Bytes>,
         writes: W,

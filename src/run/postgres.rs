@@ -27,7 +27,7 @@ use crate::{
     },
     store::{
         CommitOutcome, StoreError, StoreErrorKind, Write, WriteOutcome,
-        postgres::{PostgresStore, PostgresTransaction},
+        postgres::{PostgresStore, tokio_postgres::Transaction},
     },
     time::Timestamp,
 };
@@ -44,23 +44,28 @@ pub struct InTransaction<'t> {
     driver: Driver,
     key: StoredKey,
     state: Box<State>,
-    records: PostgresTransaction<'t>,
+    records: Records<'t>,
     /// While idempotency isn't enforced, the transaction gets no record, and this is what happens instead.
     unclaimed: Option<Box<Unclaimed>>,
 }
 
-/// Requests in the caller's transaction.
-impl Requests for PostgresTransaction<'_> {
+/// The store's records in the caller's transaction.
+pub(crate) struct Records<'t> {
+    pub(crate) store: &'t PostgresStore,
+    pub(crate) transaction: &'t Transaction<'t>,
+}
+
+impl Requests for Records<'_> {
     fn apply<'a>(
         &'a self,
         key: &'a StoredKey,
         write: &'a Write,
     ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
-        Box::pin(self.apply(key, write))
+        Box::pin(self.store.apply_in(self.transaction, key, write))
     }
 
     fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
-        Box::pin(self.lock_and_read(key))
+        Box::pin(self.store.lock_and_read_in(self.transaction, key))
     }
 
     fn commit<'a>(
@@ -83,7 +88,7 @@ impl<'t> InTransaction<'t> {
     /// Locks `key` in the transaction, or finds its outcome.
     pub(crate) async fn begin(
         driver: &Driver,
-        records: PostgresTransaction<'t>,
+        records: Records<'t>,
         key: StoredKey,
         fingerprint: Fingerprint,
         invocation: &Invocation,

@@ -3,13 +3,14 @@
 use std::{
     any::Any,
     fmt,
+    ops::AddAssign,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use crate::{
     error::{Error, ErrorKind},
     key::StoredKey,
-    store::{OwnWrites, Store, StoreError, Writes},
+    store::{OwnWrites, Store, StoreError},
 };
 
 /// A handler's answer, of any type.
@@ -76,7 +77,7 @@ impl Staging {
     /// [`ErrorKind::Invalid`], and nothing is added, if the store doesn't support transactions, or not with
     /// writes of this type; if there are too many writes, or they're too large; if two writes are for one
     /// item, or one is for the record itself; or if the handler has returned.
-    pub fn add<W: Writes>(&self, writes: W) -> Result<(), Error> {
+    pub fn add<W: AddAssign + Any + Clone + Send + Sync>(&self, writes: W) -> Result<(), Error> {
         let mut slot = self.slot();
         if slot.is_closed {
             return Err(self.invalid(
@@ -94,7 +95,7 @@ impl Staging {
                     return Err(self.invalid("writes of another type are already staged"));
                 };
                 let mut all = there.clone();
-                all.append(writes);
+                all += writes;
                 all
             }
         };

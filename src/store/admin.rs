@@ -10,35 +10,29 @@ use crate::{key::StoredKey, record::Record, store::StoreError};
 pub struct Page {
     /// The records by their keys. A record that can't be decoded is an error.
     pub records: Vec<(StoredKey, Result<Record, StoreError>)>,
-    /// Where the next page begins, if there is more.
-    pub next: Option<Position>,
+    /// Where the next page begins, if there is more: a text that only the store which returned it can read.
+    pub next: Option<String>,
 }
 
-/// Where a scan continues. It belongs to the store that returned it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Position(Vec<String>);
+/// The text of a position, from its parts in one store.
+#[cfg(any(feature = "dynamodb", feature = "postgres", feature = "redis"))]
+pub(super) fn position(parts: impl IntoIterator<Item = String>) -> String {
+    serde_json::Value::from_iter(parts).to_string()
+}
 
-impl Position {
-    /// A position in the words of one store.
-    #[cfg(any(feature = "dynamodb", feature = "postgres", feature = "redis"))]
-    pub(super) fn new(parts: impl IntoIterator<Item = String>) -> Self {
-        Self(parts.into_iter().collect())
-    }
+/// The parts of a position.
+#[cfg(any(feature = "dynamodb", feature = "postgres", feature = "redis"))]
+pub(super) fn parts(position: &str) -> Result<Vec<String>, StoreError> {
+    serde_json::from_str(position).map_err(|_| foreign())
+}
 
-    /// The store's own words for the position.
-    #[cfg(any(feature = "dynamodb", feature = "postgres", feature = "redis"))]
-    pub(super) fn parts(&self) -> Vec<&str> {
-        self.0.iter().map(String::as_str).collect()
-    }
-
-    /// The error for a position that another store returned.
-    #[cfg(any(feature = "dynamodb", feature = "postgres", feature = "redis"))]
-    pub(super) fn foreign() -> StoreError {
-        StoreError::new(
-            super::StoreErrorKind::Rejected,
-            "the scan's position is from another store; begin with none, or with one of this store's pages",
-        )
-    }
+/// The error for a position that another store returned.
+#[cfg(any(feature = "dynamodb", feature = "postgres", feature = "redis"))]
+pub(super) fn foreign() -> StoreError {
+    StoreError::new(
+        super::StoreErrorKind::Rejected,
+        "the scan's position is from another store; begin with none, or with one of this store's pages",
+    )
 }
 
 /// A problem of a store's table, from its method `check_table`. `Display` describes it.

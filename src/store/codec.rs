@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::outcome::{Encoding, Labels, Outcome, Place, StoredResponse};
+use crate::outcome::{Labels, Outcome, Place, StoredResponse};
 
 const OMITTED: &str = "omitted";
 /// How a response is kept, without the bytes and the numbers that have their own field.
@@ -17,7 +17,8 @@ pub(super) enum Form {
     /// The response wasn't kept.
     Omitted,
     Kept {
-        encoding: Encoding,
+        /// See [`StoredResponse::deflated`].
+        deflated: bool,
         /// How many chunks hold it; `None` if it's in the record.
         chunks: Option<u32>,
         /// See [`StoredResponse::labels`].
@@ -29,7 +30,7 @@ impl Form {
     pub(super) fn of(outcome: &Outcome) -> Self {
         let Outcome::Retained(response) = outcome else { return Self::Omitted };
         Self::Kept {
-            encoding: response.encoding,
+            deflated: response.deflated,
             chunks: match response.place {
                 Place::Inline(_) => None,
                 Place::Chunks(count) => Some(count),
@@ -51,24 +52,20 @@ impl Form {
             Some((how, count)) => (how, Some(parse_count(count)?)),
             None => (text, None),
         };
-        let encoding = match how {
-            "identity" => Encoding::Identity,
-            "deflate" => Encoding::Deflate,
+        let deflated = match how {
+            "identity" => false,
+            "deflate" => true,
             _ => return None,
         };
         if let Some(labels) = labels {
             Labels::parse(labels)?;
         }
-        Some(Self::Kept { encoding, chunks, labels: labels.map(|labels| Arc::new(labels.into())) })
+        Some(Self::Kept { deflated, chunks, labels: labels.map(|labels| Arc::new(labels.into())) })
     }
 
     pub(super) fn text(&self) -> String {
-        let Self::Kept { encoding, chunks, labels } = self else { return OMITTED.to_owned() };
-        let mut text = match encoding {
-            Encoding::Identity => "identity",
-            Encoding::Deflate => "deflate",
-        }
-        .to_owned();
+        let Self::Kept { deflated, chunks, labels } = self else { return OMITTED.to_owned() };
+        let mut text = if *deflated { "deflate" } else { "identity" }.to_owned();
         if let Some(count) = chunks {
             text.push('/');
             text.push_str(&count.to_string());
@@ -92,13 +89,13 @@ impl Form {
         measures: impl FnOnce(&mut F) -> Result<(u64, [u8; 32]), E>,
         kept: impl FnOnce(&mut F) -> Result<Bytes, E>,
     ) -> Result<Outcome, E> {
-        let Self::Kept { encoding, chunks, labels } = self else { return Ok(Outcome::Omitted) };
+        let Self::Kept { deflated, chunks, labels } = self else { return Ok(Outcome::Omitted) };
         let (length, sha256) = measures(fields)?;
         let place = match chunks {
             Some(count) => Place::Chunks(count),
             None => Place::Inline(kept(fields)?),
         };
-        Ok(Outcome::Retained(StoredResponse { encoding, length, sha256, labels, place }))
+        Ok(Outcome::Retained(StoredResponse { deflated, length, sha256, labels, place }))
     }
 }
 
@@ -111,23 +108,23 @@ fn parse_count(digits: &str) -> Option<u32> {
 mod tests {
     use super::*;
 
-    fn kept(encoding: Encoding, chunks: Option<u32>) -> Form {
-        Form::Kept { encoding, chunks, labels: None }
+    fn kept(deflated: bool, chunks: Option<u32>) -> Form {
+        Form::Kept { deflated, chunks, labels: None }
     }
 
     #[test]
     fn forms_round_trip() {
         let labelled = |labels: &str| Form::Kept {
-            encoding: Encoding::Deflate,
+            deflated: true,
             chunks: Some(3),
             labels: Some(Arc::new(labels.into())),
         };
         for (text, form) in [
             ("omitted", Form::Omitted),
-            ("identity", kept(Encoding::Identity, None)),
-            ("deflate", kept(Encoding::Deflate, None)),
-            ("identity/1", kept(Encoding::Identity, Some(1))),
-            ("deflate/4294967295", kept(Encoding::Deflate, Some(u32::MAX))),
+            ("identity", kept(false, None)),
+            ("deflate", kept(true, None)),
+            ("identity/1", kept(false, Some(1))),
+            ("deflate/4294967295", kept(true, Some(u32::MAX))),
             ("deflate/3;format=cbor", labelled("format=cbor")),
             ("deflate/3;format=cbor;key=a;key=b", labelled("format=cbor;key=a;key=b")),
         ] {

@@ -8,7 +8,7 @@
 //!
 //! | attribute | type | in | content |
 //! |---|---|---|---|
-//! | `id` | S | all | the partition key: the stored key, `<function>/<operation>#<64 hex digits>`; or the shared [partition](DynamoDbStoreBuilder::partition) |
+//! | `id` | S | all | the partition key: the stored key, `<function>/<operation>#<64 hex digits>`; or the shared [partition](crate::store::StoreBuilder::partition) |
 //! | the sort key, if the table has one | S | all | `record`; in a shared partition, the stored key |
 //! | `version` | N | all | `2`, the version of this format |
 //! | `status` | S | all | `STARTED`, `COMPLETED`, `FAILED` or `RELEASED` |
@@ -89,7 +89,6 @@ mod table;
 mod transaction;
 mod values;
 
-pub use builder::DynamoDbStoreBuilder;
 pub use transaction::{Declined, Transaction};
 
 use std::{
@@ -122,7 +121,10 @@ use crate::{
     future::BoxFuture,
     key::StoredKey,
     record::{Lock, Record},
-    store::{ResponseChunks, Revision, Store, StoreError, StoreErrorKind, Transactions, Write, WriteOutcome},
+    store::{
+        ResponseChunks, Revision, Store, StoreBuilder, StoreError, StoreErrorKind, Transactions, Write,
+        WriteOutcome,
+    },
 };
 
 /// The sort key's value in every record, in a table that has a sort key.
@@ -173,8 +175,8 @@ impl DynamoDbStore {
     }
 
     /// Configures a store on `table`.
-    pub fn builder(table: impl Into<String>) -> DynamoDbStoreBuilder {
-        DynamoDbStoreBuilder::new(table.into())
+    pub fn builder(table: impl Into<String>) -> StoreBuilder<Self> {
+        StoreBuilder::<Self>::new(table.into())
     }
 
     /// The table's name or ARN.

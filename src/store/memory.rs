@@ -1,12 +1,10 @@
 //! An in-memory store for tests, and the shortest implementation of the contract.
 
-mod transaction;
-
-pub use transaction::{Declined, Transaction};
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod transaction;
 
 use std::{
-    any::Any,
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -14,13 +12,14 @@ use crate::{
     future::BoxFuture,
     key::StoredKey,
     record::Record,
-    store::{CommitOutcome, OwnWrites, Store, StoreError, StoreErrorKind, Transactions, Write, WriteOutcome},
+    store::{Store, StoreError, Write, WriteOutcome},
 };
 
 /// Stores records in this process's memory. They disappear with the process, and no other process sees them.
 /// Use it in tests, not in a deployed function.
 ///
-/// A handler may [stage](crate::staging()) a [`Transaction`] of writes to the store's own items.
+/// With the feature `testing`, a handler may [stage](crate::staging()) a `testing::Transaction` of writes to the store's
+/// own items.
 ///
 /// Clones share their records and items.
 #[derive(Clone, Debug, Default)]
@@ -31,10 +30,9 @@ pub struct MemoryStore {
 #[derive(Debug, Default)]
 struct Inner {
     records: HashMap<StoredKey, Record>,
-    /// The values of the handlers' items, by table and id.
-    items: BTreeMap<(String, String), String>,
-    /// The tokens of the transactions that were applied.
-    tokens: HashSet<String>,
+    /// The handlers' own items.
+    #[cfg(any(test, feature = "testing"))]
+    own: transaction::Own,
 }
 
 impl MemoryStore {
@@ -63,11 +61,6 @@ impl MemoryStore {
         self.inner().records.iter().map(|(key, record)| (key.clone(), record.clone())).collect()
     }
 
-    /// The value of an item that a handler's [`Transaction`] has put.
-    pub fn item(&self, table: &str, id: &str) -> Option<String> {
-        self.inner().items.get(&(table.to_owned(), id.to_owned())).cloned()
-    }
-
     fn inner(&self) -> MutexGuard<'_, Inner> {
         // Code that holds the lock never panics, so the data in a poisoned one is intact.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
@@ -76,60 +69,9 @@ impl MemoryStore {
     pub(crate) fn apply_now(&self, key: &StoredKey, write: &Write) -> WriteOutcome {
         self.inner().apply(key, write)
     }
-
-    /// Applies `write` and `own` under this token: both or neither, and once.
-    pub(crate) fn commit_now(
-        &self,
-        key: &StoredKey,
-        write: &Write,
-        own: &Transaction,
-        token: &str,
-    ) -> CommitOutcome {
-        let mut inner = self.inner();
-        if inner.tokens.contains(token) {
-            return CommitOutcome::Answered(WriteOutcome::Applied);
-        }
-        let current = inner.records.get(key);
-        if write.apply_to(current).is_none() {
-            return CommitOutcome::Answered(WriteOutcome::Refused(current.cloned()));
-        }
-        match inner.put(own, token) {
-            Some(declined) => CommitOutcome::Declined(Box::new(declined)),
-            None => CommitOutcome::Answered(inner.apply(key, write)),
-        }
-    }
-
-    /// Applies `own` without a record, once under this token.
-    pub(crate) fn commit_alone_now(&self, own: &Transaction, token: &str) -> CommitOutcome {
-        let mut inner = self.inner();
-        if inner.tokens.contains(token) {
-            return CommitOutcome::Answered(WriteOutcome::Applied);
-        }
-        match inner.put(own, token) {
-            Some(declined) => CommitOutcome::Declined(Box::new(declined)),
-            None => CommitOutcome::Answered(WriteOutcome::Applied),
-        }
-    }
-
-    /// Whether the transaction with this token was applied.
-    #[cfg(feature = "testing")]
-    pub(crate) fn has_committed(&self, token: &str) -> bool {
-        self.inner().tokens.contains(token)
-    }
 }
 
 impl Inner {
-    /// Applies `own` if its conditions hold.
-    fn put(&mut self, own: &Transaction, token: &str) -> Option<Declined> {
-        let failed = own.failed_conditions(&self.items);
-        if !failed.is_empty() {
-            return Some(Declined::new(failed));
-        }
-        own.apply_to(&mut self.items);
-        self.tokens.insert(token.to_owned());
-        None
-    }
-
     fn apply(&mut self, key: &StoredKey, write: &Write) -> WriteOutcome {
         let current = self.records.get(key);
         match write.apply_to(current) {
@@ -155,41 +97,8 @@ impl Store for MemoryStore {
         Box::pin(async move { Ok(self.get(key)) })
     }
 
-    fn transactions(&self) -> Option<&dyn Transactions> {
+    #[cfg(any(test, feature = "testing"))]
+    fn transactions(&self) -> Option<&dyn crate::store::Transactions> {
         Some(self)
     }
-}
-
-impl Transactions for MemoryStore {
-    fn check(&self, _: &StoredKey, writes: &OwnWrites) -> Result<(), StoreError> {
-        own(writes).map(drop)
-    }
-
-    fn commit<'a>(
-        &'a self,
-        key: &'a StoredKey,
-        write: &'a Write,
-        writes: &'a OwnWrites,
-        token: &'a str,
-    ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>> {
-        Box::pin(async move { Ok(self.commit_now(key, write, own(writes)?, token)) })
-    }
-
-    fn commit_alone<'a>(
-        &'a self,
-        writes: &'a OwnWrites,
-        token: &'a str,
-    ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>> {
-        Box::pin(async move { Ok(self.commit_alone_now(own(writes)?, token)) })
-    }
-}
-
-fn own(writes: &OwnWrites) -> Result<&Transaction, StoreError> {
-    let writes: &dyn Any = writes;
-    writes.downcast_ref().ok_or_else(|| {
-        StoreError::new(
-            StoreErrorKind::Rejected,
-            "the staged writes aren't this store's: stage a `store::memory::Transaction`",
-        )
-    })
 }

@@ -2,12 +2,14 @@
 
 use std::{env, fmt, sync::Arc};
 
+#[cfg(any(feature = "dynamodb", feature = "postgres", feature = "redis"))]
+use crate::store::StoreBuilder;
 #[cfg(feature = "dynamodb")]
-use crate::store::dynamodb::{DynamoDbStore, DynamoDbStoreBuilder};
+use crate::store::dynamodb::DynamoDbStore;
 #[cfg(feature = "postgres")]
-use crate::store::postgres::{PostgresStore, PostgresStoreBuilder};
+use crate::store::postgres::PostgresStore;
 #[cfg(feature = "redis")]
-use crate::store::redis::{RedisStore, RedisStoreBuilder};
+use crate::store::redis::RedisStore;
 use crate::{
     error::{Error, ErrorKind},
     settings::Mode,
@@ -71,13 +73,13 @@ impl fmt::Debug for Secret {
 pub enum NamedStore {
     /// A DynamoDB table.
     #[cfg(feature = "dynamodb")]
-    DynamoDb(DynamoDbStoreBuilder),
+    DynamoDb(StoreBuilder<DynamoDbStore>),
     /// A PostgreSQL table.
     #[cfg(feature = "postgres")]
-    Postgres(PostgresStoreBuilder),
+    Postgres(StoreBuilder<PostgresStore>),
     /// A server or a cluster of Redis or Valkey.
     #[cfg(feature = "redis")]
-    Redis(RedisStoreBuilder),
+    Redis(StoreBuilder<RedisStore>),
     /// This process's memory.
     Memory,
 }
@@ -187,7 +189,7 @@ fn off(what: &str, feature: &str) -> Error {
 }
 
 #[cfg(feature = "dynamodb")]
-impl DynamoDbStoreBuilder {
+impl DynamoDbStore {
     /// Creates a builder for the table that the environment names, by the rules of [`Idempotency::from_env`](crate::Idempotency::from_env):
     /// for tools that look at a function's table.
     ///
@@ -196,14 +198,14 @@ impl DynamoDbStoreBuilder {
     /// As [`Idempotency::from_env`](crate::Idempotency::from_env), and if the environment names a store that isn't a DynamoDB table.
     ///
     /// ```no_run
-    /// # use lambda_idempotency::store::dynamodb::DynamoDbStoreBuilder;
+    /// # use lambda_idempotency::store::dynamodb::DynamoDbStore;
     /// # async fn example() -> Result<(), lambda_idempotency::Error> {
-    /// let store = DynamoDbStoreBuilder::from_env()?.build().await?;
+    /// let store = DynamoDbStore::builder_from_env()?.build().await?;
     /// println!("{}", store.table());
     /// # Ok(())
     /// # }
     /// ```
-    pub fn from_env() -> Result<Self, Error> {
+    pub fn builder_from_env() -> Result<StoreBuilder<Self>, Error> {
         match NamedStore::from_env()? {
             NamedStore::DynamoDb(builder) => Ok(builder),
             _ => Err(invalid(format!("{STORE} doesn't name a DynamoDB table; set {TABLE} to one"))),
@@ -234,7 +236,7 @@ fn variable(name: &str) -> Option<String> {
 
 #[cfg(feature = "dynamodb")]
 impl Table {
-    fn builder(self) -> Result<DynamoDbStoreBuilder, Error> {
+    fn builder(self) -> Result<StoreBuilder<DynamoDbStore>, Error> {
         let mut builder = DynamoDbStore::builder(self.name);
         if let Some(endpoint) = self.endpoint {
             builder = builder.endpoint_url(endpoint);

@@ -73,7 +73,7 @@
 //!
 //! # Connections
 //!
-//! Each sandbox of a function holds [two](PostgresStoreBuilder::connections) connections, so a thousand
+//! Each sandbox of a function holds [two](crate::store::StoreBuilder::connections) connections, so a thousand
 //! sandboxes hold 2,000. By default, PostgreSQL accepts 100 from all its clients together. Limit the function's
 //! concurrency to half of the free connections, or put a pooler in between. If you pass in your own pool, the
 //! store opens these two besides the pool's. Handlers hold the pool's connections while they run, and a
@@ -81,15 +81,15 @@
 //!
 //! With several hosts in the URL (`postgres://app@one,two/shop`), the store finds the one that accepts writes,
 //! unless `target_session_attrs` says otherwise. After a fail-over, the next call finds the promoted standby.
-//! The hosts share the [time to connect](PostgresStoreBuilder::connect_timeout) equally.
+//! The hosts share the [time to connect](crate::store::StoreBuilder::connect_timeout) equally.
 //! `channel_binding=require` is supported.
 //!
 //! # Time limits
 //!
-//! The store stops waiting for a statement after a [second](PostgresStoreBuilder::statement_timeout), and
+//! The store stops waiting for a statement after a [second](crate::store::StoreBuilder::statement_timeout), and
 //! closes the connection. While the server waits for a lock, it doesn't notice. Once it gets the lock, it would
 //! apply a claim that was given up, and block the key until the claim's lease expires, though no handler runs.
-//! So the store sets `statement_timeout` and `lock_timeout` at the server, by [`Timeouts`] or `?timeouts=`. It
+//! So the store sets `statement_timeout` and `lock_timeout` at the server, by `?timeouts=` or the builder's methods. It
 //! reads them back on each new connection, and refuses to work without them. They cover locks on the whole
 //! table too.
 //!
@@ -161,10 +161,6 @@ mod transaction;
 mod values;
 mod writes;
 
-pub use builder::PostgresStoreBuilder;
-pub use limits::Timeouts;
-pub use transaction::PostgresTransaction;
-
 /// The client and the pool, in the versions that this store accepts.
 pub use deadpool_postgres::{self, tokio_postgres};
 
@@ -192,7 +188,7 @@ use crate::{
     future::BoxFuture,
     key::StoredKey,
     record::Record,
-    store::{Store, StoreError, StoreErrorKind, Write, WriteOutcome},
+    store::{Store, StoreBuilder, StoreError, StoreErrorKind, Write, WriteOutcome},
 };
 
 /// How often a write is sent if it wasn't applied, and the record that it returned doesn't explain why.
@@ -245,13 +241,13 @@ impl fmt::Debug for PostgresStore {
 
 impl PostgresStore {
     /// Creates a store on the table `idempotency`, with defaults for the rest. It opens its own connections
-    /// with `pool`'s settings: for functions that have a pool already. See [`PostgresStoreBuilder::of_pool`].
+    /// with `pool`'s settings: for functions that have a pool already. See [`pool_builder`](Self::pool_builder).
     ///
     /// # Errors
     ///
-    /// None that the defaults could cause; see [`PostgresStoreBuilder::build`].
+    /// None that the defaults could cause; see [`StoreBuilder::build`].
     pub fn new(pool: Pool) -> Result<Self, Error> {
-        PostgresStoreBuilder::of_pool(pool).build()
+        Self::pool_builder(pool).build()
     }
 
     /// Configures a store in the database at `url`: `postgres://USER:PASSWORD@HOST:PORT/DATABASE`.
@@ -259,16 +255,27 @@ impl PostgresStore {
     /// Percent-encode all characters in the URL's parts except letters and digits. The main parameters after
     /// the `?` are:
     ///
-    /// - `table`: as [`table`](PostgresStoreBuilder::table).
+    /// - `table`: as [`table`](crate::store::StoreBuilder::table).
     /// - `sslmode`: `require` (the default, except for loopback and Unix sockets), `prefer` or `disable`.
     /// - `sslrootcert`: a file with the root certificates to trust instead of the system's, such as Amazon
     ///   RDS's.
-    /// - `timeouts`: `startup`, `transaction` or `role`; see [`Timeouts`].
-    /// - `prepared`: `true` or `false`, as [`prepared_statements`](PostgresStoreBuilder::prepared_statements).
+    /// - `timeouts`: `startup` (the default), [`transaction`](crate::store::StoreBuilder::timeouts_per_transaction) or
+    ///   [`role`](crate::store::StoreBuilder::timeouts_of_role).
+    /// - `prepared`: `true` or `false`, as [`prepared_statements`](crate::store::StoreBuilder::prepared_statements).
     ///
     /// If TLS is used, the certificate and the host's name are always verified.
-    pub fn builder(url: impl Into<String>) -> PostgresStoreBuilder {
-        PostgresStoreBuilder::of_url(url.into())
+    pub fn builder(url: impl Into<String>) -> StoreBuilder<Self> {
+        StoreBuilder::of_url(url.into())
+    }
+
+    /// Configures a store that opens its connections with `pool`'s server, TLS and credentials. The pool's hooks don't run for
+    /// them.
+    ///
+    /// They're [`connections`](StoreBuilder::connections) in addition to the pool's. The store doesn't borrow the
+    /// pool's, because handlers hold those while they run, and a completion would wait for them until it times
+    /// out.
+    pub fn pool_builder(pool: Pool) -> StoreBuilder<Self> {
+        StoreBuilder::of_pool(pool)
     }
 
     /// The table's name.

@@ -107,8 +107,6 @@ mod last_word;
 mod scan;
 mod transition;
 
-pub use builder::RedisStoreBuilder;
-
 use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
@@ -127,7 +125,7 @@ use crate::{
     future::BoxFuture,
     key::StoredKey,
     record::Record,
-    store::{Store, StoreError, StoreErrorKind, Write, WriteOutcome},
+    store::{Store, StoreBuilder, StoreError, StoreErrorKind, Write, WriteOutcome},
 };
 
 /// Stores records in Redis or Valkey; see the [module's documentation](self) for what a fail-over can lose, and
@@ -164,7 +162,7 @@ impl RedisStore {
     ///
     /// # Errors
     ///
-    /// As [`RedisStoreBuilder::build`].
+    /// As [`StoreBuilder::build`].
     pub fn new(url: impl Into<String>) -> Result<Self, Error> {
         Self::builder(url).build()
     }
@@ -182,8 +180,8 @@ impl RedisStore {
     /// `&cluster=true` selects a cluster, and `&node=HOST:PORT`, any number of times, names more of its nodes.
     /// `&sslrootcert=FILE` trusts the certificate authorities in this PEM file instead of the machine's.
     /// Percent-encode reserved characters in a user name, a password and a parameter.
-    pub fn builder(url: impl Into<String>) -> RedisStoreBuilder {
-        RedisStoreBuilder::new(url.into())
+    pub fn builder(url: impl Into<String>) -> StoreBuilder<Self> {
+        StoreBuilder::<Self>::new(url.into())
     }
 
     /// Where the records are: the URL without user name, password and parameters.

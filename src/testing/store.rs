@@ -14,7 +14,7 @@ use crate::{
     record::Record,
     store::{
         CommitOutcome, OwnWrites, Store, StoreError, StoreErrorKind, Transactions, Write, WriteOutcome,
-        memory::Transaction,
+        memory::transaction::Transaction,
     },
 };
 
@@ -82,27 +82,24 @@ impl BenchStore {
 }
 
 impl BenchStore {
-    /// Applies a handler's `writes` by `commit`, with the record or alone, and notes them as effects unless `token` was
-    /// applied before.
+    /// Applies a handler's `writes`, with the record or alone, and notes them as effects unless `token` was applied
+    /// before.
     fn commit_own(
         &self,
+        record: Option<(&StoredKey, &Write)>,
         writes: &OwnWrites,
         token: &str,
-        has_record: bool,
-        commit: impl FnOnce(&Transaction) -> CommitOutcome,
     ) -> CommitOutcome {
         let is_new = !self.world.records.has_committed(token);
-        let own: &dyn Any = writes;
-        let outcome = match own.downcast_ref::<Transaction>() {
-            Some(own) => commit(own),
-            // The conditions of another store's writes can't be tested here: they hold.
-            None => commit(&Transaction::new()),
-        };
+        let (own, none): (&dyn Any, _) = (writes, Transaction::new());
+        // The conditions of another store's writes can't be tested here: they hold.
+        let own = own.downcast_ref().unwrap_or(&none);
+        let outcome = self.world.records.commit_now(record, own, token);
         if is_new && matches!(outcome, CommitOutcome::Answered(WriteOutcome::Applied)) {
             let mut state = self.world.state();
             if let Some(at) = state.at_work(self.process) {
                 for (name, detail) in described(writes).unwrap_or_default() {
-                    state.happen(at, &name, detail, None, has_record);
+                    state.happen(at, &name, detail, None, record.is_some());
                 }
                 // Only a handler stages writes.
                 state.deliveries[at].has_run = true;
@@ -150,10 +147,7 @@ impl Transactions for BenchStore {
         writes: &'a OwnWrites,
         token: &'a str,
     ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>> {
-        let apply = move || {
-            Ok(self
-                .commit_own(writes, token, true, |own| self.world.records.commit_now(key, write, own, token)))
-        };
+        let apply = move || Ok(self.commit_own(Some((key, write)), writes, token));
         Box::pin(self.send(key, write, apply, |outcome| match outcome {
             CommitOutcome::Answered(written) => Some(*written == WriteOutcome::Applied),
             CommitOutcome::Declined(_) => None,
@@ -167,7 +161,7 @@ impl Transactions for BenchStore {
     ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>> {
         Box::pin(async move {
             self.request(None).await?;
-            Ok(self.commit_own(writes, token, false, |own| self.world.records.commit_alone_now(own, token)))
+            Ok(self.commit_own(None, writes, token))
         })
     }
 }

@@ -21,7 +21,7 @@ use lambda_idempotency::{
     lambda::http::HttpLayer,
     settings::Execution,
     store::BoxFuture,
-    time::{Clock, SystemClock, Timestamp},
+    time::{Clock, Timestamp, system_clock},
 };
 use tokio::{io::AsyncReadExt, net::TcpStream};
 
@@ -165,10 +165,10 @@ impl Ahead {
 
 impl Clock for Ahead {
     fn now(&self) -> Timestamp {
-        SystemClock.now().saturating_add(*self.0.lock().unwrap())
+        system_clock().now().saturating_add(*self.0.lock().unwrap())
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        SystemClock.sleep(duration)
+        system_clock().sleep(duration)
     }
 }

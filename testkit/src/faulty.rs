@@ -14,10 +14,10 @@ use bytes::Bytes;
 use lambda_idempotency::{
     StoredKey,
     store::{
-        BoxFuture, Encoding, Generation, Outcome, Owner, Place, Record, ResponseChunks, Revision, Settlement,
-        State, Status, Store, StoreError, StoreErrorKind, StoredResponse, Write, WriteOutcome,
+        BoxFuture, Generation, Outcome, Owner, Place, Record, ResponseChunks, Revision, Settlement, State,
+        Status, Store, StoreError, StoreErrorKind, StoredResponse, Write, WriteOutcome,
     },
-    time::{Clock as _, SystemClock, Timestamp},
+    time::{Clock as _, Timestamp, system_clock},
 };
 
 /// A memory store with one fault.
@@ -103,7 +103,7 @@ impl Faulty {
 
     /// Tests the contract's conditions, one by one.
     fn holds(&self, write: &Write, current: Option<&Record>) -> bool {
-        let now = SystemClock.now();
+        let now = system_clock().now();
         let tested = |condition, holds| holds || self.is(Fault::Untested(condition));
         let Some(record) = current else {
             let taken = self.is(Fault::ConclusionTakesAbsent) && matches!(write, Write::Conclude { .. });
@@ -457,7 +457,7 @@ impl Faulty {
         let back = usize::from(self.is(Fault::ReadsLag) && versions.len() > 1);
         let record = versions.iter().rev().nth(back).cloned()?;
         let expired = match record.expires_at {
-            Some(expires_at) => self.is(Fault::ExpiredReadsAbsent) && expires_at < SystemClock.now(),
+            Some(expires_at) => self.is(Fault::ExpiredReadsAbsent) && expires_at < system_clock().now(),
             None => self.is(Fault::NoExpiryReadsAbsent),
         };
         (!expired).then_some(record)
@@ -479,7 +479,7 @@ impl Faulty {
         }
         if self.is(Fault::PartsAreRecords) {
             let outcome = Outcome::Retained(StoredResponse {
-                encoding: Encoding::Identity,
+                deflated: false,
                 length: 0,
                 sha256: [0; 32],
                 labels: None,

@@ -17,9 +17,9 @@ use std::{
 };
 
 use lambda_idempotency::store::{
-    Owner,
+    Owner, StoreBuilder,
     postgres::{
-        PostgresStore, PostgresStoreBuilder,
+        PostgresStore,
         tokio_postgres::{self, Client},
     },
 };
@@ -227,7 +227,7 @@ impl Server {
     /// Creates a store on a new table that no other test uses.
     pub async fn store(
         &self,
-        configure: impl FnOnce(PostgresStoreBuilder) -> PostgresStoreBuilder,
+        configure: impl FnOnce(StoreBuilder<PostgresStore>) -> StoreBuilder<PostgresStore>,
     ) -> PostgresStore {
         let store = configure(PostgresStore::builder(self.url()).table(fresh_table())).build().unwrap();
         store.create_table().await.unwrap();

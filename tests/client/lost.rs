@@ -8,7 +8,7 @@ use std::{
 
 use lambda_idempotency::{
     client::{self, IdempotentRequests},
-    time::{Clock, SystemClock},
+    time::{Clock, system_clock},
 };
 use reqwest_middleware::ClientBuilder;
 use tokio::net::TcpSocket;
@@ -60,7 +60,7 @@ async fn refused_connections_are_retried() {
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = socket.local_addr().unwrap();
     let server = tokio::spawn(async move {
-        SystemClock.sleep(4 * SHORT).await;
+        system_clock().sleep(4 * SHORT).await;
         Server::on(socket.listen(8).unwrap(), |_| async { answer_with(201, &[], CREATED) })
     });
     let client = client(IdempotentRequests::new().backoff(SHORT, SHORT).max_attempts(u32::MAX));

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use lambda_idempotency::store::{
-    Encoding, Outcome, Place, Record, ResponseChunks, Revision, Settlement, State, Store,
+    Outcome, Place, Record, ResponseChunks, Revision, Settlement, State, Store,
     StoreErrorKind::{self, Conflict, Rejected, Unavailable, Unstorable},
     StoredResponse, Write, WriteOutcome,
     dynamodb::DynamoDbStore,
@@ -112,7 +112,7 @@ async fn size_errors_are_reported_without_describing_tables() {
 
 fn large(bytes: usize) -> Outcome {
     Outcome::Retained(StoredResponse {
-        encoding: Encoding::Identity,
+        deflated: false,
         length: bytes as u64,
         sha256: [1; 32],
         labels: None,

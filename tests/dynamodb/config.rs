@@ -8,10 +8,7 @@ use aws_sdk_dynamodb::{
 };
 use lambda_idempotency::{
     ErrorKind,
-    store::{
-        Store, StoreErrorKind,
-        dynamodb::{DynamoDbStore, DynamoDbStoreBuilder},
-    },
+    store::{Store, StoreBuilder, StoreErrorKind, dynamodb::DynamoDbStore},
 };
 
 use super::{
@@ -25,7 +22,7 @@ async fn invalid_settings_are_refused_when_built() {
     let address = "127.0.0.1:9".parse().unwrap();
     let named = |table: &str| DynamoDbStore::builder(table).client(client(address));
     let good = || builder(address);
-    let cases: Vec<(DynamoDbStoreBuilder, &str)> = vec![
+    let cases: Vec<(StoreBuilder<DynamoDbStore>, &str)> = vec![
         (named(""), "the table's name is empty"),
         (named("ab"), "has 2 characters"),
         (named(&"x".repeat(256)), "has 256 characters"),
@@ -86,7 +83,7 @@ async fn debug_shows_no_secrets() {
 
 /// Returns how long an unanswered read takes, and its number of attempts.
 async fn hanging_read(
-    configure: impl FnOnce(std::net::SocketAddr) -> DynamoDbStoreBuilder,
+    configure: impl FnOnce(std::net::SocketAddr) -> StoreBuilder<DynamoDbStore>,
 ) -> (Duration, usize) {
     let wire = Wire::scripted(None, &[Reply::Hang]).await;
     let store = configure(wire.address).build().await.unwrap();

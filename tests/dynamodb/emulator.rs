@@ -17,10 +17,7 @@ use aws_sdk_dynamodb::{
 };
 use lambda_idempotency::{
     StoredKey,
-    store::{
-        Owner,
-        dynamodb::{DynamoDbStore, DynamoDbStoreBuilder},
-    },
+    store::{Owner, StoreBuilder, dynamodb::DynamoDbStore},
 };
 use testkit::emulator::ENDPOINT;
 use tokio::{io::AsyncWriteExt as _, net::TcpListener};
@@ -91,7 +88,7 @@ pub(crate) fn client(address: SocketAddr) -> Client {
     Client::from_conf(config(address).build())
 }
 
-pub(crate) fn builder(address: SocketAddr) -> DynamoDbStoreBuilder {
+pub(crate) fn builder(address: SocketAddr) -> StoreBuilder<DynamoDbStore> {
     DynamoDbStore::builder(TABLE).client(client(address))
 }
 
@@ -107,7 +104,9 @@ impl Table {
         Self::with(|builder| builder).await
     }
 
-    pub(crate) async fn with(configure: impl FnOnce(DynamoDbStoreBuilder) -> DynamoDbStoreBuilder) -> Self {
+    pub(crate) async fn with(
+        configure: impl FnOnce(StoreBuilder<DynamoDbStore>) -> StoreBuilder<DynamoDbStore>,
+    ) -> Self {
         let address = emulator().await;
         let mut builder = builder(address);
         if is_external() {

@@ -8,8 +8,7 @@ use bytes::Bytes;
 use lambda_idempotency::{
     Fingerprint, StoredKey,
     store::{
-        Encoding, Generation, Lock, Outcome, Owner, Place, Record, Revision, Settlement, State,
-        StoredResponse, Write,
+        Generation, Lock, Outcome, Owner, Place, Record, Revision, Settlement, State, StoredResponse, Write,
     },
     time::Timestamp,
 };
@@ -83,7 +82,7 @@ pub(crate) fn every_form(lock: &Lock) -> Vec<Lock> {
 
 pub(crate) fn inline() -> Outcome {
     Outcome::Retained(StoredResponse {
-        encoding: Encoding::Identity,
+        deflated: false,
         length: 5,
         sha256: [0x5a; 32],
         labels: None,
@@ -93,7 +92,7 @@ pub(crate) fn inline() -> Outcome {
 
 pub(crate) fn in_parts() -> Outcome {
     Outcome::Retained(StoredResponse {
-        encoding: Encoding::Deflate,
+        deflated: true,
         length: 6_000_000,
         sha256: [0x5b; 32],
         labels: None,
@@ -192,10 +191,7 @@ fn put_outcome(item: &mut Item, outcome: &Outcome) {
         item.insert("response_encoding".into(), s("omitted"));
         return;
     };
-    let how = match response.encoding {
-        Encoding::Identity => "identity",
-        Encoding::Deflate => "deflate",
-    };
+    let how = if response.deflated { "deflate" } else { "identity" };
     item.insert("response_length".into(), n(response.length));
     item.insert("response_sha256".into(), s(hex(&response.sha256)));
     match &response.place {

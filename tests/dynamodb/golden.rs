@@ -3,8 +3,8 @@
 use lambda_idempotency::{
     StoredKey,
     store::{
-        Lock, Outcome, ResponseChunks, Revision, Settlement, Store, Write, WriteOutcome,
-        dynamodb::DynamoDbStoreBuilder,
+        Lock, Outcome, ResponseChunks, Revision, Settlement, Store, StoreBuilder, Write, WriteOutcome,
+        dynamodb::DynamoDbStore,
     },
 };
 
@@ -18,7 +18,7 @@ use super::{
 
 /// Applies these writes to one key, and returns the table's content as text.
 async fn after(
-    configure: impl FnOnce(DynamoDbStoreBuilder) -> DynamoDbStoreBuilder,
+    configure: impl FnOnce(StoreBuilder<DynamoDbStore>) -> StoreBuilder<DynamoDbStore>,
     writes: &[Write],
 ) -> String {
     let table = Table::with(configure).await;

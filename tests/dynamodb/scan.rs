@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use lambda_idempotency::{
     StoredKey,
     store::{
-        Record, ResponseChunks, Store, StoreErrorKind, Write, WriteOutcome,
-        dynamodb::{DynamoDbStore, DynamoDbStoreBuilder},
+        Record, ResponseChunks, Store, StoreBuilder, StoreErrorKind, Write, WriteOutcome,
+        dynamodb::DynamoDbStore,
     },
 };
 
@@ -37,7 +37,7 @@ async fn all(store: &DynamoDbStore) -> (BTreeMap<String, Result<Record, String>>
 }
 
 async fn with_records(
-    configure: impl FnOnce(DynamoDbStoreBuilder) -> DynamoDbStoreBuilder,
+    configure: impl FnOnce(StoreBuilder<DynamoDbStore>) -> StoreBuilder<DynamoDbStore>,
     count: usize,
 ) -> Table {
     let table = Table::with(configure).await;

@@ -15,7 +15,7 @@ use aws_sdk_dynamodb::types::{
 use lambda_idempotency::{
     Idempotency, Key, RunError, staging,
     store::{
-        CommitOutcome, Encoding, Outcome, Place, Record, Revision, Settlement, State, Store, StoreError,
+        CommitOutcome, Outcome, Place, Record, Revision, Settlement, State, Store, StoreError,
         StoreErrorKind, StoredResponse, Write, WriteOutcome,
         dynamodb::{Declined, DynamoDbStore, Transaction},
     },
@@ -433,7 +433,7 @@ async fn transactions_hold_nearly_four_megabytes() {
     assert_eq!(table.store.read(&key()).await.unwrap(), Some(completed_as_sent()));
     // The response takes the transaction over the limit, so the store sends nothing.
     let response = Outcome::Retained(StoredResponse {
-        encoding: Encoding::Identity,
+        deflated: false,
         length: 120_000,
         sha256: [1; 32],
         labels: None,
@@ -463,7 +463,7 @@ async fn duplicates_found_by_dynamodb_write_nothing() {
 #[tokio::test]
 async fn oversized_records_are_unstorable_in_transactions() {
     let large = Outcome::Retained(StoredResponse {
-        encoding: Encoding::Identity,
+        deflated: false,
         length: 410_000,
         sha256: [1; 32],
         labels: None,

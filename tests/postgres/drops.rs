@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use lambda_idempotency::{
     StoredKey,
     store::{
-        Outcome, Record, Settlement, Store as _, StoreErrorKind, StoredResponse, Write, WriteOutcome,
-        postgres::{PostgresStore, PostgresStoreBuilder, tokio_postgres::Client},
+        Outcome, Record, Settlement, Store as _, StoreBuilder, StoreErrorKind, StoredResponse, Write,
+        WriteOutcome,
+        postgres::{PostgresStore, tokio_postgres::Client},
     },
 };
 
@@ -21,7 +22,7 @@ use super::{
 const LONG: Duration = Duration::from_secs(20);
 
 /// Configures a store with long timeouts and this many connections.
-fn patient(url: &str, connections: usize) -> PostgresStoreBuilder {
+fn patient(url: &str, connections: usize) -> StoreBuilder<PostgresStore> {
     let builder = PostgresStore::builder(url).connections(connections);
     builder.connect_timeout(LONG).statement_timeout(LONG).lock_timeout(LONG / 2)
 }

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use lambda_idempotency::store::{
-    Store as _, StoreError, StoreErrorKind, TableProblem, Write, WriteOutcome,
-    postgres::{PostgresStore, PostgresStoreBuilder, tokio_postgres::Client},
+    Store as _, StoreBuilder, StoreError, StoreErrorKind, TableProblem, Write, WriteOutcome,
+    postgres::{PostgresStore, tokio_postgres::Client},
 };
 
 use super::{
@@ -15,12 +15,12 @@ use super::{
 /// Short enough for a fast test, and long enough for a busy machine.
 const STATEMENT: Duration = Duration::from_secs(2);
 
-fn impatient(builder: PostgresStoreBuilder) -> PostgresStoreBuilder {
+fn impatient(builder: StoreBuilder<PostgresStore>) -> StoreBuilder<PostgresStore> {
     builder.statement_timeout(STATEMENT).lock_timeout(Duration::from_millis(300))
 }
 
 /// Configures long timeouts, for statements that wait for another transaction.
-fn patient(builder: PostgresStoreBuilder) -> PostgresStoreBuilder {
+fn patient(builder: StoreBuilder<PostgresStore>) -> StoreBuilder<PostgresStore> {
     builder.statement_timeout(Duration::from_secs(60)).lock_timeout(Duration::from_secs(30))
 }
 

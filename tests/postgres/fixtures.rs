@@ -8,7 +8,7 @@ use lambda_idempotency::{
         Generation, Lock, Outcome, Owner, Record, Settlement, State, Store as _, StoredResponse, Write,
         WriteOutcome, postgres::PostgresStore,
     },
-    time::{Clock as _, SystemClock, Timestamp},
+    time::{Clock as _, Timestamp, system_clock},
 };
 
 pub(super) use testkit::postgres::{Server, fresh_table};
@@ -29,7 +29,7 @@ pub(super) fn key(name: &str) -> StoredKey {
 }
 
 pub(super) fn now() -> Timestamp {
-    SystemClock.now().rounded_up_to_second()
+    system_clock().now().rounded_up_to_second()
 }
 
 pub(super) fn later(seconds: u64) -> Timestamp {

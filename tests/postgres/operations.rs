@@ -132,7 +132,7 @@ async fn transactions_stay_whole_without_records() {
         let (one, two) = (client.transaction().await.unwrap(), other.transaction().await.unwrap());
         for transaction in [&one, &two] {
             let (key, fingerprint) = (Key::new("h").unwrap(), Fingerprint::of("12").unwrap());
-            let begun = operation.begin_in(shop.store.in_transaction(transaction), &key, fingerprint);
+            let begun = operation.begin_in(&shop.store, transaction, &key, fingerprint);
             let Begun::Claimed(begun) = begun.await.unwrap() else { panic!("{mode:?}: a replay") };
             shop.insert(transaction).await.unwrap();
             assert!(matches!(begun.complete("x").await.unwrap(), Settled::Recorded));
@@ -179,7 +179,7 @@ async fn concurrent_duplicates_are_in_progress_immediately() {
     let transaction = one.transaction().await.unwrap();
     let fingerprint = Fingerprint::of("12").unwrap();
     let key = Key::new("a").unwrap();
-    let begun = shop.operation().begin_in(shop.store.in_transaction(&transaction), &key, fingerprint).await;
+    let begun = shop.operation().begin_in(&shop.store, &transaction, &key, fingerprint).await;
     let Begun::Claimed(operation) = begun.unwrap() else { panic!("it has an outcome") };
     shop.insert(&transaction).await.unwrap();
     let is_at_once = Instant::now();
@@ -228,7 +228,7 @@ async fn tables_do_not_block_each_others_keys() {
     let mut client = server.client().await;
     let transaction = client.transaction().await.unwrap();
     let stored = shop.stored("a");
-    let looked = shop.store.in_transaction(&transaction).lock_and_read(&stored).await.unwrap();
+    let looked = shop.store.lock_and_read_in(&transaction, &stored).await.unwrap();
     assert_eq!(looked, None);
     assert_eq!(other.stored("a"), stored);
     let mut second = server.client().await;

@@ -14,7 +14,7 @@ use lambda_idempotency::{
             tokio_postgres::{self, SimpleQueryMessage},
         },
     },
-    time::{Clock as _, SystemClock, Timestamp},
+    time::{Clock as _, Timestamp, system_clock},
 };
 
 use super::fixtures::{Server, fresh_table, key, lock, make, server};
@@ -36,7 +36,7 @@ async fn claims_in_its_own_process() {
     let builder = PostgresStore::builder(url).connect_timeout(PATIENCE).statement_timeout(PATIENCE);
     let store = builder.build().unwrap();
     let begins = Timestamp::from_millis(begins.parse().unwrap());
-    tokio::time::sleep(SystemClock.now().until(begins)).await;
+    tokio::time::sleep(system_clock().now().until(begins)).await;
     for n in 0..CLAIMS {
         make(&store, &key(&format!("{} {n}", store.table())), &Write::Claim(lock())).await;
     }
@@ -65,7 +65,7 @@ async fn processes_behind_a_pooler_keep_their_tables() {
     let server = server!();
     let Some(pooler) = PgBouncer::before(server, 2, "") else { return };
     let tables = [fresh_table(), fresh_table()];
-    let (mut processes, begins) = (Vec::new(), SystemClock.now().saturating_add(Duration::from_secs(1)));
+    let (mut processes, begins) = (Vec::new(), system_clock().now().saturating_add(Duration::from_secs(1)));
     for table in &tables {
         let store = PostgresStore::builder(server.url()).table(table).build().unwrap();
         store.create_table().await.unwrap();

@@ -13,7 +13,7 @@ use lambda_idempotency::{
     store::{
         Write,
         postgres::{
-            PostgresStoreBuilder,
+            PostgresStore,
             deadpool_postgres::{Manager, Pool},
             tokio_postgres::NoTls,
         },
@@ -35,7 +35,7 @@ async fn handlers_holding_the_pool_get_recorded() {
     let server = server!();
     let pool = pool_of(&server.url(), 1);
     let table = fresh_table();
-    let store = PostgresStoreBuilder::of_pool(pool.clone()).table(&table).build().unwrap();
+    let store = PostgresStore::pool_builder(pool.clone()).table(&table).build().unwrap();
     store.create_table().await.unwrap();
     let builder = Idempotency::builder(store).function("orders").settle_within(Duration::from_secs(4));
     let idempotency = builder.build().unwrap();
@@ -75,7 +75,7 @@ async fn handlers_holding_the_pool_get_recorded() {
 async fn an_exhausted_pool_still_serves_records() {
     let server = server!();
     let pool = pool_of(&server.url(), 1);
-    let builder = PostgresStoreBuilder::of_pool(pool.clone()).table(fresh_table());
+    let builder = PostgresStore::pool_builder(pool.clone()).table(fresh_table());
     let store = builder.connect_timeout(Duration::from_secs(5)).build().unwrap();
     let _lent = pool.get().await.unwrap();
     store.create_table().await.unwrap();

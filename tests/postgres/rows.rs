@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use lambda_idempotency::store::{
-    Encoding, Generation, Lock, Outcome, Owner, Place, Record, Revision, Settlement, State, Store as _,
-    StoreErrorKind, StoredResponse, Write, WriteOutcome, memory::MemoryStore,
+    Generation, Lock, Outcome, Owner, Place, Record, Revision, Settlement, State, Store as _, StoreErrorKind,
+    StoredResponse, Write, WriteOutcome, memory::MemoryStore,
 };
 
 use super::fixtures::{completion, finished, key, later, lock, make, outcome, server};
@@ -227,7 +227,7 @@ async fn a_response_over_one_gibibyte_is_unstorable() {
     // Untouched pages use no memory.
     let kept = vec![0; 1 << 30];
     let response = StoredResponse {
-        encoding: Encoding::Identity,
+        deflated: false,
         length: kept.len() as u64,
         sha256: [0; 32],
         labels: None,

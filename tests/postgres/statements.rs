@@ -1,16 +1,13 @@
 //! The number of statements and round trips of each call.
 
-use lambda_idempotency::store::{
-    Store as _, Write, WriteOutcome,
-    postgres::{PostgresStore, PostgresStoreBuilder},
-};
+use lambda_idempotency::store::{Store as _, StoreBuilder, Write, WriteOutcome, postgres::PostgresStore};
 
 use super::{
     fixtures::{Server, completion, fresh_table, key, lock, make, server},
     wire::Wire,
 };
 
-async fn counted(server: &Server, configure: fn(PostgresStoreBuilder) -> PostgresStoreBuilder) {
+async fn counted(server: &Server, configure: fn(StoreBuilder<PostgresStore>) -> StoreBuilder<PostgresStore>) {
     let wire = Wire::to(server.port()).await;
     let builder = PostgresStore::builder(server.url_at(wire.port())).table(fresh_table()).connections(1);
     let store = configure(builder).build().unwrap();
@@ -85,14 +82,13 @@ async fn the_session_keeps_its_own_lock_timeout() {
     client.batch_execute("SET lock_timeout = '7s'").await.unwrap();
     let transaction = client.transaction().await.unwrap();
     let lock = lock();
-    let written =
-        store.in_transaction(&transaction).apply(&key("timeout"), &Write::Claim(lock.clone())).await;
+    let written = store.apply_in(&transaction, &key("timeout"), &Write::Claim(lock.clone())).await;
     assert_eq!(written.unwrap(), WriteOutcome::Applied);
     let shown = async |client: &lambda_idempotency::store::postgres::tokio_postgres::Transaction<'_>| {
         client.query_one("SHOW lock_timeout", &[]).await.unwrap().get::<_, String>(0)
     };
     assert_eq!(shown(&transaction).await, "7s");
-    let written = store.in_transaction(&transaction).apply(&key("timeout"), &Write::Claim(lock)).await;
+    let written = store.apply_in(&transaction, &key("timeout"), &Write::Claim(lock)).await;
     assert!(matches!(written.unwrap(), WriteOutcome::Refused(Some(_))));
     assert_eq!(shown(&transaction).await, "7s");
 }

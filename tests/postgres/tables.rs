@@ -116,7 +116,7 @@ async fn other_schema_versions_are_refused() {
         ];
         let mut other = server.client().await;
         let transaction = other.transaction().await.unwrap();
-        errors.push(store.in_transaction(&transaction).lock_and_read(&key("version")).await.unwrap_err());
+        errors.push(store.lock_and_read_in(&transaction, &key("version")).await.unwrap_err());
         for error in errors {
             assert_eq!(error.kind(), StoreErrorKind::Rejected);
             assert!(!error.is_maybe_applied());

@@ -4,10 +4,7 @@ use std::time::Duration;
 
 use lambda_idempotency::{
     Idempotency, Key,
-    store::{
-        Store as _, StoreErrorKind, Write,
-        postgres::{PostgresStore, PostgresStoreBuilder, Timeouts},
-    },
+    store::{Store as _, StoreBuilder, StoreErrorKind, Write, postgres::PostgresStore},
 };
 
 use super::{
@@ -15,7 +12,13 @@ use super::{
     wire::{Fault, Wire},
 };
 
-fn impatient(builder: PostgresStoreBuilder) -> PostgresStoreBuilder {
+type Set = fn(StoreBuilder<PostgresStore>) -> StoreBuilder<PostgresStore>;
+
+/// The ways in which the store sets timeouts.
+const TIMEOUTS: [(&str, Set); 2] =
+    [("startup", |builder| builder), ("transaction", StoreBuilder::timeouts_per_transaction)];
+
+fn impatient(builder: StoreBuilder<PostgresStore>) -> StoreBuilder<PostgresStore> {
     builder.statement_timeout(Duration::from_millis(600)).lock_timeout(Duration::from_millis(300))
 }
 
@@ -24,8 +27,8 @@ fn impatient(builder: PostgresStoreBuilder) -> PostgresStoreBuilder {
 #[tokio::test]
 async fn abandoned_claims_behind_locks_are_not_applied() {
     let server = server!();
-    for timeouts in [Timeouts::Startup, Timeouts::Transaction] {
-        let store = server.store(|builder| impatient(builder).timeouts(timeouts)).await;
+    for (timeouts, set) in TIMEOUTS {
+        let store = server.store(|builder| set(impatient(builder))).await;
         make(&store, &key("warm"), &Write::Claim(lock())).await;
         let operator = server.client().await;
         operator.batch_execute(&format!("BEGIN; LOCK TABLE {}", store.table())).await.unwrap();
@@ -35,7 +38,7 @@ async fn abandoned_claims_behind_locks_are_not_applied() {
         tokio::time::sleep(Duration::from_secs(1)).await;
         operator.batch_execute("COMMIT").await.unwrap();
         tokio::time::sleep(Duration::from_millis(500)).await;
-        assert_eq!(store.read(&key).await.unwrap(), None, "{timeouts:?}");
+        assert_eq!(store.read(&key).await.unwrap(), None, "{timeouts}");
     }
 }
 
@@ -43,8 +46,8 @@ async fn abandoned_claims_behind_locks_are_not_applied() {
 #[tokio::test]
 async fn slow_claims_given_up_are_not_applied() {
     let server = server!();
-    for timeouts in [Timeouts::Startup, Timeouts::Transaction] {
-        let store = server.store(|builder| impatient(builder).timeouts(timeouts)).await;
+    for (timeouts, set) in TIMEOUTS {
+        let store = server.store(|builder| set(impatient(builder))).await;
         let (table, operator) = (store.table(), server.client().await);
         let slow = format!(
             "CREATE FUNCTION {table}_slow() RETURNS trigger LANGUAGE plpgsql AS \
@@ -54,7 +57,7 @@ async fn slow_claims_given_up_are_not_applied() {
         operator.batch_execute(&slow).await.unwrap();
         assert!(store.apply(&key("slow"), &Write::Claim(lock())).await.is_err());
         tokio::time::sleep(Duration::from_secs(2)).await;
-        assert_eq!(store.read(&key("slow")).await.unwrap(), None, "{timeouts:?}");
+        assert_eq!(store.read(&key("slow")).await.unwrap(), None, "{timeouts}");
     }
 }
 

@@ -18,10 +18,9 @@ async fn record_and_work_commit_atomically() {
     let conclude = Write::Conclude { seen: None, record: record.clone() };
     for commits in [false, true] {
         let transaction = client.transaction().await.unwrap();
-        let records = store.in_transaction(&transaction);
-        assert_eq!(records.lock_and_read(&key).await.unwrap(), None);
+        assert_eq!(store.lock_and_read_in(&transaction, &key).await.unwrap(), None);
         transaction.batch_execute(&format!("INSERT INTO {orders} VALUES (1)")).await.unwrap();
-        assert_eq!(records.apply(&key, &conclude).await.unwrap(), WriteOutcome::Applied);
+        assert_eq!(store.apply_in(&transaction, &key, &conclude).await.unwrap(), WriteOutcome::Applied);
         assert_eq!(store.read(&key).await.unwrap(), None, "no other session sees it before the commit");
         if commits {
             transaction.commit().await.unwrap();
@@ -33,13 +32,15 @@ async fn record_and_work_commit_atomically() {
         assert_eq!(client.query_one(&count, &[]).await.unwrap().get::<_, i64>(0), i64::from(commits));
     }
     let transaction = client.transaction().await.unwrap();
-    let records = store.in_transaction(&transaction);
-    assert_eq!(records.lock_and_read(&key).await.unwrap(), Some(record.clone()));
+    assert_eq!(store.lock_and_read_in(&transaction, &key).await.unwrap(), Some(record.clone()));
     // An expired record is replaced if it's still the version that was seen.
     let next = finished();
     let replace = Write::Conclude { seen: Some(Revision::of(&record)), record: next.clone() };
-    assert_eq!(records.apply(&key, &replace).await.unwrap(), WriteOutcome::Applied);
-    assert_eq!(records.apply(&key, &replace).await.unwrap(), WriteOutcome::Refused(Some(next)));
+    assert_eq!(store.apply_in(&transaction, &key, &replace).await.unwrap(), WriteOutcome::Applied);
+    assert_eq!(
+        store.apply_in(&transaction, &key, &replace).await.unwrap(),
+        WriteOutcome::Refused(Some(next))
+    );
 }
 
 /// A duplicate neither waits for the running transaction nor sees its changes. The key is free once that
@@ -52,18 +53,15 @@ async fn keys_are_busy_until_transactions_end() {
     let key = key("busy");
     for end in ["commit", "rollback", "killed"] {
         let transaction = one.transaction().await.unwrap();
-        let before = store.in_transaction(&transaction).lock_and_read(&key).await.unwrap();
+        let before = store.lock_and_read_in(&transaction, &key).await.unwrap();
         let record = finished();
         let seen = before.as_ref().map(Revision::of);
         let conclude = Write::Conclude { seen, record: record.clone() };
-        assert_eq!(
-            store.in_transaction(&transaction).apply(&key, &conclude).await.unwrap(),
-            WriteOutcome::Applied
-        );
+        assert_eq!(store.apply_in(&transaction, &key, &conclude).await.unwrap(), WriteOutcome::Applied);
 
         let began = Instant::now();
         let duplicate = other.transaction().await.unwrap();
-        let busy = store.in_transaction(&duplicate).lock_and_read(&key).await.unwrap_err();
+        let busy = store.lock_and_read_in(&duplicate, &key).await.unwrap_err();
         assert_eq!((busy.kind(), busy.is_maybe_applied()), (StoreErrorKind::Conflict, false), "{busy}");
         assert!(duplicate.query_one("SELECT 1", &[]).await.is_ok(), "the transaction can go on");
         duplicate.rollback().await.unwrap();
@@ -87,7 +85,7 @@ async fn keys_are_busy_until_transactions_end() {
             }
         }
         let transaction = other.transaction().await.unwrap();
-        let looked = store.in_transaction(&transaction).lock_and_read(&key).await.unwrap();
+        let looked = store.lock_and_read_in(&transaction, &key).await.unwrap();
         if end == "commit" {
             assert_eq!(looked, Some(record));
         }
@@ -105,14 +103,14 @@ async fn rows_separate_transactions_without_the_lock() {
     let (key, record) = (key("unlocked"), finished());
     let conclude = Write::Conclude { seen: None, record: record.clone() };
     let first = one.transaction().await.unwrap();
-    assert_eq!(store.in_transaction(&first).apply(&key, &conclude).await.unwrap(), WriteOutcome::Applied);
+    assert_eq!(store.apply_in(&first, &key, &conclude).await.unwrap(), WriteOutcome::Applied);
     let second = other.transaction().await.unwrap();
     let late = Write::Conclude { seen: None, record: finished() };
-    let (records, commit) = (store.in_transaction(&second), async {
+    let commit = async {
         tokio::time::sleep(Duration::from_millis(100)).await;
         first.commit().await.unwrap();
-    });
-    let (written, ()) = tokio::join!(records.apply(&key, &late), commit);
+    };
+    let (written, ()) = tokio::join!(store.apply_in(&second, &key, &late), commit);
     assert_eq!(written.unwrap(), WriteOutcome::Refused(Some(record)));
 }
 
@@ -124,15 +122,14 @@ async fn old_snapshots_conflict_and_failures_are_rejected() {
     let (key, lock) = (key("snapshot"), lock());
     let level = lambda_idempotency::store::postgres::tokio_postgres::IsolationLevel::RepeatableRead;
     let transaction = client.build_transaction().isolation_level(level).start().await.unwrap();
-    let records = store.in_transaction(&transaction);
-    assert_eq!(records.lock_and_read(&key).await.unwrap(), None);
+    assert_eq!(store.lock_and_read_in(&transaction, &key).await.unwrap(), None);
     // A delivery that doesn't take the lock.
     make(&store, &key, &Write::Claim(lock.clone())).await;
     make(&store, &key, &completion(&lock)).await;
     let conclude = Write::Conclude { seen: None, record: finished() };
-    let error = records.apply(&key, &conclude).await.unwrap_err();
+    let error = store.apply_in(&transaction, &key, &conclude).await.unwrap_err();
     assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Conflict, false), "{error:?}");
-    let error = records.apply(&key, &conclude).await.unwrap_err();
+    let error = store.apply_in(&transaction, &key, &conclude).await.unwrap_err();
     assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Rejected, false));
     assert!(error.to_string().contains("roll it back"), "{error}");
 }
@@ -151,15 +148,14 @@ async fn concurrent_transactions_have_one_effect() {
             for round in 0..40_u32 {
                 let key = key(&format!("round {}", round / 2));
                 let transaction = client.transaction().await.unwrap();
-                let records = store.in_transaction(&transaction);
-                let Ok(None) = records.lock_and_read(&key).await else {
+                let Ok(None) = store.lock_and_read_in(&transaction, &key).await else {
                     transaction.rollback().await.unwrap();
                     continue;
                 };
                 let effect = format!("INSERT INTO {effects} VALUES ('{key}')");
                 transaction.batch_execute(&effect).await.unwrap();
                 let conclude = Write::Conclude { seen: None, record: finished() };
-                let written = records.apply(&key, &conclude).await.unwrap();
+                let written = store.apply_in(&transaction, &key, &conclude).await.unwrap();
                 // A third of them roll back just before the commit.
                 if written == WriteOutcome::Applied && (worker + round) % 3 != 0 {
                     transaction.commit().await.unwrap();

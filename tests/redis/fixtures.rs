@@ -6,8 +6,8 @@ use bytes::Bytes;
 use lambda_idempotency::{
     Fingerprint, Key, Scope, StoredKey,
     store::{
-        Encoding, Generation, Lock, Outcome, Owner, Place, Record, Revision, Settlement, State, Store,
-        StoreError, StoredResponse, Write, WriteOutcome, redis::RedisStore,
+        Generation, Lock, Outcome, Owner, Place, Record, Revision, Settlement, State, Store, StoreError,
+        StoredResponse, Write, WriteOutcome, redis::RedisStore,
     },
     time::Timestamp,
 };
@@ -69,7 +69,7 @@ pub(crate) fn lasting() -> Lock {
 
 pub(crate) fn inline() -> Outcome {
     Outcome::Retained(StoredResponse {
-        encoding: Encoding::Identity,
+        deflated: false,
         length: 5,
         sha256: [0x5a; 32],
         labels: None,

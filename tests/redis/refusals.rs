@@ -1,7 +1,7 @@
 //! Commands that a server rejects. Each error has the right kind, says what to do, and is definite.
 
 use lambda_idempotency::store::{
-    Encoding, Outcome, Place, Settlement, Store, StoreErrorKind, StoredResponse, Write, WriteOutcome,
+    Outcome, Place, Settlement, Store, StoreErrorKind, StoredResponse, Write, WriteOutcome,
 };
 
 use super::fixtures::{
@@ -223,7 +223,7 @@ async fn oversized_responses_are_unstorable() {
     claimed(&store, &key).await;
     let settled = |kept: Vec<u8>| {
         let response = StoredResponse {
-            encoding: Encoding::Identity,
+            deflated: false,
             length: kept.len() as u64,
             sha256: [0; 32],
             labels: None,

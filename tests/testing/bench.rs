@@ -6,8 +6,7 @@ use lambda_idempotency::{
     ErrorKind, Idempotency,
     settings::Mode,
     staging,
-    store::memory::{Declined, Transaction},
-    testing::{Bench, Call, Event, Function, Given, Point},
+    testing::{Bench, Call, Declined, Event, Function, Given, Point, Transaction},
 };
 use serde_json::Value;
 

@@ -6,7 +6,7 @@ use clap::Args;
 use lambda_idempotency::{
     StoredKey,
     store::{Record, Status, Store},
-    time::{Clock as _, SystemClock},
+    time::{Clock as _, system_clock},
 };
 use serde_json::json;
 
@@ -54,7 +54,7 @@ pub(crate) async fn main(arguments: &Arguments) -> Result<ExitCode> {
         true => reveal(&store, &key, &record).await?,
         false => None,
     };
-    let view = View { key: &key, record: &record, rules: arguments.rules, now: SystemClock.now() };
+    let view = View { key: &key, record: &record, rules: arguments.rules, now: system_clock().now() };
     if arguments.json {
         let mut document = json!({ "id": key.as_str(), "record": view.json() });
         if let Some(response) = revealed {

@@ -10,7 +10,7 @@ use clap::{Args, ValueEnum};
 use lambda_idempotency::{
     StoredKey,
     store::{Record, Status, StoreError},
-    time::{Clock as _, SystemClock, Timestamp},
+    time::{Clock as _, Timestamp, system_clock},
 };
 use serde_json::json;
 
@@ -108,7 +108,7 @@ struct Listed {
 /// Lists the records.
 pub(crate) async fn main(arguments: &Arguments) -> Result<ExitCode> {
     let store = arguments.store.open().await?;
-    let now = SystemClock.now();
+    let now = system_clock().now();
     let found = collect(&store, arguments, now).await?;
     if arguments.counts {
         print_counts(&found, arguments, now)?;

@@ -4,10 +4,10 @@ use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use clap::Args;
 use lambda_idempotency::{
-    Resolution, Resolved, StoredKey,
+    Resolution, StoredKey,
     protocol::{self, Intent},
     store::{Outcome, Owner, Record, Status, Store},
-    time::{Clock as _, SystemClock},
+    time::{Clock as _, system_clock},
 };
 use serde_json::json;
 
@@ -138,7 +138,7 @@ impl Planned<'_> {
     }
 
     fn view<'a>(&'a self, record: &'a Record) -> View<'a> {
-        View { key: &self.key, record, rules: self.write.rules, now: SystemClock.now() }
+        View { key: &self.key, record, rules: self.write.rules, now: system_clock().now() }
     }
 
     /// Shows the dry run.
@@ -274,9 +274,8 @@ impl Planned<'_> {
     async fn make(&self, store: &Arc<dyn Store>, seen: &Record) -> Result<ExitCode> {
         let engine = engine(store, |builder| builder.retention(self.retention))?;
         let resolved = engine.resolve(&self.key, seen, self.resolution.clone()).await;
-        let record = match resolved.map_err(|error| Problem::of(&error))? {
-            Resolved::Made(record) => record,
-            Resolved::Lost(record) => return self.lost(record.as_ref()),
+        let Some(record) = resolved.map_err(|error| Problem::of(&error))? else {
+            return self.lost(read(&**store, &self.key).await?.as_ref());
         };
         let view = self.view(&record);
         if self.write.json {

@@ -7,7 +7,7 @@ use lambda_idempotency::{
     StoredKey,
     protocol::{self, NextDelivery, Outlook, Rules},
     settings::{Execution, Settings},
-    store::{Encoding, Outcome, Place, Record, State, Status},
+    store::{Outcome, Place, Record, State, Status},
     time::Timestamp,
 };
 use serde_json::{Value, json};
@@ -167,10 +167,7 @@ impl View<'_> {
             Place::Inline(kept) => format!("{} bytes in the record", kept.len()),
             Place::Chunks(count) => format!("in {count} chunks beside the record"),
         };
-        let how = match response.encoding {
-            Encoding::Identity => "uncompressed",
-            Encoding::Deflate => "compressed",
-        };
+        let how = if response.deflated { "compressed" } else { "uncompressed" };
         format!("{} bytes, {how}, {place}", response.length)
     }
 
@@ -260,10 +257,7 @@ impl View<'_> {
             Place::Inline(kept) => (Some(kept.len()), None),
             Place::Chunks(count) => (None, Some(count)),
         };
-        let encoding = match response.encoding {
-            Encoding::Identity => "identity",
-            Encoding::Deflate => "deflate",
-        };
+        let encoding = if response.deflated { "deflate" } else { "identity" };
         json!({
             "is_retained": true,
             "bytes": response.length,

@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use lambda_idempotency::{
     StoredKey,
     store::{Record, Status},
-    time::{Clock as _, SystemClock, Timestamp},
+    time::{Clock as _, Timestamp, system_clock},
 };
 use serde_json::json;
 
@@ -95,7 +95,7 @@ struct Seen {
 /// Watches the store.
 pub(crate) async fn main(arguments: &Arguments) -> Result<ExitCode> {
     let store = arguments.store.open().await?;
-    let clock = SystemClock;
+    let clock = system_clock();
     let end = arguments.length.map(|length| clock.now().saturating_add(length));
     let mut before: Option<HashMap<StoredKey, Seen>> = None;
     loop {

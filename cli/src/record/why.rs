@@ -13,7 +13,7 @@ use lambda_idempotency::{
     lambda::{Description, Located},
     settings::Mode,
     store::{Record, Store},
-    time::{Clock as _, SystemClock},
+    time::{Clock as _, system_clock},
 };
 use lambda_runtime::Context as Invocation;
 use serde_json::{Value, json};
@@ -207,7 +207,7 @@ impl Arguments {
     }
 
     fn view<'a>(&self, answer: &'a Answer, record: &'a Record) -> View<'a> {
-        View { key: &answer.located.key, record, rules: self.rules, now: SystemClock.now() }
+        View { key: &answer.located.key, record, rules: self.rules, now: system_clock().now() }
     }
 
     fn in_json(&self, answers: &[Answer], event: &Value, mode: Mode) -> Value {

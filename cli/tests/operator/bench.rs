@@ -12,7 +12,7 @@ use lambda_idempotency::{
         Generation, Lock, Outcome, Owner, Record, Settlement, Store as _, StoredResponse, Write,
         WriteOutcome, dynamodb::DynamoDbStore,
     },
-    time::{Clock as _, SystemClock, Timestamp},
+    time::{Clock as _, Timestamp, system_clock},
 };
 use serde_json::Value;
 use testkit::emulator::Emulator;
@@ -126,7 +126,7 @@ impl Bench {
         lease_left: i64,
         change: impl FnOnce(Lock) -> Lock,
     ) -> (StoredKey, Record) {
-        let now = SystemClock.now().as_millis();
+        let now = system_clock().now().as_millis();
         let lease_until = Timestamp::from_millis(now.saturating_add_signed(lease_left * 1000));
         let lock = Lock {
             owner: Owner::random().unwrap(),
@@ -172,5 +172,5 @@ pub(crate) fn released() -> Settlement {
 }
 
 fn in_secs(secs: u64) -> Timestamp {
-    SystemClock.now().saturating_add(Duration::from_secs(secs)).rounded_up_to_second()
+    system_clock().now().saturating_add(Duration::from_secs(secs)).rounded_up_to_second()
 }

@@ -3,7 +3,7 @@
 use lambda_idempotency::{
     Fingerprint, Key, Scope, StoredKey,
     store::{Generation, Lock, Owner, Status, Store as _, Write, WriteOutcome, postgres::PostgresStore},
-    time::{Clock as _, SystemClock, Timestamp},
+    time::{Clock as _, Timestamp, system_clock},
 };
 use serde_json::json;
 
@@ -52,7 +52,7 @@ async fn every_command_works_on_postgres() {
 
     assert_eq!(run(&["list"]).await.out, "no matching records\n");
     let store = PostgresStore::builder(&url).build().unwrap();
-    let now = SystemClock.now().as_millis();
+    let now = system_clock().now().as_millis();
     let lock = Lock {
         owner: Owner::random().unwrap(),
         generation: Generation::new(now - 60_000),

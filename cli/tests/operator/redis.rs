@@ -6,7 +6,7 @@ use lambda_idempotency::{
         Generation, Lock, Owner, Record, Settlement, Status, Store as _, Write, WriteOutcome,
         redis::RedisStore,
     },
-    time::{Clock as _, SystemClock, Timestamp},
+    time::{Clock as _, Timestamp, system_clock},
 };
 use serde_json::json;
 
@@ -36,7 +36,7 @@ impl Bench {
 
     /// A claim of `operation` whose lease ends in this many seconds, or ended before if negative.
     async fn claim(&self, operation: &str, lease_left: i64) -> (StoredKey, Record) {
-        let now = SystemClock.now().as_millis();
+        let now = system_clock().now().as_millis();
         let lock = Lock {
             owner: Owner::random().unwrap(),
             generation: Generation::new(now - 60_000),

@@ -3,7 +3,7 @@
 use lambda_idempotency::{
     Fingerprint, Key, Scope, StoredKey,
     store::{Generation, Lock, Owner, Store as _, Write, WriteOutcome, postgres::PostgresStore},
-    time::{Clock as _, SystemClock, Timestamp},
+    time::{Clock as _, Timestamp, system_clock},
 };
 use serde_json::json;
 
@@ -11,7 +11,7 @@ use super::bench::run_in;
 use testkit::postgres::{Server, fresh_table};
 
 async fn claim(store: &PostgresStore, name: &str, expired_for_s: Option<u64>) -> StoredKey {
-    let past = |seconds: u64| Timestamp::from_millis(SystemClock.now().as_millis() - seconds * 1000);
+    let past = |seconds: u64| Timestamp::from_millis(system_clock().now().as_millis() - seconds * 1000);
     let lock = Lock {
         owner: Owner::random().unwrap(),
         generation: Generation::new(1),

@@ -13,7 +13,7 @@ use lambda_idempotency::{
     Key,
     client::{self, IdempotentRequests},
     store::BoxFuture,
-    time::{Clock, SystemClock, Timestamp},
+    time::{Clock, Timestamp, system_clock},
 };
 use lambda_idempotency_rehearsal::{answer::Answer, database::Database, event::Event};
 use reqwest_middleware::{ClientBuilder, ClientWithMiddleware};
@@ -123,11 +123,11 @@ fn client() -> ClientWithMiddleware {
 
     impl Clock for Hurried {
         fn now(&self) -> Timestamp {
-            SystemClock.now()
+            system_clock().now()
         }
 
         fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-            SystemClock.sleep(duration / 40)
+            system_clock().sleep(duration / 40)
         }
     }
 

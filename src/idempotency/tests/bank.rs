@@ -10,9 +10,7 @@ use super::support::{Script, ScriptedStore, after, silent_if};
 use crate::{
     StoredKey,
     future::BoxFuture,
-    store::{
-        CommitOutcome, OwnWrites, StoreError, StoreErrorKind, Transactions, Write, WriteOutcome, Writes,
-    },
+    store::{CommitOutcome, OwnWrites, StoreError, StoreErrorKind, Transactions, Write, WriteOutcome},
 };
 
 /// A deposit to one account, and the balance that it requires.
@@ -39,8 +37,8 @@ impl Deposits {
     }
 }
 
-impl Writes for Deposits {
-    fn append(&mut self, more: Self) {
+impl std::ops::AddAssign for Deposits {
+    fn add_assign(&mut self, more: Self) {
         self.0.extend(more.0);
     }
 }

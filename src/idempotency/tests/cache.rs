@@ -269,7 +269,7 @@ async fn ambiguous_operator_write_drops_the_copy() {
         *meddling.delays.lock().unwrap() = false;
     };
     let (resolved, ()) = tokio::join!(bench.resolve(&key, &seen, Resolution::Release), duplicate);
-    assert!(matches!(resolved.unwrap(), crate::Resolved::Made(_)));
+    assert!(resolved.unwrap().is_some());
     assert_eq!(run(5).await.unwrap(), 5);
 }
 

@@ -134,7 +134,7 @@ async fn staged_writes_commit_without_records() {
 
 #[tokio::test(start_paused = true)]
 async fn the_memory_store_commits_writes_alone() {
-    use crate::store::memory::Transaction;
+    use crate::store::memory::transaction::Transaction;
     for mode in NOT_ENFORCED {
         let store = MemoryStore::new();
         let builder = Idempotency::builder(store.clone()).function("tests").mode(mode);

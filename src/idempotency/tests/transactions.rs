@@ -482,8 +482,8 @@ async fn failed_handlers_writes_are_dropped() {
 async fn invalid_writes_fail_when_staged() {
     #[derive(Clone)]
     struct Other;
-    impl crate::store::Writes for Other {
-        fn append(&mut self, _: Self) {}
+    impl std::ops::AddAssign for Other {
+        fn add_assign(&mut self, _: Self) {}
     }
     let bench = Bench::new();
     let kept = Cell::new(None);
@@ -496,7 +496,7 @@ async fn invalid_writes_fail_when_staged() {
         let two_types = staging.add(Other).unwrap_err();
         assert!(two_types.to_string().contains("another type"), "{two_types}");
         let mut two = Deposits::of("till", 10);
-        crate::store::Writes::append(&mut two, Deposits::of("till", 10));
+        two += Deposits::of("till", 10);
         let too_many = staging.add(two).unwrap_err();
         assert!(too_many.to_string().contains("three deposits"), "{too_many}");
         for error in [of_another_store, two_types, too_many] {
@@ -594,6 +594,6 @@ async fn failed_commit_returns_the_claim() {
 #[derive(Clone)]
 struct Text(#[expect(dead_code, reason = "its text doesn't matter")] &'static str);
 
-impl crate::store::Writes for Text {
-    fn append(&mut self, _: Self) {}
+impl std::ops::AddAssign for Text {
+    fn add_assign(&mut self, _: Self) {}
 }

@@ -1,29 +1,25 @@
-//! The response that Lambda reads for a batch: the records to redeliver.
+//! The response that Lambda reads for a batch: the records to redeliver (`ReportBatchItemFailures`).
 
 use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
 
-/// The records to redeliver (`ReportBatchItemFailures`). An empty list acknowledges the whole batch.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+use crate::error::{Error, ErrorKind};
+
+#[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct BatchAnswer {
-    batch_item_failures: Vec<Item>,
+struct Answer<'i> {
+    batch_item_failures: Vec<Item<'i>>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Item {
-    item_identifier: String,
+struct Item<'i> {
+    item_identifier: &'i str,
 }
 
-impl BatchAnswer {
-    pub(super) fn of(identifiers: impl IntoIterator<Item = String>) -> Self {
-        let items = identifiers.into_iter().map(|item_identifier| Item { item_identifier });
-        Self { batch_item_failures: items.collect() }
-    }
-
-    /// The identifiers of the records to redeliver: SQS messages' ids, or, for a stream, the sequence number of
-    /// the first one.
-    pub fn returned(&self) -> impl Iterator<Item = &str> {
-        self.batch_item_failures.iter().map(|item| item.item_identifier.as_str())
-    }
+/// The response that names these records. An empty list acknowledges the whole batch.
+pub(super) fn naming<'i>(identifiers: impl Iterator<Item = &'i str>) -> Result<Box<RawValue>, Error> {
+    let items = identifiers.map(|item_identifier| Item { item_identifier }).collect();
+    to_raw_value(&Answer { batch_item_failures: items })
+        .map_err(|error| Error::new(ErrorKind::Invalid, "the response can't be written").with_source(error))
 }

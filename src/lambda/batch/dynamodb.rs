@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::record::{Record, malformed, sealed::Read};
+use super::record::{Record, malformed};
 use crate::{error::Error, fingerprint::Fingerprint, key::Key};
 
 /// A change to an item, from a DynamoDB stream.
@@ -96,13 +96,6 @@ impl fmt::Debug for DynamoDbRecord {
 
 impl Record for DynamoDbRecord {
     const SOURCE: &'static str = "aws:dynamodb";
-
-    fn identifier(&self) -> &str {
-        &self.sequence_number
-    }
-}
-
-impl Read for DynamoDbRecord {
     const VIA: &'static str = "dynamodb";
     const IS_STREAM: bool = true;
 

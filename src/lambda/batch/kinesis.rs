@@ -6,7 +6,7 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 
-use super::record::{self, Record, malformed, sealed::Read};
+use super::record::{self, Record, malformed};
 use crate::{
     error::{Error, ErrorKind},
     fingerprint::Fingerprint,
@@ -99,13 +99,6 @@ impl fmt::Debug for KinesisRecord {
 
 impl Record for KinesisRecord {
     const SOURCE: &'static str = "aws:kinesis";
-
-    fn identifier(&self) -> &str {
-        &self.sequence_number
-    }
-}
-
-impl Read for KinesisRecord {
     const VIA: &'static str = "kinesis";
     const IS_STREAM: bool = true;
 

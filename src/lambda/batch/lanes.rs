@@ -9,7 +9,10 @@ use std::{
 use lambda_runtime::Context;
 use serde_json::value::RawValue;
 
-use super::{Batch, Record, record::source_arn};
+use super::{
+    Batch,
+    record::{Record, source_arn},
+};
 use crate::{
     error::{Error, ErrorKind},
     fingerprint::Fingerprint,

@@ -10,43 +10,31 @@ use crate::{
     fingerprint::Fingerprint,
 };
 
-/// A record of a batch: an [`SqsMessage`](super::SqsMessage), a [`KinesisRecord`](super::KinesisRecord) or a
-/// [`DynamoDbRecord`](super::DynamoDbRecord). No other type can be one.
-pub trait Record: sealed::Read {
+/// How a batch reads its records, of one source.
+pub trait Record: Sized + Send + 'static {
     /// The source, as its records name it: `aws:sqs`.
     const SOURCE: &'static str;
+    /// Names the source in the scope and the fingerprint.
+    const VIA: &'static str;
+    /// Whether the response is a checkpoint: the first failure, and all behind it.
+    const IS_STREAM: bool;
 
-    /// The record's identifier in its source.
-    fn identifier(&self) -> &str;
-}
+    /// The record's identifier, even if the rest can't be read.
+    fn identifier_in(raw: &RawValue) -> Option<String>;
 
-pub(super) mod sealed {
-    use super::{Error, Fingerprint, RawValue};
-
-    /// How a batch reads a record.
-    pub trait Read: Sized + Send + 'static {
-        /// Names the source in the scope and the fingerprint.
-        const VIA: &'static str;
-        /// Whether the response is a checkpoint: the first failure, and all behind it.
-        const IS_STREAM: bool;
-
-        /// The record's identifier, even if the rest can't be read.
-        fn identifier_in(raw: &RawValue) -> Option<String>;
-
-        /// The queue's ARN and the receipt handle, with which the record can be hidden.
-        fn receipt_in(_: &RawValue) -> Option<(String, String)> {
-            None
-        }
-
-        /// Reads the record.
-        fn read(raw: &RawValue) -> Result<Self, Error>;
-
-        /// The group in which it runs in order, even if the rest can't be read.
-        fn group_in(raw: &RawValue, in_order: bool) -> Option<String>;
-
-        /// Identifies the content that must be the same when the key is used again.
-        fn fingerprint(&self) -> Fingerprint;
+    /// The queue's ARN and the receipt handle, with which the record can be hidden.
+    fn receipt_in(_: &RawValue) -> Option<(String, String)> {
+        None
     }
+
+    /// Reads the record.
+    fn read(raw: &RawValue) -> Result<Self, Error>;
+
+    /// The group in which it runs in order, even if the rest can't be read.
+    fn group_in(raw: &RawValue, in_order: bool) -> Option<String>;
+
+    /// Identifies the content that must be the same when the key is used again.
+    fn fingerprint(&self) -> Fingerprint;
 }
 
 /// The records of an event from the source `source`.

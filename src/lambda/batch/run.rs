@@ -12,9 +12,9 @@ use lambda_runtime::LambdaEvent;
 use serde_json::value::RawValue;
 
 use super::{
-    Batch, BatchAnswer, Record,
+    Batch, answer,
     lanes::{Lane, Planned, Work},
-    record,
+    record::{self, Record},
     visibility::{self, Shown},
 };
 use crate::{
@@ -91,7 +91,7 @@ struct Times {
 }
 
 impl<R: Record> Batch<R> {
-    pub(super) async fn handle(&self, event: LambdaEvent<Box<RawValue>>) -> Result<BatchAnswer, Error> {
+    pub(super) async fn handle(&self, event: LambdaEvent<Box<RawValue>>) -> Result<Box<RawValue>, Error> {
         let LambdaEvent { payload, context } = event;
         let invocation = self.idempotency.entered(&context);
         let records = record::records(&payload, R::SOURCE).inspect_err(observe::refused_unasked)?;
@@ -295,7 +295,7 @@ impl<R: Record> Delivery<'_, R> {
     /// # Errors
     ///
     /// [`ErrorKind::AllFailed`] if every record's handler failed, and `fail_if_all_fail` is set.
-    fn answer(self) -> Result<BatchAnswer, Error> {
+    fn answer(self) -> Result<Box<RawValue>, Error> {
         let fates = std::mem::take(&mut *self.fates.lock().unwrap_or_else(PoisonError::into_inner));
         for place in (0..).zip(&fates).filter_map(|(place, fate)| fate.is_none().then_some(place)) {
             self.tell(place, &Reason::NoTimeLeft);
@@ -304,7 +304,7 @@ impl<R: Record> Delivery<'_, R> {
         let returned = fates.iter().zip(&self.planned).filter(|(fate, _)| **fate != Some(Fate::Done));
         // Lambda redelivers all of a stream's records behind the first one anyway.
         let named = returned.take(if R::IS_STREAM { 1 } else { usize::MAX });
-        Ok(BatchAnswer::of(named.map(|(_, planned)| planned.identifier.clone())))
+        answer::naming(named.map(|(_, planned)| planned.identifier.as_str()))
     }
 
     /// Reports a batch in which nothing was done, unless other deliveries are processing all of it.

@@ -5,7 +5,7 @@ use std::{collections::HashMap, fmt};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 
-use super::record::{self, Record, malformed, sealed::Read};
+use super::record::{self, Record, malformed};
 use crate::{error::Error, fingerprint::Fingerprint, key::Key};
 
 /// A message of an SQS queue.
@@ -101,13 +101,6 @@ impl fmt::Debug for SqsMessage {
 
 impl Record for SqsMessage {
     const SOURCE: &'static str = "aws:sqs";
-
-    fn identifier(&self) -> &str {
-        self.message_id()
-    }
-}
-
-impl Read for SqsMessage {
     const VIA: &'static str = "sqs";
     const IS_STREAM: bool = false;
 

@@ -11,7 +11,11 @@ use std::{
 use ::http::{Request, Response};
 use tower::{Layer, Service};
 
-use crate::{future::BoxFuture, lambda::take_ready, settings::Recording};
+use crate::{
+    future::BoxFuture,
+    lambda::{Idempotent, take_ready},
+    settings::Recording,
+};
 
 /// Wraps another layer, and marks the responses that it gives without calling the handler with
 /// [`Recording::Release`]: a rate limiter's 429, a validator's 422, a body limit's 413. At most once, every
@@ -44,22 +48,28 @@ use crate::{future::BoxFuture, lambda::take_ready, settings::Recording};
 /// ```
 #[derive(Clone, Debug)]
 #[must_use]
-pub struct ReleaseRejections<L>(L);
+pub struct ReleaseRejections<L = ()> {
+    /// The wrapped layer, or the handler's service inside it.
+    inner: L,
+    /// The wrapped layer dropped a request's extensions, so its rejections can't be distinguished from the
+    /// handler's responses.
+    is_blind: Arc<AtomicBool>,
+}
 
 impl<L> ReleaseRejections<L> {
     /// Marks the rejections of `layer`.
     pub fn of(layer: L) -> Self {
-        Self(layer)
+        Self { inner: layer, is_blind: Arc::default() }
     }
 }
 
-impl<S, L: Layer<RejectionsHandler<S>>> Layer<S> for ReleaseRejections<L> {
-    type Service = RejectionsService<L::Service>;
+impl<S, L: Layer<ReleaseRejections<S>>> Layer<S> for ReleaseRejections<L> {
+    type Service = Idempotent<L::Service, ReleaseRejections>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        let is_blind = Arc::<AtomicBool>::default();
-        let inner = self.0.layer(RejectionsHandler { inner, is_blind: Arc::clone(&is_blind) });
-        RejectionsService { inner, is_blind }
+        let outside = ReleaseRejections::of(());
+        let inside = ReleaseRejections { inner, is_blind: Arc::clone(&outside.is_blind) };
+        Idempotent { inner: self.inner.layer(inside), layer: outside }
     }
 }
 
@@ -67,16 +77,8 @@ impl<S, L: Layer<RejectionsHandler<S>>> Layer<S> for ReleaseRejections<L> {
 #[derive(Clone, Debug, Default)]
 struct Called(Arc<AtomicBool>);
 
-/// The service outside the wrapped layer; see [`ReleaseRejections`].
-#[derive(Clone, Debug)]
-pub struct RejectionsService<S> {
-    inner: S,
-    /// The wrapped layer dropped a request's extensions, so its rejections can't be distinguished from the
-    /// handler's responses.
-    is_blind: Arc<AtomicBool>,
-}
-
-impl<S, B, A> Service<Request<B>> for RejectionsService<S>
+/// Outside the wrapped layer.
+impl<S, B, A> Service<Request<B>> for Idempotent<S, ReleaseRejections>
 where
     S: Service<Request<B>, Response = Response<A>> + Clone + Send + 'static,
     S::Future: Send,
@@ -92,7 +94,7 @@ where
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let mut inner = take_ready(&mut self.inner);
-        let (is_blind, called) = (Arc::clone(&self.is_blind), Called::default());
+        let (is_blind, called) = (Arc::clone(&self.layer.is_blind), Called::default());
         request.extensions_mut().insert(called.clone());
         Box::pin(async move {
             let mut response = inner.call(request).await?;
@@ -104,14 +106,8 @@ where
     }
 }
 
-/// The service inside the wrapped layer, in front of the handler; see [`ReleaseRejections`].
-#[derive(Clone, Debug)]
-pub struct RejectionsHandler<S> {
-    inner: S,
-    is_blind: Arc<AtomicBool>,
-}
-
-impl<S, B> Service<Request<B>> for RejectionsHandler<S>
+/// Inside the wrapped layer, in front of the handler.
+impl<S, B> Service<Request<B>> for ReleaseRejections<S>
 where
     S: Service<Request<B>>,
 {

@@ -16,7 +16,10 @@ use super::{
     attributes::AttributeNames,
     expressions::Plans,
 };
-use crate::error::{Error, ErrorKind};
+use crate::{
+    error::{Error, ErrorKind},
+    store::{StoreBuilder, builder::Configured},
+};
 
 /// The maximum size of a response in the record itself. With the other attributes, an item stays under
 /// DynamoDB's 400 KB.
@@ -33,10 +36,9 @@ const INITIAL_BACKOFF: Duration = Duration::from_millis(25);
 const MAX_BACKOFF: Duration = Duration::from_secs(1);
 const MAX_ATTEMPTS: u32 = 8;
 
-/// Configures a [`DynamoDbStore`]; made by [`DynamoDbStore::builder`].
+/// The configuration of a [`DynamoDbStore`].
 #[derive(Clone)]
-#[must_use]
-pub struct DynamoDbStoreBuilder {
+pub struct Choices {
     table: String,
     client: Option<Client>,
     endpoint_url: Option<String>,
@@ -49,9 +51,13 @@ pub struct DynamoDbStoreBuilder {
     operation_timeout: Option<Duration>,
 }
 
-impl DynamoDbStoreBuilder {
+impl Configured for DynamoDbStore {
+    type Choices = Choices;
+}
+
+impl StoreBuilder<DynamoDbStore> {
     pub(super) fn new(table: String) -> Self {
-        Self {
+        let choices = Choices {
             table,
             client: None,
             endpoint_url: None,
@@ -62,33 +68,34 @@ impl DynamoDbStoreBuilder {
             inline_limit: DEFAULT_INLINE_LIMIT,
             attempt_timeout: None,
             operation_timeout: None,
-        }
+        };
+        Self { choices }
     }
 
     /// Uses this client's configuration: Region, credentials, endpoint, and its retries and timeouts if it sets
     /// them. Instead of the SDK's default retries, the store makes up to 8 attempts with a backoff from 25 ms.
     /// Without a client, `aws-config` loads everything from the environment.
     pub fn client(mut self, client: Client) -> Self {
-        self.client = Some(client);
+        self.choices.client = Some(client);
         self
     }
 
     /// Sends the requests to this endpoint, such as `http://localhost:8000` for DynamoDB Local.
     pub fn endpoint_url(mut self, endpoint_url: impl Into<String>) -> Self {
-        self.endpoint_url = Some(endpoint_url.into());
+        self.choices.endpoint_url = Some(endpoint_url.into());
         self
     }
 
     /// Uses the table in this Region.
     pub fn region(mut self, region: impl Into<String>) -> Self {
-        self.region = Some(region.into());
+        self.choices.region = Some(region.into());
         self
     }
 
     /// Uses a table with a sort key of this name, of type S. The partition key is still the stored key. The
     /// sort key of a record is `record`.
     pub fn sort_key(mut self, sort_key: impl Into<String>) -> Self {
-        self.sort_key = Some(sort_key.into());
+        self.choices.sort_key = Some(sort_key.into());
         self
     }
 
@@ -99,7 +106,7 @@ impl DynamoDbStoreBuilder {
     /// DynamoDB limits one partition to 1,000 write units per second ("Best practices for partition keys", DynamoDB
     /// developer guide), which is about 500 operations. Without this setting, each record is its own partition.
     pub fn partition(mut self, value: impl Into<String>) -> Self {
-        self.partition = Some(value.into());
+        self.choices.partition = Some(value.into());
         self
     }
 
@@ -122,7 +129,7 @@ impl DynamoDbStoreBuilder {
     /// # Ok::<(), lambda_idempotency::Error>(())
     /// ```
     pub fn attributes(mut self, names: impl AsRef<str>) -> Result<Self, Error> {
-        self.attributes = names.as_ref().parse()?;
+        self.choices.attributes = names.as_ref().parse()?;
         Ok(self)
     }
 
@@ -132,19 +139,19 @@ impl DynamoDbStoreBuilder {
     /// A duplicate's write fails on the record's condition, and DynamoDB bills that by the record's size. So a
     /// larger limit makes duplicates more expensive, and a smaller one makes them read chunks.
     pub fn inline_limit(mut self, bytes: usize) -> Self {
-        self.inline_limit = bytes;
+        self.choices.inline_limit = bytes;
         self
     }
 
     /// Limits one attempt of a request. Default 1 s.
     pub fn attempt_timeout(mut self, attempt_timeout: Duration) -> Self {
-        self.attempt_timeout = Some(attempt_timeout);
+        self.choices.attempt_timeout = Some(attempt_timeout);
         self
     }
 
     /// Limits a request with all its attempts. Default 3 s.
     pub fn operation_timeout(mut self, operation_timeout: Duration) -> Self {
-        self.operation_timeout = Some(operation_timeout);
+        self.choices.operation_timeout = Some(operation_timeout);
         self
     }
 
@@ -160,18 +167,24 @@ impl DynamoDbStoreBuilder {
     ///
     /// Dropping the future has no effect.
     pub async fn build(self) -> Result<DynamoDbStore, Error> {
+        self.choices.build().await
+    }
+
+    /// [`build`](Self::build) with a given client, which needs no waiting.
+    pub(super) fn build_with(self, client: &Client) -> Result<DynamoDbStore, Error> {
+        self.choices.check()?;
+        Ok(self.choices.assemble(client.config().to_builder()))
+    }
+}
+
+impl Choices {
+    async fn build(self) -> Result<DynamoDbStore, Error> {
         self.check()?;
         let config = match &self.client {
             Some(client) => client.config().to_builder(),
             None => self.load().await?,
         };
         Ok(self.assemble(config))
-    }
-
-    /// [`build`](Self::build) with a given client, which needs no waiting.
-    pub(super) fn build_with(self, client: &Client) -> Result<DynamoDbStore, Error> {
-        self.check()?;
-        Ok(self.assemble(client.config().to_builder()))
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -284,9 +297,9 @@ impl DynamoDbStoreBuilder {
 }
 
 /// Hides a client's configuration, which may contain credentials, and everything of the endpoint but the host.
-impl fmt::Debug for DynamoDbStoreBuilder {
+impl fmt::Debug for Choices {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DynamoDbStoreBuilder")
+        f.debug_struct("StoreBuilder")
             .field("table", &self.table)
             .field("endpoint_url", &self.endpoint_url.as_deref().map(shown))
             .field("region", &self.region)

@@ -8,7 +8,7 @@ use super::{
 use crate::{
     key::StoredKey,
     record::Record,
-    store::{Page, Position, StoreError, StoreErrorKind},
+    store::{Page, StoreError, StoreErrorKind, admin},
 };
 
 /// A part of a chunk's stored key. No name in a stored key's scope can contain a `#`, so no record's has it.
@@ -28,7 +28,7 @@ impl DynamoDbStore {
     /// It omits chunks of responses. If the table has a sort key, it omits everything that isn't a record.
     /// Each record is read consistently, but the scan isn't a snapshot.
     ///
-    /// Needs `dynamodb:Scan`; with a [`partition`](super::DynamoDbStoreBuilder::partition), `dynamodb:Query`.
+    /// Needs `dynamodb:Scan`; with a [`partition`](crate::store::StoreBuilder::partition), `dynamodb:Query`.
     ///
     /// # Errors
     ///
@@ -54,7 +54,7 @@ impl DynamoDbStore {
     /// }
     /// # }
     /// ```
-    pub async fn scan(&self, from: Option<Position>) -> Result<Page, StoreError> {
+    pub async fn scan(&self, from: Option<String>) -> Result<Page, StoreError> {
         let start = from.map(|position| self.start_of(&position)).transpose()?;
         let (items, next) = match (&self.inner.partition, &self.inner.sort_key) {
             (Some(partition), Some(_)) => self.query_partition(partition, start).await?,
@@ -109,20 +109,20 @@ impl DynamoDbStore {
         [self.inner.attributes.of(Attribute::Id)].into_iter().chain(self.inner.sort_key.as_deref())
     }
 
-    fn position_of(&self, key: &Item) -> Result<Position, StoreError> {
+    fn position_of(&self, key: &Item) -> Result<String, StoreError> {
         let values = self.key_names().map(|name| match key.get(name) {
             Some(AttributeValue::S(value)) => Ok(value.clone()),
             _ => Err(self.other_key()),
         });
-        Ok(Position::new(values.collect::<Result<Vec<_>, _>>()?))
+        Ok(admin::position(values.collect::<Result<Vec<_>, _>>()?))
     }
 
-    fn start_of(&self, position: &Position) -> Result<Item, StoreError> {
-        let (names, values) = (self.key_names().collect::<Vec<_>>(), position.parts());
+    fn start_of(&self, position: &str) -> Result<Item, StoreError> {
+        let (names, values) = (self.key_names().collect::<Vec<_>>(), admin::parts(position)?);
         if names.len() != values.len() {
-            return Err(Position::foreign());
+            return Err(admin::foreign());
         }
-        Ok(names.into_iter().map(str::to_owned).zip(values.into_iter().map(codec::text)).collect())
+        Ok(names.into_iter().map(str::to_owned).zip(values.iter().map(codec::text)).collect())
     }
 
     /// The record in `item`, or `None` if it's a chunk.

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     store::{StoreError, StoreErrorKind, TableProblem},
-    time::{Clock as _, SystemClock},
+    time::{Clock as _, system_clock},
 };
 
 /// Timeouts for requests about tables, which take longer than those about items.
@@ -242,7 +242,7 @@ impl DynamoDbStore {
         for _ in 0..POLLS {
             match self.describe().await? {
                 Some(table) if table.table_status().is_some_and(serves) => return Ok(table),
-                _ => SystemClock.sleep(POLL_INTERVAL).await,
+                _ => system_clock().sleep(POLL_INTERVAL).await,
             }
         }
         let table = &self.inner.table;

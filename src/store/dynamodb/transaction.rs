@@ -3,7 +3,7 @@
 mod answer;
 mod limits;
 
-use std::{any::Any, collections::HashMap, fmt};
+use std::{any::Any, collections::HashMap, fmt, ops::AddAssign};
 
 use aws_sdk_dynamodb::types::{
     AttributeValue, ConditionCheck, Delete, Put, ReturnValuesOnConditionCheckFailure::AllOld,
@@ -24,7 +24,6 @@ use crate::{
     record::State,
     store::{
         CommitOutcome, OwnWrites, Settlement, StoreError, StoreErrorKind, Transactions, Write, WriteOutcome,
-        Writes,
     },
 };
 
@@ -104,8 +103,9 @@ impl Transaction {
     }
 }
 
-impl Writes for Transaction {
-    fn append(&mut self, more: Self) {
+impl AddAssign for Transaction {
+    /// Appends the writes in `more`.
+    fn add_assign(&mut self, more: Self) {
         self.items.extend(more.items);
     }
 }

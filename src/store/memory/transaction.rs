@@ -1,15 +1,33 @@
 //! The handler's own writes to the memory store's items.
 
-use std::collections::BTreeMap;
+use std::{
+    any::Any,
+    collections::{BTreeMap, HashSet},
+    ops::AddAssign,
+};
 
-use crate::store::Writes;
+use super::MemoryStore;
+use crate::{
+    future::BoxFuture,
+    key::StoredKey,
+    store::{CommitOutcome, OwnWrites, StoreError, StoreErrorKind, Transactions, Write, WriteOutcome},
+};
 
+/// Values by table and id.
 type Items = BTreeMap<(String, String), String>;
+
+/// The handlers' own items.
+#[derive(Debug, Default)]
+pub(super) struct Own {
+    items: Items,
+    /// The tokens of the transactions that were applied.
+    tokens: HashSet<String>,
+}
 
 /// Collects a handler's own writes to the memory store's items, to commit them with its outcome.
 ///
 /// ```
-/// use lambda_idempotency::{Idempotency, Key, staging, store::memory::{MemoryStore, Transaction}};
+/// use lambda_idempotency::{Idempotency, Key, staging, store::memory::MemoryStore, testing::Transaction};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -46,10 +64,6 @@ pub struct Declined {
 }
 
 impl Declined {
-    pub(super) fn new(items: Vec<(String, String)>) -> Self {
-        Self { items }
-    }
-
     /// The table and the id of each item whose condition failed. There's at least one.
     pub fn items(&self) -> &[(String, String)] {
         &self.items
@@ -88,7 +102,7 @@ impl Transaction {
     }
 
     /// The items whose conditions fail.
-    pub(super) fn failed_conditions(&self, items: &Items) -> Vec<(String, String)> {
+    fn failed_conditions(&self, items: &Items) -> Vec<(String, String)> {
         let fails = |change: &Change| match change {
             Change::Is(table, id, value) => {
                 let item = (table.clone(), id.clone());
@@ -99,7 +113,7 @@ impl Transaction {
         self.writes.iter().filter_map(fails).collect()
     }
 
-    pub(super) fn apply_to(&self, items: &mut Items) {
+    fn apply_to(&self, items: &mut Items) {
         for change in &self.writes {
             match change {
                 Change::Put(table, id, value) => {
@@ -125,10 +139,84 @@ impl Transaction {
     }
 }
 
-impl Writes for Transaction {
-    fn append(&mut self, more: Self) {
+impl AddAssign for Transaction {
+    /// Appends the writes in `more`.
+    fn add_assign(&mut self, more: Self) {
         self.writes.extend(more.writes);
     }
+}
+
+impl MemoryStore {
+    /// The value of an item that a handler's [`Transaction`] has put.
+    pub fn item(&self, table: &str, id: &str) -> Option<String> {
+        self.inner().own.items.get(&(table.to_owned(), id.to_owned())).cloned()
+    }
+
+    /// Applies `own`, with the write to a record if there is one, under this token: both or neither, and once.
+    pub(crate) fn commit_now(
+        &self,
+        record: Option<(&StoredKey, &Write)>,
+        own: &Transaction,
+        token: &str,
+    ) -> CommitOutcome {
+        let mut inner = self.inner();
+        if inner.own.tokens.contains(token) {
+            return CommitOutcome::Answered(WriteOutcome::Applied);
+        }
+        if let Some((key, write)) = record {
+            let current = inner.records.get(key);
+            if write.apply_to(current).is_none() {
+                return CommitOutcome::Answered(WriteOutcome::Refused(current.cloned()));
+            }
+        }
+        let items = own.failed_conditions(&inner.own.items);
+        if !items.is_empty() {
+            return CommitOutcome::Declined(Box::new(Declined { items }));
+        }
+        own.apply_to(&mut inner.own.items);
+        inner.own.tokens.insert(token.to_owned());
+        CommitOutcome::Answered(record.map_or(WriteOutcome::Applied, |(key, write)| inner.apply(key, write)))
+    }
+
+    /// Whether the transaction with this token was applied.
+    #[cfg(feature = "testing")]
+    pub(crate) fn has_committed(&self, token: &str) -> bool {
+        self.inner().own.tokens.contains(token)
+    }
+}
+
+impl Transactions for MemoryStore {
+    fn check(&self, _: &StoredKey, writes: &OwnWrites) -> Result<(), StoreError> {
+        own(writes).map(drop)
+    }
+
+    fn commit<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        write: &'a Write,
+        writes: &'a OwnWrites,
+        token: &'a str,
+    ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>> {
+        Box::pin(async move { Ok(self.commit_now(Some((key, write)), own(writes)?, token)) })
+    }
+
+    fn commit_alone<'a>(
+        &'a self,
+        writes: &'a OwnWrites,
+        token: &'a str,
+    ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>> {
+        Box::pin(async move { Ok(self.commit_now(None, own(writes)?, token)) })
+    }
+}
+
+fn own(writes: &OwnWrites) -> Result<&Transaction, StoreError> {
+    let writes: &dyn Any = writes;
+    writes.downcast_ref().ok_or_else(|| {
+        StoreError::new(
+            StoreErrorKind::Rejected,
+            "the staged writes aren't this store's: stage a `testing::Transaction`",
+        )
+    })
 }
 
 #[cfg(test)]

@@ -17,7 +17,10 @@ use super::{
     table::TableName,
     tls::Tls,
 };
-use crate::error::{Error, ErrorKind};
+use crate::{
+    error::{Error, ErrorKind},
+    store::{StoreBuilder, builder::Configured},
+};
 
 const DEFAULT_TABLE: &str = "idempotency";
 /// A Lambda sandbox handles one request or one batch at a time. More connections would only burden the server,
@@ -30,10 +33,9 @@ const DEFAULT_STATEMENT_TIMEOUT: Duration = Duration::from_secs(1);
 const DEFAULT_LOCK_TIMEOUT: Duration = Duration::from_millis(250);
 const DEFAULT_CHECK_AFTER: Duration = Duration::from_secs(10);
 
-/// Configures a [`PostgresStore`]; made by [`PostgresStore::builder`].
+/// The configuration of a [`PostgresStore`].
 #[derive(Clone)]
-#[must_use]
-pub struct PostgresStoreBuilder {
+pub struct Choices {
     source: Source,
     table: Option<String>,
     root_certificates: Option<Vec<u8>>,
@@ -53,23 +55,21 @@ enum Source {
     Pool(Pool),
 }
 
-impl PostgresStoreBuilder {
+impl Configured for PostgresStore {
+    type Choices = Choices;
+}
+
+impl StoreBuilder<PostgresStore> {
     pub(super) fn of_url(url: String) -> Self {
         Self::new(Source::Url(url))
     }
 
-    /// Opens the store's connections with `pool`'s server, TLS and credentials. The pool's hooks don't run for
-    /// them.
-    ///
-    /// They're [`connections`](Self::connections) in addition to the pool's. The store doesn't borrow the
-    /// pool's, because handlers hold those while they run, and a completion would wait for them until it times
-    /// out.
-    pub fn of_pool(pool: Pool) -> Self {
+    pub(super) fn of_pool(pool: Pool) -> Self {
         Self::new(Source::Pool(pool))
     }
 
     fn new(source: Source) -> Self {
-        Self {
+        let choices = Choices {
             source,
             table: None,
             root_certificates: None,
@@ -80,19 +80,20 @@ impl PostgresStoreBuilder {
             check_after: DEFAULT_CHECK_AFTER,
             timeouts: None,
             prepared: None,
-        }
+        };
+        Self { choices }
     }
 
     /// Uses this table: `TABLE`, found by the user's search path, or `SCHEMA.TABLE`. Names are case-sensitive.
     /// Default `idempotency`.
     pub fn table(mut self, table: impl Into<String>) -> Self {
-        self.table = Some(table.into());
+        self.choices.table = Some(table.into());
         self
     }
 
     /// Trusts these root certificates, in PEM, instead of the system's. Amazon RDS has its own, for example.
     pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
-        self.root_certificates = Some(pem.into());
+        self.choices.root_certificates = Some(pem.into());
         self
     }
 
@@ -102,44 +103,56 @@ impl PostgresStoreBuilder {
     /// `max_connections` (100 by default) from all its clients together. Limit the function's concurrency to
     /// fit, or put a pooler in between.
     pub fn connections(mut self, connections: usize) -> Self {
-        self.connections = connections;
+        self.choices.connections = connections;
         self
     }
 
     /// Limits the time for a call to get a connection. That includes waiting for a free one, connecting,
     /// checking, and replacing a dead one. Default 1.5 s.
     pub fn connect_timeout(mut self, connect_timeout: Duration) -> Self {
-        self.connect_timeout = connect_timeout;
+        self.choices.connect_timeout = connect_timeout;
         self
     }
 
     /// Limits the time for a call's statement, including its preparation and its repetitions. Default 1 s.
     ///
     /// The server ends a statement after three quarters of this time, so that none continues after the store
-    /// gave it up; see [`Timeouts`]. A call of the store takes at most this plus the connection's timeout.
+    /// gave it up. A call of the store takes at most this plus the connection's timeout.
     pub fn statement_timeout(mut self, statement_timeout: Duration) -> Self {
-        self.statement_timeout = statement_timeout;
+        self.choices.statement_timeout = statement_timeout;
         self
     }
 
     /// Limits how long a statement waits for another transaction that has its record or its table locked. Then
     /// the statement fails as a conflict. Default 250 ms. It must be less than the statement's timeout.
     pub fn lock_timeout(mut self, lock_timeout: Duration) -> Self {
-        self.lock_timeout = lock_timeout;
+        self.choices.lock_timeout = lock_timeout;
         self
     }
 
     /// Checks that a connection is alive before use, if its last answer is this old. Default 10 s; zero checks
     /// every time.
     pub fn check_after(mut self, check_after: Duration) -> Self {
-        self.check_after = check_after;
+        self.choices.check_after = check_after;
         self
     }
 
-    /// Chooses how statements are limited at the server. Default [`Timeouts::Startup`] for a URL, unless
-    /// `?timeouts=` says otherwise, and [`Timeouts::Transaction`] for your own pool.
-    pub fn timeouts(mut self, timeouts: Timeouts) -> Self {
-        self.timeouts = Some(timeouts);
+    /// Limits statements at the server in a transaction around each (`BEGIN`, `SET LOCAL`, `COMMIT`), in the same
+    /// round trip, for any pooler in transaction mode. The default for your own pool, and `?timeouts=transaction`.
+    ///
+    /// By default, a URL's limits are startup options, at no cost, which poolers reject or ignore. The store reads the
+    /// limits back on every new connection. If there are none, it fails with an error that says how to set them.
+    pub fn timeouts_per_transaction(mut self) -> Self {
+        self.choices.timeouts = Some(Timeouts::Transaction);
+        self
+    }
+
+    /// Sets no limits at the server, because you've set them for the role or the database
+    /// (`ALTER ROLE … SET statement_timeout = '750ms'`, and `lock_timeout = '250ms'`), or as startup options of your
+    /// own pool. For proxies such as Amazon RDS Proxy, which pins a session when a statement sets something. Also
+    /// `?timeouts=role`.
+    pub fn timeouts_of_role(mut self) -> Self {
+        self.choices.timeouts = Some(Timeouts::Role);
         self
     }
 
@@ -150,7 +163,7 @@ impl PostgresStoreBuilder {
     /// pooler, the store refuses every call, because processes that share a session there would run each
     /// other's statements.
     pub fn prepared_statements(mut self, prepared: bool) -> Self {
-        self.prepared = Some(prepared);
+        self.choices.prepared = Some(prepared);
         self
     }
 
@@ -161,6 +174,12 @@ impl PostgresStoreBuilder {
     /// [`ErrorKind::Invalid`] for a URL or a table name that isn't valid, a timeout or a number of connections
     /// of zero, and root certificates that can't be read.
     pub fn build(self) -> Result<PostgresStore, Error> {
+        self.choices.build()
+    }
+}
+
+impl Choices {
+    fn build(self) -> Result<PostgresStore, Error> {
         self.check()?;
         let target = match &self.source {
             Source::Url(url) => Some(Target::parse(url)?),
@@ -223,10 +242,6 @@ impl PostgresStoreBuilder {
     /// Builds what makes the connections.
     fn source(&self, target: Option<Target>, limits: Limits) -> Result<source::Source, Error> {
         match (&self.source, target) {
-            (Source::Pool(_), _) if limits.timeouts == Timeouts::Startup => invalid(
-                "your pool has its own startup options; use Timeouts::Transaction, or Timeouts::Role if they or the \
-                 role set statement_timeout and lock_timeout",
-            ),
             (Source::Pool(pool), _) => Ok(source::Source::Pool(pool.clone())),
             (Source::Url(_), Some(target)) => {
                 self.manager(target, limits).map(|manager| source::Source::Url(Box::new(manager)))
@@ -418,9 +433,9 @@ fn invalid<T>(message: impl Into<std::borrow::Cow<'static, str>>) -> Result<T, E
 }
 
 /// Hides the URL and the pool, which contain a password.
-impl fmt::Debug for PostgresStoreBuilder {
+impl fmt::Debug for Choices {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PostgresStoreBuilder")
+        f.debug_struct("StoreBuilder")
             .field("table", &self.table)
             .field("connections", &self.connections)
             .field("connect_timeout", &self.connect_timeout)

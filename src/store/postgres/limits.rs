@@ -12,23 +12,14 @@ use tokio_postgres::Row;
 
 use super::fault::Fault;
 
-/// Chooses how the store limits its statements at the server, so that a statement that was given up isn't
-/// applied later.
-///
-/// The store reads the limits back on every new connection. If there are none, it fails with an error that says
-/// how to set them.
+/// How the store limits its statements at the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Timeouts {
-    /// Sets the limits as startup options, at no cost, for direct connections. Poolers reject or ignore these
-    /// options. The default for a URL.
+pub(super) enum Timeouts {
+    /// As startup options, at no cost. Poolers reject or ignore them.
     Startup,
-    /// Sets the limits in a transaction around each statement (`BEGIN`, `SET LOCAL`, `COMMIT`), in the same round
-    /// trip, for any pooler in transaction mode. The default for your own pool.
+    /// In a transaction around each statement, in the same round trip.
     Transaction,
-    /// Sets nothing, because you've set them for the role or the database
-    /// (`ALTER ROLE … SET statement_timeout = '750ms'`, and `lock_timeout = '250ms'`). For proxies such as
-    /// Amazon RDS Proxy, which pins a session when a statement sets something.
+    /// The role or the database has the limits.
     Role,
 }
 

@@ -3,7 +3,7 @@
 use super::{PostgresStore, Sends, statements::SCANNED_KEY, values::Value};
 use crate::{
     key::StoredKey,
-    store::{Page, Position, StoreError},
+    store::{Page, StoreError, admin},
 };
 
 /// The number of records on a page.
@@ -40,14 +40,11 @@ impl PostgresStore {
     /// }
     /// # }
     /// ```
-    pub async fn scan(&self, from: Option<Position>) -> Result<Page, StoreError> {
+    pub async fn scan(&self, from: Option<String>) -> Result<Page, StoreError> {
         let inner = &*self.inner;
         // The empty text sorts before every key.
-        let after = match from.as_ref().map(Position::parts).as_deref() {
-            None => "",
-            Some([after]) => *after,
-            Some(_) => return Err(Position::foreign()),
-        };
+        let parts = from.map_or_else(|| Ok(vec![String::new()]), |position| admin::parts(&position))?;
+        let [after] = &parts[..] else { return Err(admin::foreign()) };
         let values = [Value::Text(after), Value::Integer(PAGE)];
         let rows = inner.run(&inner.statements.scan, &values, Sends::Question).await?;
         let mut records = Vec::with_capacity(rows.len());
@@ -59,7 +56,7 @@ impl PostgresStore {
         }
         let is_full = i64::try_from(records.len()).is_ok_and(|count| count == PAGE);
         let last = records.last().filter(|_| is_full);
-        let next = last.map(|(key, _)| Position::new([key.as_str().to_owned()]));
+        let next = last.map(|(key, _)| admin::position([key.as_str().to_owned()]));
         Ok(Page { records, next })
     }
 }

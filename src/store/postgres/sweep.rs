@@ -32,9 +32,9 @@ impl PostgresStore {
     /// ```no_run
     /// # async fn example(store: lambda_idempotency::store::postgres::PostgresStore)
     /// # -> Result<(), lambda_idempotency::store::StoreError> {
-    /// use lambda_idempotency::time::{Clock as _, SystemClock};
+    /// use lambda_idempotency::time::{Clock as _, system_clock};
     ///
-    /// while store.sweep(SystemClock.now(), 1000).await? == 1000 {}
+    /// while store.sweep(system_clock().now(), 1000).await? == 1000 {}
     /// # Ok(())
     /// # }
     /// ```

@@ -1,7 +1,5 @@
 //! Records in a transaction that the caller has opened: claim, work and outcome are committed together, or not.
 
-use std::fmt;
-
 use deadpool_postgres::tokio_postgres::Transaction;
 use tokio_postgres::Row;
 
@@ -20,26 +18,14 @@ use crate::{
     time,
 };
 
-/// Reads and writes the records of a [`PostgresStore`] in your transaction. You commit it.
+/// Records in your own transaction, which [`Operation::run_in`](crate::Operation::run_in) uses. Other transactions see no
+/// claim. An advisory lock holds the key, and ends with the transaction however that ends, so nothing can become stale.
 ///
-/// Other transactions see no claim. An advisory lock holds the key, and ends with the transaction however that
-/// ends, so nothing can become stale.
+/// The transaction must belong to the database of the table. It can come from a pool. Only the table and the timeouts of
+/// the store's configuration apply.
 ///
 /// After any error but a key that another transaction holds, roll the transaction back.
-pub struct PostgresTransaction<'t> {
-    inner: &'t Inner,
-    transaction: &'t Transaction<'t>,
-}
-
 impl PostgresStore {
-    /// Gives access to the store's records in `transaction`.
-    ///
-    /// The transaction must belong to the database of the table. It can come from a pool. Only the table and
-    /// the timeouts of the store's configuration apply. The store's own connections aren't used.
-    pub fn in_transaction<'t>(&'t self, transaction: &'t Transaction<'t>) -> PostgresTransaction<'t> {
-        PostgresTransaction { inner: &self.inner, transaction }
-    }
-
     /// Commits `transaction`.
     ///
     /// # Errors
@@ -61,7 +47,7 @@ impl PostgresStore {
     ///
     /// # Errors
     ///
-    /// As [`lock_and_read`](PostgresTransaction::lock_and_read).
+    /// As [`lock_and_read_in`](Self::lock_and_read_in).
     ///
     /// # Cancel safety
     ///
@@ -72,6 +58,78 @@ impl PostgresStore {
         // The statement is its own transaction, so the lock ends with it.
         let rows = inner.run(&inner.statements.lock_and_read, &values, Sends::Question).await?;
         inner.looked(key, &rows)
+    }
+
+    /// Takes the lock of `key` until the transaction ends, if it's free, and reads the record, in one
+    /// statement. It never waits.
+    ///
+    /// The record is from the statement's beginning. If another transaction ended at that moment, the record
+    /// may be older than the lock. Then a [`Write::Conclude`] based on it is refused, with the current record.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreErrorKind::Conflict`] if another transaction holds the lock: the operation is in progress there. This
+    /// transaction can go on. The other errors are those of [`Store::read`](crate::store::Store::read).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future may leave the lock taken until the transaction ends.
+    pub async fn lock_and_read_in(
+        &self,
+        transaction: &Transaction<'_>,
+        key: &StoredKey,
+    ) -> Result<Option<Record>, StoreError> {
+        let values = [Value::Text(key.as_str()), Value::Integer(advisory_key(key.as_str()))];
+        let rows = self.run_statement_in(transaction, &self.inner.statements.lock_and_read, &values).await;
+        let rows = rows.map_err(|error| error.maybe_applied(false))?;
+        self.inner.looked(key, &rows)
+    }
+
+    /// Applies `write` to `key` if its condition holds. Other transactions see it once this one is committed.
+    ///
+    /// # Errors
+    ///
+    /// As [`Store::apply`](crate::store::Store::apply). In a transaction that reads from one snapshot
+    /// (`REPEATABLE READ` and `SERIALIZABLE`), a concurrent change of the record results in
+    /// [`Conflict`](crate::store::StoreErrorKind::Conflict) instead of a refusal with the current record.
+    ///
+    /// # Cancel safety
+    ///
+    /// After a dropped future, the write may have been applied in the transaction, not applied, or may still be
+    /// applied later.
+    pub async fn apply_in(
+        &self,
+        transaction: &Transaction<'_>,
+        key: &StoredKey,
+        write: &Write,
+    ) -> Result<WriteOutcome, StoreError> {
+        let inner = &*self.inner;
+        let draft = Draft::of(write).map_err(|fault| inner.error(fault))?;
+        let statement = inner.in_transaction.of(write);
+        let values = draft.values(key, inner.lock_timeout.as_deref(), write);
+        for _ in 0..MAX_SENT {
+            let rows = self.run_statement_in(transaction, statement, &values).await?;
+            if let Some(written) = inner.written(key, write, &rows)? {
+                return Ok(written);
+            }
+        }
+        Err(inner.error(Fault::contended()))
+    }
+
+    /// Not prepared, since a transaction runs each of its statements once.
+    async fn run_statement_in(
+        &self,
+        transaction: &Transaction<'_>,
+        statement: &Statement,
+        values: &[Value<'_>],
+    ) -> Result<Vec<Row>, StoreError> {
+        let values = typed(statement, values);
+        let sent = transaction.query_typed(&statement.sql, &values);
+        match time::within(self.inner.statement_timeout, sent).await {
+            Some(Ok(rows)) => Ok(rows),
+            Some(Err(error)) => Err(self.inner.error(Fault::sent(&error))),
+            None => Err(self.inner.error(Fault::timed_out())),
+        }
     }
 
     pub(crate) fn fault_of(&self, error: &tokio_postgres::Error) -> StoreError {
@@ -90,73 +148,5 @@ impl Inner {
             return Err(StoreError::new(StoreErrorKind::Conflict, "another transaction holds the key"));
         }
         self.record_in(key, row)
-    }
-}
-
-impl PostgresTransaction<'_> {
-    /// Takes the lock of `key` until the transaction ends, if it's free, and reads the record, in one
-    /// statement. It never waits.
-    ///
-    /// The record is from the statement's beginning. If another transaction ended at that moment, the record
-    /// may be older than the lock. Then a [`Write::Conclude`] based on it is refused, with the current record.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreErrorKind::Conflict`] if another transaction holds the lock: the operation is in progress there. This
-    /// transaction can go on. The other errors are those of [`Store::read`](crate::store::Store::read).
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future may leave the lock taken until the transaction ends.
-    pub async fn lock_and_read(&self, key: &StoredKey) -> Result<Option<Record>, StoreError> {
-        let values = [Value::Text(key.as_str()), Value::Integer(advisory_key(key.as_str()))];
-        let rows = self.run(&self.inner.statements.lock_and_read, &values).await;
-        let rows = rows.map_err(|error| error.maybe_applied(false))?;
-        self.inner.looked(key, &rows)
-    }
-
-    /// Applies `write` to `key` if its condition holds. Other transactions see it once this one is committed.
-    ///
-    /// # Errors
-    ///
-    /// As [`Store::apply`](crate::store::Store::apply). In a transaction that reads from one snapshot
-    /// (`REPEATABLE READ` and `SERIALIZABLE`), a concurrent change of the record results in
-    /// [`Conflict`](crate::store::StoreErrorKind::Conflict) instead of a refusal with the current record.
-    ///
-    /// # Cancel safety
-    ///
-    /// After a dropped future, the write may have been applied in the transaction, not applied, or may still be
-    /// applied later.
-    pub async fn apply(&self, key: &StoredKey, write: &Write) -> Result<WriteOutcome, StoreError> {
-        let inner = self.inner;
-        let draft = Draft::of(write).map_err(|fault| inner.error(fault))?;
-        let statement = inner.in_transaction.of(write);
-        let values = draft.values(key, inner.lock_timeout.as_deref(), write);
-        for _ in 0..MAX_SENT {
-            let rows = self.run(statement, &values).await?;
-            if let Some(written) = inner.written(key, write, &rows)? {
-                return Ok(written);
-            }
-        }
-        Err(inner.error(Fault::contended()))
-    }
-
-    /// Not prepared, since a transaction runs each of its statements once.
-    async fn run(&self, statement: &Statement, values: &[Value<'_>]) -> Result<Vec<Row>, StoreError> {
-        let values = typed(statement, values);
-        let sent = self.transaction.query_typed(&statement.sql, &values);
-        match time::within(self.inner.statement_timeout, sent).await {
-            Some(Ok(rows)) => Ok(rows),
-            Some(Err(error)) => Err(self.inner.error(Fault::sent(&error))),
-            None => Err(self.inner.error(Fault::timed_out())),
-        }
-    }
-}
-
-impl fmt::Debug for PostgresTransaction<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PostgresTransaction")
-            .field("table", &self.inner.table.plain())
-            .finish_non_exhaustive()
     }
 }

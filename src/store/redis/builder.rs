@@ -14,16 +14,18 @@ use super::{
     cluster::Nodes,
     connection::Connector,
 };
-use crate::error::{Error, ErrorKind};
+use crate::{
+    error::{Error, ErrorKind},
+    store::{StoreBuilder, builder::Configured},
+};
 
 const DEFAULT_KEY_PREFIX: &str = "idempotency:";
 const DEFAULT_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
 const DEFAULT_OPERATION_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Configures a [`RedisStore`]; made by [`RedisStore::builder`].
+/// The configuration of a [`RedisStore`].
 #[derive(Clone)]
-#[must_use]
-pub struct RedisStoreBuilder {
+pub struct Choices {
     url: String,
     nodes: Vec<String>,
     credentials: Option<Credentials>,
@@ -33,9 +35,13 @@ pub struct RedisStoreBuilder {
     operation_timeout: Duration,
 }
 
-impl RedisStoreBuilder {
+impl Configured for RedisStore {
+    type Choices = Choices;
+}
+
+impl StoreBuilder<RedisStore> {
     pub(super) fn new(url: String) -> Self {
-        Self {
+        let choices = Choices {
             url,
             nodes: Vec::new(),
             credentials: None,
@@ -43,44 +49,45 @@ impl RedisStoreBuilder {
             root_certificates: None,
             attempt_timeout: DEFAULT_ATTEMPT_TIMEOUT,
             operation_timeout: DEFAULT_OPERATION_TIMEOUT,
-        }
+        };
+        Self { choices }
     }
 
     /// Also tries this node of the cluster, as `host:port`, if the one in the URL can't be reached.
     pub fn node(mut self, node: impl Into<String>) -> Self {
-        self.nodes.push(node.into());
+        self.choices.nodes.push(node.into());
         self
     }
 
     /// Authenticates with this user name and password instead of the URL's.
     pub fn credentials(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
         let user = Some(user.into()).filter(|user| !user.is_empty());
-        self.credentials = Some(Credentials { user, password: password.into() });
+        self.choices.credentials = Some(Credentials { user, password: password.into() });
         self
     }
 
     /// Puts this in front of every key. Default `idempotency:`, or the URL's prefix.
     pub fn key_prefix(mut self, key_prefix: impl Into<String>) -> Self {
-        self.key_prefix = Some(key_prefix.into());
+        self.choices.key_prefix = Some(key_prefix.into());
         self
     }
 
     /// Trusts these certificate authorities, in PEM, instead of the machine's or those of the URL's
     /// `sslrootcert`.
     pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
-        self.root_certificates = Some(pem.into());
+        self.choices.root_certificates = Some(pem.into());
         self
     }
 
     /// Limits one attempt of a request. Connecting for it may take as long again. Default 1 s.
     pub fn attempt_timeout(mut self, attempt_timeout: Duration) -> Self {
-        self.attempt_timeout = attempt_timeout;
+        self.choices.attempt_timeout = attempt_timeout;
         self
     }
 
     /// Limits a request with all its attempts and connections. Default 2 s.
     pub fn operation_timeout(mut self, operation_timeout: Duration) -> Self {
-        self.operation_timeout = operation_timeout;
+        self.choices.operation_timeout = operation_timeout;
         self
     }
 
@@ -93,6 +100,12 @@ impl RedisStoreBuilder {
     /// `sslrootcert` that can't be read, or if there's no certificate authority to trust. No message contains
     /// the password.
     pub fn build(self) -> Result<RedisStore, Error> {
+        self.choices.build()
+    }
+}
+
+impl Choices {
+    fn build(self) -> Result<RedisStore, Error> {
         let location = Location::parse(&self.url)?;
         for (what, timeout) in [("attempt", self.attempt_timeout), ("operation", self.operation_timeout)] {
             if timeout.is_zero() {
@@ -171,10 +184,10 @@ fn invalid(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
 }
 
 /// Hides the URL, which contains a password, and the credentials.
-impl fmt::Debug for RedisStoreBuilder {
+impl fmt::Debug for Choices {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let location = Location::parse(&self.url);
-        f.debug_struct("RedisStoreBuilder")
+        f.debug_struct("StoreBuilder")
             .field("location", &location.as_ref().ok())
             .field("nodes", &self.nodes)
             .field("key_prefix", &self.key_prefix)

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     key::StoredKey,
-    store::{Page, Position, StoreError, StoreErrorKind},
+    store::{Page, StoreError, StoreErrorKind, admin},
     time::within,
 };
 
@@ -24,13 +24,17 @@ struct At {
 }
 
 impl At {
-    fn of(position: &Position) -> Option<Self> {
-        let [node, cursor] = position.parts()[..] else { return None };
-        Some(Self { node: node.parse().ok()?, cursor: cursor.parse().ok()? })
+    fn of(position: &str) -> Result<Self, StoreError> {
+        let parts = admin::parts(position)?;
+        let [node, cursor] = &parts[..] else { return Err(admin::foreign()) };
+        match (node.parse(), cursor.parse()) {
+            (Ok(node), Ok(cursor)) => Ok(Self { node, cursor }),
+            _ => Err(admin::foreign()),
+        }
     }
 
-    fn position(self) -> Position {
-        Position::new([self.node.to_string(), self.cursor.to_string()])
+    fn position(self) -> String {
+        admin::position([self.node.to_string(), self.cursor.to_string()])
     }
 }
 
@@ -68,9 +72,9 @@ impl RedisStore {
     /// }
     /// # }
     /// ```
-    pub async fn scan(&self, from: Option<Position>) -> Result<Page, StoreError> {
+    pub async fn scan(&self, from: Option<String>) -> Result<Page, StoreError> {
         let begin = match from {
-            Some(position) => At::of(&position).ok_or_else(Position::foreign)?,
+            Some(position) => At::of(&position)?,
             None => At { node: 0, cursor: 0 },
         };
         let looked = within(self.inner.operation_timeout, self.keys(begin)).await;

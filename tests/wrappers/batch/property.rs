@@ -8,12 +8,12 @@ use std::{
     sync::Mutex,
 };
 
-use lambda_idempotency::{store::BoxFuture, time::SystemClock};
+use lambda_idempotency::{store::BoxFuture, time::system_clock};
 use serde_json::Value;
 use testkit::random::Random;
 
 use super::{
-    support::{Counting, told},
+    support::{Counting, returned, told},
     *,
 };
 
@@ -132,7 +132,7 @@ impl Queue {
         let event = self.event(&batch);
         let one = || async {
             let answer = told(&worker, &event, deadline).await.unwrap();
-            self.acknowledge(&batch, &answer.returned().map(|id| id.parse().unwrap()).collect());
+            self.acknowledge(&batch, &returned(&answer).iter().map(|id| id.parse().unwrap()).collect());
         };
         // SQS sometimes delivers a standard queue's message twice.
         match self.is_fifo || self.below(3) > 0 {
@@ -180,7 +180,7 @@ impl Queue {
                         known.lock().unwrap().check_is_behind(place, earlier, &sent[earlier], acknowledges);
                     }
                 }
-                SystemClock.sleep(Duration::from_millis(takes)).await;
+                system_clock().sleep(Duration::from_millis(takes)).await;
                 drop(running);
                 if matches!(does, Does::Succeeds | Does::FailsForGood) {
                     known.lock().unwrap().settled.insert(key, Ended { payload, does, is_recorded });

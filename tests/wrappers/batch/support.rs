@@ -11,13 +11,16 @@ use std::{
 use lambda_idempotency::{
     Builder, Error, Failure, Idempotency, Key, StoredKey,
     lambda::{
-        batch::{self, Batch, BatchAnswer, SqsMessage},
+        batch::{Batch, SqsMessage},
         event::IntoKey,
     },
     store::{BoxFuture, Record, Store, StoreError, StoreErrorKind, Write, WriteOutcome, memory::MemoryStore},
-    time::{Clock, SystemClock, Timestamp},
+    time::{Clock, Timestamp, system_clock},
 };
-use lambda_runtime::{Context, LambdaEvent, tower::ServiceExt};
+use lambda_runtime::{
+    Context, LambdaEvent,
+    tower::{Service, ServiceExt},
+};
 use serde_json::{Value, json, value::RawValue};
 use tokio::sync::Notify;
 
@@ -119,7 +122,7 @@ impl Store for Counting {
             // Lets other tasks run, as a network call does.
             match self.millis.load(Ordering::SeqCst) {
                 0 => tokio::task::yield_now().await,
-                millis => SystemClock.sleep(Duration::from_millis(millis)).await,
+                millis => system_clock().sleep(Duration::from_millis(millis)).await,
             }
             if self.takes_claims_alone.load(Ordering::SeqCst) && !matches!(write, Write::Claim(..)) {
                 return Err(StoreError::new(StoreErrorKind::Unavailable, "down"));
@@ -267,7 +270,7 @@ impl Orders {
                 self.held.notify_one();
                 self.go.notified().await;
             }
-            ("takes", millis) => SystemClock.sleep(Duration::from_millis(millis.parse()?)).await,
+            ("takes", millis) => system_clock().sleep(Duration::from_millis(millis.parse()?)).await,
             _ => {
                 for _ in 0..3 {
                     tokio::task::yield_now().await;
@@ -287,12 +290,27 @@ impl Drop for Running {
     }
 }
 
+/// The identifiers of the records that a batch's response names.
+pub(crate) fn returned(answer: &RawValue) -> Vec<String> {
+    let answer: Value = serde_json::from_str(answer.get()).unwrap();
+    assert_eq!(answer.as_object().unwrap().len(), 1, "{answer}");
+    let items = answer["batchItemFailures"].as_array().unwrap();
+    items.iter().map(|item| item["itemIdentifier"].as_str().unwrap().to_owned()).collect()
+}
+
+/// The worker of any source.
+pub(super) trait Worker:
+    Clone + Service<LambdaEvent<Box<RawValue>>, Response = Box<RawValue>, Error = Error>
+{
+}
+
+impl<S> Worker for S where
+    S: Clone + Service<LambdaEvent<Box<RawValue>>, Response = Box<RawValue>, Error = Error>
+{
+}
+
 /// Delivers a batch in an invocation with this deadline. 0 means that the deadline is unknown.
-pub(super) async fn told<R: batch::Record>(
-    worker: &Batch<R>,
-    batch: &Value,
-    deadline: u64,
-) -> Result<BatchAnswer, Error> {
+pub(super) async fn told(worker: &impl Worker, batch: &Value, deadline: u64) -> Result<Box<RawValue>, Error> {
     let mut context = Context::default();
     context.deadline = deadline;
     let payload = RawValue::from_string(batch.to_string()).unwrap();
@@ -301,17 +319,13 @@ pub(super) async fn told<R: batch::Record>(
 }
 
 /// Delivers a batch, and returns the ids of the failed items.
-pub(super) async fn deliver<R: batch::Record>(worker: &Batch<R>, batch: &Value) -> Vec<String> {
+pub(super) async fn deliver(worker: &impl Worker, batch: &Value) -> Vec<String> {
     deliver_by(worker, batch, 0).await
 }
 
 /// Does the same as [`deliver`], in an invocation with this deadline.
-pub(super) async fn deliver_by<R: batch::Record>(
-    worker: &Batch<R>,
-    batch: &Value,
-    deadline: u64,
-) -> Vec<String> {
-    told(worker, batch, deadline).await.unwrap().returned().map(str::to_owned).collect()
+pub(super) async fn deliver_by(worker: &impl Worker, batch: &Value, deadline: u64) -> Vec<String> {
+    returned(&told(worker, batch, deadline).await.unwrap())
 }
 
 /// Tokio's paused clock, starting at a fixed time.
@@ -338,6 +352,6 @@ impl Clock for Paused {
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        SystemClock.sleep(duration)
+        system_clock().sleep(duration)
     }
 }

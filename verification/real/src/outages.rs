@@ -18,7 +18,7 @@ use std::{sync::Arc, time::Duration};
 
 use lambda_idempotency::{
     store::Store,
-    time::{Clock as _, SystemClock, Timestamp},
+    time::{Clock as _, Timestamp, system_clock},
 };
 use lambda_idempotency_rehearsal::{
     clock,
@@ -106,7 +106,7 @@ async fn on_one(trouble: Trouble, extent: Extent) -> Result<Figures> {
         let last = extent.operations.min(next + SANDBOXES);
         let outages = trouble.round(&mut random);
         figures.outages += outages.len() as u64;
-        let begins = SystemClock.now().saturating_add(ARRIVAL);
+        let begins = system_clock().now().saturating_add(ARRIVAL);
         let deadline = begins.saturating_add(TIME_LEFT);
         let operation = |nth| Operation {
             key: format!("operation-{nth}"),
@@ -151,7 +151,7 @@ async fn round(
     }
     let arrived = tokio::time::timeout(ARRIVAL + LATENESS, bell.all_are_there(count)).await;
     arrived.map_err(|_| Problem::new("the machine is too busy: the handlers don't start"))??;
-    clock::pause(SystemClock.now().until(begins)).await;
+    clock::pause(system_clock().now().until(begins)).await;
     ringer.send_replace(Some(clock::start()));
     clock::pause(LEAD).await;
     victim.suffer(outages).await?;

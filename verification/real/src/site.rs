@@ -6,12 +6,9 @@ use aws_sdk_dynamodb::{Client, config::retry::RetryPartition, types::AttributeVa
 use lambda_idempotency::{
     StoredKey,
     store::{
-        BoxFuture, Store,
-        dynamodb::{DynamoDbStore, DynamoDbStoreBuilder},
-        postgres::{PostgresStore, PostgresStoreBuilder},
-        redis::{RedisStore, RedisStoreBuilder},
+        BoxFuture, Store, StoreBuilder, dynamodb::DynamoDbStore, postgres::PostgresStore, redis::RedisStore,
     },
-    time::{Clock, SystemClock, Timestamp},
+    time::{Clock, Timestamp, system_clock},
 };
 use lambda_idempotency_rehearsal::problem::{Context, Problem, Result};
 
@@ -162,19 +159,19 @@ impl Site {
         let address = self.address()?;
         Ok(match &self.host {
             Host::DynamoDb(_) => {
-                let patient = |builder: DynamoDbStoreBuilder| {
+                let patient = |builder: StoreBuilder<DynamoDbStore>| {
                     builder.attempt_timeout(PATIENCE).operation_timeout(PATIENCE)
                 };
                 Arc::new(self.dynamodb(address, patient).await?)
             }
             Host::Postgres(_) => {
-                let patient = |builder: PostgresStoreBuilder| {
+                let patient = |builder: StoreBuilder<PostgresStore>| {
                     builder.connect_timeout(PATIENCE).statement_timeout(PATIENCE)
                 };
                 Arc::new(self.postgres(address, patient)?)
             }
             Host::Redis(_) => {
-                let patient = |builder: RedisStoreBuilder| {
+                let patient = |builder: StoreBuilder<RedisStore>| {
                     builder.attempt_timeout(PATIENCE).operation_timeout(PATIENCE)
                 };
                 Arc::new(self.redis(address, patient)?)
@@ -185,7 +182,7 @@ impl Site {
     async fn dynamodb(
         &self,
         address: SocketAddr,
-        configure: impl FnOnce(DynamoDbStoreBuilder) -> DynamoDbStoreBuilder,
+        configure: impl FnOnce(StoreBuilder<DynamoDbStore>) -> StoreBuilder<DynamoDbStore>,
     ) -> Result<DynamoDbStore> {
         let config = config_of(&format!("http://{address}"))
             // All clients of a process and a Region share one retry quota. This gives each sandbox its own.
@@ -198,7 +195,7 @@ impl Site {
     fn postgres(
         &self,
         address: SocketAddr,
-        configure: impl FnOnce(PostgresStoreBuilder) -> PostgresStoreBuilder,
+        configure: impl FnOnce(StoreBuilder<PostgresStore>) -> StoreBuilder<PostgresStore>,
     ) -> Result<PostgresStore> {
         let Host::Postgres(server) = &self.host else { return Err(Problem::new("no PostgreSQL")) };
         let builder = PostgresStore::builder(server.url_at(address.port())).table(&self.room);
@@ -208,7 +205,7 @@ impl Site {
     fn redis(
         &self,
         address: SocketAddr,
-        configure: impl FnOnce(RedisStoreBuilder) -> RedisStoreBuilder,
+        configure: impl FnOnce(StoreBuilder<RedisStore>) -> StoreBuilder<RedisStore>,
     ) -> Result<RedisStore> {
         let builder = RedisStore::builder(format!("redis://{address}?prefix={}:", self.room));
         configure(builder).build().context("couldn't open the Redis store")
@@ -226,10 +223,10 @@ pub(crate) struct Ahead(pub(crate) Duration);
 
 impl Clock for Ahead {
     fn now(&self) -> Timestamp {
-        SystemClock.now().saturating_add(self.0)
+        system_clock().now().saturating_add(self.0)
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        SystemClock.sleep(duration)
+        system_clock().sleep(duration)
     }
 }

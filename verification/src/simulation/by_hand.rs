@@ -1,7 +1,7 @@
 //! Deliveries that use the low-level `Claim`, and an operator.
 
 use lambda_idempotency::{
-    Begun, Fingerprint, Key, Operation, Replay, Resolution, Resolved, RunError, Settled,
+    Begun, Fingerprint, Key, Operation, Replay, Resolution, RunError, Settled,
     store::{Status, Store as _},
 };
 
@@ -108,13 +108,13 @@ impl Executor {
         };
         let is_at_work = self.audit().is_at_work(&stored, record.generation);
         match self.engine().resolve(&stored, &record, resolution).await {
-            Ok(Resolved::Made(_)) => {
+            Ok(Some(_)) => {
                 self.audit().reached(item);
                 if is_at_work {
                     self.audit().reached(Item::OperatorMeetsHandler);
                 }
             }
-            Ok(Resolved::Lost(_)) => self.audit().reached(Item::OperatorLost),
+            Ok(None) => self.audit().reached(Item::OperatorLost),
             // The write may have been applied; the audit checks it at the table.
             Err(_) => {}
         }

@@ -18,7 +18,7 @@ use lambda_http::{
 use lambda_idempotency::{
     Fingerprint, Idempotency, Key, StoredKey,
     store::{Generation, Lock, Owner, Settlement, Status, Store, Write, WriteOutcome},
-    time::{Clock as _, SystemClock},
+    time::{Clock as _, system_clock},
 };
 use lambda_idempotency_rehearsal::{
     clock,
@@ -222,7 +222,7 @@ fn response(run: u64) -> String {
 
 /// A deadline in Lambda's format.
 fn deadline_after(time: Duration) -> u64 {
-    SystemClock.now().saturating_add(time).as_millis()
+    system_clock().now().saturating_add(time).as_millis()
 }
 
 fn engine(store: Arc<dyn Store>, ahead: Duration) -> Result<Idempotency> {
@@ -269,7 +269,7 @@ async fn deliver(
 
 /// Writes a released record.
 async fn release(direct: &dyn Store, key: &StoredKey) -> Result<()> {
-    let now = SystemClock.now();
+    let now = system_clock().now();
     let lock = Lock {
         owner: Owner::random().context("couldn't draw an owner")?,
         generation: Generation::new(1),

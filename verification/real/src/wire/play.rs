@@ -9,7 +9,7 @@ use lambda_idempotency::{
     ErrorKind, Fingerprint, Idempotency, Invocation, Key, RunError, StoredKey, current,
     settings::{Execution, Recording},
     store::{Owner, Store},
-    time::{Clock, SystemClock},
+    time::{Clock, system_clock},
 };
 use lambda_idempotency_rehearsal::{
     clock,
@@ -115,16 +115,16 @@ pub(super) async fn play(stage: &Stage, case: &Case, lateness: &Lateness) -> Res
     let watched = Watched::new(store, between.notes(), run.interlude(&left));
     let calls = watched.calls();
     let limit = budget::of_any_delivery(time_outs);
-    let before = stage.snapshot(&run.stored, &SystemClock).await?;
-    let first = run.deliver(0, Arc::new(watched), SystemClock, limit).await?;
+    let before = stage.snapshot(&run.stored, &system_clock()).await?;
+    let first = run.deliver(0, Arc::new(watched), system_clock(), limit).await?;
     between.close().await;
-    let first = run.closed(first, before, &SystemClock, lateness).await?;
+    let first = run.closed(first, before, &system_clock(), lateness).await?;
 
     let direct = Arc::clone(&stage.direct);
     let patience = Duration::from_secs(120);
-    let second = run.deliver(1, Arc::clone(&direct), SystemClock, patience).await?;
+    let second = run.deliver(1, Arc::clone(&direct), system_clock(), patience).await?;
     between.deliver_the_rest().await;
-    let second = run.closed(second, first.after.clone(), &SystemClock, lateness).await?;
+    let second = run.closed(second, first.after.clone(), &system_clock(), lateness).await?;
 
     let ahead = Ahead(UNTIL_ALL_LEASES_END);
     let before = Snapshot { at: ahead.now(), ..second.after.clone() };
@@ -189,7 +189,7 @@ impl<'r> Run<'r> {
         let fingerprint = self.fingerprint;
         let comes = async move {
             let came = match stage.rival(&key, rival, fingerprint).await {
-                Ok(()) => stage.snapshot(&key, &SystemClock).await,
+                Ok(()) => stage.snapshot(&key, &system_clock()).await,
                 Err(problem) => Err(problem),
             };
             *lock(&left) = Some(came);

@@ -20,7 +20,7 @@ use lambda_idempotency::{
         Generation, Lock, Outcome, Owner, Place, Record, Revision, Settlement, State, Status, Store,
         StoredResponse, Write, WriteOutcome, dynamodb::DynamoDbStore,
     },
-    time::{Clock, SystemClock, Timestamp},
+    time::{Clock, Timestamp, system_clock},
 };
 use lambda_idempotency_rehearsal::problem::{Context, Problem, Result};
 
@@ -280,7 +280,7 @@ impl Stage {
         if prior == Prior::Absent {
             return Ok(());
         }
-        let now = SystemClock.now();
+        let now = system_clock().now();
         // Redis removes a record a day after it expires: one that expired a day ago would go during the run.
         let an_hour_ago = now.saturating_sub(Duration::from_secs(60 * 60));
         let (lease_until, lock_expires_at) = match prior {
@@ -327,7 +327,7 @@ impl Stage {
         let Some(record) = self.direct.read(key).await.context("couldn't read the rival's record")? else {
             return Ok(());
         };
-        let now = SystemClock.now();
+        let now = system_clock().now();
         let lock = Lock {
             owner: Owner::random().context("couldn't draw the rival's owner")?,
             generation: Generation::new(record.generation.get().saturating_add(1).max(now.as_millis())),

@@ -4,7 +4,6 @@ use lambda_idempotency::{
     StoredKey,
     store::{
         BoxFuture, CommitOutcome, OwnWrites, StoreError, StoreErrorKind, Transactions, Write, WriteOutcome,
-        Writes,
     },
 };
 
@@ -21,8 +20,8 @@ const TOKEN_WINDOW: u64 = 600_000;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Effects(pub Vec<usize>);
 
-impl Writes for Effects {
-    fn append(&mut self, more: Self) {
+impl std::ops::AddAssign for Effects {
+    fn add_assign(&mut self, more: Self) {
         self.0.extend(more.0);
     }
 }

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use lambda_idempotency::{
     Fingerprint,
-    store::{Encoding, Generation, Outcome, Owner, Place, StoreErrorKind, StoredResponse},
+    store::{Generation, Outcome, Owner, Place, StoreErrorKind, StoredResponse},
 };
 
 use super::*;
@@ -40,7 +40,7 @@ fn started(owner: Owner) -> Record {
 
 fn completed(owner: Owner) -> Record {
     let outcome = Outcome::Retained(StoredResponse {
-        encoding: Encoding::Identity,
+        deflated: false,
         length: 0,
         sha256: [0; 32],
         labels: None,

@@ -1,0 +1,33 @@
+//! [`StoreBuilder`], for the stores of databases.
+
+use std::fmt;
+
+/// Configures a store on a database. The store's `builder` makes one, and [`build`](Self::build) the store.
+///
+/// ```
+/// use std::time::Duration;
+/// use lambda_idempotency::store::{StoreBuilder, dynamodb::DynamoDbStore};
+///
+/// fn patient(builder: StoreBuilder<DynamoDbStore>) -> StoreBuilder<DynamoDbStore> {
+///     builder.operation_timeout(Duration::from_secs(10))
+/// }
+///
+/// let builder = patient(DynamoDbStore::builder("payments"));
+/// ```
+#[derive(Clone)]
+#[must_use]
+pub struct StoreBuilder<S: Configured> {
+    pub(super) choices: S::Choices,
+}
+
+/// A store on a database.
+pub trait Configured {
+    /// Its configuration.
+    type Choices: Clone + fmt::Debug;
+}
+
+impl<S: Configured> fmt::Debug for StoreBuilder<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.choices.fmt(f)
+    }
+}
