@@ -82,6 +82,7 @@ mod attributes;
 mod builder;
 mod chunks;
 mod codec;
+mod ended;
 mod expressions;
 mod fault;
 mod scan;
@@ -90,6 +91,7 @@ mod transaction;
 mod values;
 
 pub use builder::DynamoDbStoreBuilder;
+pub use ended::OperationEnded;
 pub use transaction::{Declined, Transaction};
 
 use std::{
