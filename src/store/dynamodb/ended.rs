@@ -30,7 +30,7 @@ const VIEW: &str = "NEW_AND_OLD_IMAGES";
 ///
 /// It serializes to the detail of an event, without the response: `id`, `key`, `function`, `operation`, `outcome`
 /// (`completed` or `failed`), `generation`, `attempt`, `interrupted`, `by_operator`, `request_id` (if known), and
-/// `claimed_at`, `written_at` and `expires_at` in ms since the Unix epoch.
+/// `claimed_at`, `written_at` (if known) and `expires_at` in ms since the Unix epoch.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct OperationEnded {
@@ -38,8 +38,8 @@ pub struct OperationEnded {
     pub key: StoredKey,
     /// The record with the outcome. Its generation orders the ends of one key.
     pub record: Record,
-    /// When DynamoDB wrote the record, at the stream's precision: whole seconds.
-    pub written_at: Timestamp,
+    /// When DynamoDB wrote the record, if the stream says it, at the stream's precision: about a second.
+    pub written_at: Option<Timestamp>,
     /// Whether an operator settled it, not a delivery.
     pub by_operator: bool,
 }
@@ -87,7 +87,7 @@ impl Serialize for OperationEnded {
             by_operator: self.by_operator,
             request_id: self.record.request_id.as_deref(),
             claimed_at: lock_acquired_at.as_millis(),
-            written_at: self.written_at.as_millis(),
+            written_at: self.written_at.map(Timestamp::as_millis),
             expires_at: expires_at.map(Timestamp::as_millis),
         };
         detail.serialize(serializer)
@@ -110,7 +110,8 @@ struct Detail<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     request_id: Option<&'a str>,
     claimed_at: u64,
-    written_at: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    written_at: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     expires_at: Option<u64>,
 }
@@ -233,7 +234,7 @@ type Image<'r> = HashMap<String, &'r RawValue>;
 /// A change of an item.
 struct Change<'r> {
     view: Cow<'r, str>,
-    written_at: Timestamp,
+    written_at: Option<Timestamp>,
     keys: Image<'r>,
     new: Option<Image<'r>>,
     old: Option<Image<'r>>,
@@ -260,7 +261,8 @@ enum EventName {
 struct WireChange<'r> {
     #[serde(borrow)]
     stream_view_type: Cow<'r, str>,
-    approximate_creation_date_time: f64,
+    #[serde(default)]
+    approximate_creation_date_time: Option<f64>,
     #[serde(borrow)]
     keys: Image<'r>,
     #[serde(borrow, default)]
@@ -287,16 +289,14 @@ impl<'r> Change<'r> {
         if change.stream_view_type == VIEW && has != expected {
             return Err(not_a_change("its images don't fit its event name"));
         }
-        let millis = (change.approximate_creation_date_time * 1000.0).round();
-        if !(0.0..1e15).contains(&millis) {
-            return Err(not_a_change("its creation time is out of range"));
-        }
+        let millis = change.approximate_creation_date_time.map(|seconds| (seconds * 1000.0).round());
+        let millis = millis.filter(|millis| (0.0..1e15).contains(millis));
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             reason = "a whole number in range"
         )]
-        let written_at = Timestamp::from_millis(millis as u64);
+        let written_at = millis.map(|millis| Timestamp::from_millis(millis as u64));
         Ok(Self { view: change.stream_view_type, written_at, keys: change.keys, new, old })
     }
 }
