@@ -7,10 +7,14 @@ mod stream;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
-use lambda_idempotency::testing::Random;
+use lambda_idempotency::{Idempotency, KeyFields, store::memory::MemoryStore, testing::Random};
 use lambda_idempotency_rehearsal::{
     answer::Answer,
     database::{ACCESS_KEY, REGION},
@@ -18,7 +22,11 @@ use lambda_idempotency_rehearsal::{
     function::{Function, Sandbox},
     runs::Runs,
 };
-use serde_json::{Value, json};
+use lambda_runtime::{
+    Context, LambdaEvent, service_fn,
+    tower::{ServiceBuilder, ServiceExt as _},
+};
+use serde_json::{Value, json, value::RawValue};
 use testkit::emulator::{Emulator, fresh_table};
 
 use self::{
@@ -92,9 +100,6 @@ impl Outbox {
     /// Delivers an event, and returns the answer, or `None` if the process was killed.
     async fn deliver(&mut self, event: Value, trouble: Trouble) -> Option<Answer> {
         let event = Event::new(event);
-        if let Trouble::Bus(fault) = trouble {
-            self.bus.next(fault);
-        }
         self.sandbox().await;
         let (sandbox, bus) = (self.sandbox.as_mut().unwrap(), &self.bus);
         let delivery = sandbox.deliver(&event, LIMIT);
@@ -172,15 +177,110 @@ async fn play(seed: u64, emulator: &Emulator, met: &mut Met) {
     met.ends += operations.ends().len();
     met.events += outbox.bus.events().len();
     judge(seed, operations.ends(), &outbox.bus.events());
+    assert_eq!(consumed(&outbox.bus.events()).await, operations.ends().len(), "seed {seed}");
+}
+
+/// How often a consumer runs that deduplicates by the detail's id. Each of its events has another id of EventBridge's.
+async fn consumed(events: &[Value]) -> usize {
+    let runs = Arc::new(AtomicUsize::new(0));
+    let idempotency = Idempotency::builder(MemoryStore::new()).function("consumer").build().unwrap();
+    let counted = Arc::clone(&runs);
+    let handler = service_fn(move |_: LambdaEvent<Value>| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        async { Ok::<_, lambda_runtime::Error>("consumed") }
+    });
+    let layer = idempotency.events_by::<Value>(KeyFields::new(["/detail/id"]).unwrap());
+    let service = ServiceBuilder::new().layer(layer).service(handler);
+    for (nth, event) in events.iter().enumerate() {
+        let delivered = json!({
+            "id": format!("event-{nth}"),
+            "time": format!("2026-11-20T00:00:{:02}Z", nth % 60),
+            "source": event["Source"],
+            "detail-type": event["DetailType"],
+            "account": "123456789012",
+            "resources": [],
+            "detail": event["Detail"],
+        });
+        let delivered = RawValue::from_string(delivered.to_string()).unwrap();
+        service.clone().oneshot(LambdaEvent::new(delivered, Context::default())).await.unwrap();
+    }
+    runs.load(Ordering::Relaxed)
+}
+
+/// Two ends with a change between them: the record of a claim, or what `edit` makes of it.
+async fn two_ends(emulator: &Emulator, edit: impl Fn(&mut Value)) -> (String, Value) {
+    let table = fresh_table();
+    let mut operations = Operations::new(emulator.client(), table.clone(), 1).await;
+    let stream = Stream::of(emulator.endpoint(), &table).await;
+    for name in ["first", "second"] {
+        operations.pay(name).await;
+    }
+    // Each is a claim and its completion.
+    let mut read = stream.read(40).await.unwrap();
+    assert_eq!(read.records.len(), 4);
+    edit(&mut read.records[2]);
+    (table, read.event())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unreadable_change_stops_the_batch() {
+    let emulator = Emulator::start().await;
+    let edits: [fn(&mut Value); 3] = [
+        |record| record["dynamodb"]["NewImage"]["version"] = json!({ "N": "3" }),
+        |record| record["dynamodb"]["StreamViewType"] = json!("KEYS_ONLY"),
+        |record| record["eventName"] = json!("OTHER"),
+    ];
+    for edit in edits {
+        let (table, event) = two_ends(&emulator, edit).await;
+        let mut outbox = Outbox::new(&table, &[]).await;
+        let answer = outbox.deliver(event.clone(), Trouble::Bus(Fault::None)).await.unwrap();
+        let unreadable = &event["Records"][2]["dynamodb"]["SequenceNumber"];
+        assert_eq!(failed(&answer).as_deref(), unreadable.as_str());
+        assert_eq!(outbox.bus.events().len(), 1, "what is before it");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn responses_are_published_by_choice() {
+    let emulator = Emulator::start().await;
+    let (table, event) = two_ends(&emulator, |_| ()).await;
+    for (variables, response) in [(&[][..], None), (&[("RESPONSES", "include")][..], Some(json!(SECRET)))] {
+        let mut outbox = Outbox::new(&table, variables).await;
+        let answer = outbox.deliver(event.clone(), Trouble::Bus(Fault::None)).await.unwrap();
+        assert_eq!(failed(&answer), None);
+        let events = outbox.bus.events();
+        assert_eq!(events.len(), 2);
+        assert!(
+            events.iter().all(|event| event["Detail"].get("response") == response.as_ref()),
+            "{events:?}"
+        );
+    }
+}
+
+/// Something else isn't acknowledged as if everything in it had been published.
+#[tokio::test(flavor = "multi_thread")]
+async fn other_events_are_errors() {
+    let mut outbox = Outbox::new("records", &[]).await;
+    for event in [json!({ "detail": SECRET }), json!({ "Records": [{ "body": SECRET }] })] {
+        let answer = outbox.deliver(event, Trouble::Bus(Fault::None)).await.unwrap();
+        let Answer::Error { message, .. } = &answer else { panic!("{answer:?}") };
+        assert!(!message.contains(SECRET), "{message}");
+    }
+    assert!(outbox.bus.events().is_empty());
 }
 
 async fn deliver(outbox: &mut Outbox, stream: &mut Stream, read: &Read, trouble: Trouble, met: &mut Met) {
+    if let Trouble::Bus(fault) = trouble {
+        outbox.bus.next(fault);
+    }
     if let Some(answer) = outbox.deliver(read.event(), trouble).await {
         let failed = failed(&answer);
         met.records += read.records.len();
         stream.move_on(read, failed.as_deref());
     }
-    *met.trouble.entry(trouble).or_default() += 1;
+    // A batch without an end sends no request.
+    let is_met = outbox.bus.next(Fault::None) == Fault::None;
+    *met.trouble.entry(trouble).or_default() += usize::from(is_met);
 }
 
 /// Every end has been published, and its ids deduplicate to one event each, in the order of their generations.

@@ -18,7 +18,7 @@ pub(super) enum Fault {
     SilentOnceAccepted,
     /// The events are on the bus, and the connection breaks before the answer.
     AnswerLost,
-    /// Every third event is refused, and the others are on the bus.
+    /// Some of the events are refused, every third one, and the others are on the bus.
     RefusesSome,
     /// The whole request is refused.
     RefusesAll,
@@ -53,9 +53,9 @@ impl Bus {
         self.server.url("")
     }
 
-    /// Does this with the next request.
-    pub(super) fn next(&self, fault: Fault) {
-        *self.state.next.lock().unwrap_or_else(PoisonError::into_inner) = fault;
+    /// Does this with the next request. Returns what was left to do before.
+    pub(super) fn next(&self, fault: Fault) -> Fault {
+        std::mem::replace(&mut *self.state.next.lock().unwrap_or_else(PoisonError::into_inner), fault)
     }
 
     /// Returns when a request has met its fault.
@@ -90,7 +90,7 @@ impl State {
     fn accept(&self, entries: &[Value], fault: Fault) -> Reply {
         let mut results = Vec::new();
         for (nth, entry) in entries.iter().enumerate() {
-            if fault == Fault::RefusesSome && nth % 3 == 1 {
+            if fault == Fault::RefusesSome && (nth + entries.len()) % 3 == 1 {
                 results.push(json!({ "ErrorCode": "ThrottlingException", "ErrorMessage": "slow down" }));
                 continue;
             }
