@@ -3,7 +3,7 @@
 
 mod bus;
 mod operations;
-mod stream;
+mod table_stream;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,6 +14,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::{StreamExt as _, stream};
 use lambda_idempotency::{Idempotency, KeyFields, store::memory::MemoryStore, testing::Random};
 use lambda_idempotency_rehearsal::{
     answer::Answer,
@@ -32,11 +33,13 @@ use testkit::emulator::{Emulator, fresh_table};
 use self::{
     bus::{Bus, Fault},
     operations::{End, Operations, SECRET},
-    stream::{Read, Stream},
+    table_stream::{Read, Stream},
 };
 
 const LIMIT: Duration = Duration::from_secs(30);
 const SEEDS: u64 = 10;
+/// How many schedules are played at once.
+const AT_ONCE: usize = 4;
 /// How many operations a schedule has.
 const OPERATIONS: usize = 80;
 
@@ -124,7 +127,7 @@ fn failed(answer: &Answer) -> Option<String> {
     failures.first().map(|failure| failure["itemIdentifier"].as_str().unwrap().to_owned())
 }
 
-/// What the schedules met, so that a test that meets nothing fails.
+/// What schedules met, so that a test that meets nothing fails.
 #[derive(Default)]
 struct Met {
     trouble: BTreeMap<Trouble, usize>,
@@ -133,21 +136,30 @@ struct Met {
     records: usize,
 }
 
+impl Met {
+    fn and(mut self, other: Self) -> Self {
+        for (trouble, count) in other.trouble {
+            *self.trouble.entry(trouble).or_default() += count;
+        }
+        let (ends, events) = (self.ends + other.ends, self.events + other.events);
+        Self { ends, events, records: self.records + other.records, ..self }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn every_end_is_published_despite_kills() {
     let emulator = Emulator::start().await;
-    let mut met = Met::default();
-    for seed in 1..=SEEDS {
-        play(seed, &emulator, &mut met).await;
-    }
-    println!("{} ends of {} changes, {} events", met.ends, met.records, met.events);
+    let schedules = stream::iter(1..=SEEDS).map(|seed| play(seed, &emulator)).buffer_unordered(AT_ONCE);
+    let met = schedules.fold(Met::default(), async |all, met| all.and(met)).await;
+    println!("{} ends, {} events, {} changes delivered", met.ends, met.events, met.records);
     println!("trouble: {:?}", met.trouble);
     assert!(TROUBLE.iter().all(|trouble| met.trouble.contains_key(trouble)), "{:?}", met.trouble);
     assert!(met.events > met.ends, "nothing was published twice");
     assert!(met.records > 2 * met.ends, "most changes are no ends");
 }
 
-async fn play(seed: u64, emulator: &Emulator, met: &mut Met) {
+async fn play(seed: u64, emulator: &Emulator) -> Met {
+    let mut met = Met::default();
     let table = fresh_table();
     let mut random = Random::new(seed ^ 0x0b0c);
     let mut operations = Operations::new(emulator.client(), table.clone(), seed).await;
@@ -172,12 +184,30 @@ async fn play(seed: u64, emulator: &Emulator, met: &mut Met) {
             true => *random.pick(&TROUBLE).unwrap(),
             false => Trouble::Bus(Fault::None),
         };
-        deliver(&mut outbox, &mut stream, &read, trouble, met).await;
+        deliver(&mut outbox, &mut stream, &read, trouble, &mut met).await;
     }
-    met.ends += operations.ends().len();
-    met.events += outbox.bus.events().len();
+    (met.ends, met.events) = (operations.ends().len(), outbox.bus.events().len());
     judge(seed, operations.ends(), &outbox.bus.events());
     assert_eq!(consumed(&outbox.bus.events()).await, operations.ends().len(), "seed {seed}");
+    met
+}
+
+/// EventBridge may refuse the earlier of two ends and accept the later one, if both are in one request.
+#[tokio::test(flavor = "multi_thread")]
+async fn ends_of_one_key_are_accepted_in_order() {
+    let emulator = Emulator::start().await;
+    let table = fresh_table();
+    let mut operations = Operations::new(emulator.client(), table.clone(), 1).await;
+    let mut stream = Stream::of(emulator.endpoint(), &table).await;
+    for name in ["first", "second"] {
+        operations.pay(name).await;
+    }
+    operations.correct_to_failure("second").await;
+    let (mut outbox, mut met) = (Outbox::new(&table, &[]).await, Met::default());
+    while let Some(read) = stream.read(40).await {
+        deliver(&mut outbox, &mut stream, &read, Trouble::Bus(Fault::RefusesSome), &mut met).await;
+    }
+    judge(0, operations.ends(), &outbox.bus.events());
 }
 
 /// How often a consumer runs that deduplicates by the detail's id. Each of its events has another id of EventBridge's.

@@ -26,6 +26,9 @@ use lambda_idempotency::{
 /// What no event may contain: it's in every key and in every response.
 pub(super) const SECRET: &str = "canary";
 
+/// What an operator records as a failure.
+const FAILURE: &[u8] = br#"{"error_type":"Corrected","error_message":"canary"}"#;
+
 /// A response that's too large for one record.
 const LARGE: usize = 3_000;
 const INLINE_LIMIT: usize = 1_000;
@@ -93,6 +96,14 @@ impl Operations {
     pub(super) async fn pay(&mut self, name: &str) {
         let claim = self.claim(&Key::new(name).unwrap()).await.unwrap();
         let _ = claim.complete(serde_json::to_vec(SECRET).unwrap()).await.unwrap();
+        self.note(&Key::new(name).unwrap()).await;
+    }
+
+    /// An operator says that it failed.
+    pub(super) async fn correct_to_failure(&mut self, name: &str) {
+        let key = Key::new(name).unwrap();
+        self.resolve(&key, Resolution::Fail(FAILURE.into())).await;
+        self.note(&key).await;
     }
 
     /// Makes one more operation, or does something with an earlier one.
@@ -163,10 +174,9 @@ impl Operations {
 
     /// An operator says otherwise about an operation that ended.
     async fn correct(&mut self, key: &Key) {
-        let failure = br#"{"error_type":"Corrected","error_message":"canary"}"#;
         let resolution = match self.random.below(3) {
             0 => Resolution::Release,
-            1 => Resolution::Fail(failure.as_slice().into()),
+            1 => Resolution::Fail(FAILURE.into()),
             _ => Resolution::Complete(response(20).into()),
         };
         self.resolve(key, resolution).await;
