@@ -32,7 +32,7 @@ use testkit::emulator::{Emulator, fresh_table};
 
 use self::{
     bus::{Bus, Fault},
-    operations::{End, Operations, SECRET},
+    operations::{End, Operations, SECRET, long_response, response_in_chunks},
     table_stream::{Read, Stream},
 };
 
@@ -273,17 +273,25 @@ async fn unreadable_change_stops_the_batch() {
 #[tokio::test(flavor = "multi_thread")]
 async fn responses_are_published_by_choice() {
     let emulator = Emulator::start().await;
-    let (table, event) = two_ends(&emulator, |_| ()).await;
-    for (variables, response) in [(&[][..], None), (&[("RESPONSES", "include")][..], Some(json!(SECRET)))] {
+    let table = fresh_table();
+    let mut operations = Operations::new(emulator.client(), table.clone(), 1).await;
+    operations.pay("small").await;
+    operations.pay_with("not JSON", b"\xff".to_vec()).await;
+    operations.pay_with("in chunks", response_in_chunks()).await;
+    operations.pay_with("long", long_response()).await;
+    operations.pay("last").await;
+    let event = Stream::of(emulator.endpoint(), &table).await.read(40).await.unwrap().event();
+    let small = Some(json!(SECRET));
+    for (variables, expected) in [
+        (&[][..], [None, None, None, None, None]),
+        (&[("RESPONSES", "include")][..], [small.clone(), None, None, None, small]),
+    ] {
         let mut outbox = Outbox::new(&table, variables).await;
         let answer = outbox.deliver(event.clone(), Trouble::Bus(Fault::None)).await.unwrap();
         assert_eq!(failed(&answer), None);
         let events = outbox.bus.events();
-        assert_eq!(events.len(), 2);
-        assert!(
-            events.iter().all(|event| event["Detail"].get("response") == response.as_ref()),
-            "{events:?}"
-        );
+        let responses: Vec<_> = events.iter().map(|event| event["Detail"].get("response").cloned()).collect();
+        assert_eq!(responses, expected);
     }
 }
 

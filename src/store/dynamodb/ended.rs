@@ -126,7 +126,7 @@ impl DynamoDbStore {
     ///
     /// The stream needs the view type `NEW_AND_OLD_IMAGES`. The store needs the same attribute names, sort key and
     /// partition as the function that writes the records. In a global table, each Region's stream reports the same
-    /// ends, with the same ids.
+    /// ends with the same ids, so publish from one Region.
     ///
     /// # Errors
     ///

@@ -94,8 +94,13 @@ impl Operations {
 
     /// Completes the operation with this name.
     pub(super) async fn pay(&mut self, name: &str) {
+        self.pay_with(name, serde_json::to_vec(SECRET).unwrap()).await;
+    }
+
+    /// Completes the operation with this name, and with this response.
+    pub(super) async fn pay_with(&mut self, name: &str, response: Vec<u8>) {
         let claim = self.claim(&Key::new(name).unwrap()).await.unwrap();
-        let _ = claim.complete(serde_json::to_vec(SECRET).unwrap()).await.unwrap();
+        let _ = claim.complete(response).await.unwrap();
         self.note(&Key::new(name).unwrap()).await;
     }
 
@@ -212,6 +217,16 @@ impl Operations {
         };
         self.ends.insert((key.to_string(), record.generation.get(), outcome));
     }
+}
+
+/// A response that the record keeps in few bytes, and that's too large for an event.
+pub(super) fn long_response() -> Vec<u8> {
+    serde_json::to_vec(&"a".repeat(300 * 1024)).unwrap()
+}
+
+/// A response that the record keeps in chunks beside it.
+pub(super) fn response_in_chunks() -> Vec<u8> {
+    response(LARGE)
 }
 
 fn response(bytes: usize) -> Vec<u8> {
