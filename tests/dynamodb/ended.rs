@@ -79,7 +79,7 @@ fn changed(old: Option<&Record>, new: Option<&Record>) -> Value {
     change(&["id"], of(old).as_ref(), of(new).as_ref())
 }
 
-/// What the decoder says about the change of one record.
+/// The decoder's answer to the change of one record.
 async fn ended(old: Option<&Record>, new: Option<&Record>) -> Option<OperationEnded> {
     store(|builder| builder).await.ended_in(changed(old, new).to_string()).unwrap()
 }
@@ -112,7 +112,7 @@ async fn settlements_are_ends_unless_released() {
 }
 
 #[tokio::test]
-async fn claims_and_deletions_are_no_ends() {
+async fn claims_and_deletions_are_not_ends() {
     let (first, done) = (started(), completed());
     let taken_over: Record = next_lock().into();
     let extended = with_state(State::Started { lease_until: ms(1_795_000_990_000) });

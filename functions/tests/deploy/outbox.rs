@@ -127,7 +127,7 @@ fn failed(answer: &Answer) -> Option<String> {
     failures.first().map(|failure| failure["itemIdentifier"].as_str().unwrap().to_owned())
 }
 
-/// What schedules met, so that a test that meets nothing fails.
+/// The counts of schedules, so that a test that meets nothing fails.
 #[derive(Default)]
 struct Met {
     trouble: BTreeMap<Trouble, usize>,
@@ -151,11 +151,11 @@ async fn every_end_is_published_despite_kills() {
     let emulator = Emulator::start().await;
     let schedules = stream::iter(1..=SEEDS).map(|seed| play(seed, &emulator)).buffer_unordered(AT_ONCE);
     let met = schedules.fold(Met::default(), async |all, met| all.and(met)).await;
-    println!("{} ends, {} events, {} changes delivered", met.ends, met.events, met.records);
-    println!("trouble: {:?}", met.trouble);
+    eprintln!("{} ends, {} events, {} changes delivered", met.ends, met.events, met.records);
+    eprintln!("trouble: {:?}", met.trouble);
     assert!(TROUBLE.iter().all(|trouble| met.trouble.contains_key(trouble)), "{:?}", met.trouble);
     assert!(met.events > met.ends, "nothing was published twice");
-    assert!(met.records > 2 * met.ends, "most changes are no ends");
+    assert!(met.records > 2 * met.ends, "most changes aren't ends");
 }
 
 async fn play(seed: u64, emulator: &Emulator) -> Met {

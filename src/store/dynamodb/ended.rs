@@ -155,7 +155,7 @@ impl DynamoDbStore {
         if !matches!(record.state, State::Completed(_) | State::Failed(_)) || key.is_in_shadow() {
             return Ok(None);
         }
-        // An old image that can't be decoded isn't this end. The worst that comes of it is the same event again.
+        // An old image that can't be decoded isn't this end. At worst the same event is published again.
         let old = old.and_then(|old| self.record_item_in(&key, &old).ok());
         let old = old.and_then(|old| codec::decode(old, &self.inner.attributes).ok());
         if old.as_ref().is_some_and(|old| is_same_end(old, &record)) {

@@ -15,7 +15,7 @@ const SOURCE: &str = "lambda-idempotency";
 /// size", EventBridge user guide).
 const MAX_ENTRIES: usize = 10;
 const MAX_BYTES: usize = 256 * 1024;
-/// What an entry's time counts in its size.
+/// The size of an entry's time.
 const TIME_BYTES: usize = 14;
 
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(3);

@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 
 use crate::http_server::{Received, Reply, Server};
 
-/// What the bus does with the next request.
+/// How the bus treats the next request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Fault {
     #[default]

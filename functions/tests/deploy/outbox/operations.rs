@@ -23,10 +23,10 @@ use lambda_idempotency::{
     time::{Clock, SystemClock, Timestamp},
 };
 
-/// What no event may contain: it's in every key and in every response.
+/// A text in every key and every response. No event may contain it.
 pub(super) const SECRET: &str = "canary";
 
-/// What an operator records as a failure.
+/// The failure that an operator records.
 const FAILURE: &[u8] = br#"{"error_type":"Corrected","error_message":"canary"}"#;
 
 /// A response that's too large for one record.
