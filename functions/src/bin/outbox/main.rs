@@ -10,7 +10,7 @@ mod publish;
 
 use std::sync::Arc;
 
-use lambda_idempotency::store::dynamodb::DynamoDbStore;
+use lambda_idempotency::store::dynamodb::{DynamoDbStore, DynamoDbStoreBuilder};
 use lambda_runtime::{Error, LambdaEvent, run_concurrent, service_fn, tracing};
 use publish::{Entry, Publisher};
 use serde::Deserialize;
@@ -24,8 +24,8 @@ struct Outbox {
 #[tokio::main]
 async fn main() -> Result<(), Error> {
     tracing::init_default_subscriber();
-    // The same attribute names, sort key and partition as in the functions that write the records. It sends no request.
-    let store = DynamoDbStore::builder(std::env::var("IDEMPOTENCY_TABLE")?).build().await?;
+    // The table of the functions that write the records, IDEMPOTENCY_TABLE. It sends no request.
+    let store = DynamoDbStoreBuilder::from_env()?.build().await?;
     let outbox = Arc::new(Outbox { store, publisher: Publisher::from_env().await? });
     run_concurrent(service_fn(move |event: LambdaEvent<Box<RawValue>>| {
         let outbox = Arc::clone(&outbox);
