@@ -7,6 +7,8 @@ mod table_stream;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -35,6 +37,7 @@ use self::{
     operations::{End, Operations, SECRET, long_response, response_in_chunks},
     table_stream::{Read, Stream},
 };
+use super::stage::{LOUD, project};
 
 const LIMIT: Duration = Duration::from_secs(30);
 const SEEDS: u64 = 10;
@@ -204,8 +207,10 @@ async fn ends_of_one_key_are_accepted_in_order() {
     }
     operations.correct_to_failure("second").await;
     let (mut outbox, mut met) = (Outbox::new(&table, &[]).await, Met::default());
+    let mut fault = Fault::RefusesSome;
     while let Some(read) = stream.read(40).await {
-        deliver(&mut outbox, &mut stream, &read, Trouble::Bus(Fault::RefusesSome), &mut met).await;
+        deliver(&mut outbox, &mut stream, &read, Trouble::Bus(fault), &mut met).await;
+        fault = Fault::None;
     }
     judge(0, operations.ends(), &outbox.bus.events());
 }
@@ -292,6 +297,38 @@ async fn responses_are_published_by_choice() {
         let events = outbox.bus.events();
         let responses: Vec<_> = events.iter().map(|event| event["Detail"].get("response").cloned()).collect();
         assert_eq!(responses, expected);
+    }
+}
+
+/// Neither a key nor a response is in the function's output, with the library's own events at every level.
+#[tokio::test(flavor = "multi_thread")]
+async fn outbox_logs_no_secrets() {
+    let emulator = Emulator::start().await;
+    let newer: fn(&mut Value) = |record| record["dynamodb"]["NewImage"]["version"] = json!({ "N": "3" });
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.log", fresh_table()));
+    let script = project().join("functions/tests/deploy/recorded.sh");
+    let command = format!("sh {} {} {}", script.display(), file.display(), env!("CARGO_BIN_EXE_outbox"));
+    for (edit, fault) in
+        [(newer, Fault::None), (|_: &mut Value| (), Fault::RefusesAll), (|_| (), Fault::RefusesSome)]
+    {
+        let (table, event) = two_ends(&emulator, edit).await;
+        let mut outbox = Outbox::new(&table, &[("RESPONSES", "include"), ("RUST_LOG", LOUD)]).await;
+        outbox.function = Function::from_command(&command, None).unwrap();
+        outbox.bus.next(fault);
+        let answer = outbox.deliver(event, Trouble::Bus(fault)).await.unwrap();
+        assert!(failed(&answer).is_some(), "{fault:?}");
+    }
+    let told = fs::read_to_string(&file).unwrap();
+    fs::remove_file(&file).unwrap();
+    for line in
+        ["a change of the table can't be decoded", "refused the request", "EventBridge refused an event"]
+    {
+        assert!(told.contains(line), "{line}");
+    }
+    // As text, and as the stream has it.
+    for secret in [SECRET, "ImNhbmFyeSI"] {
+        let line = told.lines().find(|line| line.contains(secret));
+        assert_eq!(line, None);
     }
 }
 

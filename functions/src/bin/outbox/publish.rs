@@ -3,7 +3,9 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use aws_config::{BehaviorVersion, timeout::TimeoutConfig};
-use aws_sdk_eventbridge::{Client, primitives::DateTime, types::PutEventsRequestEntry};
+use aws_sdk_eventbridge::{
+    Client, error::ProvideErrorMetadata as _, primitives::DateTime, types::PutEventsRequestEntry,
+};
 use lambda_idempotency::store::dynamodb::OperationEnded;
 use lambda_runtime::{Error, tracing};
 use serde::Serialize;
@@ -105,8 +107,9 @@ impl Publisher {
         let answer = match self.client.put_events().set_entries(Some(events)).send().await {
             Ok(answer) => answer,
             Err(error) => {
-                let error = aws_sdk_eventbridge::error::DisplayErrorContext(&error);
-                tracing::error!(%error, "EventBridge can't be reached, or refused the request");
+                // Not the error's sources: they have the whole answer.
+                let code = error.code().unwrap_or("none");
+                tracing::error!(%error, code, "EventBridge can't be reached, or refused the request");
                 return request.first().map_or(Ok(()), Err);
             }
         };

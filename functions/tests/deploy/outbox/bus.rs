@@ -18,7 +18,7 @@ pub(super) enum Fault {
     SilentOnceAccepted,
     /// The events are on the bus, and the connection breaks before the answer.
     AnswerLost,
-    /// Some of the events are refused, every third one, and the others are on the bus.
+    /// Some of the events are refused, and the others are on the bus.
     RefusesSome,
     /// The whole request is refused.
     RefusesAll,
@@ -89,8 +89,10 @@ impl State {
 
     fn accept(&self, entries: &[Value], fault: Fault) -> Reply {
         let mut results = Vec::new();
+        // The second and every third after it, or the only one.
+        let refused = usize::from(entries.len() > 1);
         for (nth, entry) in entries.iter().enumerate() {
-            if fault == Fault::RefusesSome && (nth + entries.len()) % 3 == 1 {
+            if fault == Fault::RefusesSome && nth % 3 == refused {
                 results.push(json!({ "ErrorCode": "ThrottlingException", "ErrorMessage": "slow down" }));
                 continue;
             }
@@ -101,14 +103,14 @@ impl State {
             // EventBridge's own id is another one for each acceptance.
             results.push(json!({ "EventId": format!("event-{}", accepted.len()) }));
         }
-        let refused = results.iter().filter(|result| result.get("EventId").is_none()).count();
+        let failed = results.iter().filter(|result| result.get("EventId").is_none()).count();
         match fault {
             Fault::SilentOnceAccepted => {
                 self.reached.notify_one();
                 Reply::Silence
             }
             Fault::AnswerLost => Reply::Dropped,
-            _ => whole(200, &json!({ "FailedEntryCount": refused, "Entries": results })),
+            _ => whole(200, &json!({ "FailedEntryCount": failed, "Entries": results })),
         }
     }
 }

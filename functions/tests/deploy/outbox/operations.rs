@@ -76,6 +76,9 @@ impl Operations {
         let store = DynamoDbStore::builder(&table)
             .client(client.clone())
             .inline_limit(INLINE_LIMIT)
+            // The machine may be busy.
+            .attempt_timeout(Duration::from_secs(20))
+            .operation_timeout(Duration::from_secs(60))
             .build()
             .await
             .unwrap();
@@ -143,7 +146,8 @@ impl Operations {
     async fn complete(&mut self, key: &Key, response: Vec<u8>) {
         let Some(mut claim) = self.claim(key).await else { return };
         if self.random.percent(30) {
-            claim.extend(Duration::from_secs(600)).await.unwrap();
+            // Extended or not, the claim is this one's.
+            let _ = claim.extend(Duration::from_secs(600)).await;
         }
         let _ = claim.complete(response).await.unwrap();
     }
