@@ -55,7 +55,7 @@
 //! | `postgres` | no | the PostgreSQL store, and the record in the handler's own transaction |
 //! | `metrics` | no | counters and latencies through the [`metrics`](https://docs.rs/metrics) facade |
 //! | `conformance` | no | the conformance suite for stores |
-//! | `testing` | no | the module `testing`: tests of your own handler, in virtual time |
+//! | `testing` | no | the module `testing`: tests of your handler, in virtual time |
 //! | `proptest` | no | `testing::strategies`: keys, events and schedules for property tests |
 //! | `live-aws` | no | this package's own tests on a real table |
 //!
@@ -107,7 +107,7 @@ mod run;
 mod idempotency;
 #[cfg(feature = "events")]
 pub mod lambda;
-// The kit for tests of the user's own handlers.
+// The kit for tests of a user's handlers.
 #[cfg(feature = "testing")]
 pub mod testing;
 // The client side: calling such a function.

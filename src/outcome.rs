@@ -41,7 +41,7 @@ pub struct StoredResponse {
     /// The SHA-256 of the response itself. For an encrypted response, it's that of the kept bytes: a digest of the
     /// plaintext would let a reader of the table check guesses.
     pub sha256: [u8; 32],
-    /// What else a reader must know, as a text that a store keeps as it is: `format=NAME` for a
+    /// Further facts that a reader must know, as a text that a store keeps as it is: `format=NAME` for a
     /// [`Format`](crate::store::Format) other than JSON, and `key=ID` for the key that a
     /// [`Cipher`](crate::store::Cipher) encrypted the kept bytes with, joined by `;`. `None` for neither. An `Arc<String>`, which is
     /// small, since a record is part of many futures.

@@ -1,4 +1,4 @@
-//! Tests of your own handler: is it safe to retry? Feature `testing`; no AWS, no network, and time is virtual.
+//! Tests of your handler: is it safe to retry? Feature `testing`; no AWS, no network, and time is virtual.
 //!
 //! [`guide::testing`](crate::guide::testing) leads from an unsafe handler to a proven one, with the output of each
 //! step.

@@ -42,7 +42,7 @@ const ORDER: &[&str] = &[
     // The front door, and the wrappers.
     "idempotency",
     "lambda",
-    // The kit for tests of the user's own handlers.
+    // The kit for tests of a user's handlers.
     "testing",
     // The client side of HTTP.
     "client",

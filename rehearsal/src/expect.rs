@@ -97,7 +97,7 @@ pub(crate) fn refuse_batch(event: &Value) -> Result<()> {
             Err(Problem::new("the event is a batch of Kinesis records: add --batch kinesis"))
         }
         Some("aws:dynamodb") => Err(Problem::new(
-            "the rehearsal doesn't fit DynamoDB Streams: it can't read what becomes of their records",
+            "the rehearsal doesn't fit DynamoDB Streams: it can't read what happens to their records",
         )),
         _ => Ok(()),
     }

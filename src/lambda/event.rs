@@ -439,7 +439,7 @@ fn judge<R: Serialize, E: Into<Diagnostic> + 'static>(
     let error = match result {
         Ok(response) => {
             return match encoded(&response) {
-                Ok(json) => (Verdict::Complete(json.get().as_bytes().to_vec().into()), Ok(json)),
+                Ok(json) => (Verdict::complete(json.get().as_bytes().to_vec()), Ok(json)),
                 Err(error) => (Verdict::CompleteOmitted, Err(error.into())),
             };
         }

@@ -561,7 +561,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         match answer {
             Answer::Whole(response) if self.is_recorded(response) => {
                 response::encode(response, &self.config.headers)
-                    .map_or(Verdict::CompleteOmitted, Verdict::Complete)
+                    .map_or(Verdict::CompleteOmitted, Verdict::complete)
             }
             // One that isn't read since nothing is enforced may be an outcome too.
             Answer::Streamed(response, Streamed::TooLarge | Streamed::Unrecorded)

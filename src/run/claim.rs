@@ -156,7 +156,7 @@ impl Claim {
     /// Dropping the future leaves the outcome stored, not stored, or about to be stored. If it isn't stored, the
     /// claim is like one that was dropped.
     pub async fn complete(self, response: impl Into<Bytes>) -> Result<Settled, Error> {
-        self.record(Verdict::Complete(response.into())).await
+        self.record(Verdict::complete(response)).await
     }
 
     /// T5: stores `failure` as the operation's outcome: it failed permanently, and won't run again.

@@ -146,7 +146,7 @@ impl Claim {
             let error = declined(self.key(), Decline::Store(StoreErrorKind::Rejected), Some(wrong));
             return Err(NotCommitted { error, claim: Some(Box::new(self)), details: None });
         }
-        let verdict = Verdict::Complete(response.into());
+        let verdict = Verdict::complete(response);
         if self.is_unenforced() {
             return self.commit_unenforced(verdict, &writes).await;
         }

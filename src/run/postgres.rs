@@ -138,7 +138,7 @@ impl<'t> InTransaction<'t> {
     ///
     /// Dropping the future leaves the outcome in the transaction or not: roll it back.
     pub async fn complete(self, response: impl Into<Bytes>) -> Result<Settled, Error> {
-        self.settle(Verdict::Complete(response.into())).await
+        self.settle(Verdict::complete(response)).await
     }
 
     /// Puts `failure` into the transaction as the operation's outcome: it failed permanently, and won't run again.

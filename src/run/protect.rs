@@ -32,7 +32,7 @@ use crate::{
         },
         replay::Replay,
         response::Verdict,
-        staging::{AnyAnswer, Staging},
+        staging::{AnyAnswer, OnDeclined, Staging},
         watch::{CutOff, Ended, watch},
     },
     settings::{Execution, Recording},
@@ -92,6 +92,9 @@ enum Finished<U> {
     /// Neither the handler's writes nor its outcome were applied.
     NotCommitted(Declined),
 }
+
+/// Why a failed transaction of the handler's writes is recorded.
+const NOT_APPLIED: &str = "the handler's writes weren't applied";
 
 /// Downcasts the answer to a declined transaction to the handler's own type, which is judged.
 pub(crate) fn as_it_is<T: 'static>(answer: AnyAnswer) -> Option<Ready<T>> {
@@ -195,17 +198,12 @@ where
             // The handler has run, so this isn't like a run that never began: at most once, it must not
             // run again.
             (Ended::NotBegun, Some(error)) => {
-                return Box::pin(give_up(driver, right, "the handler's writes weren't applied", error)).await;
+                return Box::pin(give_up(driver, right, NOT_APPLIED, error)).await;
             }
             (Ended::Panicked(payload), _) => {
                 observe::panicked(&key, right.generation());
                 // It's reported as a panic, however the settlement ends.
-                let verdict = match failure(driver, "Panic", "the handler panicked") {
-                    // It gave no answer, and the next run has to know that.
-                    Verdict::Release => Verdict::Interrupted,
-                    recorded => recorded,
-                };
-                let _ = right.settle_with(verdict, None).await;
+                let _ = right.settle_with(panic_verdict(driver), None).await;
                 return Err(Stopped::Panicked(payload));
             }
             (Ended::CutOff, _) => return Err(cut_off(driver, &right).into()),
@@ -222,19 +220,13 @@ where
         observe::not_committed(&key, &error);
         let (Decline::Condition, Some(details), Some(on_declined)) = (why, details, staged.on_declined)
         else {
-            return Box::pin(give_up(driver, right, "the handler's writes weren't applied", error)).await;
+            return Box::pin(give_up(driver, right, NOT_APPLIED, error)).await;
         };
         declined_error = Some(error);
         staging.reopen();
-        let answering = Box::pin(within(context.clone(), async {
-            match on_declined(&*details).and_then(&mut again) {
-                Some(answer) => {
-                    let result = answer.await;
-                    Ok(judge(result, error_policy(driver, &refusals)))
-                }
-                None => Err(wrong_closure_type::<T>(&key)),
-            }
-        }));
+        let answering =
+            answer_declined(driver, &key, &refusals, on_declined, &*details, &mut judge, &mut again);
+        let answering = Box::pin(within(context.clone(), answering));
         ended = right.watch(driver.clock(), latest, answering).await;
     }
 }
@@ -307,6 +299,41 @@ fn failure(driver: &Driver, error_type: &str, message: &str) -> Verdict {
     match driver.settings.effective_on_handler_error() {
         Recording::Release => Verdict::Release,
         Recording::Record => Verdict::failure(&RecordedFailure::new(error_type, message)),
+    }
+}
+
+/// The verdict for a handler that panicked.
+fn panic_verdict(driver: &Driver) -> Verdict {
+    match failure(driver, "Panic", "the handler panicked") {
+        // It gave no answer, and the next run has to know that.
+        Verdict::Release => Verdict::Interrupted,
+        recorded => recorded,
+    }
+}
+
+/// Runs the handler's `on_declined` closure, and judges its answer.
+///
+/// # Errors
+///
+/// The closure's answer has another type than the handler's.
+async fn answer_declined<T, U, Again>(
+    driver: &Driver,
+    key: &StoredKey,
+    refusals: &Refusals,
+    on_declined: OnDeclined,
+    details: &(dyn Any + Send + Sync),
+    judge: &mut impl FnMut(T, ErrorPolicy) -> (Verdict, U),
+    again: &mut impl FnMut(AnyAnswer) -> Option<Again>,
+) -> Result<(Verdict, U), Error>
+where
+    Again: Future<Output = T>,
+{
+    match on_declined(details).and_then(again) {
+        Some(answer) => {
+            let result = answer.await;
+            Ok(judge(result, error_policy(driver, refusals)))
+        }
+        None => Err(wrong_closure_type::<T>(key)),
     }
 }
 

@@ -24,10 +24,8 @@ use crate::{
 /// How to settle a claim, before the outcome is encoded.
 #[derive(Clone, Debug)]
 pub(crate) enum Verdict {
-    /// The outcome, and its response.
-    Complete(Bytes),
-    /// The outcome, and its response in the format of this name.
-    CompleteAs(&'static str, Bytes),
+    /// The outcome, and its response in the format of this name. `None` is JSON, or a front end's own bytes.
+    Complete(Bytes, Option<&'static str>),
     /// The outcome, whose response can't be kept.
     CompleteOmitted,
     /// A permanent failure, with the bytes to replay.
@@ -49,12 +47,15 @@ pub(super) enum Copying<'a> {
 }
 
 impl Verdict {
+    /// Completes with these bytes, which are JSON or a front end's own.
+    pub(crate) fn complete(response: impl Into<Bytes>) -> Self {
+        Self::Complete(response.into(), None)
+    }
+
     /// The response to record, if there is one.
     pub(crate) fn response(&self) -> Option<&Bytes> {
         match self {
-            Self::Complete(response) | Self::CompleteAs(_, response) | Self::Fail(Some(response)) => {
-                Some(response)
-            }
+            Self::Complete(response, _) | Self::Fail(Some(response)) => Some(response),
             Self::CompleteOmitted | Self::Fail(None) | Self::Release | Self::Interrupted => None,
         }
     }
@@ -69,10 +70,9 @@ impl Verdict {
             Ok(_) => Ok(bytes),
             Err(why) => Err(format!("its {} can't be read back: {why}", F::NAME).into()),
         });
-        match (written, format::recorded_name::<F>()) {
-            (Ok(json), None) => Self::Complete(json.into()),
-            (Ok(bytes), Some(name)) => Self::CompleteAs(name, bytes.into()),
-            (Err(why), _) => {
+        match written {
+            Ok(bytes) => Self::Complete(bytes.into(), format::recorded_name::<F>()),
+            Err(why) => {
                 observe::not_readable(key, std::any::type_name::<T>(), &why);
                 Self::CompleteOmitted
             }
@@ -87,7 +87,7 @@ impl Verdict {
     /// The status that it gives the record.
     pub(super) fn status(&self) -> Status {
         match self {
-            Self::Complete(_) | Self::CompleteAs(..) | Self::CompleteOmitted => Status::Completed,
+            Self::Complete(..) | Self::CompleteOmitted => Status::Completed,
             Self::Fail(_) => Status::Failed,
             Self::Release | Self::Interrupted => Status::Released,
         }
@@ -153,11 +153,8 @@ impl Driver {
         until: Timestamp,
     ) -> Intent {
         match verdict {
-            Verdict::Complete(response) => {
-                Intent::Complete(self.outcome(key, owner, response, None, until).await)
-            }
-            Verdict::CompleteAs(format, response) => {
-                Intent::Complete(self.outcome(key, owner, response, Some(format), until).await)
+            Verdict::Complete(response, format) => {
+                Intent::Complete(self.outcome(key, owner, response, format, until).await)
             }
             Verdict::Fail(Some(failure)) => {
                 Intent::Fail(self.outcome(key, owner, failure, None, until).await)
@@ -217,11 +214,10 @@ impl Driver {
             Some(name) => stored.in_format(name),
             None => stored,
         };
-        let Place::Inline(plain) = stored.place.clone() else { return Ok(stored) };
-        let stored = match &self.shared.cipher {
-            None => stored,
-            Some(cipher) => {
-                let encrypting = || cipher.encrypt(key, &plain);
+        let stored = match (&self.shared.cipher, &stored.place) {
+            (None, _) | (_, Place::Chunks(_)) => stored,
+            (Some(cipher), Place::Inline(plain)) => {
+                let encrypting = || cipher.encrypt(key, plain);
                 let (key_id, ciphertext) = self.persistently(owner, until, encrypting).await?;
                 if !is_key_id(&key_id) {
                     let what = "the cipher's key id isn't 1 to 512 visible ASCII characters";

@@ -285,9 +285,7 @@ async fn ask(
 fn is_same(record: &Record, verdict: &Verdict) -> Option<bool> {
     let (Outcome::Retained(recorded), is_failure) = outcome_of(record)? else { return None };
     match verdict {
-        Verdict::Complete(response) | Verdict::CompleteAs(_, response) => {
-            Some(!is_failure && recorded.is_of(response)?)
-        }
+        Verdict::Complete(response, _) => Some(!is_failure && recorded.is_of(response)?),
         Verdict::Fail(Some(failure)) => Some(is_failure && recorded.is_of(failure)?),
         Verdict::CompleteOmitted | Verdict::Fail(None) => None,
         Verdict::Release | Verdict::Interrupted => Some(false),

@@ -1,4 +1,4 @@
-//! What an operator's tools get from a store: its records, page by page, and its table's problems.
+//! Types for operators' tools: a store's records, page by page, and its table's problems.
 
 use std::fmt;
 

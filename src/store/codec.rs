@@ -1,7 +1,7 @@
 //! The text of `response_encoding`, which is the same in every store: `omitted`, or
 //! `ENCODING[/CHUNKS][;LABELS]`.
 //!
-//! A release that doesn't know a part of it can't read the text at all, so it refuses the record instead of
+//! A release that doesn't know a part of it can't read the text, so it refuses the record instead of
 //! replaying bytes that it can't interpret.
 
 use std::sync::Arc;

@@ -182,8 +182,8 @@ impl Bench {
         self.plan(point, Fault::Die, 1)
     }
 
-    /// The next delivery pauses at `point`, until [`resume`](Self::resume). Deliver the event again in another
-    /// process meanwhile; [`advance_past_leases`](Self::advance_past_leases) before that, and it's overtaken.
+    /// The next delivery pauses at `point`, until [`resume`](Self::resume). Before that, deliver the event again in
+    /// another process: after [`advance_past_leases`](Self::advance_past_leases), that one overtakes it.
     pub fn pause_at(&self, point: Point) -> &Self {
         self.plan(point, Fault::Overlap, 1)
     }
@@ -193,7 +193,7 @@ impl Bench {
         self.plan(Point::After(call), Fault::LoseAnswer, 1)
     }
 
-    /// In the next delivery, this write is throttled so many times.
+    /// In the next delivery, this write is throttled this many times.
     pub fn throttle(&self, call: Call, times: usize) -> &Self {
         self.plan(Point::Before(call), Fault::Throttle, times)
     }

@@ -231,7 +231,7 @@ impl Answer {
         body.get("code")?.as_str().map(str::to_owned)
     }
 
-    /// Whether a retry can't help, since nobody knows whether the only allowed run had its effect.
+    /// Whether a retry can't help, since it's unknown whether the only allowed run had its effect.
     pub(super) fn is_unknown_outcome(&self) -> bool {
         self.is_refused_as(ErrorKind::OutcomeUnknown)
     }

@@ -119,7 +119,7 @@ impl Ledger {
         self.world.state().effects.iter().map(Effect::from).collect()
     }
 
-    /// Checks that the effect has happened so many times so far.
+    /// Checks how often the effect has happened so far.
     ///
     /// # Panics
     ///

@@ -43,7 +43,7 @@ impl HttpRequest {
     }
 
     /// Sets the caller that the front end's authorizer verified: the issuer and the subject of a token, or the
-    /// account and the caller's id of a signed request behind a function URL. A load balancer verifies nobody.
+    /// account and the caller's id of a signed request behind a function URL. A load balancer doesn't verify callers.
     pub fn caller(mut self, issuer: &str, subject: &str) -> Self {
         self.caller = Some((issuer.to_owned(), subject.to_owned()));
         self

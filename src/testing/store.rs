@@ -26,7 +26,7 @@ pub(super) struct BenchStore {
 }
 
 impl BenchStore {
-    async fn request(&self, key: &StoredKey) -> Result<(), StoreError> {
+    async fn request(&self, key: Option<&StoredKey>) -> Result<(), StoreError> {
         if self.world.is_dead(self.process) {
             pending::<()>().await;
         }
@@ -44,7 +44,7 @@ impl BenchStore {
         apply: impl FnOnce() -> Result<T, StoreError>,
         written: impl Fn(&T) -> Option<bool>,
     ) -> Result<T, StoreError> {
-        self.request(key).await?;
+        self.request(Some(key)).await?;
         let (call, unavailable) = (Call::of(write), StoreErrorKind::Unavailable);
         let failed = |kind, what: &'static str| Err(StoreError::new(kind, what));
         match self.world.pass(self.process, Point::Before(call), None).await {
@@ -81,6 +81,37 @@ impl BenchStore {
     }
 }
 
+impl BenchStore {
+    /// Applies a handler's `writes` by `commit`, with the record or alone, and notes them as effects unless `token` was
+    /// applied before.
+    fn commit_own(
+        &self,
+        writes: &OwnWrites,
+        token: &str,
+        has_record: bool,
+        commit: impl FnOnce(&Transaction) -> CommitOutcome,
+    ) -> CommitOutcome {
+        let is_new = !self.world.records.has_committed(token);
+        let own: &dyn Any = writes;
+        let outcome = match own.downcast_ref::<Transaction>() {
+            Some(own) => commit(own),
+            // The conditions of another store's writes can't be tested here: they hold.
+            None => commit(&Transaction::new()),
+        };
+        if is_new && matches!(outcome, CommitOutcome::Answered(WriteOutcome::Applied)) {
+            let mut state = self.world.state();
+            if let Some(at) = state.at_work(self.process) {
+                for (name, detail) in described(writes).unwrap_or_default() {
+                    state.happen(at, &name, detail, None, has_record);
+                }
+                // Only a handler stages writes.
+                state.deliveries[at].has_run = true;
+            }
+        }
+        outcome
+    }
+}
+
 impl Store for BenchStore {
     fn apply<'a>(
         &'a self,
@@ -93,7 +124,7 @@ impl Store for BenchStore {
 
     fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
         Box::pin(async move {
-            self.request(key).await?;
+            self.request(Some(key)).await?;
             meet(&self.world, key, None)?;
             Ok(self.world.records.get(key))
         })
@@ -120,27 +151,24 @@ impl Transactions for BenchStore {
         token: &'a str,
     ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>> {
         let apply = move || {
-            let is_new = !self.world.records.has_committed(token);
-            let own: &dyn Any = writes;
-            let outcome = match own.downcast_ref::<Transaction>() {
-                Some(own) => self.world.records.commit_now(key, write, own, token),
-                // The conditions of another store's writes can't be tested here: they hold.
-                None => self.world.records.commit_now(key, write, &Transaction::new(), token),
-            };
-            if is_new && matches!(outcome, CommitOutcome::Answered(WriteOutcome::Applied)) {
-                let mut state = self.world.state();
-                if let Some(at) = state.at_work(self.process) {
-                    for (name, detail) in described(writes).unwrap_or_default() {
-                        state.happen(at, &name, detail, None, true);
-                    }
-                }
-            }
-            Ok(outcome)
+            Ok(self
+                .commit_own(writes, token, true, |own| self.world.records.commit_now(key, write, own, token)))
         };
         Box::pin(self.send(key, write, apply, |outcome| match outcome {
             CommitOutcome::Answered(written) => Some(*written == WriteOutcome::Applied),
             CommitOutcome::Declined(_) => None,
         }))
+    }
+
+    fn commit_alone<'a>(
+        &'a self,
+        writes: &'a OwnWrites,
+        token: &'a str,
+    ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>> {
+        Box::pin(async move {
+            self.request(None).await?;
+            Ok(self.commit_own(writes, token, false, |own| self.world.records.commit_alone_now(own, token)))
+        })
     }
 }
 

@@ -260,12 +260,12 @@ impl World {
     }
 
     /// A request to the store. `Err` if its delivery's store is down.
-    pub(super) fn request(&self, process: usize, key: &StoredKey) -> Result<usize, ()> {
+    pub(super) fn request(&self, process: usize, key: Option<&StoredKey>) -> Result<usize, ()> {
         let mut state = self.state();
         let at = state.at_work(process).ok_or(())?;
         let delivery = &mut state.deliveries[at];
         delivery.requests += 1;
-        if !delivery.keys.contains(key) {
+        if let Some(key) = key.filter(|key| !delivery.keys.contains(key)) {
             delivery.keys.push(key.clone());
         }
         if delivery.is_cut_off { Err(()) } else { Ok(at) }

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use lambda_idempotency::{
-    ErrorKind, staging,
+    ErrorKind, Idempotency,
+    settings::Mode,
+    staging,
     store::memory::{Declined, Transaction},
     testing::{Bench, Call, Event, Function, Given, Point},
 };
@@ -89,7 +91,10 @@ fn given_lease_ends_in_time() {
 
 /// Stages a payment, which is made once.
 fn staged(bench: &Bench) -> Function {
-    let idempotency = bench.idempotency();
+    staged_in(bench.idempotency())
+}
+
+fn staged_in(idempotency: Idempotency) -> Function {
     Function::new(move |order: Value| {
         let idempotency = idempotency.clone();
         async move {
@@ -123,6 +128,20 @@ fn staged_writes_are_committed_with_the_outcome() {
     after.deliver(&mut function, &Event::json(ORDER)).assert_ran();
     assert_eq!(bench.records().item("payments", "order-17").as_deref(), Some("paid"));
     bench.ledger().assert_count("put payments", 1);
+}
+
+#[test]
+fn staged_writes_are_applied_without_enforcement() {
+    for mode in [Mode::Off, Mode::Shadow] {
+        let bench = Bench::new();
+        let mut function = staged_in(bench.builder().mode(mode).build().unwrap());
+        bench.deliver(&mut function, &Event::json(ORDER)).assert_ran();
+        assert_eq!(bench.records().item("payments", "order-17").as_deref(), Some("paid"), "{mode:?}");
+        // The handler's own condition holds without a record, too.
+        let again = bench.deliver(&mut function, &Event::json(ORDER));
+        assert_eq!(again.answer().unwrap().body(), r#""order-17 was there""#, "{mode:?}");
+        bench.ledger().assert_count("put payments", 1);
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `survive` and `key_of`: what they find, how they tell it, and how fast they are.
+//! `survive` and `key_of`: what they find, how they report it, and how fast they are.
 
 use lambda_idempotency::{
     Begun, Fingerprint, Key, Settled,
@@ -21,7 +21,7 @@ fn safe_handler_survives() {
 }
 
 #[test]
-fn repeated_effect_is_told_with_advice() {
+fn repeated_effect_is_reported_with_advice() {
     let report = survive(unsafe_one, &order());
     let finding = &report.findings()[0];
     assert_eq!(finding.mistake, Mistake::Repeated);

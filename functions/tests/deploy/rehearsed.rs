@@ -94,7 +94,7 @@ fn command(kind: &str) -> String {
     format!("env KIND={kind} {} --ignored --nocapture --exact rehearsed::as_a_function", program.display())
 }
 
-/// The event in a file of its own.
+/// The event in its own file.
 fn file(name: &str, event: &Value) -> PathBuf {
     let path = env::temp_dir().join(format!("rehearsed-{}-{name}.json", std::process::id()));
     fs::write(&path, event.to_string()).unwrap();
@@ -144,7 +144,7 @@ async fn workers_raise_no_false_alarm() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn transactional_functions_are_told_apart() {
+async fn transactional_functions_are_distinguished() {
     let event = json!({ "id": "order-17" });
     assert_eq!(faults("transaction", &event, &["--transactional"]).await, [""; 0]);
     let alarms = faults("event", &event, &["--transactional"]).await;

@@ -59,7 +59,7 @@ where
 fn judge<T: Serialize>(result: Result<T, Failure>, policy: ErrorPolicy) -> (Verdict, Result<(), Reason>) {
     let failure = match result {
         Ok(value) => {
-            let verdict = serde_json::to_vec(&value).map(|json| Verdict::Complete(json.into()));
+            let verdict = serde_json::to_vec(&value).map(Verdict::complete);
             return (verdict.unwrap_or(Verdict::CompleteOmitted), Ok(()));
         }
         Err(failure) => failure,

@@ -2,7 +2,7 @@
 
 use std::future::{Future, pending};
 
-use super::{Stopped, Target, error_policy, failure};
+use super::{NOT_APPLIED, Stopped, Target, answer_declined, error_policy, failure, panic_verdict};
 use crate::{
     error::{Error, ErrorKind},
     failure::ErrorPolicy,
@@ -14,7 +14,7 @@ use crate::{
         driver::Driver,
         lease::Timing,
         optimistic::Way,
-        refusal::{declined, wrong_closure_type},
+        refusal::declined,
         response::Verdict,
         shadow::{Asking, Beside, Found, unclaimed_handle},
         staging::{AnyAnswer, Staging},
@@ -71,11 +71,7 @@ where
             }
             Ended::Panicked(payload) => {
                 observe::panicked(&key, None);
-                let verdict = match failure(driver, "Panic", "the handler panicked") {
-                    Verdict::Release => Verdict::Interrupted,
-                    recorded => recorded,
-                };
-                beside.conclude(asking, verdict).await;
+                beside.conclude(asking, panic_verdict(driver)).await;
                 return Err(Stopped::Panicked(payload));
             }
             // Unreachable: there's no limit.
@@ -100,15 +96,16 @@ where
                         observe::not_committed(&key, &error);
                         declined_error = Some(error);
                         staging.reopen();
-                        let answering = Box::pin(within(context.clone(), async {
-                            match on_declined(&*details).and_then(&mut again) {
-                                Some(answer) => {
-                                    let result = answer.await;
-                                    Ok(judge(result, error_policy(driver, &refusals)))
-                                }
-                                None => Err(wrong_closure_type::<T>(&key)),
-                            }
-                        }));
+                        let answering = answer_declined(
+                            driver,
+                            &key,
+                            &refusals,
+                            on_declined,
+                            &*details,
+                            &mut judge,
+                            &mut again,
+                        );
+                        let answering = Box::pin(within(context.clone(), answering));
                         ended = with_company(driver, answering, &mut asking).await;
                         continue;
                     }
@@ -126,8 +123,6 @@ where
         return Err(Stopped::Refused(error));
     }
 }
-
-const NOT_APPLIED: &str = "the handler's writes weren't applied";
 
 /// Polls the handler to its end, first at once, and then the shadow's question beside it.
 async fn with_company<T>(driver: &Driver, running: impl Future<Output = T>, asking: &mut Asking) -> Ended<T> {

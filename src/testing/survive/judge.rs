@@ -27,7 +27,7 @@ pub enum Mistake {
     AfterAnswer,
     /// Two answers to one operation differ.
     AnswersDiffer,
-    /// A retry is refused for good.
+    /// Every retry is refused.
     RetryRefused,
     /// Two operations, or two steps of one, share an outcome.
     Shared,

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display};
 
-use lambda_idempotency::store::{Settlement, Write};
+use lambda_idempotency::{store::Write, testing::Call};
 use serde_json::Value;
 
 use super::fault::Medium;
@@ -46,17 +46,20 @@ impl Meaning {
         Self::PartRead,
     ];
 
-    /// The meaning of this write.
+    /// The meaning of this write. Only an operator resolves, so that's `Other`.
     pub(super) const fn of_write(write: &Write) -> Self {
-        match write {
-            Write::Claim(_) => Self::Claim,
-            Write::Reclaim { .. } => Self::Reclaim,
-            Write::TakeOver { .. } => Self::TakeOver,
-            Write::Settle { settlement: Settlement::Complete(..), .. } => Self::Complete,
-            Write::Settle { settlement: Settlement::Fail(..), .. } => Self::Fail,
-            Write::Settle { settlement: Settlement::Release { .. }, .. } => Self::Release,
-            // Only an operator resolves. The function here neither extends a lease nor concludes without a claim.
-            Write::Resolve { .. } | Write::Extend { .. } | Write::Conclude { .. } => Self::Other,
+        if let Write::Resolve { .. } = write {
+            return Self::Other;
+        }
+        match Call::of(write) {
+            Call::Claim => Self::Claim,
+            Call::Reclaim => Self::Reclaim,
+            Call::TakeOver => Self::TakeOver,
+            Call::Complete => Self::Complete,
+            Call::Fail => Self::Fail,
+            Call::Release => Self::Release,
+            // The function here neither extends a lease nor concludes without a claim.
+            Call::Extend | Call::Conclude => Self::Other,
         }
     }
 

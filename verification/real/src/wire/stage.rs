@@ -281,10 +281,11 @@ impl Stage {
             return Ok(());
         }
         let now = SystemClock.now();
-        let long_ago = now.saturating_sub(2 * DAY);
+        // Redis removes a record a day after it expires: one that expired a day ago would go during the run.
+        let an_hour_ago = now.saturating_sub(Duration::from_secs(60 * 60));
         let (lease_until, lock_expires_at) = match prior {
             Prior::Stale => (now.saturating_sub(Duration::from_secs(10)), now.saturating_add(DAY)),
-            Prior::StaleAndExpired => (long_ago, now.saturating_sub(DAY)),
+            Prior::StaleAndExpired => (an_hour_ago, an_hour_ago),
             _ => (now.saturating_add(Duration::from_secs(60)), now.saturating_add(2 * DAY)),
         };
         let acquired = lease_until.saturating_sub(Duration::from_secs(60));
@@ -300,7 +301,7 @@ impl Stage {
             request_id: Some("the prior invocation".into()),
         };
         let expires_at = match prior {
-            Prior::Expired => now.saturating_sub(Duration::from_secs(60 * 60)),
+            Prior::Expired => an_hour_ago,
             _ => now.saturating_add(DAY),
         }
         .rounded_up_to_second();
