@@ -199,6 +199,18 @@ impl StoredKey {
         }
     }
 
+    /// Whether it's a key of shadow mode.
+    #[cfg(feature = "dynamodb")]
+    pub(crate) fn is_in_shadow(&self) -> bool {
+        self.names().is_some_and(|(_, operation)| operation.ends_with(SHADOW))
+    }
+
+    /// The names of the function and the operation, if the key has them.
+    #[cfg(feature = "dynamodb")]
+    pub(crate) fn names(&self) -> Option<(&str, &str)> {
+        self.0.rsplit_once('#').and_then(|(names, _)| names.split_once('/'))
+    }
+
     /// Derives a name for one step of this operation, the same in every attempt. It's a UUID (version 8, RFC
     /// 9562 section 5.8), a form that payment gateways accept as their idempotency key.
     pub(crate) fn derive(&self, step: &str) -> String {

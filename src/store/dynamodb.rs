@@ -59,6 +59,11 @@
 //! MB takes about a second, and one of 6 MB about 7 s, unless the table has burst capacity left. **Leave the
 //! sort key out if responses are large.**
 //!
+//! # The stream
+//!
+//! [`ended_in`](DynamoDbStore::ended_in) decodes from the table's stream that an operation ended. The stream needs the
+//! view type `NEW_AND_OLD_IMAGES`. [`guide::operations`](crate::guide::operations) shows an outbox.
+//!
 //! # Permissions
 //!
 //! `dynamodb:PutItem`, `dynamodb:UpdateItem` and `dynamodb:GetItem` on the table. With
@@ -82,6 +87,7 @@ mod attributes;
 mod builder;
 mod chunks;
 mod codec;
+mod ended;
 mod expressions;
 mod fault;
 mod scan;
@@ -89,6 +95,7 @@ mod table;
 mod transaction;
 mod values;
 
+pub use ended::OperationEnded;
 pub use transaction::{Declined, Transaction};
 
 use std::{

@@ -11,6 +11,7 @@ mod config;
 mod corrupt;
 mod drops;
 mod emulator;
+mod ended;
 mod faults;
 mod fixtures;
 mod golden;

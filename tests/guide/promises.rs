@@ -10,7 +10,10 @@ const PAGES: [(&str, &[&str]); 5] = [
     ("src/guide/idempotency_specification.md", &[]),
     ("README.md", &["lambda-idempotency", "Use it", "The promise and its limits"]),
     ("src/guide/exactly_once.md", &[]),
-    ("src/guide/operations.md", &["Switch it off, or watch first", "Managed Instances", "Defaults"]),
+    (
+        "src/guide/operations.md",
+        &["Switch it off, or watch first", "Managed Instances", "Publish what ended", "Defaults"],
+    ),
     ("docs/performance.md", &["What a call costs"]),
 ];
 /// The accepted reasons for a sentence without a test.

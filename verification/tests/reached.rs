@@ -102,6 +102,10 @@ const OTHERWISE: &[(&str, By)] = &[
         Test("functions/tests/deploy/aws.rs", "functions_answer_every_event_on_managed_instances"),
     ),
     ("on demand", Test("functions/tests/deploy/aws.rs", "functions_answer_every_event_on_demand")),
+    (
+        "the outbox, killed and refused",
+        Test("functions/tests/deploy/outbox.rs", "every_end_is_published_despite_kills"),
+    ),
     ("random batches", Test("tests/wrappers/batch/property.rs", "random_batches_keep_all_promises")),
     (
         "the wire to PostgreSQL",

@@ -13,6 +13,7 @@ mod contract;
 mod emulator;
 mod events;
 mod in_transaction;
+mod outbox;
 mod rehearsed;
 mod shapes;
 mod silence;

@@ -25,7 +25,7 @@ const FUNCTIONS: [(&str, &str, &str); 4] = [
 
 /// Everything from the library, and the other crates up to DEBUG. At TRACE, the runtime and the AWS SDK write
 /// whole events, answers and records.
-const LOUD: &str = "debug,lambda_idempotency=trace";
+pub(crate) const LOUD: &str = "debug,lambda_idempotency=trace";
 
 pub(crate) const TABLE: &str = "records";
 pub(crate) const PAYMENTS: &str = "payments";

@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// A part of a chunk's stored key. No name in a stored key's scope can contain a `#`, so no record's has it.
-const CHUNK: &str = "#part#";
+pub(super) const CHUNK: &str = "#part#";
 
 /// Items, and the key of the last one if more follow.
 type Items = (Vec<Item>, Option<Item>);
@@ -105,7 +105,7 @@ impl DynamoDbStore {
     }
 
     /// The names of the table's key attributes.
-    fn key_names(&self) -> impl Iterator<Item = &str> {
+    pub(super) fn key_names(&self) -> impl Iterator<Item = &str> {
         [self.inner.attributes.of(Attribute::Id)].into_iter().chain(self.inner.sort_key.as_deref())
     }
 
@@ -137,7 +137,7 @@ impl DynamoDbStore {
         Ok(Some((key, record)))
     }
 
-    fn other_key(&self) -> StoreError {
+    pub(super) fn other_key(&self) -> StoreError {
         let table = &self.inner.table;
         StoreError::new(
             StoreErrorKind::Rejected,

@@ -1,7 +1,8 @@
 //! Fuzzes a record as a table may hold it: written by another version, by hand or by a faulty restore, or invalid.
 //!
 //! Reading an item must give a record or [`Corrupt`](StoreErrorKind::Corrupt). An unreadable record must
-//! never run. A replayed response must match the record's digest.
+//! never run. A replayed response must match the record's digest. A change in the table's stream must show the same
+//! record.
 
 use std::collections::HashMap;
 
@@ -12,10 +13,12 @@ use aws_sdk_dynamodb::{
     primitives::Blob,
     types::AttributeValue::{self, B, Bool, L, N, S},
 };
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use lambda_idempotency::{
     ErrorKind, Fingerprint, Idempotency, Key, RunError, Scope, StoredKey,
     store::{Outcome, Place, Record, State, StoreErrorKind, dynamodb::DynamoDbStore, memory::MemoryStore},
 };
+use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::block_on;
@@ -84,7 +87,9 @@ pub fn check(data: &[u8]) {
     // If the input is too short, the item stays as it is by then.
     let mut item = template(&mut input).unwrap_or_else(|_| started());
     let is_whole = change(&mut item, &mut input).is_ok_and(|changes| changes == 0);
-    match read(&item) {
+    let read = read(&item);
+    stream(&item, read.as_ref());
+    match read {
         Some(record) => {
             let is_newer = ["response_codec", "response_key_id"].iter().any(|name| item.contains_key(*name));
             assert!(!is_newer, "read a response in a newer release's format: {item:?}");
@@ -99,17 +104,55 @@ fn stored_key() -> StoredKey {
     StoredKey::new(&scope, &Key::new("key").expect("a valid key"))
 }
 
+thread_local! {
+    static STORE: DynamoDbStore = store();
+}
+
 /// Reads the item with the store. `None` if the store reports that it can't.
 fn read(item: &Item) -> Option<Record> {
-    thread_local! {
-        static STORE: DynamoDbStore = store();
-    }
     match STORE.with(|store| store.record_in(item.clone())) {
         Ok(record) => Some(record),
         Err(error) => {
             assert_eq!(error.kind(), StoreErrorKind::Corrupt, "{error:?}");
             None
         }
+    }
+}
+
+/// Checks that the stream's change to this item shows an end if, and only if, a read gives an outcome.
+fn stream(item: &Item, read: Option<&Record>) {
+    let key = stored_key();
+    if item.get("id") != Some(&S(key.to_string())) {
+        return;
+    }
+    let image: serde_json::Map<_, _> =
+        item.iter().map(|(name, value)| (name.clone(), json_of(value))).collect();
+    let change = json!({
+        "eventName": "INSERT",
+        "dynamodb": {
+            "StreamViewType": "NEW_AND_OLD_IMAGES",
+            "Keys": { "id": { "S": key.as_str() } },
+            "NewImage": image,
+        },
+    });
+    match (read, STORE.with(|store| store.ended_in(change.to_string()))) {
+        (Some(record), Ok(ended)) => {
+            let is_end = matches!(record.state, State::Completed(_) | State::Failed(_));
+            assert_eq!(ended.map(|ended| ended.record), is_end.then(|| record.clone()), "{item:?}");
+        }
+        (None, Err(error)) => assert_eq!(error.kind(), StoreErrorKind::Corrupt, "{error:?}"),
+        (read, ended) => panic!("a read gives {read:?}, and the stream {ended:?}: {item:?}"),
+    }
+}
+
+/// A value as DynamoDB Streams writes it. It leaves out the contents that no record has.
+fn json_of(value: &AttributeValue) -> Value {
+    match value {
+        S(text) => json!({ "S": text }),
+        N(digits) => json!({ "N": digits }),
+        B(bytes) => json!({ "B": STANDARD.encode(bytes) }),
+        Bool(flag) => json!({ "BOOL": flag }),
+        _ => json!({ "L": [] }),
     }
 }
 

@@ -1,0 +1,83 @@
+//! `outbox`: publishes to EventBridge that an operation ended, from the stream of the table of records.
+//!
+//! Every end is published at least once, in the stream's order. `detail.id` identifies an end, so a consumer
+//! deduplicates by it. EventBridge keeps no order: of two ends of one key, the later one has the greater
+//! `detail.generation`.
+//!
+//! It writes no records itself. Claims in the same table would be changes of the same stream, and it would never end.
+
+mod publish;
+
+use std::sync::Arc;
+
+use lambda_idempotency::store::dynamodb::{DynamoDbStore, DynamoDbStoreBuilder};
+use lambda_runtime::{Error, LambdaEvent, run_concurrent, service_fn, tracing};
+use publish::{Entry, Publisher};
+use serde::Deserialize;
+use serde_json::{Value, json, value::RawValue};
+
+struct Outbox {
+    store: DynamoDbStore,
+    publisher: Publisher,
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Error> {
+    tracing::init_default_subscriber();
+    // The table of the functions that write the records, IDEMPOTENCY_TABLE. It sends no request.
+    let store = DynamoDbStoreBuilder::from_env()?.build().await?;
+    let outbox = Arc::new(Outbox { store, publisher: Publisher::from_env().await? });
+    run_concurrent(service_fn(move |event: LambdaEvent<Box<RawValue>>| {
+        let outbox = Arc::clone(&outbox);
+        async move { outbox.handle(&event.payload).await }
+    }))
+    .await
+}
+
+/// The records of a batch.
+#[derive(Deserialize)]
+struct Batch {
+    #[serde(rename = "Records")]
+    records: Vec<Box<RawValue>>,
+}
+
+#[derive(Deserialize)]
+struct Numbered {
+    dynamodb: SequenceNumber,
+}
+
+#[derive(Deserialize)]
+struct SequenceNumber {
+    #[serde(rename = "SequenceNumber")]
+    sequence_number: String,
+}
+
+impl Outbox {
+    /// Publishes the ends in a batch. The answer names the first record that wasn't published, and Lambda delivers
+    /// everything from it on again.
+    async fn handle(&self, event: &RawValue) -> Result<Value, Error> {
+        // The parser's text may quote the records.
+        let batch: Batch =
+            serde_json::from_str(event.get()).map_err(|_| "the event isn't a batch of a stream")?;
+        let (mut entries, mut unreadable) = (Vec::new(), None);
+        for record in &batch.records {
+            let numbered: Numbered =
+                serde_json::from_str(record.get()).map_err(|_| "a record has no sequence number")?;
+            let sequence_number = numbered.dynamodb.sequence_number;
+            match self.store.ended_in(record.get()) {
+                Ok(Some(ended)) => entries.push(self.publisher.entry(sequence_number, &ended)?),
+                Ok(None) => {}
+                Err(error) => {
+                    // It may be an end, so nothing behind it is published before it.
+                    tracing::error!(%error, sequence_number, "a change of the table can't be decoded");
+                    unreadable = Some(sequence_number);
+                    break;
+                }
+            }
+        }
+        let failed = self.publisher.publish(&entries).await.err().map(Entry::sequence_number);
+        let first = failed.or(unreadable.as_deref());
+        let failures: Vec<_> = first.into_iter().map(|number| json!({ "itemIdentifier": number })).collect();
+        Ok(json!({ "batchItemFailures": failures }))
+    }
+}

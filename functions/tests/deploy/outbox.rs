@@ -1,0 +1,394 @@
+//! Tests that `outbox` publishes every end of an operation while it's killed, its answers get lost and EventBridge
+//! refuses events. They run on the embedded DynamoDB, or on the one that `IDEMPOTENCY_TEST_ENDPOINT` names.
+
+mod bus;
+mod operations;
+mod table_stream;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::{StreamExt as _, stream};
+use lambda_idempotency::{Idempotency, KeyFields, store::memory::MemoryStore, testing::Random};
+use lambda_idempotency_rehearsal::{
+    answer::Answer,
+    database::{ACCESS_KEY, REGION},
+    event::Event,
+    function::{Function, Sandbox},
+    runs::Runs,
+};
+use lambda_runtime::{
+    Context, LambdaEvent, service_fn,
+    tower::{ServiceBuilder, ServiceExt as _},
+};
+use serde_json::{Value, json, value::RawValue};
+use testkit::emulator::{Emulator, fresh_table};
+
+use self::{
+    bus::{Bus, Fault},
+    operations::{End, Operations, SECRET, long_response, response_in_chunks},
+    table_stream::{Read, Stream},
+};
+use super::stage::{LOUD, project};
+
+const LIMIT: Duration = Duration::from_secs(30);
+const SEEDS: u64 = 10;
+/// How many schedules are played at once.
+const AT_ONCE: usize = 4;
+/// How many operations a schedule has.
+const OPERATIONS: usize = 80;
+
+/// How a batch's delivery goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Trouble {
+    Bus(Fault),
+    /// The process is killed when it has answered, and Lambda doesn't get the answer.
+    KilledBeforeTheCheckpoint,
+}
+
+const TROUBLE: [Trouble; 7] = [
+    Trouble::Bus(Fault::None),
+    Trouble::Bus(Fault::Silent),
+    Trouble::Bus(Fault::SilentOnceAccepted),
+    Trouble::Bus(Fault::AnswerLost),
+    Trouble::Bus(Fault::RefusesSome),
+    Trouble::Bus(Fault::RefusesAll),
+    Trouble::KilledBeforeTheCheckpoint,
+];
+
+/// The function, and the bus that it publishes to.
+struct Outbox {
+    function: Function,
+    environment: Vec<(&'static str, String)>,
+    sandbox: Option<Sandbox>,
+    bus: Bus,
+}
+
+impl Outbox {
+    async fn new(table: &str, variables: &[(&'static str, &str)]) -> Self {
+        let bus = Bus::start().await;
+        let mut environment = vec![
+            ("AWS_LAMBDA_FUNCTION_VERSION", "$LATEST".to_owned()),
+            ("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "256".into()),
+            ("AWS_LAMBDA_LOG_FORMAT", "JSON".into()),
+            ("AWS_REGION", REGION.into()),
+            ("AWS_ACCESS_KEY_ID", ACCESS_KEY.into()),
+            ("AWS_SECRET_ACCESS_KEY", ACCESS_KEY.into()),
+            ("AWS_EC2_METADATA_DISABLED", "true".into()),
+            ("AWS_ENDPOINT_URL_EVENTBRIDGE", bus.url()),
+            ("EVENT_BUS", "operations".into()),
+            ("IDEMPOTENCY_TABLE", table.into()),
+        ];
+        environment.extend(variables.iter().map(|(name, value)| (*name, (*value).to_owned())));
+        Self { function: Function::at(env!("CARGO_BIN_EXE_outbox")), environment, sandbox: None, bus }
+    }
+
+    async fn sandbox(&mut self) -> &mut Sandbox {
+        if self.sandbox.is_none() {
+            let started = Sandbox::start(&self.function, &self.environment, Runs::default()).await;
+            self.sandbox = Some(started.unwrap());
+        }
+        self.sandbox.as_mut().unwrap()
+    }
+
+    async fn kill(&mut self) {
+        self.sandbox.take().unwrap().kill().await.unwrap();
+    }
+
+    /// Delivers an event, and returns the answer, or `None` if the process was killed.
+    async fn deliver(&mut self, event: Value, trouble: Trouble) -> Option<Answer> {
+        let event = Event::new(event);
+        self.sandbox().await;
+        let (sandbox, bus) = (self.sandbox.as_mut().unwrap(), &self.bus);
+        let delivery = sandbox.deliver(&event, LIMIT);
+        let answer = tokio::select! {
+            answer = sandbox.answer(delivery) => Some(answer),
+            () = bus.reached() => None,
+        };
+        if answer.is_none() || trouble == Trouble::KilledBeforeTheCheckpoint {
+            self.kill().await;
+            return None;
+        }
+        answer
+    }
+}
+
+/// The record that an answer names, if any.
+fn failed(answer: &Answer) -> Option<String> {
+    let Answer::Payload(payload) = answer else { panic!("{answer:?}") };
+    let answer: Value = serde_json::from_slice(payload).unwrap();
+    let failures = answer["batchItemFailures"].as_array().unwrap();
+    assert!(failures.len() <= 1);
+    failures.first().map(|failure| failure["itemIdentifier"].as_str().unwrap().to_owned())
+}
+
+/// The counts of schedules, so that a test that meets nothing fails.
+#[derive(Default)]
+struct Met {
+    trouble: BTreeMap<Trouble, usize>,
+    ends: usize,
+    events: usize,
+    records: usize,
+}
+
+impl Met {
+    fn and(mut self, other: Self) -> Self {
+        for (trouble, count) in other.trouble {
+            *self.trouble.entry(trouble).or_default() += count;
+        }
+        let (ends, events) = (self.ends + other.ends, self.events + other.events);
+        Self { ends, events, records: self.records + other.records, ..self }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_end_is_published_despite_kills() {
+    let emulator = Emulator::start().await;
+    let schedules = stream::iter(1..=SEEDS).map(|seed| play(seed, &emulator)).buffer_unordered(AT_ONCE);
+    let met = schedules.fold(Met::default(), async |all, met| all.and(met)).await;
+    eprintln!("{} ends, {} events, {} changes delivered", met.ends, met.events, met.records);
+    eprintln!("trouble: {:?}", met.trouble);
+    assert!(TROUBLE.iter().all(|trouble| met.trouble.contains_key(trouble)), "{:?}", met.trouble);
+    assert!(met.events > met.ends, "nothing was published twice");
+    assert!(met.records > 2 * met.ends, "most changes aren't ends");
+}
+
+async fn play(seed: u64, emulator: &Emulator) -> Met {
+    let mut met = Met::default();
+    let table = fresh_table();
+    let mut random = Random::new(seed ^ 0x0b0c);
+    let mut operations = Operations::new(emulator.client(), table.clone(), seed).await;
+    let mut stream = Stream::of(emulator.endpoint(), &table).await;
+    let mut outbox = Outbox::new(&table, &[]).await;
+    for nth in 0.. {
+        let is_over = nth >= OPERATIONS;
+        if !is_over {
+            operations.go_on().await;
+            // The stream grows to batches of several changes.
+            if random.percent(80) {
+                continue;
+            }
+        }
+        let Some(read) = stream.read(random.between(1, 40)).await else {
+            if is_over {
+                break;
+            }
+            continue;
+        };
+        let trouble = match random.percent(60) {
+            true => *random.pick(&TROUBLE).unwrap(),
+            false => Trouble::Bus(Fault::None),
+        };
+        deliver(&mut outbox, &mut stream, &read, trouble, &mut met).await;
+    }
+    (met.ends, met.events) = (operations.ends().len(), outbox.bus.events().len());
+    judge(seed, operations.ends(), &outbox.bus.events());
+    assert_eq!(consumed(&outbox.bus.events()).await, operations.ends().len(), "seed {seed}");
+    met
+}
+
+/// EventBridge may refuse the earlier of two ends and accept the later one, if both are in one request.
+#[tokio::test(flavor = "multi_thread")]
+async fn ends_of_one_key_are_accepted_in_order() {
+    let emulator = Emulator::start().await;
+    let table = fresh_table();
+    let mut operations = Operations::new(emulator.client(), table.clone(), 1).await;
+    let mut stream = Stream::of(emulator.endpoint(), &table).await;
+    for name in ["first", "second"] {
+        operations.pay(name).await;
+    }
+    operations.correct_to_failure("second").await;
+    let (mut outbox, mut met) = (Outbox::new(&table, &[]).await, Met::default());
+    let mut fault = Fault::RefusesSome;
+    while let Some(read) = stream.read(40).await {
+        deliver(&mut outbox, &mut stream, &read, Trouble::Bus(fault), &mut met).await;
+        fault = Fault::None;
+    }
+    judge(0, operations.ends(), &outbox.bus.events());
+}
+
+/// How often a consumer runs that deduplicates by the detail's id. Each of its events has another id of EventBridge's.
+async fn consumed(events: &[Value]) -> usize {
+    let runs = Arc::new(AtomicUsize::new(0));
+    let idempotency = Idempotency::builder(MemoryStore::new()).function("consumer").build().unwrap();
+    let counted = Arc::clone(&runs);
+    let handler = service_fn(move |_: LambdaEvent<Value>| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        async { Ok::<_, lambda_runtime::Error>("consumed") }
+    });
+    let layer = idempotency.events_by::<Value>(KeyFields::new(["/detail/id"]).unwrap());
+    let service = ServiceBuilder::new().layer(layer).service(handler);
+    for (nth, event) in events.iter().enumerate() {
+        let delivered = json!({
+            "id": format!("event-{nth}"),
+            "time": format!("2026-11-20T00:00:{:02}Z", nth % 60),
+            "source": event["Source"],
+            "detail-type": event["DetailType"],
+            "account": "123456789012",
+            "resources": [],
+            "detail": event["Detail"],
+        });
+        let delivered = RawValue::from_string(delivered.to_string()).unwrap();
+        service.clone().oneshot(LambdaEvent::new(delivered, Context::default())).await.unwrap();
+    }
+    runs.load(Ordering::Relaxed)
+}
+
+/// Two ends with a change between them: the record of a claim, or what `edit` makes of it.
+async fn two_ends(emulator: &Emulator, edit: impl Fn(&mut Value)) -> (String, Value) {
+    let table = fresh_table();
+    let mut operations = Operations::new(emulator.client(), table.clone(), 1).await;
+    let stream = Stream::of(emulator.endpoint(), &table).await;
+    for name in ["first", "second"] {
+        operations.pay(name).await;
+    }
+    // Each is a claim and its completion.
+    let mut read = stream.read(40).await.unwrap();
+    assert_eq!(read.records.len(), 4);
+    edit(&mut read.records[2]);
+    (table, read.event())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unreadable_change_stops_the_batch() {
+    let emulator = Emulator::start().await;
+    let edits: [fn(&mut Value); 3] = [
+        |record| record["dynamodb"]["NewImage"]["version"] = json!({ "N": "3" }),
+        |record| record["dynamodb"]["StreamViewType"] = json!("KEYS_ONLY"),
+        |record| record["eventName"] = json!("OTHER"),
+    ];
+    for edit in edits {
+        let (table, event) = two_ends(&emulator, edit).await;
+        let mut outbox = Outbox::new(&table, &[]).await;
+        let answer = outbox.deliver(event.clone(), Trouble::Bus(Fault::None)).await.unwrap();
+        let unreadable = &event["Records"][2]["dynamodb"]["SequenceNumber"];
+        assert_eq!(failed(&answer).as_deref(), unreadable.as_str());
+        assert_eq!(outbox.bus.events().len(), 1, "what is before it");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn responses_are_published_by_choice() {
+    let emulator = Emulator::start().await;
+    let table = fresh_table();
+    let mut operations = Operations::new(emulator.client(), table.clone(), 1).await;
+    operations.pay("small").await;
+    operations.pay_with("not JSON", b"\xff".to_vec()).await;
+    operations.pay_with("in chunks", response_in_chunks()).await;
+    operations.pay_with("long", long_response()).await;
+    operations.pay("last").await;
+    let event = Stream::of(emulator.endpoint(), &table).await.read(40).await.unwrap().event();
+    let small = Some(json!(SECRET));
+    for (variables, expected) in [
+        (&[][..], [None, None, None, None, None]),
+        (&[("RESPONSES", "include")][..], [small.clone(), None, None, None, small]),
+    ] {
+        let mut outbox = Outbox::new(&table, variables).await;
+        let answer = outbox.deliver(event.clone(), Trouble::Bus(Fault::None)).await.unwrap();
+        assert_eq!(failed(&answer), None);
+        let events = outbox.bus.events();
+        let responses: Vec<_> = events.iter().map(|event| event["Detail"].get("response").cloned()).collect();
+        assert_eq!(responses, expected);
+    }
+}
+
+/// Neither a key nor a response is in the function's output, with the library's own events at every level.
+#[tokio::test(flavor = "multi_thread")]
+async fn outbox_logs_no_secrets() {
+    let emulator = Emulator::start().await;
+    let newer: fn(&mut Value) = |record| record["dynamodb"]["NewImage"]["version"] = json!({ "N": "3" });
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.log", fresh_table()));
+    let script = project().join("functions/tests/deploy/recorded.sh");
+    let command = format!("sh {} {} {}", script.display(), file.display(), env!("CARGO_BIN_EXE_outbox"));
+    for (edit, fault) in
+        [(newer, Fault::None), (|_: &mut Value| (), Fault::RefusesAll), (|_| (), Fault::RefusesSome)]
+    {
+        let (table, event) = two_ends(&emulator, edit).await;
+        let mut outbox = Outbox::new(&table, &[("RESPONSES", "include"), ("RUST_LOG", LOUD)]).await;
+        outbox.function = Function::from_command(&command, None).unwrap();
+        outbox.bus.next(fault);
+        let answer = outbox.deliver(event, Trouble::Bus(fault)).await.unwrap();
+        assert!(failed(&answer).is_some(), "{fault:?}");
+    }
+    let told = fs::read_to_string(&file).unwrap();
+    fs::remove_file(&file).unwrap();
+    for line in
+        ["a change of the table can't be decoded", "refused the request", "EventBridge refused an event"]
+    {
+        assert!(told.contains(line), "{line}");
+    }
+    // As text, and as the stream has it.
+    for secret in [SECRET, "ImNhbmFyeSI"] {
+        let line = told.lines().find(|line| line.contains(secret));
+        assert_eq!(line, None);
+    }
+}
+
+/// Something else isn't acknowledged as if everything in it had been published.
+#[tokio::test(flavor = "multi_thread")]
+async fn other_events_are_errors() {
+    let mut outbox = Outbox::new("records", &[]).await;
+    for event in [json!({ "detail": SECRET }), json!({ "Records": [{ "body": SECRET }] })] {
+        let answer = outbox.deliver(event, Trouble::Bus(Fault::None)).await.unwrap();
+        let Answer::Error { message, .. } = &answer else { panic!("{answer:?}") };
+        assert!(!message.contains(SECRET), "{message}");
+    }
+    assert!(outbox.bus.events().is_empty());
+}
+
+async fn deliver(outbox: &mut Outbox, stream: &mut Stream, read: &Read, trouble: Trouble, met: &mut Met) {
+    if let Trouble::Bus(fault) = trouble {
+        outbox.bus.next(fault);
+    }
+    if let Some(answer) = outbox.deliver(read.event(), trouble).await {
+        let failed = failed(&answer);
+        met.records += read.records.len();
+        stream.move_on(read, failed.as_deref());
+    }
+    // A batch without an end sends no request.
+    let is_met = outbox.bus.next(Fault::None) == Fault::None;
+    *met.trouble.entry(trouble).or_default() += usize::from(is_met);
+}
+
+/// Every end has been published, and its ids deduplicate to one event each, in the order of their generations.
+fn judge(seed: u64, ends: &BTreeSet<End>, events: &[Value]) {
+    let mut unique: BTreeMap<String, &Value> = BTreeMap::new();
+    let mut latest: BTreeMap<String, u64> = BTreeMap::new();
+    let mut published = Vec::new();
+    for event in events {
+        let detail = &event["Detail"];
+        let text = |name: &str| detail[name].as_str().unwrap().to_owned();
+        if let Some(first) = unique.insert(text("id"), event) {
+            assert_eq!(first, event, "seed {seed}: one id for two events");
+            continue;
+        }
+        let (key, generation) = (text("key"), detail["generation"].as_u64().unwrap());
+        assert_eq!(event["DetailType"], format!("operation {}", text("outcome")));
+        assert_eq!(
+            (&event["Source"], &event["EventBusName"]),
+            (&json!("lambda-idempotency"), &json!("operations"))
+        );
+        assert_eq!((&detail["function"], &detail["operation"]), (&json!("shop"), &json!("run:pay")));
+        assert!(
+            !event.to_string().contains(SECRET) && detail.get("response").is_none(),
+            "seed {seed}: {event}"
+        );
+        let last = latest.insert(key.clone(), generation);
+        assert!(last.is_none_or(|last| last < generation), "seed {seed}: {key} isn't in order");
+        published.push((key, generation, text("outcome")));
+    }
+    published.sort();
+    let expected: Vec<_> = ends
+        .iter()
+        .map(|(key, generation, outcome)| (key.clone(), *generation, (*outcome).to_owned()))
+        .collect();
+    assert_eq!(published, expected, "seed {seed}");
+}

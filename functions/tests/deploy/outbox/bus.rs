@@ -1,0 +1,121 @@
+//! EventBridge's `PutEvents` on loopback: it accepts events, refuses some of them, or never answers.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+use crate::http_server::{Received, Reply, Server};
+
+/// How the bus treats the next request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Fault {
+    #[default]
+    None,
+    /// The request never arrives, and is never answered.
+    Silent,
+    /// The events are on the bus, and the request is never answered.
+    SilentOnceAccepted,
+    /// The events are on the bus, and the connection breaks before the answer.
+    AnswerLost,
+    /// Some of the events are refused, and the others are on the bus.
+    RefusesSome,
+    /// The whole request is refused.
+    RefusesAll,
+}
+
+/// The bus, and the events that are on it, in the order of their arrival.
+pub(super) struct Bus {
+    server: Server,
+    state: Arc<State>,
+}
+
+#[derive(Default)]
+struct State {
+    accepted: Mutex<Vec<Value>>,
+    next: Mutex<Fault>,
+    /// Rings when a request is in a fault's hands.
+    reached: Notify,
+}
+
+impl Bus {
+    pub(super) async fn start() -> Self {
+        let state = Arc::new(State::default());
+        let serving = Arc::clone(&state);
+        let server = Server::start(move |received| {
+            let state = Arc::clone(&serving);
+            async move { state.reply(&received) }
+        });
+        Self { server: server.await, state }
+    }
+
+    pub(super) fn url(&self) -> String {
+        self.server.url("")
+    }
+
+    /// Does this with the next request. Returns what was left to do before.
+    pub(super) fn next(&self, fault: Fault) -> Fault {
+        std::mem::replace(&mut *self.state.next.lock().unwrap_or_else(PoisonError::into_inner), fault)
+    }
+
+    /// Returns when a request has met its fault.
+    pub(super) async fn reached(&self) {
+        self.state.reached.notified().await;
+    }
+
+    /// The events, as EventBridge was given them, with their detail as JSON.
+    pub(super) fn events(&self) -> Vec<Value> {
+        self.state.accepted.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl State {
+    fn reply(&self, received: &Received) -> Reply {
+        assert_eq!(received.headers["x-amz-target"], "AWSEvents.PutEvents");
+        let request: Value = serde_json::from_slice(&received.body).unwrap();
+        let entries = request["Entries"].as_array().unwrap();
+        assert!((1..=10).contains(&entries.len()) && received.body.len() <= 300_000);
+        let fault = std::mem::take(&mut *self.next.lock().unwrap_or_else(PoisonError::into_inner));
+        match fault {
+            Fault::Silent => {}
+            Fault::RefusesAll => {
+                return whole(400, &json!({ "__type": "ValidationException", "message": "refused" }));
+            }
+            _ => return self.accept(entries, fault),
+        }
+        self.reached.notify_one();
+        Reply::Silence
+    }
+
+    fn accept(&self, entries: &[Value], fault: Fault) -> Reply {
+        let mut results = Vec::new();
+        // The second and every third after it, or the only one.
+        let refused = usize::from(entries.len() > 1);
+        for (nth, entry) in entries.iter().enumerate() {
+            if fault == Fault::RefusesSome && nth % 3 == refused {
+                results.push(json!({ "ErrorCode": "ThrottlingException", "ErrorMessage": "slow down" }));
+                continue;
+            }
+            let mut event = entry.clone();
+            event["Detail"] = serde_json::from_str(entry["Detail"].as_str().unwrap()).unwrap();
+            let mut accepted = self.accepted.lock().unwrap_or_else(PoisonError::into_inner);
+            accepted.push(event);
+            // EventBridge's own id is another one for each acceptance.
+            results.push(json!({ "EventId": format!("event-{}", accepted.len()) }));
+        }
+        let failed = results.iter().filter(|result| result.get("EventId").is_none()).count();
+        match fault {
+            Fault::SilentOnceAccepted => {
+                self.reached.notify_one();
+                Reply::Silence
+            }
+            Fault::AnswerLost => Reply::Dropped,
+            _ => whole(200, &json!({ "FailedEntryCount": failed, "Entries": results })),
+        }
+    }
+}
+
+fn whole(status: u16, body: &Value) -> Reply {
+    let headers = vec![("content-type".to_owned(), "application/x-amz-json-1.1".to_owned())];
+    Reply::Whole(status, headers, body.to_string().into_bytes())
+}

@@ -1,0 +1,328 @@
+//! Decodes the ends of operations from the table's stream.
+
+use std::{borrow::Cow, collections::HashMap};
+
+use aws_sdk_dynamodb::{primitives::Blob, types::AttributeValue};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize, Serializer, de::IgnoredAny};
+use serde_json::value::RawValue;
+
+use super::{
+    DynamoDbStore, RECORD_SORT_KEY,
+    attributes::Attribute,
+    codec::{self, Item},
+    scan::CHUNK,
+};
+use crate::{
+    error::{Error, place},
+    key::StoredKey,
+    outcome::{Outcome, Place},
+    record::{Record, State},
+    store::{StoreError, StoreErrorKind},
+    time::Timestamp,
+};
+
+/// The only view type that shows what a write changed.
+const VIEW: &str = "NEW_AND_OLD_IMAGES";
+
+/// An operation that ended, as the table's stream reports it. [`DynamoDbStore::ended_in`] decodes it.
+///
+/// It serializes to the detail of an event, without the response: `id`, `key`, `function`, `operation`, `outcome`
+/// (`completed` or `failed`), `generation`, `attempt`, `interrupted`, `by_operator`, `request_id` (if known), and
+/// `claimed_at`, `written_at` (if known) and `expires_at` in ms since the Unix epoch.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct OperationEnded {
+    /// The operation's stored key.
+    pub key: StoredKey,
+    /// The record with the outcome. Its generation orders the ends of one key.
+    pub record: Record,
+    /// When DynamoDB wrote the record, if the stream says it, at the stream's precision: about a second.
+    pub written_at: Option<Timestamp>,
+    /// Whether an operator settled it, not a delivery.
+    pub by_operator: bool,
+}
+
+impl OperationEnded {
+    /// Returns a UUID that identifies this end of the operation. It's derived from the stored key, the owner, the
+    /// generation and the status, so every delivery of the change gives the same one, and no other end does.
+    pub fn id(&self) -> String {
+        let Record { owner, generation, .. } = &self.record;
+        self.key.derive(&format!("ended {owner} {generation} {}", self.record.status().as_str()))
+    }
+
+    /// Returns the response, if the stream has its bytes: `None` for one that's encrypted, in chunks, or wasn't
+    /// retained. Bytes are those that the handler's wrapper recorded.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) if the bytes aren't the response that was recorded.
+    pub fn response(&self) -> Result<Option<Bytes>, Error> {
+        let (State::Completed(Outcome::Retained(response)) | State::Failed(Outcome::Retained(response))) =
+            &self.record.state
+        else {
+            return Ok(None);
+        };
+        match &response.place {
+            Place::Inline(kept) if response.labels()?.key_id.is_none() => response.decode(kept).map(Some),
+            Place::Inline(_) | Place::Chunks(_) => Ok(None),
+        }
+    }
+}
+
+impl Serialize for OperationEnded {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Record { generation, attempt, interrupted, lock_acquired_at, expires_at, .. } = &self.record;
+        let (function, operation) = self.key.names().unzip();
+        let detail = Detail {
+            id: self.id(),
+            key: self.key.as_str(),
+            function,
+            operation,
+            outcome: if matches!(self.record.state, State::Failed(_)) { "failed" } else { "completed" },
+            generation: generation.get(),
+            attempt: *attempt,
+            interrupted: *interrupted,
+            by_operator: self.by_operator,
+            request_id: self.record.request_id.as_deref(),
+            claimed_at: lock_acquired_at.as_millis(),
+            written_at: self.written_at.map(Timestamp::as_millis),
+            expires_at: expires_at.map(Timestamp::as_millis),
+        };
+        detail.serialize(serializer)
+    }
+}
+
+#[derive(Serialize)]
+struct Detail<'a> {
+    id: String,
+    key: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    function: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    operation: Option<&'a str>,
+    outcome: &'static str,
+    generation: u64,
+    attempt: u32,
+    interrupted: bool,
+    by_operator: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    request_id: Option<&'a str>,
+    claimed_at: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    written_at: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_at: Option<u64>,
+}
+
+impl DynamoDbStore {
+    /// Decodes an operation's end from a record of the table's stream: one element of `Records` as Lambda delivers
+    /// it, in JSON. It sends no request.
+    ///
+    /// `None` if the change isn't an operation's end: a claim, an extension, a takeover, a release, a deletion
+    /// (TTL's too), a write to a settled record that keeps its outcome, a record in shadow mode, a chunk of a
+    /// response, or another item of a shared table.
+    ///
+    /// The stream needs the view type `NEW_AND_OLD_IMAGES`. The store needs the same attribute names, sort key and
+    /// partition as the function that writes the records. In a global table, each Region's stream reports the same
+    /// ends with the same ids, so publish from one Region.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreErrorKind::Rejected`] for a stream with another view type, or a table with another key than this
+    /// store's. [`StoreErrorKind::Corrupt`] if the change isn't one of a DynamoDB stream, or its record can't be
+    /// decoded, for example one of a newer version. Don't skip it: it may be an end.
+    ///
+    /// ```
+    /// # use lambda_idempotency::store::{StoreError, dynamodb::DynamoDbStore};
+    /// # fn publish(id: String, detail: String) {}
+    /// # fn example(store: &DynamoDbStore, record: &serde_json::value::RawValue) -> Result<(), Box<dyn std::error::Error>> {
+    /// if let Some(ended) = store.ended_in(record.get())? {
+    ///     publish(ended.id(), serde_json::to_string(&ended)?);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn ended_in(&self, record: impl AsRef<[u8]>) -> Result<Option<OperationEnded>, StoreError> {
+        let Change { view, written_at, keys, new, old } = Change::parse(record.as_ref())?;
+        if view != VIEW {
+            return Err(self.other_view(&view));
+        }
+        let Some(key) = self.changed_record(&keys)? else { return Ok(None) };
+        let Some(new) = new else { return Ok(None) };
+        let record = self.decode(&key, self.record_item_in(&key, &new)?)?;
+        if !matches!(record.state, State::Completed(_) | State::Failed(_)) || key.is_in_shadow() {
+            return Ok(None);
+        }
+        // An old image that can't be decoded isn't this end. At worst the same event is published again.
+        let old = old.and_then(|old| self.record_item_in(&key, &old).ok());
+        let old = old.and_then(|old| codec::decode(old, &self.inner.attributes).ok());
+        if old.as_ref().is_some_and(|old| is_same_end(old, &record)) {
+            return Ok(None);
+        }
+        let by_operator = old.is_some_and(|old| is_resolved(&old, &record));
+        Ok(Some(OperationEnded { key, record, written_at, by_operator }))
+    }
+
+    /// The stored key of the record that a change is about. `None` for a chunk, and for another item of the table.
+    fn changed_record(&self, keys: &Image<'_>) -> Result<Option<StoredKey>, StoreError> {
+        let names: Vec<_> = self.key_names().collect();
+        if keys.len() != names.len() || names.iter().any(|name| !keys.contains_key(*name)) {
+            return Err(self.other_key());
+        }
+        let item = self.item_in(keys).map_err(|_| self.other_key())?;
+        if item.values().any(|value| value.as_s().is_err()) {
+            return Err(self.other_key());
+        }
+        let is_elsewhere = match (&self.inner.partition, &self.inner.sort_key) {
+            (None, Some(name)) => item.get(name) != Some(&codec::text(RECORD_SORT_KEY)),
+            _ => false,
+        };
+        let key = self.stored_key_of(&item).filter(|key| !is_elsewhere && !key.as_str().contains(CHUNK));
+        Ok(key)
+    }
+
+    fn record_item_in(&self, key: &StoredKey, image: &Image<'_>) -> Result<Item, StoreError> {
+        self.item_in(image).map_err(|name| self.corrupt(key, &format!("`{name}` isn't an attribute's value")))
+    }
+
+    /// The attributes of an image that a record has. The others are the user's own.
+    ///
+    /// # Errors
+    ///
+    /// The name of the first attribute that isn't one.
+    fn item_in<'n>(&'n self, image: &Image<'_>) -> Result<Item, &'n str> {
+        let names = Attribute::ALL.map(|attribute| self.inner.attributes.of(attribute)).into_iter();
+        let named = names.chain(self.inner.sort_key.as_deref());
+        let found = named.filter_map(|name| image.get(name).map(|value| (name, *value)));
+        found.map(|(name, value)| Ok((name.to_owned(), attribute(value).ok_or(name)?))).collect()
+    }
+
+    fn other_view(&self, view: &str) -> StoreError {
+        let table = &self.inner.table;
+        let known = ["KEYS_ONLY", "NEW_IMAGE", "OLD_IMAGE"].into_iter().find(|known| *known == view);
+        StoreError::new(
+            StoreErrorKind::Rejected,
+            format!(
+                "the stream of table `{table}` has {}, which doesn't show what a write changed: enable the stream \
+                 again with {VIEW}",
+                known.map_or_else(
+                    || "an unknown view type".to_owned(),
+                    |view| format!("the view type {view}")
+                )
+            ),
+        )
+    }
+}
+
+/// Whether both records are the same end of the operation. A write in between changed something else.
+fn is_same_end(old: &Record, new: &Record) -> bool {
+    (old.owner, old.generation, old.status()) == (new.owner, new.generation, new.status())
+}
+
+/// Whether an operator made `new` of `old`: a delivery's settlement keeps the owner, and an optimistic run's record
+/// has another claim time or attempt.
+fn is_resolved(old: &Record, new: &Record) -> bool {
+    let claim = |record: &Record| (record.lock_acquired_at, record.attempt, record.fingerprint);
+    old.owner != new.owner && claim(old) == claim(new)
+}
+
+/// An item's attributes by name, as DynamoDB writes them in JSON.
+type Image<'r> = HashMap<String, &'r RawValue>;
+
+/// A change of an item.
+struct Change<'r> {
+    view: Cow<'r, str>,
+    written_at: Option<Timestamp>,
+    keys: Image<'r>,
+    new: Option<Image<'r>>,
+    old: Option<Image<'r>>,
+}
+
+#[derive(Deserialize)]
+struct Wire<'r> {
+    #[serde(rename = "eventName")]
+    event_name: EventName,
+    #[serde(borrow)]
+    dynamodb: WireChange<'r>,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+enum EventName {
+    Insert,
+    Modify,
+    Remove,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct WireChange<'r> {
+    #[serde(borrow)]
+    stream_view_type: Cow<'r, str>,
+    #[serde(default)]
+    approximate_creation_date_time: Option<f64>,
+    #[serde(borrow)]
+    keys: Image<'r>,
+    #[serde(borrow, default)]
+    new_image: Option<Image<'r>>,
+    #[serde(borrow, default)]
+    old_image: Option<Image<'r>>,
+}
+
+impl<'r> Change<'r> {
+    /// # Errors
+    ///
+    /// [`StoreErrorKind::Corrupt`] for anything but a change, with the place. It leaves out the parser's text, which
+    /// may quote the record.
+    fn parse(record: &'r [u8]) -> Result<Self, StoreError> {
+        let Wire { event_name, dynamodb: change } = serde_json::from_slice(record)
+            .map_err(|error| not_a_change(&format!("it isn't as expected at {}", place(&error))))?;
+        let (new, old) = (change.new_image, change.old_image);
+        let has = (new.is_some(), old.is_some());
+        let expected = match event_name {
+            EventName::Insert => (true, false),
+            EventName::Modify => (true, true),
+            EventName::Remove => (false, true),
+        };
+        if change.stream_view_type == VIEW && has != expected {
+            return Err(not_a_change("its images don't fit its event name"));
+        }
+        let millis = change.approximate_creation_date_time.map(|seconds| (seconds * 1000.0).round());
+        let millis = millis.filter(|millis| (0.0..1e15).contains(millis));
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a whole number in range"
+        )]
+        let written_at = millis.map(|millis| Timestamp::from_millis(millis as u64));
+        Ok(Self { view: change.stream_view_type, written_at, keys: change.keys, new, old })
+    }
+}
+
+fn not_a_change(why: &str) -> StoreError {
+    StoreError::new(StoreErrorKind::Corrupt, format!("the record isn't a change of a DynamoDB stream: {why}"))
+}
+
+/// An attribute's value. A record has none of the ignored types, so their contents don't matter.
+#[derive(Deserialize)]
+enum Value {
+    S(String),
+    N(String),
+    B(String),
+    #[serde(rename = "BOOL")]
+    Bool(bool),
+    #[serde(rename = "NULL", alias = "M", alias = "L", alias = "SS", alias = "NS", alias = "BS")]
+    Other(IgnoredAny),
+}
+
+fn attribute(value: &RawValue) -> Option<AttributeValue> {
+    Some(match serde_json::from_str(value.get()).ok()? {
+        Value::S(text) => AttributeValue::S(text),
+        Value::N(digits) => AttributeValue::N(digits),
+        Value::B(text) => AttributeValue::B(Blob::new(STANDARD.decode(text).ok()?)),
+        Value::Bool(flag) => AttributeValue::Bool(flag),
+        Value::Other(IgnoredAny) => AttributeValue::Null(true),
+    })
+}
