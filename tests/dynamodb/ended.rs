@@ -5,8 +5,8 @@ use bytes::Bytes;
 use lambda_idempotency::{
     StoredKey,
     store::{
-        Outcome, Record, Settlement, State, StoreErrorKind, StoredResponse, Write,
-        dynamodb::{DynamoDbStore, DynamoDbStoreBuilder, OperationEnded},
+        Outcome, Record, Settlement, State, StoreBuilder, StoreErrorKind, StoredResponse, Write,
+        dynamodb::{DynamoDbStore, OperationEnded},
     },
 };
 use serde_json::{Value, json};
@@ -20,7 +20,9 @@ use super::{
 };
 
 /// A store that never sends a request.
-async fn store(configure: impl FnOnce(DynamoDbStoreBuilder) -> DynamoDbStoreBuilder) -> DynamoDbStore {
+async fn store(
+    configure: impl FnOnce(StoreBuilder<DynamoDbStore>) -> StoreBuilder<DynamoDbStore>,
+) -> DynamoDbStore {
     configure(builder("127.0.0.1:9".parse().unwrap())).build().await.unwrap()
 }
 

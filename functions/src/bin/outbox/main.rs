@@ -10,7 +10,7 @@ mod publish;
 
 use std::sync::Arc;
 
-use lambda_idempotency::store::dynamodb::{DynamoDbStore, DynamoDbStoreBuilder};
+use lambda_idempotency::store::dynamodb::DynamoDbStore;
 use lambda_runtime::{Error, LambdaEvent, run_concurrent, service_fn, tracing};
 use publish::{Entry, Publisher};
 use serde::Deserialize;
@@ -25,7 +25,7 @@ struct Outbox {
 async fn main() -> Result<(), Error> {
     tracing::init_default_subscriber();
     // The table of the functions that write the records, IDEMPOTENCY_TABLE. It sends no request.
-    let store = DynamoDbStoreBuilder::from_env()?.build().await?;
+    let store = DynamoDbStore::builder_from_env()?.build().await?;
     let outbox = Arc::new(Outbox { store, publisher: Publisher::from_env().await? });
     run_concurrent(service_fn(move |event: LambdaEvent<Box<RawValue>>| {
         let outbox = Arc::clone(&outbox);
