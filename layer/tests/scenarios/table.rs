@@ -279,10 +279,12 @@ fn errors() -> Vec<Scenario> {
             [
                 Send(once("effect sleep:6500"), TimesOut),
                 Pause(2500),
+                // In the same process: the function lives on.
+                Send(Plain("b", "effect"), Runs),
                 Restart,
                 Send(once("effect sleep:6500"), Answers),
             ],
-            ONCE,
+            &[("", Exactly(1), Exactly(1)), ("b", Exactly(1), Exactly(1))],
         )
         .timeout(5)
         .managed(),
