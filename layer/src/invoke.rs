@@ -268,8 +268,8 @@ pub(crate) fn raw(event: &Event) -> Option<Box<RawValue>> {
 pub(crate) async fn post(protection: &Protection, event: &Event, answer: Answer) {
     let (is_error, headers, body, reply) = match answer {
         Answer::Own(posted) => {
-            let Posted { is_error, headers, body, reply } = *posted;
-            let body = sent(&headers, body);
+            let Posted { is_error, mut headers, body, reply } = *posted;
+            let body = sent(&mut headers, body);
             (is_error, event.answering(headers), body, Some(reply))
         }
         Answer::Made { is_error, headers, body } => (is_error, event.answering(headers), body, None),
