@@ -34,8 +34,16 @@ pub struct Function {
     arguments: Vec<String>,
     /// Part of the line that a handler writes at each run. Counting it counts the runs.
     run_mark: Option<String>,
-    /// The function's name, if the program is the layer in front of it.
-    behind_layer: Option<String>,
+    behind_layer: Option<BehindLayer>,
+}
+
+/// What is known of a function whose program is the layer in front of it.
+#[derive(Clone, Debug)]
+struct BehindLayer {
+    /// The function's name.
+    name: String,
+    /// The layer's settings.
+    settings: Vec<(String, String)>,
 }
 
 impl Function {
@@ -86,15 +94,20 @@ impl Function {
 
     /// A user's function: a command, split at white space.
     pub fn from_command(command: &str, run_mark: Option<String>) -> Result<Self> {
-        let mut words = command.split_whitespace().map(str::to_owned);
+        Self::from_words(command.split_whitespace().map(str::to_owned), run_mark)
+    }
+
+    /// A user's function: the words of a command.
+    pub fn from_words(words: impl IntoIterator<Item = String>, run_mark: Option<String>) -> Result<Self> {
+        let mut words = words.into_iter();
         let program = words.next().ok_or_else(|| Problem::new("--function is empty: give it a command"))?;
         Ok(Self { program: program.into(), arguments: words.collect(), run_mark, behind_layer: None })
     }
 
-    /// The same function behind the Lambda layer, whose program starts it.
+    /// The same function behind the Lambda layer, whose program starts it with these variables.
     #[must_use]
-    pub fn behind(self, layer: impl Into<PathBuf>) -> Self {
-        let behind_layer = Some(self.name());
+    pub fn behind(self, layer: impl Into<PathBuf>, settings: Vec<(String, String)>) -> Self {
+        let behind_layer = Some(BehindLayer { name: self.name(), settings });
         let command = ["--".to_owned(), self.program.to_string_lossy().into_owned()];
         let arguments = command.into_iter().chain(self.arguments).collect();
         Self { program: layer.into(), arguments, behind_layer, run_mark: self.run_mark }
@@ -111,8 +124,8 @@ impl Function {
     }
 
     fn name(&self) -> String {
-        if let Some(name) = &self.behind_layer {
-            return name.clone();
+        if let Some(layer) = &self.behind_layer {
+            return layer.name.clone();
         }
         self.program.file_name().map_or_else(|| "function".into(), |name| name.to_string_lossy().into_owned())
     }
@@ -157,9 +170,10 @@ impl Sandbox {
         let api = RuntimeApi::start(&name).await.context("no free port on loopback for the Runtime API")?;
         let mut command = Command::new(&function.program);
         isolate(&mut command);
-        if function.behind_layer.is_some() {
+        if let Some(layer) = &function.behind_layer {
             // Lambda stops, and ends, both at once.
             command.process_group(0);
+            command.envs(layer.settings.iter().map(|(name, value)| (name, value)));
         }
         let mut child = command
             .args(&function.arguments)

@@ -11,6 +11,7 @@
 mod example;
 mod ledger;
 mod play;
+mod rehearsed;
 mod report;
 mod runtime;
 mod sandbox;

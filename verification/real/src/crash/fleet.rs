@@ -71,7 +71,7 @@ impl Fleet {
             backend,
             function: match (form, function.kept_in(&folder)?) {
                 // The function's program is the layer's program too.
-                (Form::Layer, function) => function.clone().behind(function.program()),
+                (Form::Layer, function) => function.clone().behind(function.program(), Vec::new()),
                 (_, function) => function,
             },
             sabotage,
