@@ -123,7 +123,7 @@ impl Scenario {
 
     /// Where the client reports an error's type as the event names it.
     fn plain_types(mut self) -> Self {
-        self.only.runtimes = Some(&[Runtime::Python, Runtime::Node, Runtime::Go]);
+        self.only.runtimes = Some(&[Runtime::Python, Runtime::Node, Runtime::Go, Runtime::Rust]);
         self
     }
 
