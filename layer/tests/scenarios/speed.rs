@@ -35,6 +35,8 @@ struct Measured {
     sandbox: Sandbox,
     starts: Vec<Duration>,
     times: Vec<Duration>,
+    /// The processor's time of the layer in all of them, in ticks of 10 ms.
+    ticks: usize,
 }
 
 /// Measures, and returns the table.
@@ -78,6 +80,9 @@ pub(crate) async fn measure(layer: &str) -> String {
             measured.times.push(time);
         }
     }
+    for measured in &mut all {
+        measured.ticks = measured.sandbox.ticks(PROGRAM) - measured.ticks;
+    }
     // The same keys again, which the layer answers alone, and the function without it in turns.
     let mut again = [Vec::new(), Vec::new()];
     let base = &all[0];
@@ -103,7 +108,8 @@ async fn started(name: &str, function: &Function) -> Measured {
     }
     let sandbox = Sandbox::start(function).await;
     sandbox.timed(br#"{"id":"start","do":"effect"}"#).await;
-    Measured { name: name.into(), sandbox, starts, times: Vec::new() }
+    let ticks = sandbox.ticks(PROGRAM);
+    Measured { name: name.into(), sandbox, starts, times: Vec::new(), ticks }
 }
 
 impl Measured {
@@ -130,8 +136,8 @@ fn table(all: &mut [Measured], again: [Vec<Duration>; 2], mut alone: Vec<Duratio
     let (base_50, base_99) = (quantile(&mut all[0].times, 50), quantile(&mut all[0].times, 99));
     let base_start = quantile(&mut all[0].starts, 50);
     let mut text = format!(
-        "{INVOCATIONS} invocations each, in ms\n{:20} {:>8} {:>8} {:>10} {:>10} {:>12} {:>14}\n",
-        "", "p50", "p99", "p50 added", "p99 added", "start added", "resident KiB"
+        "{INVOCATIONS} invocations each, in ms\n{:20} {:>8} {:>8} {:>10} {:>10} {:>10} {:>12} {:>14}\n",
+        "", "p50", "p99", "p50 added", "p99 added", "processor", "start added", "resident KiB"
     );
     let mut line = |name: &str, times: &mut [Duration], base: (Duration, Duration), rest: String| {
         let (p50, p99) = (ms(quantile(times, 50)), ms(quantile(times, 99)));
@@ -140,7 +146,9 @@ fn table(all: &mut [Measured], again: [Vec<Duration>; 2], mut alone: Vec<Duratio
     };
     for measured in all {
         let start = ms(quantile(&mut measured.starts, 50)) - ms(base_start);
-        let rest = format!(" {start:12.1} {:14}", measured.sandbox.resident(PROGRAM));
+        let processor = measured.ticks as f64 * 10.0 / INVOCATIONS as f64;
+        let resident = measured.sandbox.resident(PROGRAM);
+        let rest = format!(" {processor:10.3} {start:12.1} {resident:14}");
         line(&measured.name, &mut measured.times, (base_50, base_99), rest);
     }
     let base = (quantile(&mut alone, 50), quantile(&mut alone, 99));
