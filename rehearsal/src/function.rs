@@ -37,7 +37,7 @@ pub struct Function {
     behind_layer: Option<BehindLayer>,
 }
 
-/// What is known of a function whose program is the layer in front of it.
+/// A function whose program is the layer in front of it.
 #[derive(Clone, Debug)]
 struct BehindLayer {
     /// The function's name.

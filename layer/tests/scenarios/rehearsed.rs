@@ -15,7 +15,7 @@ def handler(event, context):
     return {'done': event['id']}
 ";
 
-/// A script that starts the layer's program with these settings. A test can't set variables of its own process.
+/// A script that starts the layer's program with these settings. A test can't set its process's variables.
 fn layer(folder: &Path, name: &str, settings: &str) -> String {
     let script = folder.join(name);
     let program = env!("CARGO_BIN_EXE_idempotency-extension");

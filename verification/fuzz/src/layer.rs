@@ -1,6 +1,6 @@
 //! Fuzzes the HTTP edge of the Lambda layer: heads, chunked bodies and trailers, as a broken function may send them.
 //!
-//! Whatever the bytes are, a duplicate gets the recorded answer, and the layer serves the next event.
+//! A duplicate must get the recorded answer, and the layer must serve the next event, after any bytes.
 
 use std::cell::OnceCell;
 
