@@ -226,7 +226,7 @@ impl Config {
     /// # Errors
     ///
     /// As [`of_process`](Self::of_process).
-    fn read(
+    pub(crate) fn read(
         names: impl Iterator<Item = String>,
         environment: &dyn Fn(&str) -> Option<String>,
         file: impl FnOnce(&PathBuf) -> std::io::Result<String>,

@@ -268,8 +268,8 @@ pub(crate) fn raw(event: &Event) -> Option<Box<RawValue>> {
 pub(crate) async fn post(protection: &Protection, event: &Event, answer: Answer) {
     let (is_error, headers, body, reply) = match answer {
         Answer::Own(posted) => {
-            let Posted { is_error, headers, body, reply } = *posted;
-            let body = sent(&headers, body);
+            let Posted { is_error, mut headers, body, reply } = *posted;
+            let body = sent(&mut headers, body);
             (is_error, event.answering(headers), body, Some(reply))
         }
         Answer::Made { is_error, headers, body } => (is_error, event.answering(headers), body, None),
@@ -280,8 +280,12 @@ pub(crate) async fn post(protection: &Protection, event: &Event, answer: Answer)
     protection.telemetry.flush();
     let path = format!("invocation/{}/{}", event.request_id(), if is_error { "error" } else { "response" });
     let answered = protection.upstream.post(&path, headers, body).await;
-    tell(event, &answered);
+    tell(protection, event, &answered);
     if let Some(reply) = reply {
+        if is_late(&answered) {
+            // The function can't do anything about it, and Go's runtime client would end the process.
+            return accept(reply);
+        }
         let answered = answered.map(|response| response.map(full));
         let answered = answered.unwrap_or_else(|_| upstream::answer(http::StatusCode::BAD_GATEWAY, ""));
         // The function may have hung up.
@@ -289,12 +293,18 @@ pub(crate) async fn post(protection: &Protection, event: &Event, answer: Answer)
     }
 }
 
+/// Whether Lambda no longer waits for the answer.
+fn is_late(answered: &Result<Response<bytes::Bytes>, BoxError>) -> bool {
+    answered.as_ref().is_ok_and(|response| response.status() == http::StatusCode::GONE)
+}
+
 /// Logs what the Runtime API says, if it isn't ordinary.
-fn tell(event: &Event, answered: &Result<Response<bytes::Bytes>, BoxError>) {
+fn tell(protection: &Protection, event: &Event, answered: &Result<Response<bytes::Bytes>, BoxError>) {
     let request_id = event.request_id();
     match answered {
         Ok(response) if response.status().is_success() => {}
-        Ok(response) if response.status() == http::StatusCode::GONE => {
+        _ if is_late(answered) => {
+            protection.telemetry.late_answer();
             tracing::info!(request_id, "the answer was late, and Lambda rejected it");
         }
         Ok(response) => {

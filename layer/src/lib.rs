@@ -7,6 +7,8 @@
 mod batch;
 mod child;
 mod config;
+#[cfg(feature = "fuzz")]
+pub mod edge;
 mod event;
 mod extension;
 mod function;

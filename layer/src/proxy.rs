@@ -6,7 +6,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use lambda_idempotency::{
@@ -158,11 +158,12 @@ impl Protection {
     async fn late(
         &self,
         path: &str,
-        headers: HeaderMap,
+        mut headers: HeaderMap,
         body: Payload,
     ) -> Result<Response<AnyBody>, BoxError> {
         let path = path.strip_prefix(VERSION).unwrap_or(path).trim_start_matches('/');
-        Ok(self.upstream.post(path, headers.clone(), sent(&headers, body)).await?.map(upstream::full))
+        let body = sent(&mut headers, body);
+        Ok(self.upstream.post(path, headers, body).await?.map(upstream::full))
     }
 
     /// Waits until the answers that the function has given are recorded and sent, for a while.
@@ -232,10 +233,17 @@ async fn read(mut body: Incoming, most: usize) -> Result<Payload, BoxError> {
 }
 
 /// The body that the function posted with these headers, as it's sent on.
-pub(crate) fn sent(headers: &HeaderMap, body: Payload) -> AnyBody {
+pub(crate) fn sent(headers: &mut HeaderMap, body: Payload) -> AnyBody {
     match body {
         Payload::Whole(bytes) => recorded::body_of(bytes, recorded::is_streamed(headers)),
-        Payload::Broken(bytes, trailers) => Chunked::body([bytes], None, Some(trailers)),
+        Payload::Broken(bytes, trailers) => {
+            // hyper drops trailers that no header announces, and Lambda would take the part for the whole.
+            let names: Vec<_> = trailers.keys().map(HeaderName::as_str).collect();
+            if let Ok(names) = HeaderValue::from_str(&names.join(", ")) {
+                headers.insert(header::TRAILER, names);
+            }
+            Chunked::body([bytes], None, Some(trailers))
+        }
         Payload::Endless(begun, rest) => Chunked::body(begun, Some(rest), None),
     }
 }

@@ -4,7 +4,10 @@ use std::{io, net::SocketAddr};
 
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpListener;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpListener,
+};
 
 use crate::{proxy::Proxy, upstream::MAX_HEAD};
 
@@ -25,15 +28,17 @@ pub(crate) async fn serve(listener: TcpListener, proxy: Proxy) {
         let Ok((stream, _)) = listener.accept().await else { continue };
         // Small answers are sent at once.
         let _ = stream.set_nodelay(true);
-        let proxy = proxy.clone();
-        tokio::spawn(async move {
-            let service = service_fn(move |request| proxy.clone().handle(request));
-            let served = hyper::server::conn::http1::Builder::new()
-                .max_buf_size(MAX_HEAD)
-                .serve_connection(TokioIo::new(stream), service);
-            if let Err(error) = served.await {
-                tracing::debug!(%error, "a connection of the function ended");
-            }
-        });
+        tokio::spawn(connection(stream, proxy.clone()));
+    }
+}
+
+/// Serves one connection of the function, until it ends.
+pub(crate) async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin, proxy: Proxy) {
+    let service = service_fn(move |request| proxy.clone().handle(request));
+    let served = hyper::server::conn::http1::Builder::new()
+        .max_buf_size(MAX_HEAD)
+        .serve_connection(TokioIo::new(stream), service);
+    if let Err(error) = served.await {
+        tracing::debug!(%error, "a connection of the function ended");
     }
 }

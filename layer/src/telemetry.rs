@@ -7,8 +7,9 @@ use metrics_cloudwatch_embedded::{Builder, Collector};
 
 /// The CloudWatch namespace, the same as that of Rust functions in the project's template.
 const NAMESPACE: &str = "LambdaIdempotency";
-/// The layer's own counter. The others are the library's.
+/// The layer's own counters. The others are the library's.
 const INTERNAL_ERROR: &str = "idempotency_layer_internal_error";
+const LATE_ANSWER: &str = "idempotency_layer_late_answer";
 const DIMENSION: &str = "FunctionName";
 
 /// The metrics, if they're switched on.
@@ -44,6 +45,11 @@ impl Telemetry {
     /// Counts a fault of the layer.
     pub(crate) fn internal_error(self) {
         metrics::counter!(INTERNAL_ERROR).increment(1);
+    }
+
+    /// Counts an answer that Lambda rejected, since the invocation had timed out.
+    pub(crate) fn late_answer(self) {
+        metrics::counter!(LATE_ANSWER).increment(1);
     }
 
     /// Counts an event that the function runs without protection.

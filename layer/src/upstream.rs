@@ -49,7 +49,36 @@ const OF_THE_CONNECTION: [HeaderName; 5] = [
 #[derive(Clone, Debug)]
 pub(crate) struct Upstream {
     authority: String,
-    client: Client<HttpConnector, AnyBody>,
+    wire: Wire,
+}
+
+#[derive(Clone)]
+enum Wire {
+    Pool(Box<Client<HttpConnector, AnyBody>>),
+    /// A fresh connection for each request.
+    #[cfg(feature = "fuzz")]
+    Memory(std::sync::Arc<dyn Fn() -> tokio::io::DuplexStream + Send + Sync>),
+}
+
+impl std::fmt::Debug for Wire {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Wire").finish_non_exhaustive()
+    }
+}
+
+impl Wire {
+    async fn send(&self, request: Request<AnyBody>) -> Result<Response<Incoming>, BoxError> {
+        match self {
+            Self::Pool(client) => Ok(client.request(request).await?),
+            #[cfg(feature = "fuzz")]
+            Self::Memory(connect) => {
+                let stream = hyper_util::rt::TokioIo::new(connect());
+                let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await?;
+                tokio::spawn(connection);
+                Ok(sender.send_request(request).await?)
+            }
+        }
+    }
 }
 
 impl Upstream {
@@ -58,7 +87,13 @@ impl Upstream {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         let client = Client::builder(TokioExecutor::new()).http1_max_buf_size(MAX_HEAD).build(connector);
-        Self { authority: authority.into(), client }
+        Self { authority: authority.into(), wire: Wire::Pool(Box::new(client)) }
+    }
+
+    /// A client of a Runtime API in this process.
+    #[cfg(feature = "fuzz")]
+    pub(crate) fn in_memory(connect: impl Fn() -> tokio::io::DuplexStream + Send + Sync + 'static) -> Self {
+        Self { authority: "memory".into(), wire: Wire::Memory(std::sync::Arc::new(connect)) }
     }
 
     /// Passes a request on as it is.
@@ -79,7 +114,7 @@ impl Upstream {
         for name in &OF_THE_CONNECTION {
             parts.headers.remove(name);
         }
-        Ok(self.client.request(Request::from_parts(parts, body)).await?)
+        self.wire.send(Request::from_parts(parts, body)).await
     }
 
     /// Polls for the next invocation.

@@ -34,6 +34,16 @@ pub struct Function {
     arguments: Vec<String>,
     /// Part of the line that a handler writes at each run. Counting it counts the runs.
     run_mark: Option<String>,
+    behind_layer: Option<BehindLayer>,
+}
+
+/// A function whose program is the layer in front of it.
+#[derive(Clone, Debug)]
+struct BehindLayer {
+    /// The function's name.
+    name: String,
+    /// The layer's settings.
+    settings: Vec<(String, String)>,
 }
 
 impl Function {
@@ -65,7 +75,7 @@ impl Function {
 
     /// A function that is already built, in this file.
     pub fn at(program: impl Into<PathBuf>) -> Self {
-        Self { program: program.into(), arguments: Vec::new(), run_mark: None }
+        Self { program: program.into(), arguments: Vec::new(), run_mark: None, behind_layer: None }
     }
 
     /// The same function, linked or copied into `folder`, so that a concurrent build can't change it.
@@ -84,9 +94,28 @@ impl Function {
 
     /// A user's function: a command, split at white space.
     pub fn from_command(command: &str, run_mark: Option<String>) -> Result<Self> {
-        let mut words = command.split_whitespace().map(str::to_owned);
+        Self::from_words(command.split_whitespace().map(str::to_owned), run_mark)
+    }
+
+    /// A user's function: the words of a command.
+    pub fn from_words(words: impl IntoIterator<Item = String>, run_mark: Option<String>) -> Result<Self> {
+        let mut words = words.into_iter();
         let program = words.next().ok_or_else(|| Problem::new("--function is empty: give it a command"))?;
-        Ok(Self { program: program.into(), arguments: words.collect(), run_mark })
+        Ok(Self { program: program.into(), arguments: words.collect(), run_mark, behind_layer: None })
+    }
+
+    /// The same function behind the Lambda layer, whose program starts it with these variables.
+    #[must_use]
+    pub fn behind(self, layer: impl Into<PathBuf>, settings: Vec<(String, String)>) -> Self {
+        let behind_layer = Some(BehindLayer { name: self.name(), settings });
+        let command = ["--".to_owned(), self.program.to_string_lossy().into_owned()];
+        let arguments = command.into_iter().chain(self.arguments).collect();
+        Self { program: layer.into(), arguments, behind_layer, run_mark: self.run_mark }
+    }
+
+    /// The file that's started.
+    pub fn program(&self) -> &Path {
+        &self.program
     }
 
     /// Whether the handler's runs can be counted.
@@ -95,6 +124,9 @@ impl Function {
     }
 
     fn name(&self) -> String {
+        if let Some(layer) = &self.behind_layer {
+            return layer.name.clone();
+        }
         self.program.file_name().map_or_else(|| "function".into(), |name| name.to_string_lossy().into_owned())
     }
 }
@@ -114,6 +146,8 @@ fn executable(messages: &[u8], name: &str) -> Option<PathBuf> {
 #[derive(Debug)]
 pub struct Sandbox {
     child: Child,
+    /// The process group of the layer and the function behind it.
+    group: Option<u32>,
     api: RuntimeApi,
     output: Output,
 }
@@ -136,6 +170,11 @@ impl Sandbox {
         let api = RuntimeApi::start(&name).await.context("no free port on loopback for the Runtime API")?;
         let mut command = Command::new(&function.program);
         isolate(&mut command);
+        if let Some(layer) = &function.behind_layer {
+            // Lambda stops, and ends, both at once.
+            command.process_group(0);
+            command.envs(layer.settings.iter().map(|(name, value)| (name, value)));
+        }
         let mut child = command
             .args(&function.arguments)
             .envs(environment.iter().map(|(name, value)| (name, value)))
@@ -148,7 +187,8 @@ impl Sandbox {
             .spawn()
             .context(format!("couldn't start the function {}", function.program.display()))?;
         let output = Output::read(&mut child, function.run_mark.clone(), runs);
-        let mut sandbox = Self { child, api, output };
+        let group = child.id().filter(|_| function.behind_layer.is_some());
+        let mut sandbox = Self { child, group, api, output };
         sandbox.await_first_poll().await?;
         Ok(sandbox)
     }
@@ -190,7 +230,7 @@ impl Sandbox {
             return answer;
         }
         // The process may have just ended, so that the kill fails. That's fine.
-        let _ = self.child.kill().await;
+        let _ = self.kill().await;
         self.output.catch_up().await;
         Answer::TimedOut(limit)
     }
@@ -222,6 +262,9 @@ impl Sandbox {
 
     /// Sends SIGKILL, and waits for the process to end.
     pub async fn kill(&mut self) -> Result<()> {
+        if self.group.is_some() {
+            self.signal("KILL").await?;
+        }
         self.child.kill().await.context("couldn't kill the function's process")
     }
 
@@ -241,9 +284,20 @@ impl Sandbox {
         let Some(process) = self.child.id() else {
             return Err(Problem::new(format!("SIG{signal}: the function's process has already ended")));
         };
-        let sent = Command::new("sh").arg("-c").arg(format!("kill -{signal} {process}")).status();
+        let target = if self.group.is_some() { format!("-{process}") } else { process.to_string() };
+        let sent = Command::new("sh").arg("-c").arg(format!("kill -s {signal} -- {target}")).status();
         let sent = sent.await.context(format!("couldn't send SIG{signal}: `sh` didn't start"))?;
         if sent.success() { Ok(()) } else { Err(Problem::new(format!("couldn't send SIG{signal}: {sent}"))) }
+    }
+}
+
+impl Drop for Sandbox {
+    /// The function would outlive the layer.
+    fn drop(&mut self) {
+        let Some(group) = self.group else { return };
+        let kill = format!("kill -s KILL -- -{group} 2>/dev/null");
+        // It's fine if they've ended.
+        let _ = std::process::Command::new("sh").arg("-c").arg(kill).status();
     }
 }
 

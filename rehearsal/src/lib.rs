@@ -50,35 +50,45 @@ pub struct Arguments {
     endpoint_url: Option<String>,
 
     /// Rehearse this function instead of the example: a command that starts its bootstrap.
-    #[arg(long, value_name = "COMMAND", requires = "event")]
+    #[arg(long, value_name = "COMMAND", requires = "event", group = "subject")]
     function: Option<String>,
 
-    /// The event for --function: any JSON. An `idempotency-key` header in it gets a fresh value in each step.
-    #[arg(long, value_name = "FILE", requires = "function")]
-    event: Option<PathBuf>,
+    /// The same, as words behind `--`.
+    #[arg(last = true, value_name = "COMMAND", requires = "event", group = "subject")]
+    command: Vec<String>,
 
-    /// Count the lines of --function's output that contain TEXT as runs of its handler.
-    #[arg(long, value_name = "TEXT", requires = "function")]
-    count_runs: Option<String>,
-
-    /// How often --function's handler may run.
+    /// Start the function behind the Lambda layer, with this environment's IDEMPOTENCY_ variables as its settings.
+    /// PROGRAM is the layer's; without it, cargo builds it.
     #[arg(
         long,
-        value_enum,
-        value_name = "HOW OFTEN",
-        default_value = "at-least-once",
-        requires = "function"
+        value_name = "PROGRAM",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "",
+        requires = "subject"
     )]
+    layer: Option<PathBuf>,
+
+    /// The event for the function: any JSON. An `idempotency-key` header in it gets a fresh value in each step.
+    #[arg(long, value_name = "FILE", requires = "subject")]
+    event: Option<PathBuf>,
+
+    /// Count the lines of the function's output that contain TEXT as runs of its handler.
+    #[arg(long, value_name = "TEXT", requires = "subject")]
+    count_runs: Option<String>,
+
+    /// How often the function's handler may run.
+    #[arg(long, value_enum, value_name = "HOW OFTEN", default_value = "at-least-once", requires = "subject")]
     expect: Expect,
 
-    /// --function takes batches from this source. The event is a batch, whose first record is delivered, or for a
+    /// The function takes batches from this source. The event is a batch, whose first record is delivered, or for a
     /// queue the body of a message.
-    #[arg(long, value_enum, value_name = "SOURCE", requires = "function")]
+    #[arg(long, value_enum, value_name = "SOURCE", requires = "subject")]
     batch: Option<Source>,
 
-    /// --function commits its own writes with its outcome: each outcome must be recorded by a transaction. Its own
+    /// The function commits its own writes with its outcome: each outcome must be recorded by a transaction. Its own
     /// tables must exist in the DynamoDB of --endpoint-url.
-    #[arg(long, requires = "function")]
+    #[arg(long, requires = "subject")]
     transactional: bool,
 
     /// Print the table as JSON.
@@ -152,7 +162,7 @@ async fn set_up(arguments: &Arguments) -> Result<World> {
             "The event has no `idempotency-key` header: its key is fixed, and each step gets a fresh table."
         );
     }
-    let is_payments = arguments.function.is_none();
+    let is_payments = arguments.event.is_none();
     let show = |line: &str| eprintln!("{line}");
     let created = Mutex::default();
     let Arguments { expect, batch, transactional: is_transactional, .. } = *arguments;
@@ -193,9 +203,18 @@ struct Subject {
 
 /// The user's function with its event, or both example functions with theirs.
 async fn subject(arguments: &Arguments) -> Result<Subject> {
-    if let (Some(command), Some(event)) = (&arguments.function, &arguments.event) {
-        let function = Function::from_command(command, arguments.count_runs.clone())?;
-        eprintln!("Rehearsing {command}");
+    if let Some(event) = &arguments.event {
+        let mark = arguments.count_runs.clone();
+        let function = match &arguments.function {
+            Some(command) => Function::from_command(command, mark)?,
+            None => Function::from_words(arguments.command.iter().cloned(), mark)?,
+        };
+        let words = arguments.command.join(" ");
+        eprintln!("Rehearsing {}", arguments.function.as_ref().unwrap_or(&words));
+        let function = match &arguments.layer {
+            Some(layer) => behind_layer(function, layer).await?,
+            None => function,
+        };
         let event = Event::read(event)?;
         let event = match arguments.batch {
             Some(source) => event.in_batch(source)?,
@@ -204,7 +223,7 @@ async fn subject(arguments: &Arguments) -> Result<Subject> {
         let events = Events::of_one(event);
         return Ok(Subject { function, events, orders: None });
     }
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let workspace = workspace();
     if !workspace.join("events/payments").is_dir() {
         return Err(Problem::new(
             "rehearsing the example functions needs a clone of the repository: run the command there, or name your own \
@@ -217,6 +236,32 @@ async fn subject(arguments: &Arguments) -> Result<Subject> {
     let orders = Function::build_example(&workspace, "orders", "shipping an order").await?;
     let orders = Some(Orders::new(orders, &workspace.join("events/orders"))?);
     Ok(Subject { function, events, orders })
+}
+
+/// The function behind the layer, with the settings that this process has for it. The rehearsal has its own table.
+async fn behind_layer(function: Function, layer: &Path) -> Result<Function> {
+    let is_setting = |name: &str| {
+        name.starts_with("IDEMPOTENCY_") && !["IDEMPOTENCY_TABLE", "IDEMPOTENCY_STORE"].contains(&name)
+    };
+    let settings = std::env::vars().filter(|(name, _)| is_setting(name)).collect();
+    if !layer.as_os_str().is_empty() {
+        return Ok(function.behind(layer, settings));
+    }
+    if !workspace().join("layer").is_dir() {
+        return Err(Problem::new(
+            "building the layer needs a clone of the repository: run the command there, or name its program with \
+             --layer=PROGRAM",
+        ));
+    }
+    eprintln!("Building the layer: cargo build --bin idempotency-extension");
+    let package = ["--package", "lambda-idempotency-layer"];
+    let built = Function::build(&workspace(), "idempotency-extension", &package).await?;
+    Ok(function.behind(built.program(), settings))
+}
+
+/// The repository's folder, in a clone.
+fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
 /// Removes the tables from a DynamoDB that outlives the rehearsal. If that fails, it prints the table's name

@@ -56,11 +56,21 @@ mod tests {
             "--json",
             "--endpoint-url http://h:1",
             "--function f --event e --count-runs r",
+            "--layer --event e -- python3 app.py --its-own",
+            "--layer=program --function f --event e",
         ] {
             assert!(parsed(line).unwrap().command.is_none(), "{line}");
         }
         assert!(parsed("dynamodb --port 8000 --table t").unwrap().command.is_some());
-        for wrong in ["--function f", "--batch sqs", "--expect at-most-once", "--json dynamodb", "rehearse"] {
+        for wrong in [
+            "--function f",
+            "--batch sqs",
+            "--expect at-most-once",
+            "--json dynamodb",
+            "rehearse",
+            "--layer",
+            "--event e --function f -- f",
+        ] {
             assert!(parsed(wrong).is_err(), "{wrong}");
         }
     }

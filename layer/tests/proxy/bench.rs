@@ -3,7 +3,6 @@
 use std::{
     collections::BTreeMap,
     path::PathBuf,
-    process::Stdio,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
@@ -232,7 +231,7 @@ impl Function {
             command.env("IDEMPOTENCY_STORE", "memory:");
         }
         let log = std::fs::File::create(file.with_extension("log")).unwrap();
-        command.args(["--", "/bin/sh", "-c", &script]).stdout(Stdio::null()).stderr(log);
+        command.args(["--", "/bin/sh", "-c", &script]).stdout(log.try_clone().unwrap()).stderr(log);
         let child = command.spawn().unwrap();
         let (address, process) = tokio::time::timeout(PATIENCE, async {
             loop {
@@ -253,7 +252,7 @@ impl Function {
         Self { address, process: String::new(), child, file: fresh_path() }
     }
 
-    /// The text that the program and the command have written to standard error.
+    /// The text that the program and the command have written.
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.file.with_extension("log")).unwrap()
     }

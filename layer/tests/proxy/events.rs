@@ -104,17 +104,20 @@ async fn errors_release_or_are_recorded_by_type() {
 #[tokio::test]
 async fn late_answer_is_recorded_although_rejected() {
     let lambda = Lambda::start().await;
-    let function = Function::start(&lambda, KEY).await;
+    let function = Function::start(&lambda, &with(&[("IDEMPOTENCY_METRICS", "cloudwatch")])).await;
     let late = lambda.deliver_with(r#"{"id": 1}"#, Duration::from_millis(300), &[]);
     let event = function.next().await;
     tokio::time::sleep(Duration::from_millis(600)).await;
     lambda.answers(410);
-    assert_eq!(function.respond(&event, "1").await.status, 410);
+    let accepted = function.respond(&event, "1").await;
+    assert_eq!(accepted.status, 202, "a runtime client may end its process at a 410");
     posted(late).await;
     lambda.answers(202);
     let again = lambda.deliver(r#"{"id": 1}"#);
     assert!(function.gets_nothing().await);
     assert_eq!(posted(again).await.text(), "1");
+    let log = function.log();
+    assert!(log.contains("\"idempotency_layer_late_answer\":1"), "{log}");
 }
 
 #[tokio::test]

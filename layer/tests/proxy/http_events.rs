@@ -188,3 +188,29 @@ async fn malformed_request_is_refused_with_400() {
     assert!(function.gets_nothing().await);
     assert_eq!(status(&posted(waiting).await), 400);
 }
+
+/// VPC Lattice names headers in lists, and no caller unless IAM verified one.
+#[tokio::test]
+async fn vpc_lattice_gets_the_contract() {
+    let lambda = Lambda::start().await;
+    let function = Function::start(&lambda, KEY).await;
+    let request: Value =
+        serde_json::from_str(include_str!("../../../tests/wrappers/http/vpc-lattice.json")).unwrap();
+    let first = lambda.deliver(request.to_string());
+    let next = function.next().await;
+    assert_eq!(next.json(), request, "the function gets the event as it is");
+    function.respond(&next, created().to_string()).await;
+    assert_eq!(posted(first).await.json(), created());
+
+    let replay = lambda.deliver(request.to_string());
+    assert!(function.gets_nothing().await);
+    let replay = posted(replay).await;
+    assert_eq!((status(&replay), &replay.json()["body"]), (201, &json!("{\"paid\": 12.50}")));
+    assert_eq!(header(&replay, "idempotent-replayed").as_deref(), Some("true"));
+
+    let mut other = request;
+    other["body"] = "{}".into();
+    let refused = lambda.deliver(other.to_string());
+    assert!(function.gets_nothing().await);
+    assert_eq!(status(&posted(refused).await), 422);
+}

@@ -1,4 +1,4 @@
-//! The layer in front of functions that know nothing of it: the official runtime clients of four languages, under
+//! The layer in front of functions that know nothing of it: the official runtime clients of five languages, under
 //! AWS's Runtime Interface Emulator, on a DynamoDB behind a proxy that breaks requests.
 //!
 //! `layer/tests/install` installs the clients, and `scripts/tools` the emulator. Without them, the tests name what's
@@ -8,11 +8,14 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
 #![allow(clippy::print_stdout, reason = "the table is the output")]
 
+mod chained;
 mod example;
 mod ledger;
 mod play;
+mod rehearsed;
 mod report;
 mod runtime;
+mod rust;
 mod sandbox;
 mod scenario;
 mod speed;

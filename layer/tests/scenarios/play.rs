@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 
 use crate::{
     ledger::Ledger,
-    runtime::Runtime,
+    runtime::{Runtime, own_program},
     sandbox::{Answer, Function, Mode, Sandbox, scratch},
     scenario::{Event, Scenario, Source, Step, Then},
 };
@@ -233,7 +233,10 @@ impl Play<'_> {
     }
 
     fn kill_function(&self) -> Result<(), String> {
+        let own = own_program();
+        let own = own.file_name().unwrap_or_default().to_string_lossy();
         let programs: &[&str] = match self.stage.function.runtime {
+            Runtime::Rust => &[&own],
             Runtime::Python => &["python3", "python3.10", "python3.11", "python3.12", "python3.13"],
             Runtime::Node => &["node"],
             Runtime::Java => &["java"],

@@ -9,13 +9,14 @@ pub(crate) enum Runtime {
     Node,
     Java,
     Go,
+    Rust,
 }
 
 /// The property with the unpacked library of Java's client.
 const JNI: &str = "com.amazonaws.services.lambda.runtime.api.client.runtimeapi.NativeClient.JNI";
 
 impl Runtime {
-    pub(crate) const ALL: [Self; 4] = [Self::Python, Self::Node, Self::Java, Self::Go];
+    pub(crate) const ALL: [Self; 5] = [Self::Python, Self::Node, Self::Java, Self::Go, Self::Rust];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -23,6 +24,7 @@ impl Runtime {
             Self::Node => "node",
             Self::Java => "java",
             Self::Go => "go",
+            Self::Rust => "rust",
         }
     }
 
@@ -32,9 +34,9 @@ impl Runtime {
     }
 
     /// Whether its client asks for several invocations at a time on Managed Instances. Node's does from
-    /// version 4, which needs Node 22.
+    /// version 4, which needs Node 22. Rust's does with its feature `concurrency-tokio`.
     pub(crate) fn is_concurrent(self) -> bool {
-        !matches!(self, Self::Node)
+        !matches!(self, Self::Node | Self::Rust)
     }
 
     /// The type of an error as the client reports it.
@@ -51,6 +53,9 @@ impl Runtime {
 
     /// Whether it's installed. In CI, that it's missing is a failure.
     pub(crate) fn is_installed(self) -> bool {
+        if self == Self::Rust {
+            return true;
+        }
         let is_installed = self.folder().with_extension("installed").is_file();
         if !is_installed {
             let missing = format!(
@@ -75,12 +80,23 @@ impl Runtime {
                  -cp '{shown}/classes:{shown}/lib/*' com.amazonaws.services.lambda.runtime.api.client.AWSLambda bench.App::handleRequest"
             ),
             Self::Go => format!("{shown}/function"),
+            Self::Rust => {
+                let program = own_program();
+                // It needs no folder.
+                let program = program.display();
+                return format!("exec {layer}{program} --ignored --exact --nocapture rust::as_a_function");
+            }
         };
         // `CODE` is the folder of another function.
         format!(
             "cd ${{CODE:-{shown}}} && export _HANDLER=app.{handler} PYTHONPATH={shown} && exec {layer}{start}"
         )
     }
+}
+
+/// This program, which is the function in Rust too.
+pub(crate) fn own_program() -> PathBuf {
+    std::env::current_exe().expect("this program's path")
 }
 
 /// The project's folder.

@@ -201,19 +201,29 @@ impl Sandbox {
 
     /// The resident memory of the processes below the emulator that run `program`, in KiB.
     pub(crate) fn resident(&self, program: &str) -> usize {
+        self.sum(program, "status", |status| {
+            let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+            line.split_whitespace().next()?.parse().ok()
+        })
+    }
+
+    /// The processor's time of these processes so far, in ticks of 10 ms.
+    pub(crate) fn ticks(&self, program: &str) -> usize {
+        self.sum(program, "stat", |stat| {
+            // Behind the name, which can contain anything: the times of the user and of the kernel are words 11 and 12.
+            let words = stat.rsplit(')').next()?.split_whitespace().skip(11).take(2);
+            words.map(|word| word.parse::<usize>().ok()).sum()
+        })
+    }
+
+    /// Adds up what a file of `/proc` says of the processes below the emulator that run `program`.
+    fn sum(&self, program: &str, file: &str, read: impl Fn(&str) -> Option<usize>) -> usize {
         let of = |process: u32| -> Option<usize> {
             let path = fs::read_link(format!("/proc/{process}/exe")).ok()?;
             if path.file_name()?.to_string_lossy() != program {
                 return None;
             }
-            let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-            status
-                .lines()
-                .find_map(|line| line.strip_prefix("VmRSS:"))?
-                .split_whitespace()
-                .next()?
-                .parse()
-                .ok()
+            read(&fs::read_to_string(format!("/proc/{process}/{file}")).ok()?)
         };
         processes_below(self.process.id()).into_iter().filter_map(of).sum()
     }

@@ -17,12 +17,17 @@ const INVOCATIONS: usize = 2000;
 /// How many sandboxes each variant starts to measure the start.
 const STARTS: usize = 15;
 
-/// What's measured beside the function alone: a name, and the layer's settings.
-const VARIANTS: [(&str, &[(&str, &str)]); 3] = [
+/// What's measured beside the function alone: a name, and the layer's settings. With the store in the layer's memory, no
+/// time is the store's.
+const VARIANTS: [(&str, &[(&str, &str)]); 4] = [
     ("layer, mode off", &[("IDEMPOTENCY_MODE", "off"), ("IDEMPOTENCY_KEY", "/id")]),
     ("layer, no key", &[("IDEMPOTENCY_KEY", "/order"), ("IDEMPOTENCY_ON_MISSING_KEY", "pass")]),
-    ("layer, first run", &[("IDEMPOTENCY_KEY", "/id")]),
+    ("first run, memory", &[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_STORE", "memory:")]),
+    ("first run, DynamoDB", &[("IDEMPOTENCY_KEY", "/id")]),
 ];
+
+/// The last variants, whose keys come again.
+const AGAIN: [&str; 2] = ["duplicate, memory", "duplicate, DynamoDB"];
 
 /// The measured sandbox, and its times.
 struct Measured {
@@ -30,6 +35,8 @@ struct Measured {
     sandbox: Sandbox,
     starts: Vec<Duration>,
     times: Vec<Duration>,
+    /// The processor's time of the layer in all of them, in ticks of 10 ms.
+    ticks: usize,
 }
 
 /// Measures, and returns the table.
@@ -43,12 +50,16 @@ pub(crate) async fn measure(layer: &str) -> String {
             ("LEDGER".to_owned(), ledger.file().display().to_string()),
         ];
         if let Some(settings) = settings {
-            environment.push(("IDEMPOTENCY_TABLE".into(), TABLE.into()));
+            if !settings.iter().any(|(name, _)| *name == "IDEMPOTENCY_STORE") {
+                environment.push(("IDEMPOTENCY_TABLE".into(), TABLE.into()));
+            }
             environment.push(("IDEMPOTENCY_METRICS".into(), "none".into()));
             environment
                 .extend(settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
         }
-        let layer = settings.map(|_| format!("{layer} ")).unwrap_or_default();
+        // With this variable, the library refuses a store in memory: another sandbox wouldn't see it.
+        let layer = settings.map(|_| format!("env -u AWS_LAMBDA_INITIALIZATION_TYPE {layer} "));
+        let layer = layer.unwrap_or_default();
         Function {
             runtime: Runtime::Go,
             mode: Mode::OnDemand,
@@ -65,20 +76,28 @@ pub(crate) async fn measure(layer: &str) -> String {
     }
     for number in 0..INVOCATIONS {
         for measured in &mut all {
-            let event =
-                format!(r#"{{"id":"{}-{number}","do":"effect"}}"#, measured.name.replace([' ', ','], ""));
-            let time = measured.sandbox.timed(event.as_bytes()).await;
+            let time = measured.sandbox.timed(measured.event(number).as_bytes()).await;
             measured.times.push(time);
         }
     }
-    // The same keys again, which the layer answers alone.
-    let mut again = Vec::new();
-    let last = all.last().unwrap();
-    for number in 0..INVOCATIONS {
-        let event = format!(r#"{{"id":"{}-{number}","do":"effect"}}"#, last.name.replace([' ', ','], ""));
-        again.push(last.sandbox.timed(event.as_bytes()).await);
+    for measured in &mut all {
+        measured.ticks = measured.sandbox.ticks(PROGRAM) - measured.ticks;
     }
-    table(&mut all, again)
+    // The same keys again, which the layer answers alone, and the function without it in turns.
+    let mut again = [Vec::new(), Vec::new()];
+    let base = &all[0];
+    let mut alone = Vec::new();
+    for number in 0..INVOCATIONS {
+        alone.push(base.sandbox.timed(base.event(number + INVOCATIONS).as_bytes()).await);
+        for (times, measured) in again.iter_mut().zip(&all[all.len() - AGAIN.len()..]) {
+            times.push(measured.sandbox.timed(measured.event(number).as_bytes()).await);
+        }
+    }
+    for measured in &all[all.len() - AGAIN.len()..] {
+        let key = measured.key(0);
+        assert_eq!(ledger.runs(&key), 1, "a duplicate of {key} woke the function");
+    }
+    table(&mut all, again, alone)
 }
 
 async fn started(name: &str, function: &Function) -> Measured {
@@ -89,7 +108,18 @@ async fn started(name: &str, function: &Function) -> Measured {
     }
     let sandbox = Sandbox::start(function).await;
     sandbox.timed(br#"{"id":"start","do":"effect"}"#).await;
-    Measured { name: name.into(), sandbox, starts, times: Vec::new() }
+    let ticks = sandbox.ticks(PROGRAM);
+    Measured { name: name.into(), sandbox, starts, times: Vec::new(), ticks }
+}
+
+impl Measured {
+    fn key(&self, number: usize) -> String {
+        format!("{}-{number}", self.name.replace([' ', ','], ""))
+    }
+
+    fn event(&self, number: usize) -> String {
+        format!(r#"{{"id":"{}","do":"effect"}}"#, self.key(number))
+    }
 }
 
 impl Sandbox {
@@ -101,39 +131,33 @@ impl Sandbox {
     }
 }
 
-fn table(all: &mut [Measured], mut again: Vec<Duration>) -> String {
+fn table(all: &mut [Measured], again: [Vec<Duration>; 2], mut alone: Vec<Duration>) -> String {
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
     let (base_50, base_99) = (quantile(&mut all[0].times, 50), quantile(&mut all[0].times, 99));
     let base_start = quantile(&mut all[0].starts, 50);
     let mut text = format!(
-        "{INVOCATIONS} invocations each, in ms\n{:20} {:>8} {:>8} {:>10} {:>10} {:>12} {:>14}\n",
-        "", "p50", "p99", "p50 added", "p99 added", "start added", "resident KiB"
+        "{INVOCATIONS} invocations each, in ms\n{:20} {:>8} {:>8} {:>10} {:>10} {:>10} {:>12} {:>14}\n",
+        "", "p50", "p99", "p50 added", "p99 added", "processor", "start added", "resident KiB"
     );
+    let mut line = |name: &str, times: &mut [Duration], base: (Duration, Duration), rest: String| {
+        let (p50, p99) = (ms(quantile(times, 50)), ms(quantile(times, 99)));
+        let (more_50, more_99) = (p50 - ms(base.0), p99 - ms(base.1));
+        let _ = writeln!(text, "{name:20} {p50:8.2} {p99:8.2} {more_50:10.2} {more_99:10.2}{rest}");
+    };
     for measured in all {
-        let (p50, p99) = (quantile(&mut measured.times, 50), quantile(&mut measured.times, 99));
-        let start = quantile(&mut measured.starts, 50);
-        let _ = writeln!(
-            text,
-            "{:20} {:8.2} {:8.2} {:10.2} {:10.2} {:12.1} {:14}",
-            measured.name,
-            ms(p50),
-            ms(p99),
-            ms(p50) - ms(base_50),
-            ms(p99) - ms(base_99),
-            ms(start) - ms(base_start),
-            measured.sandbox.resident(PROGRAM),
-        );
+        let start = ms(quantile(&mut measured.starts, 50)) - ms(base_start);
+        let processor = measured.ticks as f64 * 10.0 / INVOCATIONS as f64;
+        let resident = measured.sandbox.resident(PROGRAM);
+        let rest = format!(" {processor:10.3} {start:12.1} {resident:14}");
+        line(&measured.name, &mut measured.times, (base_50, base_99), rest);
     }
-    let _ = writeln!(
-        text,
-        "{:20} {:8.2} {:8.2} {:10.2} {:10.2}",
-        "layer, duplicate",
-        ms(quantile(&mut again, 50)),
-        ms(quantile(&mut again, 99)),
-        ms(quantile(&mut again, 50)) - ms(base_50),
-        ms(quantile(&mut again, 99)) - ms(base_99),
-    );
-    text
+    let base = (quantile(&mut alone, 50), quantile(&mut alone, 99));
+    line("no layer, later", &mut alone, base, String::new());
+    for (name, mut times) in AGAIN.into_iter().zip(again) {
+        line(name, &mut times, base, String::new());
+    }
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text + &format!("load: {}", load.trim())
 }
 
 /// The time that this share of all is at most, in percent.

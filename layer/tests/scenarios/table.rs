@@ -123,7 +123,7 @@ impl Scenario {
 
     /// Where the client reports an error's type as the event names it.
     fn plain_types(mut self) -> Self {
-        self.only.runtimes = Some(&[Runtime::Python, Runtime::Node, Runtime::Go]);
+        self.only.runtimes = Some(&[Runtime::Python, Runtime::Node, Runtime::Go, Runtime::Rust]);
         self
     }
 
@@ -279,10 +279,12 @@ fn errors() -> Vec<Scenario> {
             [
                 Send(once("effect sleep:6500"), TimesOut),
                 Pause(2500),
+                // In the same process: the function lives on.
+                Send(Plain("b", "effect"), Runs),
                 Restart,
                 Send(once("effect sleep:6500"), Answers),
             ],
-            ONCE,
+            &[("", Exactly(1), Exactly(1)), ("b", Exactly(1), Exactly(1))],
         )
         .timeout(5)
         .managed(),

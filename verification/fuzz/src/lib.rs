@@ -1,5 +1,5 @@
 //! Fuzzes outside input: records as a table may hold them, keys as clients send them, events as a runtime
-//! delivers them.
+//! delivers them, and HTTP as a function sends it to the layer.
 //!
 //! Each module has one function, `check(data)`, which panics if a promise is broken. It has two callers:
 //! libFuzzer, which looks for inputs that reach new code (`scripts/fuzz`), and a test, which uses the corpus
@@ -7,6 +7,7 @@
 
 pub mod event;
 pub mod key;
+pub mod layer;
 pub mod record;
 
 use std::{cell::OnceCell, future::Future};

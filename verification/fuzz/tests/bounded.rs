@@ -1,10 +1,12 @@
 //! Runs the bounded form of the fuzzing: the corpus, and random changes of it. The long form is `scripts/fuzz`.
+//!
+//! `FUZZ_INPUTS` sets another number of inputs, and `FUZZ_SEED` makes the same ones again.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by a panic")]
 
 use std::{fs, panic::catch_unwind, path::Path};
 
-use lambda_idempotency_fuzz::{event, key, record};
+use lambda_idempotency_fuzz::{event, key, layer, record};
 use testkit::random::{Random, fresh_seed};
 
 /// The seed from the environment, or a fresh one.
@@ -47,6 +49,7 @@ fn fuzz(target: &str, count: usize, check: fn(&[u8])) {
     let corpus = corpus(target);
     corpus.iter().for_each(|data| check(data));
     let seed = seed();
+    let count = std::env::var("FUZZ_INPUTS").map_or(count, |count| count.parse().unwrap());
     let mut random = Random::new(seed);
     for nth in 0..count {
         let data = changed(&mut random, &corpus);
@@ -69,4 +72,9 @@ fn keys() {
 #[test]
 fn events() {
     fuzz("event", 5_000, event::check);
+}
+
+#[test]
+fn layers_edge() {
+    fuzz("layer", 1_000, layer::check);
 }

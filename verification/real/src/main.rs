@@ -40,7 +40,7 @@ FORM says where the effect and the record are. `ledger` (default): a file outsid
 in DynamoDB. `postgres` and `redis`: a file, and the record there. `transaction`: the effect is in the completion's
 own transaction. `optimistic`: the effect is written with the finished record, without a claim.
 `postgres-transaction`: one PostgreSQL transaction writes the effect and the record. The last three have exactly one
-effect, despite every crash.
+effect, despite every crash. `layer`: as `ledger`, by a plain function behind the Lambda layer; kills alone.
 
 Servers: the embedded DynamoDB, and those that the environment names in";
 

@@ -2,12 +2,14 @@
 //! PostgreSQL or Redis.
 //!
 //! Its effect is a line in a ledger, with its claim if it has one. Its response names the run that had the
-//! effect. Environment variables make it pause at a point of a run, or break it on purpose.
+//! effect. With arguments, this program is the Lambda layer's, which starts the function behind it: a plain one then,
+//! that knows nothing of idempotency. Environment variables make it pause at a point of a run, or break it on purpose.
 //!
 //! The harness freezes processes past their deadlines and lets them continue. Lambda Managed Instances may do
 //! that, and ordinary Lambda doesn't. So the library has to cut handlers off.
 
 use std::{
+    process::ExitCode,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -40,6 +42,7 @@ use lambda_idempotency_verification_real::{
     servers,
 };
 use lambda_runtime::{Diagnostic, Error, LambdaEvent, run, service_fn, tower::ServiceBuilder};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::Mutex;
 
@@ -76,10 +79,21 @@ impl World {
     }
 }
 
-#[tokio::main]
-async fn main() -> Result<(), Error> {
+fn main() -> Result<ExitCode, Error> {
+    let arguments = std::env::args_os().skip(1);
+    if arguments.len() > 0 {
+        return Ok(lambda_idempotency_layer::main(arguments));
+    }
+    tokio::runtime::Runtime::new()?.block_on(function())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn function() -> Result<(), Error> {
     // It lives as long as the process.
     let world: &'static World = Box::leak(Box::new(World::from_env()?));
+    if world.form == Form::Layer {
+        return run(service_fn(|event| plain(world, event))).await;
+    }
     let idempotency = engine(SabotagedStore::new(store().await?, world.sabotage), world)?;
     if world.form == Form::PostgresTransaction {
         let records = Records::from_env()?;
@@ -214,6 +228,36 @@ async fn handle(world: &World, event: LambdaEvent<Job>) -> Result<String, Diagno
     world.orders.reached(Point::AfterEffect);
     clock::pause(Duration::from_millis(job.after_ms)).await;
     Ok(world.run())
+}
+
+/// An event from the layer.
+#[derive(Debug, Deserialize)]
+struct Protected {
+    #[serde(flatten)]
+    job: Job,
+    claim: Claimed,
+}
+
+/// The layer's claim, in the field that [`CLAIM_FIELD`](lambda_idempotency_verification_real::crash::job::CLAIM_FIELD) names.
+#[derive(Debug, Deserialize)]
+struct Claimed {
+    attempt: u32,
+    generation: u64,
+}
+
+/// The handler behind the layer. Its run has the request id's name.
+async fn plain(world: &World, event: LambdaEvent<Protected>) -> Result<String, Diagnostic> {
+    let LambdaEvent { payload: Protected { job, claim: Claimed { attempt, generation } }, context } = event;
+    if job.first_fails && attempt == 1 {
+        return Err(failure(TOLD_TO_FAIL, "as the event requests"));
+    }
+    clock::pause(Duration::from_millis(job.before_ms)).await;
+    // The judge subtracts the grace again: it compares with the deadline.
+    let lease_until = context.deadline + clock::millis(GRACE);
+    let line = Line { run: context.request_id.clone(), generation, attempt, lease_until };
+    world.ledger.append(&job.key, &line).map_err(|error| failure("Net.NoLedger", &error.to_string()))?;
+    clock::pause(Duration::from_millis(job.after_ms)).await;
+    Ok(context.request_id)
 }
 
 /// Writes the effect to the ledger at once, or leaves it to the outcome's transaction.

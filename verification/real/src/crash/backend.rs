@@ -11,12 +11,15 @@ use lambda_idempotency::{
         },
     },
 };
-use lambda_idempotency_rehearsal::problem::{Context, Problem, Result};
+use lambda_idempotency_rehearsal::{
+    database::{ACCESS_KEY, REGION},
+    problem::{Context, Problem, Result},
+};
 use std::sync::Arc;
 
 use super::{
     form::{Effects, EffectsTable, Form},
-    job::{EFFECTS, ENDPOINT, STORE, TABLE},
+    job::{CLAIM_FIELD, EFFECTS, ENDPOINT, KEY_FIELD, STORE, TABLE},
     ledger::{Ledger, Line},
     record::{self, Stored},
 };
@@ -45,7 +48,7 @@ impl Backend {
     /// If one doesn't start, or isn't installed.
     pub async fn all(form: Form) -> Result<Vec<Self>> {
         match form {
-            Form::Ledger | Form::Transaction | Form::Optimistic => {
+            Form::Ledger | Form::Transaction | Form::Optimistic | Form::Layer => {
                 let mut all = Vec::new();
                 for server in Server::all().await? {
                     all.push(Self::dynamodb(server).await?);
@@ -122,6 +125,22 @@ impl Backend {
             }
             Kind::Redis { url, .. } => vec![(STORE, url.clone())],
         }
+    }
+
+    /// The environment variables that configure the layer.
+    pub(super) fn layers_environment(&self) -> Vec<(&'static str, String)> {
+        let Kind::DynamoDb { server, table, .. } = &self.kind else { return Vec::new() };
+        vec![
+            ("AWS_ENDPOINT_URL_DYNAMODB", server.database().endpoint().to_string()),
+            ("AWS_REGION", REGION.into()),
+            ("AWS_ACCESS_KEY_ID", ACCESS_KEY.into()),
+            ("AWS_SECRET_ACCESS_KEY", ACCESS_KEY.into()),
+            ("AWS_EC2_METADATA_DISABLED", "true".into()),
+            ("IDEMPOTENCY_TABLE", table.clone()),
+            ("IDEMPOTENCY_KEY", KEY_FIELD.into()),
+            ("IDEMPOTENCY_CLAIM_FIELD", CLAIM_FIELD.into()),
+            ("IDEMPOTENCY_METRICS", "none".into()),
+        ]
     }
 
     /// Reads a key's record.

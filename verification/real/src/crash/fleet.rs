@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use lambda_idempotency::{Key, Scope, StoredKey};
+use lambda_idempotency::{Key, KeyFields, Scope, StoredKey};
 use lambda_idempotency_rehearsal::{
     answer::Answer,
     clock,
@@ -23,7 +23,7 @@ use tokio::sync::{Mutex, Semaphore, SemaphorePermit};
 use super::{
     backend::Backend,
     form::{Effects, Form},
-    job::{FORM, FUNCTION, LEDGER, MARKER, PROCESS, SABOTAGE, STAND_AT},
+    job::{FORM, FUNCTION, KEY_FIELD, LEDGER, MARKER, PROCESS, SABOTAGE, STAND_AT},
     judge::Said,
     ledger::Ledger,
     point::Point,
@@ -69,7 +69,11 @@ impl Fleet {
         Ok(Arc::new(Self {
             effects: backend.effects(form, &ledger).await?,
             backend,
-            function: function.kept_in(&folder)?,
+            function: match (form, function.kept_in(&folder)?) {
+                // The function's program is the layer's program too.
+                (Form::Layer, function) => function.clone().behind(function.program(), Vec::new()),
+                (_, function) => function,
+            },
             sabotage,
             form,
             ledger,
@@ -119,6 +123,11 @@ impl Fleet {
             (MARKER, path(&marker)),
         ];
         environment.extend(self.backend.environment());
+        if self.form == Form::Layer {
+            environment.extend(self.backend.layers_environment());
+            // Broken, it lets every delivery run.
+            environment.extend(self.sabotage.map(|_| ("IDEMPOTENCY_MODE", "shadow".into())));
+        }
         environment.extend(point.map(|point| (STAND_AT, point.name().into())));
         environment.extend(self.sabotage.map(|sabotage| (SABOTAGE, sabotage.name().into())));
         let sandbox = Sandbox::start(&self.function, &environment, Runs::default()).await?;
@@ -137,8 +146,19 @@ impl Fleet {
         // `run_in` claims the first operation, the event layer the second.
         let via = if self.form == Form::PostgresTransaction { "run:job" } else { "event" };
         let scope = Scope::new(FUNCTION, via).context("invalid scope")?;
-        let id = StoredKey::new(&scope, &Key::new(key).context("invalid key")?);
+        let id = StoredKey::new(&scope, &self.key(key)?);
         self.backend.record(&id).await
+    }
+
+    /// The key as the function or the layer makes it.
+    fn key(&self, key: &str) -> Result<Key> {
+        if self.form != Form::Layer {
+            return Key::new(key).context("invalid key");
+        }
+        let fields = KeyFields::new([KEY_FIELD]).context("invalid fields")?.all_required();
+        let event = serde_json::json!({ "key": key }).to_string();
+        let key = fields.key_of(event.as_bytes()).context("invalid event")?;
+        key.ok_or_else(|| Problem::new("the event has no key"))
     }
 
     /// Ends all processes, and removes the table if it would be left over.
@@ -177,7 +197,9 @@ impl Process {
     pub(super) fn deliver(&mut self, event: &Event, limit: Duration) -> Handed {
         self.delivered += 1;
         let run = format!("{}-{}", self.number, self.delivered);
-        Handed { run, delivery: self.sandbox.deliver(event, limit) }
+        // Behind the layer, the function sees only some of its deliveries, so it can't number them.
+        let delivery = self.sandbox.deliver_as(&run, event, limit);
+        Handed { run, delivery }
     }
 
     /// Returns its answer, if it answers in time.

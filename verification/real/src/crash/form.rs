@@ -1,5 +1,7 @@
 //! How and where the function under test has its effect. The promise depends on that.
 
+use std::time::Duration;
+
 use aws_sdk_dynamodb::{
     Client,
     error::DisplayErrorContext,
@@ -9,6 +11,7 @@ use lambda_idempotency_rehearsal::problem::{Context, Problem, Result};
 
 use super::{
     backend::EffectsRows,
+    job::{LAYER_LIMIT, LIMIT},
     judge::Promise,
     ledger::{Ledger, Line},
 };
@@ -29,17 +32,20 @@ pub enum Form {
     PostgresTransaction,
     /// In a file, under a claim; the records are in Redis.
     Redis,
+    /// In a file, by a function that knows nothing of idempotency, behind the Lambda layer.
+    Layer,
 }
 
 impl Form {
     /// Every form.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Ledger,
         Self::Transaction,
         Self::Optimistic,
         Self::Postgres,
         Self::PostgresTransaction,
         Self::Redis,
+        Self::Layer,
     ];
 
     /// Its name, on the command line and in the environment.
@@ -51,6 +57,7 @@ impl Form {
             Self::Postgres => "postgres",
             Self::PostgresTransaction => "postgres-transaction",
             Self::Redis => "redis",
+            Self::Layer => "layer",
         }
     }
 
@@ -62,9 +69,20 @@ impl Form {
     /// The effects that a key may have.
     pub const fn promise(self) -> Promise {
         match self {
-            Self::Ledger | Self::Postgres | Self::Redis => Promise::AtLeastOnce,
+            Self::Ledger | Self::Postgres | Self::Redis | Self::Layer => Promise::AtLeastOnce,
             Self::Transaction | Self::Optimistic | Self::PostgresTransaction => Promise::ExactlyOnce,
         }
+    }
+
+    /// Whether the library can cut its handler off. The layer can't: the function is another process. So a function that
+    /// is frozen beyond its lease has its effect afterwards, and its answer is fenced.
+    pub const fn cuts_off(self) -> bool {
+        !matches!(self, Self::Layer)
+    }
+
+    /// An ordinary invocation's time. The layer's times are the library's defaults.
+    pub const fn limit(self) -> Duration {
+        if self.cuts_off() { LIMIT } else { LAYER_LIMIT }
     }
 
     /// Whether its deliveries claim their keys.

@@ -33,12 +33,19 @@ pub const TOLD_TO_FAIL: &str = "Net.ToldToFail";
 
 /// An ordinary invocation's time. All times are short, so that the check can wait for thousands of leases.
 pub const LIMIT: Duration = Duration::from_millis(300);
+/// The same behind the layer, whose reserve at the end is the library's default.
+pub const LAYER_LIMIT: Duration = Duration::from_millis(1500);
 /// How much longer than the invocation the lease lasts.
 pub const GRACE: Duration = Duration::from_millis(100);
 /// How long before an invocation's end the library stops calling the store.
 pub const RESERVE: Duration = Duration::from_millis(20);
 /// The skew margin. All processes run on one machine and share its clock.
 pub const MARGIN: Duration = Duration::from_millis(50);
+
+/// The field of an event with the key, for the layer.
+pub const KEY_FIELD: &str = "/key";
+/// The field in which the layer puts its claim.
+pub const CLAIM_FIELD: &str = "claim";
 
 /// The content of an event. All deliveries of a key carry the same one.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -32,6 +32,8 @@ use super::{
 
 /// How many keys run at one time. Most of them wait for a lease.
 const KEYS: usize = 40;
+/// The same behind the layer, whose leases last longer.
+const LAYER_KEYS: usize = 160;
 /// Kills this percentage of deliveries.
 const KILLED: u64 = 60;
 /// Freezes the deliveries whose draw out of 100 is from `KILLED` up to this one.
@@ -194,9 +196,10 @@ enum Fate {
 }
 
 impl Fate {
-    const fn drawn(random: &mut Random) -> Self {
+    const fn drawn(random: &mut Random, form: Form) -> Self {
         match random.below(100) {
             0..KILLED => Self::Killed,
+            KILLED..FROZEN if !form.cuts_off() => Self::Killed,
             KILLED..FROZEN => Self::Frozen,
             _ => Self::Spared,
         }
@@ -215,8 +218,9 @@ impl Throw {
     async fn run(self: &Arc<Self>) -> Result<()> {
         let mut keys = JoinSet::new();
         let mut number = 0;
+        let at_once = if self.fleet.form().cuts_off() { KEYS } else { LAYER_KEYS };
         loop {
-            while keys.len() < KEYS && self.has_kills_left() {
+            while keys.len() < at_once && self.has_kills_left() {
                 number += 1;
                 keys.spawn(Arc::clone(self).key(number));
             }
@@ -258,7 +262,7 @@ impl Throw {
         let mut frozen = JoinSet::new();
         let mut tries = 0;
         while self.has_kills_left() {
-            let came = self.deliver(&story, &mut random, Story::limit_after(tries)).await?;
+            let came = self.deliver(&story, &mut random, story.limit_after(tries)).await?;
             match came {
                 Came::Said(said) if !story.is_to_come_again(&said) => break,
                 Came::Said(_) => {}
@@ -288,7 +292,7 @@ impl Throw {
     async fn deliver(&self, story: &Story, random: &mut Random, limit: Duration) -> Result<Came> {
         let _slot = self.fleet.slot().await?;
         let mut process = self.fleet.process().await?;
-        let fate = Fate::drawn(random);
+        let fate = Fate::drawn(random, self.fleet.form());
         // The factor 1.3 makes some moments fall at the end of a run, too.
         let moment = self.ordinary_us.load(Ordering::SeqCst) * 13 / 10 * random.below(1_000) / 1_000;
         let (started, delivered_at) = (clock::start(), clock::now_ms());

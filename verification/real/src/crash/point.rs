@@ -31,6 +31,8 @@ pub const fn of_form(form: Form) -> &'static [Point] {
     match form {
         Form::Ledger | Form::Transaction | Form::Postgres | Form::Redis => &Point::ALL,
         Form::Optimistic => &Point::CLAIM_FREE,
+        // They're in the layer's program. Random kills hit each.
+        Form::Layer => &[],
         Form::PostgresTransaction => &Point::IN_TRANSACTION,
     }
 }

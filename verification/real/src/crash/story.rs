@@ -12,7 +12,7 @@ use lambda_idempotency_rehearsal::{
 
 use super::{
     fleet::{Fleet, Handed, PATIENCE, Process},
-    job::{GRACE, Job, LIMIT, MARGIN},
+    job::{GRACE, Job, MARGIN},
     judge::{Case, Deed, Delivery, Promise, Said},
     record::Stored,
 };
@@ -57,8 +57,8 @@ impl Story {
 
     /// The time that a delivery gets after this many unsuccessful ones. It grows, so that a slow machine
     /// can't stall a key forever.
-    pub(super) fn limit_after(tries: u32) -> Duration {
-        LIMIT * (1 + tries / PATIENT_TRIES)
+    pub(super) fn limit_after(&self, tries: u32) -> Duration {
+        self.fleet.form().limit() * (1 + tries / PATIENT_TRIES)
     }
 
     /// Hands the event to a process.
@@ -80,7 +80,7 @@ impl Story {
     pub(super) async fn deliver_until_answered(&self) -> Result<()> {
         let patience = clock::start();
         for tries in 0.. {
-            let said = self.deliver(Self::limit_after(tries)).await?;
+            let said = self.deliver(self.limit_after(tries)).await?;
             if !self.is_to_come_again(&said) {
                 return Ok(());
             }

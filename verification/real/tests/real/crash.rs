@@ -47,6 +47,15 @@ async fn random_kills_and_freezes_are_safe() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn layer_that_protects_nothing_is_caught() {
+    let backends = vec![Backend::dynamodb(Server::embedded().await.unwrap()).await.unwrap()];
+    let numbers = Numbers { kills: 5, seed: fresh_seed() };
+    let broken = Some(Sabotage::Unclaimed);
+    let all = kills::check(&function(), backends, numbers, broken, Form::Layer).await.unwrap();
+    assert!(all.iter().all(|figures| !figures.violations.is_empty()), "{all:?}");
+}
+
 /// Asserts that the check catches a function broken in this way, with these words, when its process is killed
 /// or frozen at `point`.
 async fn assert_caught(sabotage: Sabotage, point: Point, words: &str) {

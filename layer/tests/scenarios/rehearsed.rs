@@ -1,0 +1,52 @@
+//! `cargo rehearse --layer` on a Python function that knows nothing of idempotency.
+
+use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
+
+use lambda_idempotency_rehearsal::{self as rehearsal, Arguments};
+
+use crate::{
+    runtime::{Runtime, project},
+    sandbox::scratch,
+};
+
+const APP: &str = "
+def handler(event, context):
+    print('a rehearsed handler runs', flush=True)
+    return {'done': event['id']}
+";
+
+/// A script that starts the layer's program with these settings. A test can't set its process's variables.
+fn layer(folder: &Path, name: &str, settings: &str) -> String {
+    let script = folder.join(name);
+    let program = env!("CARGO_BIN_EXE_idempotency-extension");
+    fs::write(&script, format!("#!/bin/sh\nexec env {settings} {program} \"$@\"\n")).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    format!("--layer={}", script.display())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rehearsal_passes_with_the_layer_alone() {
+    if !Runtime::Python.is_installed() {
+        return;
+    }
+    let folder = scratch();
+    fs::write(folder.join("paying.py"), APP).unwrap();
+    let event = folder.join("event.json");
+    fs::write(&event, r#"{"id": "order-1"}"#).unwrap();
+    let path =
+        format!("PYTHONPATH={}:{}", project().join("target/layer-tests/python").display(), folder.display());
+    let faults = async |name: &str, settings: &str| {
+        let (layer, event) = (layer(&folder, name, settings), event.display().to_string());
+        let options = [&layer, "--event", &event, "--count-runs", "a rehearsed handler runs"];
+        let command = ["--", "env", &path, "python3", "-m", "awslambdaric", "paying.handler"];
+        rehearsal::faults(&Arguments::parse(&[&options[..], &command].concat()).unwrap()).await.unwrap()
+    };
+    let (protected, shadowed) = tokio::join!(
+        faults("enforce", "IDEMPOTENCY_KEY=/id"),
+        faults("shadow", "IDEMPOTENCY_KEY=/id IDEMPOTENCY_MODE=shadow"),
+    );
+    assert_eq!(protected, Vec::<String>::new());
+    let ran_again = shadowed.iter().any(|fault| fault.contains("duplicate after completion"));
+    assert!(ran_again, "the rehearsal can't fail: {shadowed:#?}");
+    fs::remove_dir_all(folder).unwrap();
+}
