@@ -18,7 +18,7 @@ use hyper::{body::Incoming, client::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use lambda_idempotency::{
     store::memory::MemoryStore,
-    time::{Clock as _, SystemClock},
+    time::{Clock as _, system_clock},
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 
@@ -113,7 +113,7 @@ impl Lambda {
         let Some(at) = state.queue.pop_front() else { return answer(StatusCode::FORBIDDEN, "{}") };
         state.events[at].0 = true;
         let (id, event) = EVENTS[at];
-        let deadline = SystemClock.now().saturating_add(Duration::from_secs(600)).as_millis();
+        let deadline = system_clock().now().saturating_add(Duration::from_secs(600)).as_millis();
         let mut response = answer(StatusCode::OK, event);
         let headers = response.headers_mut();
         headers.insert(REQUEST_ID, http::HeaderValue::from_static(id));
@@ -219,7 +219,7 @@ async fn talk(proxy: &Proxy, piece: usize, bytes: &[u8]) -> Vec<u8> {
     tokio::select! {
         () = sending => {}
         _ = reads.read_to_end(&mut heard) => {}
-        () = SystemClock.sleep(IDLE) => {}
+        () = system_clock().sleep(IDLE) => {}
     }
     drop((reads, writes));
     // A connection that breaks is fine. A panic of its task is counted.
@@ -250,7 +250,7 @@ async fn run(proxy: &Proxy) -> Vec<String> {
     };
     let ended: Result<(), BoxError> = tokio::select! {
         ended = running => ended,
-        () = SystemClock.sleep(IDLE) => Ok(()),
+        () = system_clock().sleep(IDLE) => Ok(()),
     };
     if let Err(error) = ended {
         panic!("the runtime's connection: {error}");
