@@ -130,7 +130,11 @@ where
         Ok(answer) => answer,
         Err(error) => return Answer::error(error),
     };
-    let returned = returned(&answer);
+    let Ok(returned) = returned(&answer) else {
+        let message =
+            "the records to redeliver can't be read from the library's response; Lambda redelivers all";
+        return Answer::refusal("Idempotency.BatchFailed", message);
+    };
     let is_failed = match rules.batch_answer {
         BatchAnswer::Report => all_failed(event, &returned, kind),
         BatchAnswer::Fail => !returned.is_empty(),
@@ -159,7 +163,7 @@ fn all_failed(event: &Event, returned: &[String], kind: Kind) -> bool {
 }
 
 /// The identifiers of the records that the library's response names.
-fn returned(answer: &RawValue) -> Vec<String> {
+fn returned(answer: &RawValue) -> serde_json::Result<Vec<String>> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Named {
@@ -170,9 +174,8 @@ fn returned(answer: &RawValue) -> Vec<String> {
     struct Item {
         item_identifier: String,
     }
-    // The library wrote it.
-    let named = serde_json::from_str::<Named>(answer.get()).map(|named| named.batch_item_failures);
-    named.unwrap_or_default().into_iter().map(|item| item.item_identifier).collect()
+    let Named { batch_item_failures: items } = serde_json::from_str(answer.get())?;
+    Ok(items.into_iter().map(|item| item.item_identifier).collect())
 }
 
 /// The event's records.
