@@ -33,3 +33,4 @@ pub mod redis;
 #[cfg(feature = "recording")]
 pub mod secrets;
 pub mod source;
+pub mod tools;

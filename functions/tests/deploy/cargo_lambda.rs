@@ -16,7 +16,9 @@ use tokio::{
     process::Child,
 };
 
-use super::stage::{TABLE, database, environment, project, tool, without_ours};
+use testkit::tools::tool;
+
+use super::stage::{TABLE, database, environment, project, without_ours};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 

@@ -20,7 +20,9 @@ use lambda_idempotency_rehearsal::{answer::Answer, clock, database::Database, ev
 use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
 
-use super::stage::{Delivers, environment, program_and_mark, tool, without_ours};
+use testkit::tools::tool;
+
+use super::stage::{Delivers, environment, program_and_mark, without_ours};
 
 /// How Lambda runs a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

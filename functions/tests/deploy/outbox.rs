@@ -20,7 +20,6 @@ use futures_util::{StreamExt as _, stream};
 use lambda_idempotency::{Idempotency, KeyFields, store::memory::MemoryStore, testing::Random};
 use lambda_idempotency_rehearsal::{
     answer::Answer,
-    database::{ACCESS_KEY, REGION},
     event::Event,
     function::{Function, Sandbox},
     runs::Runs,
@@ -37,7 +36,7 @@ use self::{
     operations::{End, Operations, SECRET, long_response, response_in_chunks},
     table_stream::{Read, Stream},
 };
-use super::stage::{LOUD, project};
+use super::stage::{LOUD, lambdas_environment, project};
 
 const LIMIT: Duration = Duration::from_secs(30);
 const SEEDS: u64 = 10;
@@ -75,18 +74,12 @@ struct Outbox {
 impl Outbox {
     async fn new(table: &str, variables: &[(&'static str, &str)]) -> Self {
         let bus = Bus::start().await;
-        let mut environment = vec![
-            ("AWS_LAMBDA_FUNCTION_VERSION", "$LATEST".to_owned()),
-            ("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "256".into()),
-            ("AWS_LAMBDA_LOG_FORMAT", "JSON".into()),
-            ("AWS_REGION", REGION.into()),
-            ("AWS_ACCESS_KEY_ID", ACCESS_KEY.into()),
-            ("AWS_SECRET_ACCESS_KEY", ACCESS_KEY.into()),
-            ("AWS_EC2_METADATA_DISABLED", "true".into()),
+        let mut environment = lambdas_environment();
+        environment.extend([
             ("AWS_ENDPOINT_URL_EVENTBRIDGE", bus.url()),
-            ("EVENT_BUS", "operations".into()),
+            ("EVENT_BUS", "operations".to_owned()),
             ("IDEMPOTENCY_TABLE", table.into()),
-        ];
+        ]);
         environment.extend(variables.iter().map(|(name, value)| (*name, (*value).to_owned())));
         Self { function: Function::at(env!("CARGO_BIN_EXE_outbox")), environment, sandbox: None, bus }
     }

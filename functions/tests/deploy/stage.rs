@@ -55,8 +55,8 @@ pub(crate) async fn database() -> Database {
     database
 }
 
-/// A function's environment variables.
-pub(crate) fn environment(database: &Database) -> Vec<(&'static str, String)> {
+/// The environment variables that Lambda sets for any function.
+pub(crate) fn lambdas_environment() -> Vec<(&'static str, String)> {
     vec![
         ("AWS_LAMBDA_FUNCTION_VERSION", "$LATEST".into()),
         ("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "256".into()),
@@ -65,28 +65,18 @@ pub(crate) fn environment(database: &Database) -> Vec<(&'static str, String)> {
         ("AWS_ACCESS_KEY_ID", ACCESS_KEY.into()),
         ("AWS_SECRET_ACCESS_KEY", ACCESS_KEY.into()),
         ("AWS_EC2_METADATA_DISABLED", "true".into()),
-        ("AWS_ENDPOINT_URL_DYNAMODB", database.endpoint().to_string()),
-        ("IDEMPOTENCY_TABLE", TABLE.into()),
-        ("PAYMENTS_TABLE", PAYMENTS.into()),
     ]
 }
 
-/// Finds a tool that `scripts/tools` installed, or that was installed already. Without it there's nothing to
-/// test, which is a failure in CI.
-pub(crate) fn tool(name: &str) -> Option<PathBuf> {
-    let installed = project().join("target/tools/bin");
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::iter::once(installed)
-        .chain(std::env::split_paths(&path))
-        .map(|folder| folder.join(name))
-        .find(|tool| tool.is_file());
-    if found.is_none() {
-        let missing =
-            format!("{name} is missing: run scripts/tools, which installs it into the build folder");
-        assert!(std::env::var_os("CI").is_none(), "{missing}");
-        eprintln!("skipped: {missing}");
-    }
-    found
+/// A function's environment variables.
+pub(crate) fn environment(database: &Database) -> Vec<(&'static str, String)> {
+    let mut environment = lambdas_environment();
+    environment.extend([
+        ("AWS_ENDPOINT_URL_DYNAMODB", database.endpoint().to_string()),
+        ("IDEMPOTENCY_TABLE", TABLE.into()),
+        ("PAYMENTS_TABLE", PAYMENTS.into()),
+    ]);
+    environment
 }
 
 /// Removes the variables that the surrounding `cargo test` sets, and those that name a real AWS account.

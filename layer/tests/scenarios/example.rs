@@ -6,9 +6,11 @@ use std::fs;
 use lambda_idempotency_rehearsal::{database::Database, event::Event};
 use serde_json::Value;
 
+use testkit::tools::tool;
+
 use crate::{
     play::TABLE,
-    runtime::{Runtime, project, tool},
+    runtime::{Runtime, project},
     sandbox::{Answer, Function, Mode, Sandbox},
 };
 

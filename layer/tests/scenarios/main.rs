@@ -27,10 +27,12 @@ use std::{collections::BTreeMap, sync::Arc};
 use lambda_idempotency_rehearsal::database::Database;
 use tokio::{sync::Semaphore, task::JoinSet};
 
+use testkit::tools::tool;
+
 use crate::{
     play::{Stage, TABLE},
     report::Report,
-    runtime::{Runtime, tool},
+    runtime::Runtime,
     sandbox::Mode,
     scenario::{Scenario, Step},
 };

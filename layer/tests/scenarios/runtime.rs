@@ -103,20 +103,3 @@ pub(crate) fn own_program() -> PathBuf {
 pub(crate) fn project() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().expect("the project's folder")
 }
-
-/// Finds a tool that `scripts/tools` installed, or that was installed already. In CI, that it's missing is a
-/// failure.
-pub(crate) fn tool(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::iter::once(project().join("target/tools/bin"))
-        .chain(std::env::split_paths(&path))
-        .map(|folder| folder.join(name))
-        .find(|tool| tool.is_file());
-    if found.is_none() {
-        let missing =
-            format!("{name} is missing: run scripts/tools, which installs it into the build folder");
-        assert!(std::env::var_os("CI").is_none(), "{missing}");
-        eprintln!("skipped: {missing}");
-    }
-    found
-}

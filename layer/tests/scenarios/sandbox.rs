@@ -23,7 +23,9 @@ use lambda_idempotency_rehearsal::{
 use serde_json::Value;
 use tokio::{net::TcpStream, sync::Mutex};
 
-use crate::runtime::{Runtime, tool};
+use testkit::tools::tool;
+
+use crate::runtime::Runtime;
 
 /// How Lambda runs a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -7,10 +7,12 @@ use lambda_idempotency_rehearsal::{
 };
 use serde_json::json;
 
+use testkit::tools::tool;
+
 use crate::{
     ledger::Ledger,
     play::TABLE,
-    runtime::{Runtime, tool},
+    runtime::Runtime,
     sandbox::{Answer, Function, Mode, Sandbox, has_namespaces, scratch},
 };
 

@@ -1,0 +1,25 @@
+//! Tools of others that the tests start.
+
+use std::path::{Path, PathBuf};
+
+/// Finds a tool that `scripts/tools` installed, or that was installed already. `None` if it's missing, which says so.
+///
+/// # Panics
+///
+/// In CI, if it's missing: no test is skipped there.
+pub fn tool(name: &str) -> Option<PathBuf> {
+    let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/tools/bin");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::iter::once(installed)
+        .chain(std::env::split_paths(&path))
+        .map(|folder| folder.join(name))
+        .find(|tool| tool.is_file());
+    if found.is_none() {
+        let missing =
+            format!("{name} is missing: run scripts/tools, which installs it into the build folder");
+        assert!(std::env::var_os("CI").is_none(), "{missing}");
+        eprintln!("skipped: {missing}");
+    }
+    // The emulator is also started from other folders.
+    found.and_then(|tool| tool.canonicalize().ok())
+}
