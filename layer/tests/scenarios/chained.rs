@@ -7,10 +7,12 @@ use std::{fs, net::TcpListener, os::unix::fs::PermissionsExt as _, path::Path};
 
 use lambda_idempotency_rehearsal::database::Database;
 
+use testkit::tools::tool;
+
 use crate::{
     ledger::Ledger,
     play::TABLE,
-    runtime::{Runtime, tool},
+    runtime::Runtime,
     sandbox::{Answer, Function, Mode, Sandbox, scratch},
 };
 
