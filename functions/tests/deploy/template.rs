@@ -54,6 +54,16 @@ fn every_function_has_its_binary() {
 }
 
 #[test]
+fn released_functions_unwind() {
+    for manifest in ["Cargo.toml", "template/Cargo.toml"] {
+        let text = fs::read_to_string(project().join(manifest)).unwrap();
+        let (_, release) = text.split_once("\n[profile.release]\n").expect(manifest);
+        let release = release.split("\n[").next().unwrap_or_default();
+        assert!(release.lines().any(|line| line == r#"panic = "unwind""#), "{manifest}");
+    }
+}
+
+#[test]
 fn every_event_file_has_a_trigger() {
     for (id, binary, properties) in idempotent_functions() {
         let triggers: BTreeSet<_> = properties["Events"]
