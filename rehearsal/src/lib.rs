@@ -64,10 +64,9 @@ pub struct Arguments {
         value_name = "PROGRAM",
         num_args = 0..=1,
         require_equals = true,
-        default_missing_value = "",
         requires = "subject"
     )]
-    layer: Option<PathBuf>,
+    layer: Option<Option<PathBuf>>,
 
     /// The event for the function: any JSON. An `idempotency-key` header in it gets a fresh value in each step.
     #[arg(long, value_name = "FILE", requires = "subject")]
@@ -212,7 +211,7 @@ async fn subject(arguments: &Arguments) -> Result<Subject> {
         let words = arguments.command.join(" ");
         eprintln!("Rehearsing {}", arguments.function.as_ref().unwrap_or(&words));
         let function = match &arguments.layer {
-            Some(layer) => behind_layer(function, layer).await?,
+            Some(layer) => behind_layer(function, layer.as_deref()).await?,
             None => function,
         };
         let event = Event::read(event)?;
@@ -239,12 +238,12 @@ async fn subject(arguments: &Arguments) -> Result<Subject> {
 }
 
 /// The function behind the layer, with the settings that this process has for it. The rehearsal has its own table.
-async fn behind_layer(function: Function, layer: &Path) -> Result<Function> {
+async fn behind_layer(function: Function, layer: Option<&Path>) -> Result<Function> {
     let is_setting = |name: &str| {
         name.starts_with("IDEMPOTENCY_") && !["IDEMPOTENCY_TABLE", "IDEMPOTENCY_STORE"].contains(&name)
     };
     let settings = std::env::vars().filter(|(name, _)| is_setting(name)).collect();
-    if !layer.as_os_str().is_empty() {
+    if let Some(layer) = layer {
         return Ok(function.behind(layer, settings));
     }
     if !workspace().join("layer").is_dir() {
