@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+"""The parts of the library, for scripts/mutants: picks a part's mutants, and reports what became of them.
+
+scripts/mutants.py list ALL.json [PART …]     prints the mutants of these parts
+scripts/mutants.py report OUTCOMES COMMIT     writes the rows into scripts/mutants.results; ends with 1 if one survives
+                                              that isn't in scripts/mutants.survivors
+"""
+import collections
+import datetime
+import json
+import pathlib
+import re
+import sys
+
+RESULTS = pathlib.Path("scripts/mutants.results")
+SURVIVORS = pathlib.Path("scripts/mutants.survivors")
+# The first that fits.
+PARTS = [
+    ("vocabulary", r"src/(key|key_fields|fingerprint|record|time|error|format|outcome|selector|finite|settings|failure)\b"),
+    ("protocol", r"src/protocol\b"),
+    ("stores", r"src/store\b"),
+    ("lambda", r"src/lambda\b"),
+    ("client", r"src/client\b"),
+    ("testing", r"src/testing\b"),
+    ("run", r"src/"),
+]
+COLUMNS = ["caught", "timeout", "missed", "unreached", "uncompiled", "unswitched"]
+HEAD = """\
+# Written by scripts/mutants, one row per part. Caught: a test failed, or didn't end in time. Survived: no test that
+# reaches it failed, or none reaches it. Not built: the mutant doesn't compile. Not switched: in code that the compiler
+# runs, or in a function that returns an `impl` type; cargo-mutants itself can try these.
+part        mutants   caught timed-out survived unreached not-built not-switched  caught%  commit date
+"""
+
+
+def part_of(name):
+    return next(part for part, pattern in PARTS if re.match(pattern, name))
+
+
+def listed(path, parts):
+    unknown = set(parts) - {part for part, _ in PARTS}
+    if unknown:
+        sys.exit(f"scripts/mutants: {', '.join(sorted(unknown))} isn't a part; use {', '.join(p for p, _ in PARTS)}")
+    mutants = json.loads(pathlib.Path(path).read_text())
+    json.dump([m for m in mutants if not parts or part_of(m["file"]) in parts], sys.stdout)
+
+
+def row(part, counts, commit):
+    numbers = [counts[column] for column in COLUMNS]
+    caught, survived = numbers[0] + numbers[1], numbers[2] + numbers[3]
+    share = 100 * caught / max(1, caught + survived)
+    cells = " ".join(f"{number:>9}" for number in numbers)
+    return f"{part:<11} {sum(numbers):>7} {cells}    {share:>8.1f}  {commit} {datetime.date.today()}"
+
+
+def report(path, commit):
+    counts = collections.defaultdict(collections.Counter)
+    survivors = []
+    for line in pathlib.Path(path).read_text().splitlines():
+        outcome, _, name = line.split("\t")
+        counts[part_of(name)][outcome] += 1
+        if outcome in ("missed", "unreached"):
+            # Line and column move.
+            survivors.append(re.sub(r":\d+:\d+:", ":", name))
+    rows = dict(line.split(" ", 1) for line in RESULTS.read_text().splitlines() if not line.startswith(("#", "part")))
+    rows |= {part: row(part, counts[part], commit).split(" ", 1)[1] for part in counts}
+    written = "".join(f"{part} {rows[part]}\n" for part, _ in PARTS if part in rows)
+    RESULTS.write_text(HEAD + written)
+    print(HEAD + written, end="")
+    known = {line.split("  # ")[0] for line in SURVIVORS.read_text().splitlines() if not line.startswith("#")}
+    unknown = [name for name in survivors if name not in known]
+    if unknown:
+        print("survivors without a reason in scripts/mutants.survivors:", *unknown, sep="\n", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["list", path, *parts]:
+            listed(path, parts)
+        case ["report", path, commit]:
+            report(path, commit)
+        case _:
+            sys.exit(__doc__)

@@ -1,0 +1,211 @@
+//! Builds the sources with all mutants in them, and leaves out those that don't compile.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fs,
+    ops::Range,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use serde_json::Value;
+use syn::{spanned::Spanned as _, visit::Visit};
+
+use crate::{
+    Failed,
+    list::Mutant,
+    run::{CHOSEN, REACHED},
+    switch::{Switched, switch},
+};
+
+const PACKAGE: &str = "lambda-idempotency";
+
+/// The tree, and what of it can't be switched.
+#[derive(Debug)]
+pub(crate) struct Tree<'a> {
+    folder: &'a Path,
+    mutants: &'a [Mutant],
+    /// The text of each mutated file as it was.
+    originals: HashMap<&'a str, String>,
+    /// The mutants that don't compile, and the compiler's reason.
+    uncompiled: HashMap<usize, String>,
+    /// Functions that the compiler itself calls.
+    constant: HashSet<String>,
+    files: HashMap<&'a str, Switched>,
+}
+
+impl<'a> Tree<'a> {
+    pub(crate) fn new(folder: &'a Path, mutants: &'a [Mutant]) -> Result<Self, Failed> {
+        let mut originals = HashMap::new();
+        for Mutant { file, .. } in mutants {
+            if !originals.contains_key(file.as_str()) {
+                originals.insert(file.as_str(), fs::read_to_string(folder.join(file))?);
+            }
+        }
+        let root = folder.join("src/lib.rs");
+        let text = fs::read_to_string(&root)?;
+        fs::write(&root, format!("{text}\n{}", switching(mutants.len())))?;
+        Ok(Self {
+            folder,
+            mutants,
+            originals,
+            uncompiled: HashMap::new(),
+            constant: HashSet::new(),
+            files: HashMap::new(),
+        })
+    }
+
+    /// Why this mutant has no switch, if the compiler said so.
+    pub(crate) fn uncompiled(&self, id: usize) -> Option<&str> {
+        self.uncompiled.get(&id).map(String::as_str)
+    }
+
+    /// The mutants that have a switch.
+    pub(crate) fn switched(&self) -> HashSet<usize> {
+        self.files.values().flat_map(|file| file.written.iter().map(|(id, _)| *id)).collect()
+    }
+
+    /// Writes the mutants into the tree, until it compiles.
+    pub(crate) fn compile(&mut self) -> Result<(), Failed> {
+        for round in 1..=40 {
+            self.write()?;
+            let errors = self.errors()?;
+            println!("round {round}: {} switches, {} errors", self.switched().len(), errors.len());
+            if errors.is_empty() {
+                return Ok(());
+            }
+            let before = (self.uncompiled.len(), self.constant.len());
+            for error in &errors {
+                self.leave_out(error);
+            }
+            if (self.uncompiled.len(), self.constant.len()) == before {
+                let texts: Vec<_> = errors.iter().filter_map(|error| error["rendered"].as_str()).collect();
+                return Err(Failed::new(format!("no mutant explains these errors:\n{}", texts.join("\n"))));
+            }
+        }
+        Err(Failed::new("it still doesn't compile after forty rounds".to_owned()))
+    }
+
+    /// Builds the tests, and returns their programs.
+    pub(crate) fn tests(&self) -> Result<Vec<PathBuf>, Failed> {
+        let messages = self.cargo(&["test", "--no-run"])?;
+        let programs = messages.iter().filter(|message| message["profile"]["test"] == true);
+        let programs: Vec<_> =
+            programs.filter_map(|message| message["executable"].as_str()).map(PathBuf::from).collect();
+        match programs.is_empty() {
+            true => Err(Failed::new("Cargo built no tests".to_owned())),
+            false => Ok(programs),
+        }
+    }
+
+    fn write(&mut self) -> Result<(), Failed> {
+        for (&file, text) in &self.originals {
+            let here = self.mutants.iter().enumerate().filter(|(_, mutant)| mutant.file == file);
+            let here: Vec<_> = here.collect();
+            let switched = switch(text, &here, &self.uncompiled, &self.constant)
+                .map_err(|error| Failed::new(format!("{file}: {error}")))?;
+            let path = self.folder.join(file);
+            // An unchanged file isn't written, so that Cargo doesn't compile for it.
+            if fs::read_to_string(&path)? != switched.text {
+                fs::write(path, &switched.text)?;
+            }
+            self.files.insert(file, switched);
+        }
+        Ok(())
+    }
+
+    /// The errors of the compiler.
+    fn errors(&self) -> Result<Vec<Value>, Failed> {
+        let messages = self.cargo(&["check", "--lib"])?;
+        let errors = messages.into_iter().map(|mut message| message["message"].take());
+        Ok(errors
+            .filter(|message| message["level"] == "error" && message["spans"] != serde_json::json!([]))
+            .collect())
+    }
+
+    /// Leaves out what this error is about: a mutant, or all switches of a function that must be `const`.
+    fn leave_out(&mut self, error: &Value) {
+        let text = error["message"].as_str().unwrap_or_default();
+        if text.starts_with("cannot call non-const") {
+            let path = text.split('`').nth(1).unwrap_or_default();
+            let name = path.rsplit("::").next().unwrap_or_default();
+            self.constant.insert(name.to_owned());
+            return;
+        }
+        let is_incomplete = error["code"]["code"] == "E0004";
+        for span in error["spans"].as_array().into_iter().flatten() {
+            let file = self.files.get(span["file_name"].as_str().unwrap_or_default());
+            let byte = |name: &str| span[name].as_u64().unwrap_or(0) as usize;
+            let Some(file) = file else { continue };
+            let touched = match is_incomplete {
+                true => arms(&file.text, byte("byte_start")),
+                false => std::iter::once(byte("byte_start")..byte("byte_end")).collect(),
+            };
+            let is_touched = |range: &Range<usize>| {
+                touched.iter().any(|touched| range.start < touched.end && touched.start < range.end)
+            };
+            let ids = file.written.iter().filter(|(_, range)| is_touched(range)).map(|(id, _)| *id);
+            let ids = ids.filter(|id| !is_incomplete || self.mutants[*id].genre == "MatchArm");
+            self.uncompiled.extend(ids.map(|id| (id, text.to_owned())));
+        }
+    }
+
+    fn cargo(&self, arguments: &[&str]) -> Result<Vec<Value>, Failed> {
+        let output = Command::new("cargo")
+            .args(arguments)
+            .args(["--package", PACKAGE, "--all-features", "--locked", "--message-format=json", "--quiet"])
+            .env("CARGO_INCREMENTAL", "0")
+            .current_dir(self.folder)
+            .stderr(Stdio::inherit())
+            .output()?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
+    }
+}
+
+/// The patterns of the match whose scrutinee begins at this byte.
+fn arms(text: &str, scrutinee: usize) -> Vec<Range<usize>> {
+    struct Arms(usize, Vec<Range<usize>>);
+    impl<'ast> Visit<'ast> for Arms {
+        fn visit_expr_match(&mut self, expression: &'ast syn::ExprMatch) {
+            if expression.expr.span().byte_range().start == self.0 {
+                self.1.extend(expression.arms.iter().map(|arm| arm.pat.span().byte_range()));
+            }
+            syn::visit::visit_expr_match(self, expression);
+        }
+    }
+    let mut arms = Arms(scrutinee, Vec::new());
+    if let Ok(file) = syn::parse_file(text) {
+        arms.visit_file(&file);
+    }
+    arms.1
+}
+
+/// The function that every switch asks.
+fn switching(count: usize) -> String {
+    let words = count / 64 + 1;
+    format!(
+        r#"
+/// Whether the mutant with this number is chosen. Writes down each number that it's asked for, if there's a file for it.
+#[doc(hidden)]
+#[allow(clippy::all, reason = "written by the mutants' build")]
+pub fn mutant(id: u32) -> bool {{
+    use std::{{fs::File, io::Write as _, sync::{{OnceLock, atomic::{{AtomicU64, Ordering}}}}}};
+    static CHOSEN: OnceLock<(u32, Option<File>)> = OnceLock::new();
+    static REACHED: [AtomicU64; {words}] = [const {{ AtomicU64::new(0) }}; {words}];
+    let (chosen, log) = CHOSEN.get_or_init(|| {{
+        let chosen = std::env::var("{CHOSEN}").ok().and_then(|id| id.parse().ok()).unwrap_or(u32::MAX);
+        let log = std::env::var("{REACHED}").ok();
+        (chosen, log.and_then(|path| File::options().append(true).open(path).ok()))
+    }});
+    let bit = 1 << (id % 64);
+    if let Some(mut log) = log.as_ref()
+        && REACHED[id as usize / 64].fetch_or(bit, Ordering::Relaxed) & bit == 0
+    {{
+        let _ = log.write_all(format!("{{id}}\n").as_bytes());
+    }}
+    id == *chosen
+}}
+"#
+    )
+}

@@ -1,0 +1,54 @@
+//! The mutants, as `cargo mutants --list --json` names them.
+
+use std::{fs, path::Path};
+
+use serde::Deserialize;
+
+use crate::Failed;
+
+/// One mutant.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Mutant {
+    /// The mutated file, from the root of the repository.
+    pub(crate) file: String,
+    /// What it mutates: `FnValue`, `BinaryOperator`, `UnaryOperator`, `StructField`, `MatchArm` or `MatchArmGuard`.
+    pub(crate) genre: String,
+    /// The line that a report has for it: place and change.
+    pub(crate) name: String,
+    /// What takes the place of the mutated text.
+    pub(crate) replacement: String,
+    /// The mutated text.
+    pub(crate) span: Span,
+    /// The function it's in.
+    pub(crate) function: Option<Function>,
+}
+
+/// The function that a mutant is in.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Function {
+    /// `-> Type`, or empty.
+    pub(crate) return_type: String,
+}
+
+/// A range of a file.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(crate) struct Span {
+    pub(crate) start: Place,
+    pub(crate) end: Place,
+}
+
+/// A place in a file. Both numbers begin with 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+pub(crate) struct Place {
+    pub(crate) line: usize,
+    pub(crate) column: usize,
+}
+
+/// Reads the list.
+pub(crate) fn read(path: &Path) -> Result<Vec<Mutant>, Failed> {
+    let text =
+        fs::read_to_string(path).map_err(|error| Failed::new(format!("{}: {error}", path.display())))?;
+    serde_json::from_str(&text).map_err(|error| {
+        Failed::new(format!("{} isn't what `cargo mutants --list --json` prints: {error}", path.display()))
+    })
+}

@@ -1,0 +1,133 @@
+//! Runs cargo-mutants' mutants of the library with one build. `scripts/mutants` calls it.
+//!
+//! cargo-mutants builds the library once for each mutant, which takes a day for all of them on two cores. This program
+//! takes its list, compiles every mutant behind a switch, learns which tests reach which mutant, and runs only those:
+//! fastest first, until one fails. What can't be switched, as in a `const` item, is left to cargo-mutants itself.
+
+#![allow(clippy::print_stdout, reason = "a command reports on its standard output")]
+#![allow(clippy::disallowed_methods, reason = "it measures real time, which no rule depends on")]
+
+mod build;
+mod list;
+mod run;
+mod switch;
+
+use std::{
+    collections::HashMap,
+    env,
+    fmt::{self, Display},
+    fs::{self, File},
+    io::{self, BufWriter, Write as _},
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Mutex,
+    time::{Duration, Instant},
+};
+
+use crate::run::{Baseline, CHOSEN, Ended};
+
+/// A test that takes longer without a mutant isn't run.
+const LONGEST: Duration = Duration::from_secs(20);
+/// The tests that are tried on one mutant take at most so long without it.
+const BUDGET: Duration = Duration::from_secs(40);
+
+/// A reason to give up.
+#[derive(Debug)]
+pub(crate) struct Failed(String);
+
+impl Failed {
+    pub(crate) fn new(reason: String) -> Self {
+        Self(reason)
+    }
+}
+
+impl Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl From<io::Error> for Failed {
+    fn from(error: io::Error) -> Self {
+        Self(error.to_string())
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<PathBuf> = env::args_os().skip(1).map(PathBuf::from).collect();
+    let [list, tree, out] = &arguments[..] else {
+        eprintln!("usage: lambda-idempotency-mutants LIST.json TREE OUT\nsee scripts/mutants");
+        return ExitCode::from(2);
+    };
+    match work(list, tree, out) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("lambda-idempotency-mutants: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Reads the list, and writes one line per mutant to `out`/outcomes: what became of it, by which test, and its name. An
+/// earlier run's lines in `out`/known are taken as they are.
+fn work(list: &Path, folder: &Path, out: &Path) -> Result<(), Failed> {
+    let began = Instant::now();
+    let mutants = list::read(list)?;
+    fs::create_dir_all(out)?;
+    let mut tree = build::Tree::new(folder, &mutants)?;
+    tree.compile()?;
+    let switched = tree.switched();
+    let programs = tree.tests()?;
+    let tests = run::tests(&programs, folder)?;
+    println!(
+        "{} tests in {} programs, built after {} s",
+        tests.len(),
+        programs.len(),
+        began.elapsed().as_secs()
+    );
+    let baseline = run::baseline(&tests, folder, &out.join("reached"), LONGEST)?;
+    println!("{} tests pass without a mutant, after {} s", baseline.passing.len(), began.elapsed().as_secs());
+    for test in &baseline.failed {
+        println!("not used, since it fails without a mutant: {test}");
+    }
+    let known = fs::read_to_string(out.join("known")).unwrap_or_default();
+    let known: HashMap<_, _> =
+        known.lines().filter_map(|line| Some((line.rsplit_once('\t')?.1, line))).collect();
+    let outcomes = Mutex::new(BufWriter::new(File::create(out.join("outcomes"))?));
+    run::in_parallel(mutants.len(), |id| {
+        let name = &mutants[id].name;
+        let line = match (tree.uncompiled(id), known.get(&**name)) {
+            (Some(reason), _) => format!("uncompiled\t{}\t{name}", reason.replace(['\n', '\t'], " ")),
+            (None, _) if !switched.contains(&id) => format!("unswitched\t-\t{name}"),
+            (None, Some(known)) => (*known).to_owned(),
+            (None, None) => format!("{}\t{name}", tried(id, &baseline, folder)?),
+        };
+        if let Ok(mut outcomes) = outcomes.lock() {
+            writeln!(outcomes, "{line}")?;
+            outcomes.flush()?;
+        }
+        Ok(())
+    })?;
+    println!("done after {} s", began.elapsed().as_secs());
+    Ok(())
+}
+
+/// Runs the tests that reach this mutant until one doesn't pass, or the budget is spent.
+fn tried(id: usize, baseline: &Baseline, folder: &Path) -> Result<String, Failed> {
+    let Some(reaching) = baseline.reaching.get(&id) else { return Ok("unreached\t-".to_owned()) };
+    let mut spent = Duration::ZERO;
+    for (nth, passing) in reaching.iter().map(|&at| &baseline.passing[at]).enumerate() {
+        spent += passing.took;
+        if nth > 0 && spent > BUDGET {
+            return Ok(format!("missed\tby {nth} of {} tests", reaching.len()));
+        }
+        let limit = passing.took * 5 + Duration::from_secs(10);
+        let outcome = match run::run(&passing.test, folder, (CHOSEN, &id.to_string()), limit)? {
+            Ended::Passed => continue,
+            Ended::Failed => "caught",
+            Ended::TimedOut => "timeout",
+        };
+        return Ok(format!("{outcome}\t{}", passing.test.described()));
+    }
+    Ok(format!("missed\tby {} tests", reaching.len()))
+}

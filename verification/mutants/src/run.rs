@@ -1,0 +1,161 @@
+//! Runs tests, each in a process of its own: once to learn which mutants it reaches, and then for each mutant.
+
+use std::{
+    collections::HashMap,
+    fs::{self, File},
+    io,
+    os::unix::process::CommandExt as _,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::Failed;
+
+/// Picks a mutant by its number.
+pub(crate) const CHOSEN: &str = "MUTANT";
+/// Names the file to which a process writes the mutants that it reaches.
+pub(crate) const REACHED: &str = "MUTANTS_REACHED";
+/// How many processes run at once.
+const WORKERS: usize = 3;
+
+/// One test.
+#[derive(Clone, Debug)]
+pub(crate) struct Test {
+    pub(crate) program: PathBuf,
+    pub(crate) name: String,
+}
+
+impl Test {
+    /// The program's name without its hash, and the test's.
+    pub(crate) fn described(&self) -> String {
+        let program = self.program.file_name().unwrap_or_default().to_string_lossy();
+        format!("{}::{}", program.rsplit_once('-').map_or(&*program, |(name, _)| name), self.name)
+    }
+}
+
+/// How a test's process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    Passed,
+    Failed,
+    TimedOut,
+}
+
+/// The tests of these programs.
+pub(crate) fn tests(programs: &[PathBuf], folder: &Path) -> Result<Vec<Test>, Failed> {
+    let mut all = Vec::new();
+    for program in programs {
+        let listed = Command::new(program).args(["--list", "--format=terse"]).current_dir(folder).output()?;
+        let text = String::from_utf8_lossy(&listed.stdout);
+        let names = text.lines().filter_map(|line| line.strip_suffix(": test"));
+        all.extend(names.map(|name| Test { program: program.clone(), name: name.to_owned() }));
+    }
+    Ok(all)
+}
+
+/// Runs one test in a process group of its own, with this variable. Ends the group when the time is over.
+pub(crate) fn run(test: &Test, folder: &Path, variable: (&str, &str), limit: Duration) -> io::Result<Ended> {
+    let mut child = Command::new(&test.program)
+        .args(["--exact", &test.name, "--test-threads=1"])
+        .env(variable.0, variable.1)
+        .env("CI", "true")
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .process_group(0)
+        .spawn()?;
+    let began = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(if status.success() { Ended::Passed } else { Ended::Failed });
+        }
+        if began.elapsed() > limit {
+            Command::new("kill").args(["-KILL", "--", &format!("-{}", child.id())]).status()?;
+            child.wait()?;
+            return Ok(Ended::TimedOut);
+        }
+        thread::sleep(Duration::from_millis(if began.elapsed().as_millis() < 200 { 2 } else { 20 }));
+    }
+}
+
+/// A test that passes without a mutant.
+#[derive(Debug)]
+pub(crate) struct Passing {
+    pub(crate) test: Test,
+    pub(crate) took: Duration,
+}
+
+/// The passing tests, fastest first, and which of them reach each mutant.
+#[derive(Debug, Default)]
+pub(crate) struct Baseline {
+    pub(crate) passing: Vec<Passing>,
+    pub(crate) reaching: HashMap<usize, Vec<usize>>,
+    pub(crate) failed: Vec<String>,
+}
+
+/// Runs every test once without a mutant.
+pub(crate) fn baseline(
+    tests: &[Test],
+    folder: &Path,
+    logs: &Path,
+    limit: Duration,
+) -> Result<Baseline, Failed> {
+    fs::create_dir_all(logs)?;
+    let mut ran: Vec<_> = in_parallel(tests.len(), |nth| {
+        let log = logs.join(nth.to_string());
+        File::create(&log)?;
+        let began = Instant::now();
+        let ended = run(&tests[nth], folder, (REACHED, &log.to_string_lossy()), limit)?;
+        let reached = fs::read_to_string(&log)?;
+        Ok((nth, ended, began.elapsed(), reached))
+    })?;
+    ran.sort_by_key(|(nth, _, took, _)| (*took, *nth));
+    let mut baseline = Baseline::default();
+    for (nth, ended, took, reached) in ran {
+        if ended != Ended::Passed {
+            baseline.failed.push(tests[nth].described());
+            continue;
+        }
+        let at = baseline.passing.len();
+        for id in reached.lines().filter_map(|line| line.parse().ok()) {
+            baseline.reaching.entry(id).or_default().push(at);
+        }
+        baseline.passing.push(Passing { test: tests[nth].clone(), took });
+    }
+    Ok(baseline)
+}
+
+/// Does `work` for each number below `count`, with as many threads as [`WORKERS`].
+pub(crate) fn in_parallel<T: Send>(
+    count: usize,
+    work: impl Fn(usize) -> Result<T, Failed> + Sync,
+) -> Result<Vec<T>, Failed> {
+    let (next, results) = (AtomicUsize::new(0), Mutex::new(Ok(Vec::new())));
+    thread::scope(|scope| {
+        for _ in 0..WORKERS {
+            scope.spawn(|| {
+                loop {
+                    let nth = next.fetch_add(1, Ordering::Relaxed);
+                    if nth >= count {
+                        return;
+                    }
+                    let done = work(nth);
+                    let Ok(mut results) = results.lock() else { return };
+                    match (&mut *results, done) {
+                        (Ok(results), Ok(result)) => results.push(result),
+                        (Ok(_), Err(error)) => *results = Err(error),
+                        (Err(_), _) => return,
+                    }
+                }
+            });
+        }
+    });
+    results.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
