@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The parts of the library, for scripts/mutants: picks a part's mutants, and reports what became of them.
 
-scripts/mutants.py list ALL.json [PART …]     prints the mutants of these parts
+scripts/mutants.py files LIST.json [PART …]   prints the mutated files of these parts
+scripts/mutants.py copy LIST.json TREE        copies the repository's other files into TREE, where they differ
 scripts/mutants.py report OUTCOMES COMMIT     writes the rows into scripts/mutants.results; ends with 1 if one survives
                                               that isn't in scripts/mutants.survivors
 """
@@ -10,6 +11,8 @@ import datetime
 import json
 import pathlib
 import re
+import shutil
+import subprocess
 import sys
 
 RESULTS = pathlib.Path("scripts/mutants.results")
@@ -37,12 +40,32 @@ def part_of(name):
     return next(part for part, pattern in PARTS if re.match(pattern, name))
 
 
-def listed(path, parts):
+def mutated(path):
+    return {mutant["file"] for mutant in json.loads(pathlib.Path(path).read_text())}
+
+
+def files(path, parts):
     unknown = set(parts) - {part for part, _ in PARTS}
     if unknown:
         sys.exit(f"scripts/mutants: {', '.join(sorted(unknown))} isn't a part; use {', '.join(p for p, _ in PARTS)}")
-    mutants = json.loads(pathlib.Path(path).read_text())
-    json.dump([m for m in mutants if not parts or part_of(m["file"]) in parts], sys.stdout)
+    print(*(file for file in sorted(mutated(path)) if not parts or part_of(file) in parts), sep="\n")
+
+
+def copy(path, tree):
+    """Leaves equal files alone, so that Cargo doesn't compile for them."""
+    tree, written = pathlib.Path(tree), mutated(path) | {"src/lib.rs"}
+    listed = subprocess.run(["git", "ls-files", "-z"], capture_output=True, text=True, check=True).stdout
+    kept = set(listed.split("\0")) - {""}
+    for old in [file for file in tree.rglob("*") if not file.is_dir()]:
+        if str(old.relative_to(tree)) not in kept:
+            old.unlink()
+    for name in kept - written:
+        source, target = pathlib.Path(name), tree / name
+        if source.is_file() and not (target.is_file() and target.read_bytes() == source.read_bytes()):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, target)
+    for name in written:
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
 
 
 def row(part, counts, commit):
@@ -76,8 +99,10 @@ def report(path, commit):
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case ["list", path, *parts]:
-            listed(path, parts)
+        case ["files", path, *parts]:
+            files(path, parts)
+        case ["copy", path, tree]:
+            copy(path, tree)
         case ["report", path, commit]:
             report(path, commit)
         case _:

@@ -8,6 +8,7 @@ use std::{
     process::{Command, Stdio},
 };
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use syn::{spanned::Spanned as _, visit::Visit};
 
@@ -20,44 +21,43 @@ use crate::{
 
 const PACKAGE: &str = "lambda-idempotency";
 
+/// What the compiler has said.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Learned {
+    /// The mutants that don't compile, and the reason.
+    uncompiled: HashMap<usize, String>,
+    /// Functions that the compiler itself calls.
+    constant: HashSet<String>,
+}
+
 /// The tree, and what of it can't be switched.
 #[derive(Debug)]
 pub(crate) struct Tree<'a> {
     folder: &'a Path,
     mutants: &'a [Mutant],
-    /// The text of each mutated file as it was.
+    /// The text of each mutated file as it is in the repository.
     originals: HashMap<&'a str, String>,
-    /// The mutants that don't compile, and the compiler's reason.
-    uncompiled: HashMap<usize, String>,
-    /// Functions that the compiler itself calls.
-    constant: HashSet<String>,
+    learned: Learned,
     files: HashMap<&'a str, Switched>,
 }
 
 impl<'a> Tree<'a> {
-    pub(crate) fn new(folder: &'a Path, mutants: &'a [Mutant]) -> Result<Self, Failed> {
+    /// The tree in `folder`, whose files come from `source`.
+    pub(crate) fn new(source: &Path, folder: &'a Path, mutants: &'a [Mutant]) -> Result<Self, Failed> {
         let mut originals = HashMap::new();
         for Mutant { file, .. } in mutants {
             if !originals.contains_key(file.as_str()) {
-                originals.insert(file.as_str(), fs::read_to_string(folder.join(file))?);
+                originals.insert(file.as_str(), fs::read_to_string(source.join(file))?);
             }
         }
-        let root = folder.join("src/lib.rs");
-        let text = fs::read_to_string(&root)?;
-        fs::write(&root, format!("{text}\n{}", switching(mutants.len())))?;
-        Ok(Self {
-            folder,
-            mutants,
-            originals,
-            uncompiled: HashMap::new(),
-            constant: HashSet::new(),
-            files: HashMap::new(),
-        })
+        let root = fs::read_to_string(source.join("src/lib.rs"))?;
+        replace(&folder.join("src/lib.rs"), &format!("{root}\n{}", switching(mutants.len())))?;
+        Ok(Self { folder, mutants, originals, learned: Learned::default(), files: HashMap::new() })
     }
 
     /// Why this mutant has no switch, if the compiler said so.
     pub(crate) fn uncompiled(&self, id: usize) -> Option<&str> {
-        self.uncompiled.get(&id).map(String::as_str)
+        self.learned.uncompiled.get(&id).map(String::as_str)
     }
 
     /// The mutants that have a switch.
@@ -65,20 +65,24 @@ impl<'a> Tree<'a> {
         self.files.values().flat_map(|file| file.written.iter().map(|(id, _)| *id)).collect()
     }
 
-    /// Writes the mutants into the tree, until it compiles.
-    pub(crate) fn compile(&mut self) -> Result<(), Failed> {
+    /// Writes the mutants into the tree, until it compiles. Begins with what an earlier run has learned, if it's in the
+    /// file `learned`.
+    pub(crate) fn compile(&mut self, learned: &Path) -> Result<(), Failed> {
+        if let Ok(text) = fs::read_to_string(learned) {
+            self.learned = serde_json::from_str(&text)?;
+        }
         for round in 1..=40 {
             self.write()?;
             let errors = self.errors()?;
             println!("round {round}: {} switches, {} errors", self.switched().len(), errors.len());
             if errors.is_empty() {
-                return Ok(());
+                return Ok(fs::write(learned, serde_json::to_string(&self.learned)?)?);
             }
-            let before = (self.uncompiled.len(), self.constant.len());
+            let before = (self.learned.uncompiled.len(), self.learned.constant.len());
             for error in &errors {
                 self.leave_out(error);
             }
-            if (self.uncompiled.len(), self.constant.len()) == before {
+            if (self.learned.uncompiled.len(), self.learned.constant.len()) == before {
                 let texts: Vec<_> = errors.iter().filter_map(|error| error["rendered"].as_str()).collect();
                 return Err(Failed::new(format!("no mutant explains these errors:\n{}", texts.join("\n"))));
             }
@@ -102,13 +106,9 @@ impl<'a> Tree<'a> {
         for (&file, text) in &self.originals {
             let here = self.mutants.iter().enumerate().filter(|(_, mutant)| mutant.file == file);
             let here: Vec<_> = here.collect();
-            let switched = switch(text, &here, &self.uncompiled, &self.constant)
+            let switched = switch(text, &here, &self.learned.uncompiled, &self.learned.constant)
                 .map_err(|error| Failed::new(format!("{file}: {error}")))?;
-            let path = self.folder.join(file);
-            // An unchanged file isn't written, so that Cargo doesn't compile for it.
-            if fs::read_to_string(&path)? != switched.text {
-                fs::write(path, &switched.text)?;
-            }
+            replace(&self.folder.join(file), &switched.text)?;
             self.files.insert(file, switched);
         }
         Ok(())
@@ -129,7 +129,7 @@ impl<'a> Tree<'a> {
         if text.starts_with("cannot call non-const") {
             let path = text.split('`').nth(1).unwrap_or_default();
             let name = path.rsplit("::").next().unwrap_or_default();
-            self.constant.insert(name.to_owned());
+            self.learned.constant.insert(name.to_owned());
             return;
         }
         let is_incomplete = error["code"]["code"] == "E0004";
@@ -146,7 +146,7 @@ impl<'a> Tree<'a> {
             };
             let ids = file.written.iter().filter(|(_, range)| is_touched(range)).map(|(id, _)| *id);
             let ids = ids.filter(|id| !is_incomplete || self.mutants[*id].genre == "MatchArm");
-            self.uncompiled.extend(ids.map(|id| (id, text.to_owned())));
+            self.learned.uncompiled.extend(ids.map(|id| (id, text.to_owned())));
         }
     }
 
@@ -161,6 +161,14 @@ impl<'a> Tree<'a> {
         let text = String::from_utf8_lossy(&output.stdout);
         Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
     }
+}
+
+/// Writes a file if it has another text, so that Cargo doesn't compile unchanged ones.
+fn replace(path: &Path, text: &str) -> Result<(), Failed> {
+    if fs::read_to_string(path).is_ok_and(|existing| existing == text) {
+        return Ok(());
+    }
+    Ok(fs::write(path, text)?)
 }
 
 /// The patterns of the match whose scrutinee begins at this byte.

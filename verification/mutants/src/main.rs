@@ -24,7 +24,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::run::{Baseline, CHOSEN, Ended};
+use crate::run::{Baseline, CHOSEN, Ended, Test};
 
 /// A test that takes longer without a mutant isn't run.
 const LONGEST: Duration = Duration::from_secs(20);
@@ -47,6 +47,12 @@ impl Display for Failed {
     }
 }
 
+impl From<serde_json::Error> for Failed {
+    fn from(error: serde_json::Error) -> Self {
+        Self(format!("a file of an earlier run can't be read; remove it: {error}"))
+    }
+}
+
 impl From<io::Error> for Failed {
     fn from(error: io::Error) -> Self {
         Self(error.to_string())
@@ -55,11 +61,13 @@ impl From<io::Error> for Failed {
 
 fn main() -> ExitCode {
     let arguments: Vec<PathBuf> = env::args_os().skip(1).map(PathBuf::from).collect();
-    let [list, tree, out] = &arguments[..] else {
-        eprintln!("usage: lambda-idempotency-mutants LIST.json TREE OUT\nsee scripts/mutants");
+    let [list, source, tree, out, selected @ ..] = &arguments[..] else {
+        eprintln!(
+            "usage: lambda-idempotency-mutants LIST.json SOURCE TREE OUT [FILE …]\nsee scripts/mutants"
+        );
         return ExitCode::from(2);
     };
-    match work(list, tree, out) {
+    match work(list, source, tree, out, selected) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("lambda-idempotency-mutants: {error}");
@@ -68,14 +76,17 @@ fn main() -> ExitCode {
     }
 }
 
-/// Reads the list, and writes one line per mutant to `out`/outcomes: what became of it, by which test, and its name. An
-/// earlier run's lines in `out`/known are taken as they are.
-fn work(list: &Path, folder: &Path, out: &Path) -> Result<(), Failed> {
+/// Mutates the sources in `source`, in their copy `folder`, and tries the mutants of these files; without a file, all.
+///
+/// Writes one line per mutant to `out`/outcomes: what became of it, by which test, and its name. An earlier run's lines
+/// in `out`/known are taken as they are. `out`/learned and `out`/baseline keep what the compiler and the tests have said
+/// without a mutant, for a later run of the same sources.
+fn work(list: &Path, source: &Path, folder: &Path, out: &Path, selected: &[PathBuf]) -> Result<(), Failed> {
     let began = Instant::now();
     let mutants = list::read(list)?;
     fs::create_dir_all(out)?;
-    let mut tree = build::Tree::new(folder, &mutants)?;
-    tree.compile()?;
+    let mut tree = build::Tree::new(source, folder, &mutants)?;
+    tree.compile(&out.join("learned"))?;
     let switched = tree.switched();
     let programs = tree.tests()?;
     let tests = run::tests(&programs, folder)?;
@@ -85,16 +96,20 @@ fn work(list: &Path, folder: &Path, out: &Path) -> Result<(), Failed> {
         programs.len(),
         began.elapsed().as_secs()
     );
-    let baseline = run::baseline(&tests, folder, &out.join("reached"), LONGEST)?;
+    let baseline = baseline(&programs, &tests, folder, out)?;
     println!("{} tests pass without a mutant, after {} s", baseline.passing.len(), began.elapsed().as_secs());
     for test in &baseline.failed {
-        println!("not used, since it fails without a mutant: {test}");
+        println!("not used, since it fails without a mutant, or takes too long: {test}");
     }
+    let chosen: Vec<_> = (0..mutants.len())
+        .filter(|&id| selected.is_empty() || selected.iter().any(|file| Path::new(&mutants[id].file) == file))
+        .collect();
     let known = fs::read_to_string(out.join("known")).unwrap_or_default();
     let known: HashMap<_, _> =
         known.lines().filter_map(|line| Some((line.rsplit_once('\t')?.1, line))).collect();
     let outcomes = Mutex::new(BufWriter::new(File::create(out.join("outcomes"))?));
-    run::in_parallel(mutants.len(), |id| {
+    run::in_parallel(chosen.len(), |nth| {
+        let id = chosen[nth];
         let name = &mutants[id].name;
         let line = match (tree.uncompiled(id), known.get(&**name)) {
             (Some(reason), _) => format!("uncompiled\t{}\t{name}", reason.replace(['\n', '\t'], " ")),
@@ -110,6 +125,22 @@ fn work(list: &Path, folder: &Path, out: &Path) -> Result<(), Failed> {
     })?;
     println!("done after {} s", began.elapsed().as_secs());
     Ok(())
+}
+
+/// The tests without a mutant: as an earlier run has found them, unless one of the programs is newer.
+fn baseline(programs: &[PathBuf], tests: &[Test], folder: &Path, out: &Path) -> Result<Baseline, Failed> {
+    let saved = out.join("baseline");
+    if let Ok(text) = fs::read_to_string(&saved) {
+        let at = fs::metadata(&saved)?.modified()?;
+        let is_older = |program: &PathBuf| Ok(fs::metadata(program)?.modified()? < at);
+        if programs.iter().map(is_older).collect::<io::Result<Vec<_>>>()?.into_iter().all(|is_older| is_older)
+        {
+            return Ok(serde_json::from_str(&text)?);
+        }
+    }
+    let baseline = run::baseline(tests, folder, &out.join("reached"), LONGEST)?;
+    fs::write(saved, serde_json::to_string(&baseline)?)?;
+    Ok(baseline)
 }
 
 /// Runs the tests that reach this mutant until one doesn't pass, or the budget is spent.

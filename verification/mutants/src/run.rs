@@ -15,6 +15,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use serde::{Deserialize, Serialize};
+
 use crate::Failed;
 
 /// Picks a mutant by its number.
@@ -25,7 +27,7 @@ pub(crate) const REACHED: &str = "MUTANTS_REACHED";
 const WORKERS: usize = 3;
 
 /// One test.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Test {
     pub(crate) program: PathBuf,
     pub(crate) name: String,
@@ -86,14 +88,14 @@ pub(crate) fn run(test: &Test, folder: &Path, variable: (&str, &str), limit: Dur
 }
 
 /// A test that passes without a mutant.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Passing {
     pub(crate) test: Test,
     pub(crate) took: Duration,
 }
 
 /// The passing tests, fastest first, and which of them reach each mutant.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Baseline {
     pub(crate) passing: Vec<Passing>,
     pub(crate) reaching: HashMap<usize, Vec<usize>>,
