@@ -188,4 +188,12 @@ mod tests {
         let other = Failure::from(std::io::Error::other("card 4111111111111111"));
         assert_eq!((other.error_type(), other.own_text()), ("std::io::error::Error", None));
     }
+
+    #[cfg(feature = "events")]
+    #[test]
+    fn only_permanent_failures_are_recorded() {
+        let failure = RecordedFailure::new("Final", "no");
+        assert_eq!(Failure::permanent("Final", "no").recorded(), Some(&failure));
+        assert_eq!(Failure::transient("down").recorded(), None);
+    }
 }

@@ -120,4 +120,19 @@ mod tests {
             assert_eq!(deadline(known), Some(Timestamp::from_millis(known)));
         }
     }
+
+    #[test]
+    fn invocations_say_what_is_known() {
+        let unknown = Invocation::unknown();
+        assert_eq!((unknown.request_id(), unknown.is_known()), (None, false));
+        let known = Invocation::entered(Timestamp::from_secs(1_795_000_000), Timestamp::default(), "id");
+        assert_eq!((known.request_id().map(|id| &**id), known.is_known()), (Some("id"), true));
+    }
+
+    #[cfg(feature = "events")]
+    #[test]
+    fn waits_can_end_before_the_deadline() {
+        let last = Some(Timestamp::from_secs(1_795_000_000));
+        assert_eq!(Invocation::unknown().waiting_until(last).last_wait(), last);
+    }
 }

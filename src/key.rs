@@ -331,6 +331,27 @@ mod tests {
     }
 
     #[test]
+    fn function_names_have_a_length_limit() {
+        assert!(Scope::new("f".repeat(MAX_NAME_BYTES), "http").is_ok());
+        let error = Scope::new("f".repeat(MAX_NAME_BYTES + 1), "http").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+    }
+
+    #[test]
+    fn keys_are_readable_as_text() {
+        let key = Key::new("order-17").unwrap();
+        assert_eq!((key.as_ref(), key.as_str()), ("order-17", "order-17"));
+    }
+
+    #[test]
+    fn long_bytes_have_all_their_digits() {
+        let bytes: Vec<u8> = (0..=255).collect();
+        let expected: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(Hex(&bytes).to_string(), expected);
+        assert_eq!(parse_hex::<256>(&expected).unwrap().as_slice(), bytes);
+    }
+
+    #[test]
     fn caller_names_have_a_length_limit() {
         let scope = Scope::new("f", "http").unwrap();
         assert!(scope.with_caller("c".repeat(MAX_CALLER_BYTES)).is_ok());

@@ -246,6 +246,24 @@ mod tests {
         assert_eq!(compared, ["/detail", "/source"]);
     }
 
+    #[cfg(feature = "events")]
+    #[test]
+    fn changed_fields_keep_the_other_settings() {
+        let fields = KeyFields::known(&["/id", "/part"], &[]).of_source("queue".into());
+        assert_eq!(fields.clone().requiring(1).required(), 1);
+        assert_eq!(fields.clone().requiring(9).required(), 2, "no more than there are");
+        let compared = fields.requiring(0).comparing_these(["/amount"]).unwrap();
+        assert_eq!((compared.required(), compared.compared().unwrap()[0].as_str()), (0, "/amount"));
+        assert_eq!(compared.source.as_deref(), Some("queue"));
+    }
+
+    #[test]
+    fn longest_escaped_key_is_read() {
+        let escaped = |count: usize| format!("\"{}\"", "\\u0041".repeat(count));
+        assert_eq!(text_of(&escaped(MAX_KEY_BYTES)), Some("A".repeat(MAX_KEY_BYTES)));
+        assert_eq!(text_of(&escaped(MAX_KEY_BYTES + 1)), None);
+    }
+
     fn key(fields: &[&str], json: &str) -> Option<String> {
         let key = KeyFields::new(fields.iter().copied()).unwrap().key_of(json.as_bytes()).unwrap();
         key.map(|key| key.as_str().to_owned())

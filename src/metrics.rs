@@ -259,4 +259,10 @@ mod tests {
         // The last variant's number: a variant that's missing in the list would make the list shorter.
         assert_eq!(Metric::ALL.len(), Metric::SettleLatency as usize + 1);
     }
+
+    #[test]
+    fn only_latencies_are_histograms() {
+        let latencies: Vec<_> = Metric::ALL.into_iter().filter(|metric| metric.is_latency()).collect();
+        assert_eq!(latencies, [Metric::ClaimLatency, Metric::SettleLatency]);
+    }
 }

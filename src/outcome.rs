@@ -279,6 +279,20 @@ mod tests {
     }
 
     #[test]
+    fn responses_that_halve_are_compressed() {
+        // Each byte of a SHA-256 chain as two digits: deflate makes it about half as long.
+        let mut digest = Sha256::digest(b"");
+        let mut digits = String::new();
+        while digits.len() < 4096 {
+            digits.extend(digest.iter().map(|byte| format!("{byte:02x}")));
+            digest = Sha256::digest(digest);
+        }
+        let stored = StoredResponse::new(Bytes::from(digits.clone()));
+        assert!(stored.deflated, "{} of {} bytes", kept(&stored).len(), digits.len());
+        assert_eq!(stored.decode(&kept(&stored)).unwrap(), digits);
+    }
+
+    #[test]
     fn damaged_responses_are_detected() {
         let stored = StoredResponse::new(vec![b'a'; 5000].into());
         let good = kept(&stored);

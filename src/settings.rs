@@ -356,6 +356,23 @@ mod tests {
     }
 
     #[test]
+    fn longest_retention_is_allowed() {
+        let retained = |retention| Settings { retention, ..Settings::default() }.validate().is_ok();
+        assert!(retained(LONGEST_RETENTION));
+        assert!(!retained(LONGEST_RETENTION + Duration::from_millis(1)));
+    }
+
+    #[test]
+    fn extensions_leave_time_for_a_retry() {
+        let extended =
+            |length| Settings { lease_extension: Some(length), ..Settings::default() }.validate().is_ok();
+        let shortest = Settings::default().lease_grace * 3;
+        assert!(extended(shortest));
+        assert!(!extended(shortest - Duration::from_millis(1)));
+        assert!(!extended(shortest / 2));
+    }
+
+    #[test]
     fn lease_must_leave_time_to_run() {
         let mut settings = Settings::default();
         settings.lease_fallback = settings.lease_grace;
