@@ -90,6 +90,7 @@ mod keys;
 mod ledger;
 mod point;
 mod random;
+mod request;
 mod sources;
 mod stage;
 mod store;

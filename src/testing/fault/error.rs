@@ -30,8 +30,8 @@ impl Fault {
         }
     }
 
-    /// Whether the caller can't tell if the request was applied. Of an error, it's
-    /// [`StoreError::maybe_applied`](crate::store::StoreError::maybe_applied).
+    /// Whether the caller can't tell if the request was applied. An error says so in
+    /// [`StoreError::is_maybe_applied`](crate::store::StoreError::is_maybe_applied).
     pub const fn is_ambiguous(self) -> bool {
         matches!(
             self,
