@@ -130,6 +130,30 @@ impl Fault {
         Some(StoreError::new(self.error_kind()?, text).maybe_applied(self.is_ambiguous()))
     }
 
+    /// Whether the store applies the request. `None` if that isn't decided: it's applied later or perhaps, or the fault
+    /// isn't one of a request.
+    pub const fn is_applied(self) -> Option<bool> {
+        match self {
+            Self::LoseAnswer | Self::Retry | Self::SilenceAfter | Self::Slow => Some(true),
+            Self::LoseRequest
+            | Self::Throttle
+            | Self::Conflict
+            | Self::Refuse
+            | Self::Unstorable
+            | Self::Unreadable
+            | Self::Outage
+            | Self::Silence => Some(false),
+            Self::Die
+            | Self::Overlap
+            | Self::Freeze
+            | Self::NoTime
+            | Self::Late
+            | Self::RetryLate
+            | Self::InternalError
+            | Self::HideRecord => None,
+        }
+    }
+
     /// Whether it can happen at `point`.
     pub const fn fits(self, point: Point) -> bool {
         match self {
