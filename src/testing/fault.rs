@@ -11,7 +11,7 @@ use crate::store::StoreError;
 ///
 /// The list is the only one: the bench, [`survive`](super::survive()), the rehearsal, the model checker, the
 /// simulation, and the tests on real servers and sockets cause these faults, each in its own way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Fault {
     /// The process dies. Nothing of it runs any more, not even a destructor.
