@@ -157,6 +157,15 @@ const FAULT_WORDS: &[&str] = &[
     "Unstorable",
 ];
 
+/// Enums with such names that cause no faults: the meanings of an error, and the ways in which a faulty store breaks the
+/// contract.
+const NOT_FAULTS: &[&str] = &[
+    "src/store/dynamodb/fault.rs: Class",
+    "src/store/error.rs: StoreErrorKind",
+    "src/store/postgres/fault.rs: Class",
+    "testkit/src/faulty/sabotage.rs: Sabotage",
+];
+
 /// The most variants with such names that an enum may have: some are settings, states or answers.
 const MOST_FAULTS: usize = 2;
 
@@ -197,7 +206,8 @@ fn faults_have_one_list() {
         }
     }
     assert!(count > 200, "the enums weren't found: {count}");
-    assert_eq!(lists, [""; 0], "use `testing::Fault`");
+    lists.sort_unstable();
+    assert_eq!(lists, NOT_FAULTS, "use `testing::Fault`");
 }
 
 fn lists_faults(name: &str, variants: &[String]) -> bool {
