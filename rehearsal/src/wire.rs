@@ -100,7 +100,7 @@ impl Outage {
     }
 }
 
-/// What happens to a request, once.
+/// How the wire interferes with a request, once.
 #[derive(Debug)]
 enum Interference {
     /// Notify the driver, and wait for its release before sending the request on.

@@ -9,8 +9,8 @@ use std::{
 use sha2::{Digest as _, Sha256};
 
 /// The source of the rules: single files, and folders with everything below them. Of `src/settings.rs`, the
-/// machine uses only the names of the two ways to execute. Of the kit's faults, the model checker uses the names
-/// and the errors.
+/// machine uses only the names of the two ways to execute. The model checker uses the names of the kit's
+/// faults, and their errors.
 const RULES: [&str; 6] = [
     "src/protocol",
     "src/protocol.rs",
