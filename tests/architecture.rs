@@ -121,6 +121,54 @@ const CLOCKS: &[&[&str]] = &[
 /// Prefixes of the remaining functions that wait. No shipped path may begin like this.
 const WAITS: &[&[&str]] = &[&["tokio", "time"], &["std", "thread", "sleep"]];
 
+/// The file with the one list of faults.
+const FAULTS: &str = "src/testing/fault.rs";
+
+/// How the names of faults of a request, a read or a process begin, in the kit's list and in others.
+const FAULT_WORDS: &[&str] = &[
+    "Conflict",
+    "Corrupt",
+    "Crash",
+    "Cut",
+    "Delay",
+    "Die",
+    "Fail",
+    "Freeze",
+    "Garble",
+    "Hang",
+    "Internal",
+    "Kill",
+    "Late",
+    "Lose",
+    "Lost",
+    "Outage",
+    "Overlap",
+    "Own",
+    "Refuse",
+    "Reject",
+    "Reset",
+    "Retry",
+    "Silence",
+    "Silent",
+    "Slow",
+    "Throttle",
+    "Throttled",
+    "Unreadable",
+    "Unstorable",
+];
+
+/// Enums with such names that cause no faults: the meanings of an error, and the ways in which a faulty store breaks the
+/// contract.
+const NOT_FAULTS: &[&str] = &[
+    "src/store/dynamodb/fault.rs: Class",
+    "src/store/error.rs: StoreErrorKind",
+    "src/store/postgres/fault.rs: Class",
+    "testkit/src/faulty/sabotage.rs: Sabotage",
+];
+
+/// The most variants with such names that an enum may have: some are settings, states or answers.
+const MOST_FAULTS: usize = 2;
+
 #[test]
 fn the_library_follows_its_layers() {
     let sources = read_under("src");
@@ -141,6 +189,65 @@ fn no_file_is_in_two_crates() {
         assert!(!may || !takes_another_file(&tokens(&text)), "{file} names another file by its path");
     }
     assert!(count > 300, "the sources were not found");
+}
+
+/// A list of ways to cause faults has `amounts_to`, which names the fault of each way.
+#[test]
+fn faults_have_one_list() {
+    let (mut count, mut lists) = (0, Vec::new());
+    for folder in packages() {
+        for (file, text) in read_under(&folder) {
+            let (file, tokens) = (format!("{folder}/{file}"), tokens(&text));
+            let may = file == FAULTS || has(&tokens, &["fn", "amounts_to"]);
+            for (name, variants) in enums(&tokens) {
+                count += 1;
+                lists.extend((!may && lists_faults(&name, &variants)).then(|| format!("{file}: {name}")));
+            }
+        }
+    }
+    assert!(count > 200, "the enums weren't found: {count}");
+    lists.sort_unstable();
+    assert_eq!(lists, NOT_FAULTS, "use `testing::Fault`");
+}
+
+fn lists_faults(name: &str, variants: &[String]) -> bool {
+    let is_fault = |variant: &&String| FAULT_WORDS.contains(&first_word(variant));
+    name.ends_with("Fault") || variants.iter().filter(is_fault).count() > MOST_FAULTS
+}
+
+/// `LoseAnswer` begins with `Lose`.
+fn first_word(name: &str) -> &str {
+    let next = name.char_indices().skip(1).find(|(_, letter)| letter.is_uppercase());
+    &name[..next.map_or(name.len(), |(at, _)| at)]
+}
+
+/// The enums in a file: each one's name and variants.
+fn enums(tokens: &[Token]) -> Vec<(String, Vec<String>)> {
+    let mut found = Vec::new();
+    for at in (0..tokens.len()).filter(|at| tokens[*at].text == "enum") {
+        let (Some(name), Some(open)) =
+            (tokens.get(at + 1), tokens[at..].iter().position(|token| token.text == "{"))
+        else {
+            continue;
+        };
+        let (mut depth, mut begins, mut variants) = (0, true, Vec::new());
+        for token in &tokens[at + open + 1..] {
+            match token.text.as_str() {
+                "}" if depth == 0 => break,
+                "{" | "(" | "[" => depth += 1,
+                "}" | ")" | "]" => depth -= 1,
+                "," if depth == 0 => begins = true,
+                "#" => {}
+                text if begins && depth == 0 => {
+                    variants.push(text.to_owned());
+                    begins = false;
+                }
+                _ => {}
+            }
+        }
+        found.push((name.text.clone(), variants));
+    }
+    found
 }
 
 /// The repository's folders, without hidden ones and the build folder.
@@ -447,6 +554,20 @@ fn files_named_by_their_path_are_found() {
     }
     let others = "// #[path = \"a.rs\"]\nlet path = include_str!(\"a\"); f(a, path);";
     assert!(!takes_another_file(&tokens(others)));
+}
+
+#[test]
+fn second_lists_of_faults_are_found() {
+    for (text, is_list) in [
+        ("enum Choice { Wait(u8), #[x] LoseAnswer(u8), Throttle { at: u8 }, Crash }", true),
+        ("pub enum WireFault { A }", true),
+        ("enum Kind { Unavailable, Conflict, Rejected }", false),
+        ("enum Trouble { Fault(Fault), Circumstance(Lost, Late, Crash) }", false),
+    ] {
+        let found = enums(&tokens(text));
+        assert_eq!(found.len(), 1, "{text}");
+        assert_eq!(lists_faults(&found[0].0, &found[0].1), is_list, "{text}: {found:?}");
+    }
 }
 
 #[test]

@@ -15,11 +15,12 @@ use testkit::{
         Condition::{
             self, ClaimAbsent, Conclude, ConcludeAbsent, Extend, Reclaim, Resolve, Settle, TakeOver,
         },
-        Fault, Faulty,
+        Faulty,
         Field::{
             Attempt, ExpiresAt, Fingerprint, Generation, Interrupted, LeaseUntil, LockAcquiredAt,
             Owner as OwnerField, RequestId, Status,
         },
+        Sabotage,
     },
     random::fresh_seed,
 };
@@ -229,7 +230,7 @@ mod redis {
 
 #[test]
 fn arcs_keep_a_stores_capabilities() {
-    assert!(Store::chunks(&Arc::new(Faulty::new(Fault::None))).is_some());
+    assert!(Store::chunks(&Arc::new(Faulty::new(Sabotage::None))).is_some());
     assert!(Store::chunks(&Arc::new(MemoryStore::new())).is_none());
 }
 
@@ -244,172 +245,172 @@ fn store_errors_keep_message_and_cause() {
 
 // Tests of the suite itself.
 
-/// Every fault of the faulty store. One condition is missing: a takeover that doesn't test the status is still
+/// Every sabotage of the faulty store. One condition is missing: a takeover that doesn't test the status is still
 /// refused, since a settled record has no lease.
-const FAULTS: &[Fault] = &[
-    Fault::Untested(ClaimAbsent),
-    Fault::Untested(Reclaim(Status)),
-    Fault::Untested(Reclaim(OwnerField)),
-    Fault::Untested(Reclaim(Generation)),
-    Fault::Untested(Reclaim(ExpiresAt)),
-    Fault::Untested(Reclaim(LeaseUntil)),
-    Fault::Untested(TakeOver(OwnerField)),
-    Fault::Untested(TakeOver(Generation)),
-    Fault::Untested(TakeOver(LockAcquiredAt)),
-    Fault::Untested(TakeOver(LeaseUntil)),
-    Fault::Untested(Settle(Status)),
-    Fault::Untested(Settle(OwnerField)),
-    Fault::Untested(Settle(Generation)),
-    Fault::Untested(Extend(Status)),
-    Fault::Untested(Extend(OwnerField)),
-    Fault::Untested(Extend(Generation)),
-    Fault::Untested(Extend(LeaseUntil)),
-    Fault::Untested(ConcludeAbsent),
-    Fault::Untested(Conclude(Status)),
-    Fault::Untested(Conclude(OwnerField)),
-    Fault::Untested(Conclude(Generation)),
-    Fault::Untested(Conclude(LockAcquiredAt)),
-    Fault::Untested(Conclude(LeaseUntil)),
-    Fault::Untested(Conclude(ExpiresAt)),
-    Fault::Untested(Resolve(Status)),
-    Fault::Untested(Resolve(OwnerField)),
-    Fault::Untested(Resolve(Generation)),
-    Fault::Untested(Resolve(LockAcquiredAt)),
-    Fault::Untested(Resolve(LeaseUntil)),
-    Fault::Untested(Resolve(ExpiresAt)),
-    Fault::NotOlder(Reclaim(Generation)),
-    Fault::NotOlder(Reclaim(ExpiresAt)),
-    Fault::NotOlder(Reclaim(LeaseUntil)),
-    Fault::NotOlder(TakeOver(Generation)),
-    Fault::NotOlder(TakeOver(LockAcquiredAt)),
-    Fault::NotOlder(TakeOver(LeaseUntil)),
-    Fault::NotOlder(Settle(Generation)),
-    Fault::NotOlder(Extend(Generation)),
-    Fault::NotOlder(Extend(LeaseUntil)),
-    Fault::NotOlder(Conclude(Generation)),
-    Fault::NotOlder(Conclude(LockAcquiredAt)),
-    Fault::NotOlder(Conclude(LeaseUntil)),
-    Fault::NotOlder(Conclude(ExpiresAt)),
-    Fault::NotOlder(Resolve(Generation)),
-    Fault::NotOlder(Resolve(LockAcquiredAt)),
-    Fault::NotOlder(Resolve(LeaseUntil)),
-    Fault::NotOlder(Resolve(ExpiresAt)),
-    Fault::Overtested(Reclaim(LockAcquiredAt)),
-    Fault::Overtested(TakeOver(ExpiresAt)),
-    Fault::Overtested(Extend(ExpiresAt)),
-    Fault::LateExtensionRefused,
-    Fault::ExtensionKeepsExpiry,
-    Fault::ExtensionKeepsLaterExpiry,
-    Fault::ExtensionKeepsLease,
-    Fault::ExtensionCounts,
-    Fault::ExtensionLosesRequestId,
-    Fault::LeasesAreTexts,
-    Fault::LeasesAreFloats,
-    Fault::LeasesAreSigned,
-    Fault::VersionsAreFloats,
-    Fault::ConclusionTakesAbsent,
-    Fault::OmittedConclusionIsUnfenced,
-    Fault::ConclusionKeepsRequestId,
-    Fault::ConclusionKeepsFingerprint,
-    Fault::ConclusionKeepsAttempt,
-    Fault::ConclusionKeepsLock,
-    Fault::ConclusionKeepsExpiry,
-    Fault::ConclusionIsCompletion,
-    Fault::ConclusionKeepsOutcome,
-    Fault::ConclusionLosesLease,
-    Fault::OmittedIsUnfenced,
-    Fault::PartsAreUnfenced,
-    Fault::ResolveKeepsOwner,
-    Fault::ResolveKeepsGeneration,
-    Fault::ResolveKeepsOutcome,
-    Fault::NamelessIsUnfenced,
-    Fault::NotAtomic,
-    Fault::RefusedIsMade,
-    Fault::RefusedTouches,
-    Fault::RefusedShowsOld,
-    Fault::RefusedShowsNothing,
-    Fault::AppliedIsRefused,
-    Fault::RefusedIsError,
-    Fault::ReadsLag,
-    Fault::ExpiredReadsAbsent,
-    Fault::ExpiredIsAbsent,
-    Fault::StaleIsAbsent,
-    Fault::LateSettlementRefused,
-    Fault::Lost(Attempt),
-    Fault::Lost(Fingerprint),
-    Fault::Lost(LockAcquiredAt),
-    Fault::Lost(RequestId),
-    Fault::Lost(ExpiresAt),
-    Fault::Lost(Interrupted),
-    Fault::EmptyRequestIdLost,
-    Fault::Floats,
-    Fault::Signed,
-    Fault::LeaseInSeconds,
-    Fault::OutcomeCut,
-    Fault::EmptyIsOmitted,
-    Fault::FailureIsCompletion,
-    Fault::TakeOverKeepsRequestId,
-    Fault::TakeOverWritesFingerprint,
-    Fault::ReclaimLeavesOutcome,
-    Fault::NoExpiryMatchesAny,
-    Fault::AnyExpiryMatchesNone,
-    Fault::NoExpiryMatchesNothing,
-    Fault::NoExpiryIsZero,
-    Fault::NoExpiryIsTheLast,
-    Fault::NoExpiryReadsAbsent,
-    Fault::TakeOverKeepsExpiry,
-    Fault::TakeOverKeepsInterrupted,
-    Fault::ExtensionOnlyMovesExpiry,
-    Fault::ExtensionForgetsInterrupted,
-    Fault::ConclusionKeepsInterrupted,
-    Fault::ReleaseMovesExpiry,
-    Fault::ReleaseKeepsExpiry,
-    Fault::ReleaseKeepsInterrupted,
-    Fault::ReleaseOnlySetsInterrupted,
-    Fault::ReleaseKeepsLease,
-    Fault::SettlementForgetsInterrupted,
-    Fault::SettlementKeepsExpiry,
-    Fault::KeysCut,
-    Fault::KeysFolded,
-    Fault::KeysTrimmed,
-    Fault::PartsOfOwnersMixed,
-    Fault::PartsOfKeysMixed,
-    Fault::PartsMissingLeftOut,
-    Fault::PartsUnlimited,
-    Fault::PartsCut,
-    Fault::PartsSmall,
-    Fault::PartsAreRecords,
-    Fault::PartsGoWithCompletion,
+const FAULTS: &[Sabotage] = &[
+    Sabotage::Untested(ClaimAbsent),
+    Sabotage::Untested(Reclaim(Status)),
+    Sabotage::Untested(Reclaim(OwnerField)),
+    Sabotage::Untested(Reclaim(Generation)),
+    Sabotage::Untested(Reclaim(ExpiresAt)),
+    Sabotage::Untested(Reclaim(LeaseUntil)),
+    Sabotage::Untested(TakeOver(OwnerField)),
+    Sabotage::Untested(TakeOver(Generation)),
+    Sabotage::Untested(TakeOver(LockAcquiredAt)),
+    Sabotage::Untested(TakeOver(LeaseUntil)),
+    Sabotage::Untested(Settle(Status)),
+    Sabotage::Untested(Settle(OwnerField)),
+    Sabotage::Untested(Settle(Generation)),
+    Sabotage::Untested(Extend(Status)),
+    Sabotage::Untested(Extend(OwnerField)),
+    Sabotage::Untested(Extend(Generation)),
+    Sabotage::Untested(Extend(LeaseUntil)),
+    Sabotage::Untested(ConcludeAbsent),
+    Sabotage::Untested(Conclude(Status)),
+    Sabotage::Untested(Conclude(OwnerField)),
+    Sabotage::Untested(Conclude(Generation)),
+    Sabotage::Untested(Conclude(LockAcquiredAt)),
+    Sabotage::Untested(Conclude(LeaseUntil)),
+    Sabotage::Untested(Conclude(ExpiresAt)),
+    Sabotage::Untested(Resolve(Status)),
+    Sabotage::Untested(Resolve(OwnerField)),
+    Sabotage::Untested(Resolve(Generation)),
+    Sabotage::Untested(Resolve(LockAcquiredAt)),
+    Sabotage::Untested(Resolve(LeaseUntil)),
+    Sabotage::Untested(Resolve(ExpiresAt)),
+    Sabotage::NotOlder(Reclaim(Generation)),
+    Sabotage::NotOlder(Reclaim(ExpiresAt)),
+    Sabotage::NotOlder(Reclaim(LeaseUntil)),
+    Sabotage::NotOlder(TakeOver(Generation)),
+    Sabotage::NotOlder(TakeOver(LockAcquiredAt)),
+    Sabotage::NotOlder(TakeOver(LeaseUntil)),
+    Sabotage::NotOlder(Settle(Generation)),
+    Sabotage::NotOlder(Extend(Generation)),
+    Sabotage::NotOlder(Extend(LeaseUntil)),
+    Sabotage::NotOlder(Conclude(Generation)),
+    Sabotage::NotOlder(Conclude(LockAcquiredAt)),
+    Sabotage::NotOlder(Conclude(LeaseUntil)),
+    Sabotage::NotOlder(Conclude(ExpiresAt)),
+    Sabotage::NotOlder(Resolve(Generation)),
+    Sabotage::NotOlder(Resolve(LockAcquiredAt)),
+    Sabotage::NotOlder(Resolve(LeaseUntil)),
+    Sabotage::NotOlder(Resolve(ExpiresAt)),
+    Sabotage::Overtested(Reclaim(LockAcquiredAt)),
+    Sabotage::Overtested(TakeOver(ExpiresAt)),
+    Sabotage::Overtested(Extend(ExpiresAt)),
+    Sabotage::LateExtensionRefused,
+    Sabotage::ExtensionKeepsExpiry,
+    Sabotage::ExtensionKeepsLaterExpiry,
+    Sabotage::ExtensionKeepsLease,
+    Sabotage::ExtensionCounts,
+    Sabotage::ExtensionLosesRequestId,
+    Sabotage::LeasesAreTexts,
+    Sabotage::LeasesAreFloats,
+    Sabotage::LeasesAreSigned,
+    Sabotage::VersionsAreFloats,
+    Sabotage::ConclusionTakesAbsent,
+    Sabotage::OmittedConclusionIsUnfenced,
+    Sabotage::ConclusionKeepsRequestId,
+    Sabotage::ConclusionKeepsFingerprint,
+    Sabotage::ConclusionKeepsAttempt,
+    Sabotage::ConclusionKeepsLock,
+    Sabotage::ConclusionKeepsExpiry,
+    Sabotage::ConclusionIsCompletion,
+    Sabotage::ConclusionKeepsOutcome,
+    Sabotage::ConclusionLosesLease,
+    Sabotage::OmittedIsUnfenced,
+    Sabotage::PartsAreUnfenced,
+    Sabotage::ResolveKeepsOwner,
+    Sabotage::ResolveKeepsGeneration,
+    Sabotage::ResolveKeepsOutcome,
+    Sabotage::NamelessIsUnfenced,
+    Sabotage::NotAtomic,
+    Sabotage::RefusedIsMade,
+    Sabotage::RefusedTouches,
+    Sabotage::RefusedShowsOld,
+    Sabotage::RefusedShowsNothing,
+    Sabotage::AppliedIsRefused,
+    Sabotage::RefusedIsError,
+    Sabotage::ReadsLag,
+    Sabotage::ExpiredReadsAbsent,
+    Sabotage::ExpiredIsAbsent,
+    Sabotage::StaleIsAbsent,
+    Sabotage::LateSettlementRefused,
+    Sabotage::Lost(Attempt),
+    Sabotage::Lost(Fingerprint),
+    Sabotage::Lost(LockAcquiredAt),
+    Sabotage::Lost(RequestId),
+    Sabotage::Lost(ExpiresAt),
+    Sabotage::Lost(Interrupted),
+    Sabotage::EmptyRequestIdLost,
+    Sabotage::Floats,
+    Sabotage::Signed,
+    Sabotage::LeaseInSeconds,
+    Sabotage::OutcomeCut,
+    Sabotage::EmptyIsOmitted,
+    Sabotage::FailureIsCompletion,
+    Sabotage::TakeOverKeepsRequestId,
+    Sabotage::TakeOverWritesFingerprint,
+    Sabotage::ReclaimLeavesOutcome,
+    Sabotage::NoExpiryMatchesAny,
+    Sabotage::AnyExpiryMatchesNone,
+    Sabotage::NoExpiryMatchesNothing,
+    Sabotage::NoExpiryIsZero,
+    Sabotage::NoExpiryIsTheLast,
+    Sabotage::NoExpiryReadsAbsent,
+    Sabotage::TakeOverKeepsExpiry,
+    Sabotage::TakeOverKeepsInterrupted,
+    Sabotage::ExtensionOnlyMovesExpiry,
+    Sabotage::ExtensionForgetsInterrupted,
+    Sabotage::ConclusionKeepsInterrupted,
+    Sabotage::ReleaseMovesExpiry,
+    Sabotage::ReleaseKeepsExpiry,
+    Sabotage::ReleaseKeepsInterrupted,
+    Sabotage::ReleaseOnlySetsInterrupted,
+    Sabotage::ReleaseKeepsLease,
+    Sabotage::SettlementForgetsInterrupted,
+    Sabotage::SettlementKeepsExpiry,
+    Sabotage::KeysCut,
+    Sabotage::KeysFolded,
+    Sabotage::KeysTrimmed,
+    Sabotage::PartsOfOwnersMixed,
+    Sabotage::PartsOfKeysMixed,
+    Sabotage::PartsMissingLeftOut,
+    Sabotage::PartsUnlimited,
+    Sabotage::PartsCut,
+    Sabotage::PartsSmall,
+    Sabotage::PartsAreRecords,
+    Sabotage::PartsGoWithCompletion,
 ];
 
-async fn failed_cases(fault: Fault) -> Vec<Failure> {
-    conformance::failures(&Faulty::new(fault)).await
+async fn failed_cases(sabotage: Sabotage) -> Vec<Failure> {
+    conformance::failures(&Faulty::new(sabotage)).await
 }
 
 #[tokio::test]
 async fn correct_stores_pass() {
-    assert_eq!(failed_cases(Fault::None).await, []);
-    prove(Arc::new(Faulty::new(Fault::None)), 2000).await;
+    assert_eq!(failed_cases(Sabotage::None).await, []);
+    prove(Arc::new(Faulty::new(Sabotage::None)), 2000).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cases_and_faults_cover_each_other() {
     let mut runs = JoinSet::new();
-    for fault in FAULTS {
-        runs.spawn(async move { (fault, failed_cases(*fault).await) });
+    for sabotage in FAULTS {
+        runs.spawn(async move { (sabotage, failed_cases(*sabotage).await) });
     }
     let mut useful = HashSet::new();
     while let Some(run) = runs.join_next().await {
-        let (fault, failures) = run.unwrap();
-        assert!(!failures.is_empty(), "no case found {fault:?}");
-        for prefix in own_cases(*fault) {
+        let (sabotage, failures) = run.unwrap();
+        assert!(!failures.is_empty(), "no case found {sabotage:?}");
+        for prefix in own_cases(*sabotage) {
             let found = failures.iter().any(|failure| failure.case.starts_with(prefix));
-            assert!(found, "{prefix} didn't find {fault:?}");
+            assert!(found, "{prefix} didn't find {sabotage:?}");
         }
         useful.extend(failures.into_iter().map(|failure| failure.case));
     }
     let idle: Vec<_> = conformance::cases().filter(|case| !useful.contains(case)).collect();
-    assert_eq!(idle, [""; 0], "these cases find no fault");
+    assert_eq!(idle, [""; 0], "these cases find no sabotage");
 }
 
 const OPERATORS: &[&str] = &["an operator's completion", "an operator's failure", "an operator's release"];
@@ -421,10 +422,10 @@ const CONCLUSIONS: &[&str] = &[
     "a conclusion to STARTED",
 ];
 
-/// Returns the suite's cases that must each find this fault in a transition's conditions.
-fn own_cases(fault: Fault) -> &'static [&'static str] {
-    match fault {
-        Fault::Untested(condition) | Fault::NotOlder(condition) | Fault::Overtested(condition) => {
+/// Returns the suite's cases that must each find this sabotage in a transition's conditions.
+fn own_cases(sabotage: Sabotage) -> &'static [&'static str] {
+    match sabotage {
+        Sabotage::Untested(condition) | Sabotage::NotOlder(condition) | Sabotage::Overtested(condition) => {
             match condition {
                 ClaimAbsent => &["T1"],
                 Reclaim(_) => &["T2"],
@@ -435,52 +436,54 @@ fn own_cases(fault: Fault) -> &'static [&'static str] {
                 Resolve(_) => OPERATORS,
             }
         }
-        Fault::ResolveKeepsOwner | Fault::ResolveKeepsGeneration | Fault::ResolveKeepsOutcome => OPERATORS,
-        Fault::ExtensionKeepsExpiry
-        | Fault::ExtensionKeepsLaterExpiry
-        | Fault::ExtensionKeepsLease
-        | Fault::ExtensionCounts
-        | Fault::ExtensionLosesRequestId => &["T7: an extension of the lease"],
-        Fault::LeasesAreTexts | Fault::LeasesAreFloats | Fault::LeasesAreSigned => {
+        Sabotage::ResolveKeepsOwner | Sabotage::ResolveKeepsGeneration | Sabotage::ResolveKeepsOutcome => {
+            OPERATORS
+        }
+        Sabotage::ExtensionKeepsExpiry
+        | Sabotage::ExtensionKeepsLaterExpiry
+        | Sabotage::ExtensionKeepsLease
+        | Sabotage::ExtensionCounts
+        | Sabotage::ExtensionLosesRequestId => &["T7: an extension of the lease"],
+        Sabotage::LeasesAreTexts | Sabotage::LeasesAreFloats | Sabotage::LeasesAreSigned => {
             &["T7: leases are compared as numbers"]
         }
-        Fault::VersionsAreFloats => &["versions differ"],
-        Fault::ConclusionTakesAbsent
-        | Fault::ConclusionKeepsRequestId
-        | Fault::ConclusionKeepsFingerprint
-        | Fault::ConclusionKeepsAttempt
-        | Fault::ConclusionKeepsLock => CONCLUSIONS,
-        Fault::OmittedConclusionIsUnfenced => &["a conclusion to COMPLETED", "a conclusion to FAILED"],
-        Fault::ConclusionIsCompletion => &["a conclusion to FAILED", "a conclusion round-trips"],
-        Fault::ConclusionKeepsOutcome => {
+        Sabotage::VersionsAreFloats => &["versions differ"],
+        Sabotage::ConclusionTakesAbsent
+        | Sabotage::ConclusionKeepsRequestId
+        | Sabotage::ConclusionKeepsFingerprint
+        | Sabotage::ConclusionKeepsAttempt
+        | Sabotage::ConclusionKeepsLock => CONCLUSIONS,
+        Sabotage::OmittedConclusionIsUnfenced => &["a conclusion to COMPLETED", "a conclusion to FAILED"],
+        Sabotage::ConclusionIsCompletion => &["a conclusion to FAILED", "a conclusion round-trips"],
+        Sabotage::ConclusionKeepsOutcome => {
             &["a conclusion to COMPLETED", "a conclusion to RELEASED", "a conclusion removes"]
         }
-        Fault::ConclusionLosesLease => &["a conclusion to STARTED"],
-        Fault::OmittedIsUnfenced | Fault::PartsAreUnfenced => &["T4", "T5"],
-        Fault::NamelessIsUnfenced => &["T3"],
+        Sabotage::ConclusionLosesLease => &["a conclusion to STARTED"],
+        Sabotage::OmittedIsUnfenced | Sabotage::PartsAreUnfenced => &["T4", "T5"],
+        Sabotage::NamelessIsUnfenced => &["T3"],
         // A takeover doesn't test the expiry, and T4 to T7 don't name one.
-        Fault::NoExpiryMatchesAny | Fault::AnyExpiryMatchesNone => {
+        Sabotage::NoExpiryMatchesAny | Sabotage::AnyExpiryMatchesNone => {
             &["T2", "a conclusion to COMPLETED", "an operator's release"]
         }
-        Fault::NoExpiryMatchesNothing => &["T2", "a conclusion to STARTED", "an operator's completion"],
-        Fault::NoExpiryIsZero => &["versions differ"],
-        Fault::NoExpiryIsTheLast | Fault::NoExpiryReadsAbsent => &["T1", "a lock round-trips"],
-        Fault::TakeOverKeepsExpiry | Fault::TakeOverKeepsInterrupted => &["T3"],
-        Fault::ExtensionOnlyMovesExpiry => &["T7: an extension of the lease", "a claim without an expiry"],
-        Fault::ExtensionForgetsInterrupted => &["T7: an extension of the lease", "an interrupted attempt"],
-        Fault::ConclusionKeepsInterrupted => &["an interrupted attempt", "a conclusion removes"],
-        Fault::ReleaseKeepsExpiry => &["T6", "an operator's release", "a settled record has no lease"],
-        Fault::ReleaseKeepsInterrupted | Fault::ReleaseOnlySetsInterrupted => {
+        Sabotage::NoExpiryMatchesNothing => &["T2", "a conclusion to STARTED", "an operator's completion"],
+        Sabotage::NoExpiryIsZero => &["versions differ"],
+        Sabotage::NoExpiryIsTheLast | Sabotage::NoExpiryReadsAbsent => &["T1", "a lock round-trips"],
+        Sabotage::TakeOverKeepsExpiry | Sabotage::TakeOverKeepsInterrupted => &["T3"],
+        Sabotage::ExtensionOnlyMovesExpiry => &["T7: an extension of the lease", "a claim without an expiry"],
+        Sabotage::ExtensionForgetsInterrupted => &["T7: an extension of the lease", "an interrupted attempt"],
+        Sabotage::ConclusionKeepsInterrupted => &["an interrupted attempt", "a conclusion removes"],
+        Sabotage::ReleaseKeepsExpiry => &["T6", "an operator's release", "a settled record has no lease"],
+        Sabotage::ReleaseKeepsInterrupted | Sabotage::ReleaseOnlySetsInterrupted => {
             &["T6", "an operator's release", "an interrupted attempt"]
         }
-        Fault::SettlementForgetsInterrupted => &["T4", "T5", "an interrupted attempt"],
+        Sabotage::SettlementForgetsInterrupted => &["T4", "T5", "an interrupted attempt"],
         _ => &[],
     }
 }
 
 #[tokio::test]
 async fn findings_name_write_field_and_expectation() {
-    let failures = failed_cases(Fault::Untested(Settle(Generation))).await;
+    let failures = failed_cases(Sabotage::Untested(Settle(Generation))).await;
     let found = failures.iter().find(|failure| failure.case.starts_with("T4")).unwrap().to_string();
     assert!(
         found.starts_with("T4: a completion: Complete on Started, different in Generation(1): "),
@@ -489,14 +492,14 @@ async fn findings_name_write_field_and_expectation() {
     assert!(found.contains("a settlement to COMPLETED"), "{found}");
     assert!(found.contains("should have been refused because of Record {"), "{found}");
 
-    let failures = failed_cases(Fault::Lost(RequestId)).await;
+    let failures = failed_cases(Sabotage::Lost(RequestId)).await;
     let expected = "should have request_id = Some(\"second-invocation\"), but has None";
     assert!(failures.iter().any(|failure| failure.finding.contains(expected)), "{failures:#?}");
 }
 
 #[tokio::test]
 async fn check_lists_every_failed_case() {
-    let store = Faulty::new(Fault::PartsUnlimited);
+    let store = Faulty::new(Sabotage::PartsUnlimited);
     let panic = tokio::spawn(async move { conformance::check(&store).await }).await.unwrap_err();
     let message = panic.into_panic().downcast::<String>().unwrap();
     assert!(message.starts_with("1 of "), "{message}");
@@ -507,7 +510,7 @@ async fn check_lists_every_failed_case() {
 async fn differential_findings_are_reproducible() {
     let mut messages = Vec::new();
     for _ in 0..2 {
-        let store = Faulty::new(Fault::Untested(TakeOver(LockAcquiredAt)));
+        let store = Faulty::new(Sabotage::Untested(TakeOver(LockAcquiredAt)));
         let run = tokio::spawn(async move { conformance::differential(&store, 7, 5000).await });
         messages.push(*run.await.unwrap_err().into_panic().downcast::<String>().unwrap());
     }
@@ -521,7 +524,7 @@ async fn differential_findings_are_reproducible() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn contention_finds_non_atomic_writes() {
-    let store = Arc::new(Faulty::new(Fault::NotAtomic));
+    let store = Arc::new(Faulty::new(Sabotage::NotAtomic));
     let run = tokio::spawn(async move { conformance::check_contention(store, 32, 20).await });
     let message = *run.await.unwrap_err().into_panic().downcast::<String>().unwrap();
     assert!(message.starts_with("contention, 32 tasks, round "), "{message}");
@@ -533,7 +536,9 @@ async fn contention_finds_non_atomic_writes() {
 fn every_condition_has_its_fault() {
     let untested: Vec<Condition> = FAULTS
         .iter()
-        .filter_map(|fault| if let Fault::Untested(condition) = fault { Some(*condition) } else { None })
+        .filter_map(
+            |sabotage| if let Sabotage::Untested(condition) = sabotage { Some(*condition) } else { None },
+        )
         .collect();
     // T1 has one condition, T2 five, and T3 five, of which one is implied. T4 to T6 have three. T7 has those and the
     // order of the leases. A conclusion has all six, or that there's no record. An operator's write has all six.

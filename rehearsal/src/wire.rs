@@ -9,7 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use hyper::{Request, Response, StatusCode, Uri, header, http::request::Parts};
-use lambda_idempotency::testing::{Call, Point};
+use lambda_idempotency::testing::{Call, Fault, Point};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
@@ -73,12 +73,12 @@ impl Exchange {
     }
 }
 
-/// A fault to inject once, at a request with this meaning, after `to_pass` others with it have passed.
+/// The next interference at a request with this meaning, after `to_pass` others with it have passed.
 #[derive(Debug)]
-struct Fault {
+struct Planned {
     at: Meaning,
     to_pass: usize,
-    kind: FaultKind,
+    interference: Interference,
 }
 
 /// A lasting fault: every n-th claimed item is unreachable.
@@ -100,12 +100,13 @@ impl Outage {
     }
 }
 
+/// How the wire interferes with a request, once.
 #[derive(Debug)]
-enum FaultKind {
+enum Interference {
     /// Notify the driver, and wait for its release before sending the request on.
     Hold { reached: oneshot::Sender<()>, released: oneshot::Receiver<()> },
-    /// Send it on, let DynamoDB apply it, and cut the connection instead of answering.
-    LoseAnswer,
+    /// Send it on if this fault applies it, and cut the connection instead of answering.
+    Cut(Fault),
 }
 
 /// A request that the wire holds or will hold. If this is dropped without a release, the request never
@@ -133,7 +134,7 @@ struct Shared {
     upstream: Uri,
     tables: Tables,
     log: Mutex<Vec<Exchange>>,
-    faults: Mutex<Vec<Fault>>,
+    planned: Mutex<Vec<Planned>>,
     outage: Mutex<Option<Outage>>,
 }
 
@@ -151,7 +152,7 @@ impl Wire {
             upstream,
             tables,
             log: Mutex::default(),
-            faults: Mutex::default(),
+            planned: Mutex::default(),
             outage: Mutex::default(),
         });
         let for_server = Arc::clone(&shared);
@@ -173,7 +174,7 @@ impl Wire {
     pub(crate) fn hold_after(&self, to_pass: usize, at: Point) -> Hold {
         let (reached, on_reached) = oneshot::channel();
         let (release, released) = oneshot::channel();
-        self.break_at(Meaning::at(at), to_pass, FaultKind::Hold { reached, released });
+        self.break_at(Meaning::at(at), to_pass, Interference::Hold { reached, released });
         Hold { reached: on_reached, release }
     }
 
@@ -191,16 +192,16 @@ impl Wire {
 
     /// Loses the response to the next request of this call, after DynamoDB applied it.
     pub(crate) fn lose_answer(&self, call: Call) {
-        self.break_at(Meaning::at(Point::After(call)), 0, FaultKind::LoseAnswer);
+        self.break_at(Meaning::at(Point::After(call)), 0, Interference::Cut(Fault::LoseAnswer));
     }
 
-    fn break_at(&self, at: Meaning, to_pass: usize, kind: FaultKind) {
-        lock(&self.shared.faults).push(Fault { at, to_pass, kind });
+    fn break_at(&self, at: Meaning, to_pass: usize, interference: Interference) {
+        lock(&self.shared.planned).push(Planned { at, to_pass, interference });
     }
 
     /// Whether a fault still waits for its request.
     pub(crate) fn fault_is_pending(&self) -> bool {
-        !lock(&self.shared.faults).is_empty()
+        !lock(&self.shared.planned).is_empty()
     }
 
     /// How many requests have been sent on so far: a mark for [`Self::since`].
@@ -234,18 +235,19 @@ impl Shared {
                 json!({ "__type": "InternalServerError", "message": "the rehearsal's wire: out of reach" });
             return Ok(http::json(StatusCode::INTERNAL_SERVER_ERROR, &failed));
         }
-        let mut lose_answer = false;
-        match self.fault_at(exchange.meaning) {
+        let mut is_cut = false;
+        match self.interference_at(exchange.meaning) {
             None => {}
-            Some(FaultKind::LoseAnswer) => lose_answer = true,
-            Some(FaultKind::Hold { reached, released }) => {
+            Some(Interference::Cut(fault)) if fault.is_applied() == Some(true) => is_cut = true,
+            Some(Interference::Cut(_)) => return Err(HangUp),
+            Some(Interference::Hold { reached, released }) => {
                 // If no driver listens, the request still waits for its release.
                 let _ = reached.send(());
                 released.await.map_err(|_| HangUp)?;
             }
         }
         let response = self.forward(exchange, parts, body).await;
-        if lose_answer { Err(HangUp) } else { Ok(response) }
+        if is_cut { Err(HangUp) } else { Ok(response) }
     }
 
     fn read(&self, parts: &Parts, body: &[u8]) -> Exchange {
@@ -275,13 +277,13 @@ impl Shared {
         }
     }
 
-    /// Takes the first fault that is due at a request with this meaning. Each fault happens once. The request
-    /// counts for all the other faults that wait for this meaning.
-    fn fault_at(&self, meaning: Meaning) -> Option<FaultKind> {
-        let mut faults = lock(&self.faults);
-        let due = faults.iter().position(|fault| fault.at == meaning && fault.to_pass == 0);
-        let due = due.map(|position| faults.remove(position).kind);
-        for waiting in faults.iter_mut().filter(|fault| fault.at == meaning) {
+    /// Takes the first interference that is due at a request with this meaning. Each happens once. The request
+    /// counts for all the others that wait for this meaning.
+    fn interference_at(&self, meaning: Meaning) -> Option<Interference> {
+        let mut planned = lock(&self.planned);
+        let due = planned.iter().position(|one| one.at == meaning && one.to_pass == 0);
+        let due = due.map(|position| planned.remove(position).interference);
+        for waiting in planned.iter_mut().filter(|one| one.at == meaning) {
             waiting.to_pass = waiting.to_pass.saturating_sub(1);
         }
         due

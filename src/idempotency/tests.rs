@@ -22,7 +22,11 @@ mod wait;
 
 use std::{future::pending, sync::atomic::Ordering, time::Duration};
 
-use support::{Bench, Script, TestError};
+use support::{
+    Bench,
+    Script::{self, Meets},
+    TestError,
+};
 
 use crate::{
     ErrorKind, Key, RunError, current,
@@ -31,6 +35,7 @@ use crate::{
     outcome::{Outcome, Place, StoredResponse},
     record::{Owner, Record, State, Status},
     settings::{Execution, Recording},
+    testing::Fault,
     time::Timestamp,
 };
 
@@ -120,7 +125,7 @@ async fn at_most_once_never_reruns_stale_claims() {
 #[tokio::test(start_paused = true)]
 async fn claim_with_lost_response_runs_once() {
     let bench = Bench::new();
-    bench.store.script([Script::LoseAnswer]);
+    bench.store.script([Meets(Fault::LoseAnswer)]);
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
     assert_eq!(bench.store.take_calls(), ["claim", "read", "settle"]);
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
@@ -130,7 +135,7 @@ async fn claim_with_lost_response_runs_once() {
 #[tokio::test(start_paused = true)]
 async fn lost_claim_request_is_resent() {
     let bench = Bench::new();
-    bench.store.script([Script::LoseRequest]);
+    bench.store.script([Meets(Fault::LoseRequest)]);
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
     assert_eq!(bench.store.take_calls(), ["claim", "read", "claim", "settle"]);
     assert_eq!(bench.runs(), 1);
@@ -138,7 +143,7 @@ async fn lost_claim_request_is_resent() {
 
 #[tokio::test(start_paused = true)]
 async fn lost_completion_is_recorded() {
-    for lost in [Script::LoseAnswer, Script::LoseRequest] {
+    for lost in [Meets(Fault::LoseAnswer), Meets(Fault::LoseRequest)] {
         let bench = Bench::new();
         bench.store.script([Script::Pass, lost]);
         assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
@@ -150,7 +155,7 @@ async fn lost_completion_is_recorded() {
 
 #[tokio::test(start_paused = true)]
 async fn takeover_with_lost_message_runs_once() {
-    for lost in [Script::LoseAnswer, Script::LoseRequest] {
+    for lost in [Meets(Fault::LoseAnswer), Meets(Fault::LoseRequest)] {
         let bench = Bench::new();
         bench.abandon("k", 1).await;
         tokio::time::sleep(Duration::from_secs(63)).await;
@@ -163,7 +168,7 @@ async fn takeover_with_lost_message_runs_once() {
 #[tokio::test(start_paused = true)]
 async fn unrecorded_completion_still_answers() {
     let bench = Bench::with(|builder| builder.settle_within(Duration::ZERO));
-    bench.store.script([Script::Pass, Script::LoseRequest, Script::Down]);
+    bench.store.script([Script::Pass, Meets(Fault::LoseRequest), Meets(Fault::Throttle)]);
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1", "an error would cause a second run");
     assert_eq!(bench.record("k").status(), Status::Started);
 }
@@ -171,9 +176,9 @@ async fn unrecorded_completion_still_answers() {
 #[tokio::test(start_paused = true)]
 async fn nothing_runs_while_the_store_is_down() {
     let bench = Bench::new();
-    bench.store.script([Script::Down]);
+    bench.store.script([Meets(Fault::Throttle)]);
     assert_eq!(kind(bench.run("k", 1).await), ErrorKind::Unavailable);
-    bench.store.script([Script::LoseRequest, Script::Down]);
+    bench.store.script([Meets(Fault::LoseRequest), Meets(Fault::Throttle)]);
     assert_eq!(kind(bench.run("k", 1).await), ErrorKind::Unavailable);
     assert_eq!(bench.runs(), 0);
 }
@@ -181,7 +186,7 @@ async fn nothing_runs_while_the_store_is_down() {
 #[tokio::test(start_paused = true)]
 async fn unprotected_runs_are_opt_in() {
     let bench = Bench::with(|builder| builder.fail_open(true));
-    bench.store.script([Script::Down]);
+    bench.store.script([Meets(Fault::Throttle)]);
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
     // Only for the store's failure: a refusal by a rule stays a refusal.
     bench.run("m", 1).await.unwrap();
@@ -192,10 +197,10 @@ async fn unprotected_runs_are_opt_in() {
 #[tokio::test(start_paused = true)]
 async fn rejected_request_reports_the_reason() {
     let bench = Bench::new();
-    bench.store.script([Script::Reject]);
+    bench.store.script([Meets(Fault::Refuse)]);
     let Err(RunError::Idempotency(error)) = bench.run("k", 1).await else { panic!("ran") };
     assert_eq!(error.kind(), ErrorKind::Invalid);
-    assert!(error.to_string().contains("scripted"), "{error}");
+    assert!(error.to_string().contains("the credentials have expired"), "{error}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -358,7 +363,7 @@ async fn damaged_response_is_corrupt_and_not_rerun() {
     response.sha256[0] ^= 1;
     bench.store.put("k", record);
     assert_eq!(kind(bench.run("k", 1).await), ErrorKind::Corrupt);
-    bench.store.script([Script::Corrupt]);
+    bench.store.script([Meets(Fault::Unreadable)]);
     assert_eq!(kind(bench.run("k", 1).await), ErrorKind::Corrupt);
     assert_eq!(bench.runs(), 1);
 }
@@ -402,7 +407,7 @@ async fn events_never_show_secrets() {
             bench.run("secret-key", "secret-payload").await.unwrap();
             bench.run("secret-key", "secret-payload").await.unwrap();
             let _ = bench.run("secret-key", "other-payload").await;
-            bench.store.script([Script::Pass, Script::LoseRequest, Script::Down]);
+            bench.store.script([Script::Pass, Meets(Fault::LoseRequest), Meets(Fault::Throttle)]);
             let _ = bench.run("secret-two", "secret-payload").await;
             let _ = bench.fail("secret-three", "secret-payload").await;
             bench.panic("secret-four", "secret-payload").await;

@@ -219,6 +219,16 @@ impl Bench {
         self.plan(point, fault, 1)
     }
 
+    /// The next delivery meets this fault at `point`.
+    ///
+    /// # Panics
+    ///
+    /// If the fault can't happen there: see [`Fault::fits`].
+    pub fn fault_at(&self, point: Point, fault: Fault) -> &Self {
+        assert!(fault.fits(point), "the fault `{fault}` can't happen at the point `{point}`");
+        self.plan(point, fault, 1)
+    }
+
     fn plan(&self, point: Point, fault: Fault, times: usize) -> &Self {
         lock(&self.inner.next).extend(std::iter::repeat_n(Orders::At(point, fault), times));
         self

@@ -1,11 +1,17 @@
 //! [`Fault`]: the one list of faults.
 
+mod error;
+
 use std::fmt;
 
-use super::point::Point;
+use super::point::{Call, Point};
+use crate::store::StoreError;
 
-/// A fault at a point of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// A fault of a request, a read or a process, at a point of a run.
+///
+/// The list is the only one: the bench, [`survive`](super::survive()), the rehearsal, the model checker, the
+/// simulation, and the tests on real servers and sockets cause these faults, each in its own way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Fault {
     /// The process dies. Nothing of it runs any more, not even a destructor.
@@ -14,10 +20,20 @@ pub enum Fault {
     Overlap,
     /// The process freezes until its lease has expired and another delivery has taken over. Then it goes on.
     Freeze,
+    /// The delivery comes with no time left: its deadline is this very moment.
+    NoTime,
     /// The request was applied, or the effect happened, and the answer is lost: the caller can't tell.
     LoseAnswer,
     /// The request never arrives, and no answer says so: the caller can't tell.
     LoseRequest,
+    /// The request arrives after its sender has given up: the caller can't tell.
+    Late,
+    /// The request was applied, and the answer is lost. The client sends the request again itself, and gets the
+    /// answer to that.
+    Retry,
+    /// The client gives up on the request, sends it again itself, and gets the answer to that. The first one
+    /// arrives later.
+    RetryLate,
     /// The store reports an internal error: the caller can't tell whether the request was applied.
     InternalError,
     /// The request is throttled: it definitely isn't applied.
@@ -26,29 +42,45 @@ pub enum Fault {
     Conflict,
     /// The store refuses the request, as with expired credentials.
     Refuse,
+    /// The store can never store this response: it's too large, or has characters that the store doesn't know.
+    Unstorable,
+    /// The request or the read meets a record that can't be read.
+    Unreadable,
+    /// The store refuses a write, and its answer doesn't show the record that the write met.
+    HideRecord,
     /// From here on, the store is down until this delivery has ended.
     Outage,
     /// No answer comes in the time that's left, and the request isn't applied.
     Silence,
     /// No answer comes in the time that's left, and the request is applied.
     SilenceAfter,
+    /// The answer takes seconds, and arrives.
+    Slow,
 }
 
 impl Fault {
     /// Every fault.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 20] = [
         Self::Die,
         Self::Overlap,
         Self::Freeze,
+        Self::NoTime,
         Self::LoseAnswer,
         Self::LoseRequest,
+        Self::Late,
+        Self::Retry,
+        Self::RetryLate,
         Self::InternalError,
         Self::Throttle,
         Self::Conflict,
         Self::Refuse,
+        Self::Unstorable,
+        Self::Unreadable,
+        Self::HideRecord,
         Self::Outage,
         Self::Silence,
         Self::SilenceAfter,
+        Self::Slow,
     ];
 
     /// The fault of this name.
@@ -62,15 +94,63 @@ impl Fault {
             Self::Die => "die",
             Self::Overlap => "overlap",
             Self::Freeze => "freeze",
+            Self::NoTime => "no-time",
             Self::LoseAnswer => "lost-answers",
             Self::LoseRequest => "lost-requests",
+            Self::Late => "late-requests",
+            Self::Retry => "retries",
+            Self::RetryLate => "late-retries",
             Self::InternalError => "errors-500",
             Self::Throttle => "throttles",
             Self::Conflict => "conflicts",
             Self::Refuse => "refusals",
+            Self::Unstorable => "unstorable",
+            Self::Unreadable => "unreadable",
+            Self::HideRecord => "hidden-records",
             Self::Outage => "outage",
             Self::Silence => "silence",
             Self::SilenceAfter => "silence-after",
+            Self::Slow => "slow-answers",
+        }
+    }
+
+    /// The error that a store's client returns; see [`error_kind`](Self::error_kind).
+    pub fn error(self) -> Option<StoreError> {
+        let text = match self {
+            Self::LoseAnswer => "the answer was lost",
+            Self::InternalError => "internal error",
+            Self::Throttle => "throttled",
+            Self::Conflict => "another transaction conflicts",
+            Self::Refuse => "the credentials have expired",
+            Self::Unstorable => "the store can't store this response",
+            Self::Unreadable => "the record can't be decoded",
+            Self::Outage => "the store is down",
+            _ => "no answer",
+        };
+        Some(StoreError::new(self.error_kind()?, text).maybe_applied(self.is_ambiguous()))
+    }
+
+    /// Whether the store applies the request. `None` if that isn't decided: it's applied later or perhaps, or the fault
+    /// isn't one of a request.
+    pub const fn is_applied(self) -> Option<bool> {
+        match self {
+            Self::LoseAnswer | Self::Retry | Self::SilenceAfter | Self::Slow => Some(true),
+            Self::LoseRequest
+            | Self::Throttle
+            | Self::Conflict
+            | Self::Refuse
+            | Self::Unstorable
+            | Self::Unreadable
+            | Self::Outage
+            | Self::Silence => Some(false),
+            Self::Die
+            | Self::Overlap
+            | Self::Freeze
+            | Self::NoTime
+            | Self::Late
+            | Self::RetryLate
+            | Self::InternalError
+            | Self::HideRecord => None,
         }
     }
 
@@ -79,9 +159,23 @@ impl Fault {
         match self {
             Self::Die => true,
             Self::Overlap | Self::Freeze => !matches!(point, Point::Entered | Point::Answered),
-            Self::LoseAnswer | Self::SilenceAfter => matches!(point, Point::After(_) | Point::AfterEffect),
-            Self::LoseRequest | Self::InternalError | Self::Conflict | Self::Refuse | Self::Outage => {
-                matches!(point, Point::Before(_))
+            Self::NoTime => matches!(point, Point::Entered),
+            Self::LoseAnswer | Self::SilenceAfter | Self::Slow => {
+                matches!(point, Point::After(_) | Point::AfterEffect)
+            }
+            Self::Retry => matches!(point, Point::After(_)),
+            Self::LoseRequest
+            | Self::Late
+            | Self::RetryLate
+            | Self::InternalError
+            | Self::Conflict
+            | Self::Refuse
+            | Self::Unreadable
+            | Self::HideRecord
+            | Self::Outage => matches!(point, Point::Before(_)),
+            // Only these writes have a response.
+            Self::Unstorable => {
+                matches!(point, Point::Before(Call::Complete | Call::Fail | Call::Conclude))
             }
             Self::Throttle | Self::Silence => matches!(point, Point::Before(_) | Point::BeforeEffect),
         }
@@ -103,15 +197,23 @@ impl Fault {
             Self::Die => format!("its process died {at}"),
             Self::Overlap => format!("its process paused {at}, while another delivery ran"),
             Self::Freeze => format!("its process froze {at}, until its lease had expired"),
+            Self::NoTime => "it came with no time left".to_owned(),
             Self::LoseAnswer => format!("the answer to {of} was lost"),
             Self::LoseRequest => format!("the request of {of} was lost"),
+            Self::Late => format!("it gave up on {of}, which was still on its way"),
+            Self::Retry => format!("the answer to {of} was lost, and the client sent it again"),
+            Self::RetryLate => format!("{of} was slow, and the client sent it again"),
             Self::InternalError => format!("{of} met an internal error, and wasn't applied"),
             Self::Throttle => format!("{of} failed: unavailable, nothing happened"),
             Self::Conflict => format!("{of} met another transaction"),
             Self::Refuse => format!("the store refused {of}"),
+            Self::Unstorable => format!("{of} has a response that the store can't store"),
+            Self::Unreadable => format!("{of} met a record that can't be read"),
+            Self::HideRecord => format!("the store didn't show the record that {of} met"),
             Self::Outage => format!("the store went down {at}"),
             Self::Silence => format!("{of} got no answer until the time was over, and didn't happen"),
             Self::SilenceAfter => format!("{of} happened, but got no answer until the time was over"),
+            Self::Slow => format!("the answer to {of} took seconds"),
         }
     }
 }

@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use super::{
     bench::Bench,
+    fault::Fault,
     world::{Meets, World},
 };
 use crate::{
@@ -102,12 +103,15 @@ pub(super) fn meet(world: &Arc<World>, key: &StoredKey, write: Option<&Write>) -
             }
         }
     }
-    let text = match state.unreadable.get(key) {
-        None => return Ok(()),
-        Some(Meets::Corrupt) => "the record can't be decoded",
-        Some(Meets::FutureVersion) => "the record has a version that this library doesn't know",
+    let error = match state.unreadable.get(key) {
+        None => None,
+        Some(Meets::Corrupt) => Fault::Unreadable.error(),
+        Some(Meets::FutureVersion) => {
+            let text = "the record has a version that this library doesn't know";
+            Some(StoreError::new(StoreErrorKind::Corrupt, text))
+        }
     };
-    Err(StoreError::new(StoreErrorKind::Corrupt, text))
+    error.map_or(Ok(()), Err)
 }
 
 /// The state, and when the record expires.

@@ -5,6 +5,7 @@ use std::{fmt, future::pending, sync::Arc};
 use super::{
     fault::Fault,
     point::Point,
+    store::delay,
     world::{Happened, World},
 };
 
@@ -101,11 +102,9 @@ impl Ledger {
     }
 
     async fn answered(&self, point: Point, effect: &str) -> Result<(), NoAnswer> {
-        match self.world.pass(self.process, point, Some(effect)).await {
-            None => Ok(()),
-            Some(Fault::Silence | Fault::SilenceAfter) => pending().await,
-            Some(_) => Err(NoAnswer),
-        }
+        let Some(fault) = self.world.pass(self.process, point, Some(effect)).await else { return Ok(()) };
+        delay(fault).await;
+        if fault == Fault::Slow { Ok(()) } else { Err(NoAnswer) }
     }
 
     fn happen(&self, effect: &str, key: Option<&str>, detail: String) -> Option<String> {

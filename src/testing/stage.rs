@@ -85,13 +85,14 @@ impl Stage {
     ) -> usize {
         let (world, now) = (&self.world, self.world.now());
         let delivery = world.add_delivery(process, orders, what);
-        let deadline = now.saturating_add(self.timeout);
-        let entry = Entry { request_id: event.request_id(&json, delivery + 1), now, deadline };
         // A process that dies here has seen nothing.
         let is_alive = {
             let _polled = Polled::now(delivery);
             world.pass_now(process, Point::Entered, None)
         };
+        let left = if world.state().deliveries[delivery].has_no_time { Duration::ZERO } else { self.timeout };
+        let deadline = now.saturating_add(left);
+        let entry = Entry { request_id: event.request_id(&json, delivery + 1), now, deadline };
         let signal = Arc::new(Signal { is_ready: AtomicBool::new(true), world: Arc::clone(world) });
         let running = is_alive.then(|| function.call(json, entry));
         let killed_at = deadline.saturating_add(SLACK);
@@ -195,6 +196,7 @@ impl Stage {
 
     /// Waits. The handlers' own tasks may run.
     pub(super) async fn wait(&mut self, duration: Duration) {
+        self.world.arrive();
         virtual_sleep(duration).await;
         let seconds = duration.as_secs();
         self.world.state().trace.push(Told::Passed { seconds });

@@ -1,22 +1,24 @@
 //! One process's connection to the test's store, which fails where the test says so.
 
-use std::{any::Any, future::pending, sync::Arc};
+use std::{future::pending, sync::Arc, time::Duration};
 
 use super::{
     fault::Fault,
     given::meet,
     point::{Call, Point},
+    request::{Own, Request, described},
     world::World,
 };
 use crate::{
     future::BoxFuture,
     key::StoredKey,
     record::Record,
-    store::{
-        CommitOutcome, OwnWrites, Store, StoreError, StoreErrorKind, Transactions, Write, WriteOutcome,
-        memory::transaction::Transaction,
-    },
+    store::{CommitOutcome, OwnWrites, Store, StoreError, Transactions, Write, WriteOutcome},
+    time::virtual_sleep,
 };
+
+/// How long a slow answer takes.
+const SLOW: Duration = Duration::from_secs(3);
 
 /// One process's connection to the records.
 #[derive(Debug)]
@@ -25,87 +27,75 @@ pub(super) struct BenchStore {
     pub(super) process: usize,
 }
 
+/// Plays what a fault does to an answer: it's slow, or never comes.
+pub(super) async fn delay(fault: Fault) {
+    match fault {
+        Fault::Silence | Fault::SilenceAfter => pending().await,
+        Fault::Slow => virtual_sleep(SLOW).await,
+        _ => {}
+    }
+}
+
 impl BenchStore {
     async fn request(&self, key: Option<&StoredKey>) -> Result<(), StoreError> {
         if self.world.is_dead(self.process) {
             pending::<()>().await;
         }
-        match self.world.request(self.process, key) {
-            Ok(_) => Ok(()),
-            Err(()) => Err(StoreError::new(StoreErrorKind::Unavailable, "the test's store is down")),
+        match (self.world.request(self.process, key), Fault::Outage.error()) {
+            (Err(()), Some(error)) => Err(error),
+            _ => Ok(()),
         }
     }
 
-    /// Sends a write, which `apply` applies.
-    async fn send<T>(
-        &self,
-        key: &StoredKey,
-        write: &Write,
-        apply: impl FnOnce() -> Result<T, StoreError>,
-        written: impl Fn(&T) -> Option<bool>,
-    ) -> Result<T, StoreError> {
+    /// Sends a request.
+    async fn send(&self, request: Request<'_>) -> Result<CommitOutcome, StoreError> {
+        let Request { key, write, .. } = request;
         self.request(Some(key)).await?;
-        let (call, unavailable) = (Call::of(write), StoreErrorKind::Unavailable);
-        let failed = |kind, what: &'static str| Err(StoreError::new(kind, what));
-        match self.world.pass(self.process, Point::Before(call), None).await {
-            None => {}
-            Some(Fault::Conflict) => {
-                return failed(StoreErrorKind::Conflict, "another transaction conflicts");
-            }
-            Some(Fault::Refuse) => return failed(StoreErrorKind::Rejected, "the credentials have expired"),
-            Some(Fault::LoseRequest | Fault::InternalError) => {
-                return failed(unavailable, "no answer").map_err(|error| error.maybe_applied(true));
-            }
-            Some(Fault::Silence) => pending().await,
-            Some(_) => return failed(unavailable, "throttled"),
+        let call = Call::of(write);
+        let before = self.world.pass(self.process, Point::Before(call), None).await;
+        let before = before.filter(|fault| *fault != Fault::Unstorable || request.has_response());
+        if matches!(before, Some(Fault::Late | Fault::RetryLate)) {
+            self.world.keep(self.process, request);
         }
+        self.struck(before, request).await?;
         meet(&self.world, key, Some(write))?;
-        let outcome = apply()?;
-        match written(&outcome) {
-            Some(true) => {
+        let mut outcome = self.apply(request);
+        match &mut outcome {
+            CommitOutcome::Answered(WriteOutcome::Applied) => {
                 let is_for_ever = write.lock().is_some_and(|lock| lock.expires_at.is_none());
                 self.world.applied(self.process, key, call, is_for_ever);
-                match self.world.pass(self.process, Point::After(call), None).await {
-                    None => {}
-                    Some(Fault::SilenceAfter) => pending().await,
-                    Some(_) => {
-                        return failed(unavailable, "the answer was lost")
-                            .map_err(|error| error.maybe_applied(true));
-                    }
+                let after = self.world.pass(self.process, Point::After(call), None).await;
+                if after == Some(Fault::Retry) {
+                    outcome = self.apply(request);
+                }
+                self.struck(after, request).await?;
+            }
+            CommitOutcome::Answered(WriteOutcome::Refused(record)) => {
+                if call.is_claim() {
+                    self.world.refused(self.process, key);
+                }
+                if before == Some(Fault::HideRecord) {
+                    *record = None;
                 }
             }
-            Some(false) if call.is_claim() => self.world.refused(self.process, key),
-            _ => {}
+            CommitOutcome::Declined(_) => {}
         }
         Ok(outcome)
     }
-}
 
-impl BenchStore {
-    /// Applies a handler's `writes`, with the record or alone, and notes them as effects unless `token` was applied
-    /// before.
-    fn commit_own(
-        &self,
-        record: Option<(&StoredKey, &Write)>,
-        writes: &OwnWrites,
-        token: &str,
-    ) -> CommitOutcome {
-        let is_new = !self.world.records.has_committed(token);
-        let (own, none): (&dyn Any, _) = (writes, Transaction::new());
-        // The conditions of another store's writes can't be tested here: they hold.
-        let own = own.downcast_ref().unwrap_or(&none);
-        let outcome = self.world.records.commit_now(record, own, token);
-        if is_new && matches!(outcome, CommitOutcome::Answered(WriteOutcome::Applied)) {
-            let mut state = self.world.state();
-            if let Some(at) = state.at_work(self.process) {
-                for (name, detail) in described(writes).unwrap_or_default() {
-                    state.happen(at, &name, detail, None, record.is_some());
-                }
-                // Only a handler stages writes.
-                state.deliveries[at].has_run = true;
-            }
-        }
-        outcome
+    /// The sender's part of a fault.
+    async fn struck(&self, fault: Option<Fault>, request: Request<'_>) -> Result<(), StoreError> {
+        let Some(fault) = fault else { return Ok(()) };
+        delay(fault).await;
+        let Some(error) = fault.error() else { return Ok(()) };
+        // The transaction that it conflicts with may be this same one, sent before.
+        let may_be_own = fault == Fault::Conflict && self.world.is_on_its_way(request);
+        Err(error.maybe_applied(fault.is_ambiguous() || may_be_own))
+    }
+
+    fn apply(&self, request: Request<'_>) -> CommitOutcome {
+        let delivery = self.world.state().at_work(self.process);
+        self.world.apply(delivery, request)
     }
 }
 
@@ -115,8 +105,13 @@ impl Store for BenchStore {
         key: &'a StoredKey,
         write: &'a Write,
     ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
-        let apply = || Ok(self.world.records.apply_now(key, write));
-        Box::pin(self.send(key, write, apply, |outcome| Some(*outcome == WriteOutcome::Applied)))
+        Box::pin(async move {
+            match self.send(Request { key, write, own: None }).await? {
+                CommitOutcome::Answered(written) => Ok(written),
+                // Only a handler's own conditions decline, and there are none.
+                CommitOutcome::Declined(_) => Ok(WriteOutcome::Refused(None)),
+            }
+        })
     }
 
     fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
@@ -147,11 +142,10 @@ impl Transactions for BenchStore {
         writes: &'a OwnWrites,
         token: &'a str,
     ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>> {
-        let apply = move || Ok(self.commit_own(Some((key, write)), writes, token));
-        Box::pin(self.send(key, write, apply, |outcome| match outcome {
-            CommitOutcome::Answered(written) => Some(*written == WriteOutcome::Applied),
-            CommitOutcome::Declined(_) => None,
-        }))
+        Box::pin(async move {
+            let own = Own::new(writes, token);
+            self.send(Request { key, write, own: Some(&own) }).await
+        })
     }
 
     fn commit_alone<'a>(
@@ -161,20 +155,8 @@ impl Transactions for BenchStore {
     ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>> {
         Box::pin(async move {
             self.request(None).await?;
-            Ok(self.commit_own(None, writes, token))
+            let delivery = self.world.state().at_work(self.process);
+            Ok(self.world.commit(delivery, None, &Own::new(writes, token)))
         })
     }
-}
-
-/// The writes that this store understands, as effects: name and detail.
-fn described(writes: &OwnWrites) -> Option<Vec<(String, String)>> {
-    let writes: &dyn Any = writes;
-    if let Some(own) = writes.downcast_ref::<Transaction>() {
-        return Some(own.described());
-    }
-    #[cfg(feature = "dynamodb")]
-    if let Some(own) = writes.downcast_ref::<crate::store::dynamodb::Transaction>() {
-        return Some(own.described());
-    }
-    None
 }

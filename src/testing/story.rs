@@ -50,6 +50,10 @@ fn line(told: &Told, effects: &[Happened], deliveries: &[Delivered]) -> Option<S
             let late = if effect.is_late { ", AFTER its answer" } else { "" };
             format!("  {} `{}` happened{again}: {}{key}{late}", delivery + 1, effect.name, effect.detail)
         }
+        Told::Arrived { delivery, call, is_applied } => {
+            let fate = if *is_applied { "applied" } else { "refused" };
+            format!("  {} late, {} arrived, and was {fate}", delivery + 1, call.described())
+        }
         Told::Deduplicated { delivery, name } => {
             format!("  {} `{name}` was sent under a known key: nothing happened", delivery + 1)
         }

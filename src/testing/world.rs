@@ -15,6 +15,7 @@ use super::{
     given::Given,
     point::{Call, Point},
     random::Random,
+    request::Late,
 };
 use crate::{
     future::BoxFuture,
@@ -56,6 +57,8 @@ pub(super) struct State {
     pub(super) given: Option<Given>,
     /// The keys whose records can't be read.
     pub(super) unreadable: HashMap<StoredKey, Meets>,
+    /// The requests that arrive late, in their order.
+    pub(super) late: Vec<Late>,
     /// Nothing counts any more.
     pub(super) is_over: bool,
     driver: Option<Waker>,
@@ -72,6 +75,8 @@ pub(super) struct Delivered {
     pub(super) is_answered: bool,
     hold: Hold,
     is_cut_off: bool,
+    /// Whether it came with no time left.
+    pub(super) has_no_time: bool,
     pub(super) requests: usize,
     /// The keys that it has asked for.
     pub(super) keys: Vec<StoredKey>,
@@ -85,6 +90,25 @@ pub(super) struct Delivered {
     pub(super) is_at_most_once: bool,
     /// The keys that it was refused or answered for although it recorded their outcomes.
     pub(super) asked_again: Vec<StoredKey>,
+}
+
+impl Delivered {
+    /// Notes a write that was applied. No handler runs under a claim that arrives late.
+    pub(super) fn noted(&mut self, key: &StoredKey, call: Call, is_for_ever: bool, is_late: bool) {
+        if call.is_claim() {
+            self.is_at_most_once |= is_for_ever;
+            if !is_late {
+                self.has_run = true;
+                self.holds.insert(key.clone());
+            }
+        } else if call != Call::Extend {
+            self.holds.remove(key);
+            self.has_run |= call == Call::Conclude;
+            if matches!(call, Call::Complete | Call::Fail | Call::Conclude) {
+                self.recorded.insert(key.clone());
+            }
+        }
+    }
 }
 
 /// A fault that happens once in a delivery, and its place.
@@ -131,7 +155,7 @@ pub(super) struct Happened {
     pub(super) delivery: usize,
     /// Whether its delivery held a claim, or commits it with its outcome.
     pub(super) is_claimed: bool,
-    /// Whether its delivery had been answered.
+    /// Whether its delivery had been answered. A transaction that arrives late isn't the handler's mistake.
     pub(super) is_late: bool,
     pub(super) is_staged: bool,
 }
@@ -143,6 +167,7 @@ pub(super) enum Told {
     Wrote { delivery: usize, call: Call },
     Happened { delivery: usize, effect: usize },
     Deduplicated { delivery: usize, name: String },
+    Arrived { delivery: usize, call: Call, is_applied: bool },
     Fault { delivery: usize, point: Point, fault: Fault, effect: Option<String> },
     Ended { delivery: usize, how: String },
     Passed { seconds: u64 },
@@ -175,6 +200,7 @@ impl World {
             trace: Vec::new(),
             given: None,
             unreadable: HashMap::new(),
+            late: Vec::new(),
             is_over: false,
             driver: None,
         };
@@ -211,6 +237,7 @@ impl World {
 
     /// One more delivery to this process.
     pub(super) fn add_delivery(&self, process: usize, orders: Vec<Orders>, what: String) -> usize {
+        self.arrive();
         let mut state = self.state();
         let delivery = state.deliveries.len();
         state.deliveries.push(Delivered { process, orders, ..Delivered::default() });
@@ -275,18 +302,7 @@ impl World {
     pub(super) fn applied(&self, process: usize, key: &StoredKey, call: Call, is_for_ever: bool) {
         let mut state = self.state();
         let Some(at) = state.at_work(process) else { return };
-        let delivery = &mut state.deliveries[at];
-        if call.is_claim() {
-            delivery.has_run = true;
-            delivery.is_at_most_once |= is_for_ever;
-            delivery.holds.insert(key.clone());
-        } else if call != Call::Extend {
-            delivery.holds.remove(key);
-            delivery.has_run |= call == Call::Conclude;
-            if matches!(call, Call::Complete | Call::Fail | Call::Conclude) {
-                delivery.recorded.insert(key.clone());
-            }
-        }
+        state.deliveries[at].noted(key, call, is_for_ever, false);
         if call != Call::Extend {
             state.trace.push(Told::Wrote { delivery: at, call });
         }
@@ -359,6 +375,7 @@ impl World {
             }
             _ => {
                 delivery.is_cut_off |= fault == Fault::Outage;
+                delivery.has_no_time |= fault == Fault::NoTime;
                 Step::Fail(fault)
             }
         };
@@ -421,7 +438,7 @@ impl State {
             receipt: receipt.clone(),
             delivery: at,
             is_claimed: is_staged || !delivery.holds.is_empty(),
-            is_late: delivery.is_answered,
+            is_late: delivery.is_answered && !is_staged,
             is_staged,
         };
         self.effects.push(happened);

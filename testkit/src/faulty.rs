@@ -1,8 +1,8 @@
-//! A memory store with one fault or none, to show that the conformance suite can fail.
+//! A memory store with one sabotage or none, to show that the conformance suite can fail.
 
-mod fault;
+mod sabotage;
 
-pub use fault::{Condition, Fault, Field};
+pub use sabotage::{Condition, Field, Sabotage};
 
 use std::{
     collections::HashMap,
@@ -20,10 +20,10 @@ use lambda_idempotency::{
     time::{Clock as _, Timestamp, system_clock},
 };
 
-/// A memory store with one fault.
+/// A memory store with one sabotage.
 #[derive(Debug)]
 pub struct Faulty {
-    fault: Fault,
+    sabotage: Sabotage,
     inside: Mutex<Inside>,
 }
 
@@ -37,13 +37,13 @@ struct Inside {
 const PART: usize = 100_000;
 
 impl Faulty {
-    /// An empty store with this fault.
-    pub fn new(fault: Fault) -> Self {
-        Self { fault, inside: Mutex::default() }
+    /// An empty store with this sabotage.
+    pub fn new(sabotage: Sabotage) -> Self {
+        Self { sabotage, inside: Mutex::default() }
     }
 
-    fn is(&self, fault: Fault) -> bool {
-        self.fault == fault
+    fn is(&self, sabotage: Sabotage) -> bool {
+        self.sabotage == sabotage
     }
 
     fn inside(&self) -> MutexGuard<'_, Inside> {
@@ -52,17 +52,17 @@ impl Faulty {
 
     fn id(&self, key: &StoredKey) -> String {
         let id = key.as_str();
-        match self.fault {
-            Fault::KeysCut => id.chars().take(255).collect(),
-            Fault::KeysFolded => id.to_lowercase(),
-            Fault::KeysTrimmed => id.trim_end().to_owned(),
+        match self.sabotage {
+            Sabotage::KeysCut => id.chars().take(255).collect(),
+            Sabotage::KeysFolded => id.to_lowercase(),
+            Sabotage::KeysTrimmed => id.trim_end().to_owned(),
             _ => id.to_owned(),
         }
     }
 
     fn part_id(&self, key: &StoredKey, owner: Owner, index: u32) -> (String, Owner, u32) {
-        let id = if self.is(Fault::PartsOfKeysMixed) { String::new() } else { self.id(key) };
-        let owner = if self.is(Fault::PartsOfOwnersMixed) { Owner::from_bytes([0; 16]) } else { owner };
+        let id = if self.is(Sabotage::PartsOfKeysMixed) { String::new() } else { self.id(key) };
+        let owner = if self.is(Sabotage::PartsOfOwnersMixed) { Owner::from_bytes([0; 16]) } else { owner };
         (id, owner, index)
     }
 
@@ -74,29 +74,32 @@ impl Faulty {
             (versions.last().cloned(), versions.iter().rev().nth(1).cloned())
         };
         let holds = self.holds(write, current.as_ref());
-        if self.is(Fault::NotAtomic) {
+        if self.is(Sabotage::NotAtomic) {
             tokio::task::yield_now().await;
         }
-        if holds || (self.is(Fault::RefusedIsMade) && current.is_some()) {
+        if holds || (self.is(Sabotage::RefusedIsMade) && current.is_some()) {
             let record = self.written(write, current.as_ref());
             let mut inside = self.inside();
-            if self.is(Fault::PartsGoWithCompletion) && matches!(record.state, State::Completed(_)) {
+            if self.is(Sabotage::PartsGoWithCompletion) && matches!(record.state, State::Completed(_)) {
                 inside.parts.retain(|(of, ..), _| *of != id);
             }
             inside.records.entry(id).or_default().push(record.clone());
-            if !holds || self.is(Fault::AppliedIsRefused) {
+            if !holds || self.is(Sabotage::AppliedIsRefused) {
                 return Ok(WriteOutcome::Refused(current));
             }
             return Ok(WriteOutcome::Applied);
         }
-        if let (true, Some(current), Some(lock)) = (self.is(Fault::RefusedTouches), &current, write.lock()) {
+        if let (true, Some(current), Some(lock)) = (self.is(Sabotage::RefusedTouches), &current, write.lock())
+        {
             let touched = Record { request_id: lock.request_id.clone(), ..current.clone() };
             self.inside().records.entry(id).or_default().push(touched);
         }
-        match self.fault {
-            Fault::RefusedShowsOld => Ok(WriteOutcome::Refused(older.or(current))),
-            Fault::RefusedShowsNothing => Ok(WriteOutcome::Refused(None)),
-            Fault::RefusedIsError => Err(StoreError::new(StoreErrorKind::Rejected, "the condition failed")),
+        match self.sabotage {
+            Sabotage::RefusedShowsOld => Ok(WriteOutcome::Refused(older.or(current))),
+            Sabotage::RefusedShowsNothing => Ok(WriteOutcome::Refused(None)),
+            Sabotage::RefusedIsError => {
+                Err(StoreError::new(StoreErrorKind::Rejected, "the condition failed"))
+            }
             _ => Ok(WriteOutcome::Refused(current)),
         }
     }
@@ -104,17 +107,17 @@ impl Faulty {
     /// Tests the contract's conditions, one by one.
     fn holds(&self, write: &Write, current: Option<&Record>) -> bool {
         let now = system_clock().now();
-        let tested = |condition, holds| holds || self.is(Fault::Untested(condition));
+        let tested = |condition, holds| holds || self.is(Sabotage::Untested(condition));
         let Some(record) = current else {
-            let taken = self.is(Fault::ConclusionTakesAbsent) && matches!(write, Write::Conclude { .. });
+            let taken = self.is(Sabotage::ConclusionTakesAbsent) && matches!(write, Write::Conclude { .. });
             return write.apply_to(None).is_some() || taken;
         };
         match write {
             Write::Claim(_) => {
                 tested(Condition::ClaimAbsent, false)
-                    || (self.is(Fault::ExpiredIsAbsent)
+                    || (self.is(Sabotage::ExpiredIsAbsent)
                         && record.expires_at.is_some_and(|expiry| expiry < now))
-                    || (self.is(Fault::StaleIsAbsent)
+                    || (self.is(Sabotage::StaleIsAbsent)
                         && record.lease_until().is_some_and(|lease| lease < now))
             }
             Write::Reclaim { seen, .. } => {
@@ -126,7 +129,7 @@ impl Faulty {
                 use Field::{Generation, LeaseUntil, LockAcquiredAt, Owner};
                 let required = [Owner, Generation, LockAcquiredAt, LeaseUntil];
                 let mut seen = *seen;
-                if self.is(Fault::NamelessIsUnfenced)
+                if self.is(Sabotage::NamelessIsUnfenced)
                     && write.lock().is_some_and(|lock| lock.request_id.is_none())
                 {
                     seen.lease_until = record.lease_until();
@@ -138,11 +141,11 @@ impl Faulty {
                 let mut seen = Revision { owner: *owner, generation: *generation, ..Revision::of(record) };
                 match settlement {
                     Settlement::Complete(outcome, _) | Settlement::Fail(outcome, _) => match outcome {
-                        Outcome::Omitted if self.is(Fault::OmittedIsUnfenced) => {
+                        Outcome::Omitted if self.is(Sabotage::OmittedIsUnfenced) => {
                             seen.generation = record.generation;
                         }
                         Outcome::Retained(StoredResponse { place: Place::Chunks(_), .. })
-                            if self.is(Fault::PartsAreUnfenced) =>
+                            if self.is(Sabotage::PartsAreUnfenced) =>
                         {
                             seen.owner = record.owner;
                         }
@@ -153,7 +156,7 @@ impl Faulty {
                 let late = record.lease_until().is_some_and(|lease| lease < now);
                 tested(Condition::Settle(Field::Status), record.status() == Status::Started)
                     && self.all_same(Condition::Settle, &[Field::Owner, Field::Generation], &seen, record)
-                    && !(self.is(Fault::LateSettlementRefused) && late)
+                    && !(self.is(Sabotage::LateSettlementRefused) && late)
             }
             Write::Extend { owner, generation, lease_until, expires_at } => {
                 let (owner, generation, expires_at) = (*owner, *generation, *expires_at);
@@ -162,14 +165,14 @@ impl Faulty {
                 tested(Condition::Extend(Field::Status), record.status() == Status::Started)
                     && self.all_same(Condition::Extend, &[Field::Owner, Field::Generation], &seen, record)
                     && record.lease_until().is_none_or(|ends| self.extends(ends, *lease_until))
-                    && !(self.is(Fault::LateExtensionRefused) && late)
+                    && !(self.is(Sabotage::LateExtensionRefused) && late)
             }
             Write::Conclude { seen: None, .. } => tested(Condition::ConcludeAbsent, false),
             Write::Conclude { seen: Some(seen), record: new } => {
                 use Field::{ExpiresAt, Generation, LeaseUntil, LockAcquiredAt, Owner, Status};
                 let required = [Status, Owner, Generation, LockAcquiredAt, LeaseUntil, ExpiresAt];
                 let mut seen = *seen;
-                if self.is(Fault::OmittedConclusionIsUnfenced)
+                if self.is(Sabotage::OmittedConclusionIsUnfenced)
                     && matches!(
                         new.state,
                         State::Completed(Outcome::Omitted) | State::Failed(Outcome::Omitted)
@@ -190,28 +193,28 @@ impl Faulty {
     /// Whether an extension may move a lease from `ends` to `until`.
     fn extends(&self, ends: Timestamp, until: Timestamp) -> bool {
         let (old, new) = (ends.as_millis(), until.as_millis());
-        match self.fault {
-            Fault::Untested(Condition::Extend(Field::LeaseUntil)) => true,
-            Fault::NotOlder(Condition::Extend(Field::LeaseUntil)) => old <= new,
-            Fault::LeasesAreTexts => old.to_string() < new.to_string(),
-            Fault::LeasesAreFloats => (old as f64) < (new as f64),
-            Fault::LeasesAreSigned => old.cast_signed() < new.cast_signed(),
+        match self.sabotage {
+            Sabotage::Untested(Condition::Extend(Field::LeaseUntil)) => true,
+            Sabotage::NotOlder(Condition::Extend(Field::LeaseUntil)) => old <= new,
+            Sabotage::LeasesAreTexts => old.to_string() < new.to_string(),
+            Sabotage::LeasesAreFloats => (old as f64) < (new as f64),
+            Sabotage::LeasesAreSigned => old.cast_signed() < new.cast_signed(),
             _ => old < new,
         }
     }
 
     /// Whether two numbers of a version are equal.
     fn equal(&self, one: u64, other: u64) -> bool {
-        let as_floats = self.is(Fault::VersionsAreFloats) && one as f64 == other as f64;
+        let as_floats = self.is(Sabotage::VersionsAreFloats) && one as f64 == other as f64;
         one == other || as_floats
     }
 
     fn same_expiry(&self, seen: Option<Timestamp>, there: Option<Timestamp>) -> bool {
         match (seen, there) {
-            (None, Some(_)) if self.is(Fault::NoExpiryMatchesAny) => true,
-            (Some(_), None) if self.is(Fault::AnyExpiryMatchesNone) => true,
-            (None, None) if self.is(Fault::NoExpiryMatchesNothing) => false,
-            (seen, there) if self.is(Fault::NoExpiryIsZero) => {
+            (None, Some(_)) if self.is(Sabotage::NoExpiryMatchesAny) => true,
+            (Some(_), None) if self.is(Sabotage::AnyExpiryMatchesNone) => true,
+            (None, None) if self.is(Sabotage::NoExpiryMatchesNothing) => false,
+            (seen, there) if self.is(Sabotage::NoExpiryIsZero) => {
                 seen.unwrap_or_default() == there.unwrap_or_default()
             }
             (seen, there) => seen == there,
@@ -254,11 +257,11 @@ impl Faulty {
         ];
         every.into_iter().all(|(field, same, not_older)| {
             let condition = condition(field);
-            if self.is(Fault::NotOlder(condition)) {
+            if self.is(Sabotage::NotOlder(condition)) {
                 return not_older;
             }
-            let wanted = required.contains(&field) || self.is(Fault::Overtested(condition));
-            !wanted || same || self.is(Fault::Untested(condition))
+            let wanted = required.contains(&field) || self.is(Sabotage::Overtested(condition));
+            !wanted || same || self.is(Sabotage::Untested(condition))
         })
     }
 
@@ -270,16 +273,16 @@ impl Faulty {
             }
             (Write::TakeOver { lock, .. }, Some(current)) => {
                 let mut record = Record { fingerprint: current.fingerprint, ..lock.clone().into() };
-                if self.is(Fault::TakeOverWritesFingerprint) {
+                if self.is(Sabotage::TakeOverWritesFingerprint) {
                     record.fingerprint = lock.fingerprint;
                 }
-                if self.is(Fault::TakeOverKeepsRequestId) && record.request_id.is_none() {
+                if self.is(Sabotage::TakeOverKeepsRequestId) && record.request_id.is_none() {
                     record.request_id.clone_from(&current.request_id);
                 }
-                if self.is(Fault::TakeOverKeepsExpiry) {
+                if self.is(Sabotage::TakeOverKeepsExpiry) {
                     record.expires_at = record.expires_at.or(current.expires_at);
                 }
-                if self.is(Fault::TakeOverKeepsInterrupted) {
+                if self.is(Sabotage::TakeOverKeepsInterrupted) {
                     record.interrupted |= current.interrupted;
                 }
                 record
@@ -287,13 +290,13 @@ impl Faulty {
             (Write::Settle { settlement, .. }, Some(current)) => self.settled(settlement, current),
             (Write::Resolve { owner, generation, settlement, .. }, Some(current)) => {
                 let mut record = self.settled(settlement, current);
-                if !self.is(Fault::ResolveKeepsOwner) {
+                if !self.is(Sabotage::ResolveKeepsOwner) {
                     record.owner = *owner;
                 }
-                if !self.is(Fault::ResolveKeepsGeneration) {
+                if !self.is(Sabotage::ResolveKeepsGeneration) {
                     record.generation = *generation;
                 }
-                if self.is(Fault::ResolveKeepsOutcome) && current.lease_until().is_none() {
+                if self.is(Sabotage::ResolveKeepsOutcome) && current.lease_until().is_none() {
                     record.state = current.state.clone();
                 }
                 record
@@ -311,14 +314,14 @@ impl Faulty {
 
     fn extended(&self, lease_until: Timestamp, expires_at: Option<Timestamp>, current: &Record) -> Record {
         let mut record = Record { state: State::Started { lease_until }, expires_at, ..current.clone() };
-        match self.fault {
-            Fault::ExtensionKeepsExpiry => record.expires_at = current.expires_at,
-            Fault::ExtensionKeepsLaterExpiry => record.expires_at = expires_at.max(current.expires_at),
-            Fault::ExtensionOnlyMovesExpiry => record.expires_at = expires_at.or(current.expires_at),
-            Fault::ExtensionForgetsInterrupted => record.interrupted = false,
-            Fault::ExtensionKeepsLease => record.state = current.state.clone(),
-            Fault::ExtensionCounts => record.attempt = record.attempt.saturating_add(1),
-            Fault::ExtensionLosesRequestId => record.request_id = None,
+        match self.sabotage {
+            Sabotage::ExtensionKeepsExpiry => record.expires_at = current.expires_at,
+            Sabotage::ExtensionKeepsLaterExpiry => record.expires_at = expires_at.max(current.expires_at),
+            Sabotage::ExtensionOnlyMovesExpiry => record.expires_at = expires_at.or(current.expires_at),
+            Sabotage::ExtensionForgetsInterrupted => record.interrupted = false,
+            Sabotage::ExtensionKeepsLease => record.state = current.state.clone(),
+            Sabotage::ExtensionCounts => record.attempt = record.attempt.saturating_add(1),
+            Sabotage::ExtensionLosesRequestId => record.request_id = None,
             _ => {}
         }
         record
@@ -327,24 +330,24 @@ impl Faulty {
     fn concluded(&self, mut record: Record, current: Option<&Record>) -> Record {
         record.state = match record.state {
             State::Completed(outcome) => State::Completed(self.kept(outcome)),
-            State::Failed(outcome) if self.is(Fault::ConclusionIsCompletion) => {
+            State::Failed(outcome) if self.is(Sabotage::ConclusionIsCompletion) => {
                 State::Completed(self.kept(outcome))
             }
             State::Failed(outcome) => State::Failed(self.kept(outcome)),
-            State::Started { .. } if self.is(Fault::ConclusionLosesLease) => State::Released,
+            State::Started { .. } if self.is(Sabotage::ConclusionLosesLease) => State::Released,
             other => other,
         };
         let Some(current) = current else { return record };
-        match self.fault {
-            Fault::ConclusionKeepsRequestId if record.request_id.is_none() => {
+        match self.sabotage {
+            Sabotage::ConclusionKeepsRequestId if record.request_id.is_none() => {
                 record.request_id.clone_from(&current.request_id);
             }
-            Fault::ConclusionKeepsFingerprint => record.fingerprint = current.fingerprint,
-            Fault::ConclusionKeepsAttempt => record.attempt = current.attempt,
-            Fault::ConclusionKeepsLock => record.lock_acquired_at = current.lock_acquired_at,
-            Fault::ConclusionKeepsExpiry => record.expires_at = current.expires_at,
-            Fault::ConclusionKeepsInterrupted => record.interrupted = current.interrupted,
-            Fault::ConclusionKeepsOutcome if current.lease_until().is_none() => match record.state {
+            Sabotage::ConclusionKeepsFingerprint => record.fingerprint = current.fingerprint,
+            Sabotage::ConclusionKeepsAttempt => record.attempt = current.attempt,
+            Sabotage::ConclusionKeepsLock => record.lock_acquired_at = current.lock_acquired_at,
+            Sabotage::ConclusionKeepsExpiry => record.expires_at = current.expires_at,
+            Sabotage::ConclusionKeepsInterrupted => record.interrupted = current.interrupted,
+            Sabotage::ConclusionKeepsOutcome if current.lease_until().is_none() => match record.state {
                 State::Released | State::Completed(Outcome::Omitted) | State::Failed(Outcome::Omitted) => {
                     record.state = current.state.clone();
                 }
@@ -363,32 +366,32 @@ impl Faulty {
             }
             Settlement::Fail(outcome, expires_at) => {
                 let outcome = self.kept(outcome);
-                let completion = self.is(Fault::FailureIsCompletion);
+                let completion = self.is(Sabotage::FailureIsCompletion);
                 record.state = if completion { State::Completed(outcome) } else { State::Failed(outcome) };
                 record.expires_at = Some(expires_at);
             }
             Settlement::Release { expires_at, interrupted } => {
                 record.expires_at = Some(expires_at);
-                record.interrupted = match self.fault {
-                    Fault::ReleaseKeepsInterrupted => record.interrupted,
-                    Fault::ReleaseOnlySetsInterrupted => record.interrupted || interrupted,
+                record.interrupted = match self.sabotage {
+                    Sabotage::ReleaseKeepsInterrupted => record.interrupted,
+                    Sabotage::ReleaseOnlySetsInterrupted => record.interrupted || interrupted,
                     _ => interrupted,
                 };
-                if !self.is(Fault::ReleaseKeepsLease) {
+                if !self.is(Sabotage::ReleaseKeepsLease) {
                     record.state = State::Released;
                 }
-                if self.is(Fault::ReleaseMovesExpiry) {
+                if self.is(Sabotage::ReleaseMovesExpiry) {
                     record.expires_at = Some(expires_at.saturating_add(Duration::from_secs(1)));
                 }
-                if self.is(Fault::ReleaseKeepsExpiry) {
+                if self.is(Sabotage::ReleaseKeepsExpiry) {
                     record.expires_at = current.expires_at;
                 }
             }
         }
-        if self.is(Fault::SettlementForgetsInterrupted) && !matches!(record.state, State::Released) {
+        if self.is(Sabotage::SettlementForgetsInterrupted) && !matches!(record.state, State::Released) {
             record.interrupted = false;
         }
-        if self.is(Fault::SettlementKeepsExpiry) {
+        if self.is(Sabotage::SettlementKeepsExpiry) {
             record.expires_at = current.expires_at;
         }
         record
@@ -396,7 +399,7 @@ impl Faulty {
 
     fn kept(&self, outcome: Outcome) -> Outcome {
         match outcome {
-            Outcome::Omitted if self.is(Fault::ReclaimLeavesOutcome) => {
+            Outcome::Omitted if self.is(Sabotage::ReclaimLeavesOutcome) => {
                 // As if an older outcome's attributes were still there.
                 let old = self.inside().records.values().flatten().find_map(|record| match &record.state {
                     State::Completed(outcome @ Outcome::Retained(_)) => Some(outcome.clone()),
@@ -406,10 +409,10 @@ impl Faulty {
             }
             Outcome::Retained(response) => {
                 let Place::Inline(bytes) = &response.place else { return Outcome::Retained(response) };
-                if self.is(Fault::EmptyIsOmitted) && bytes.is_empty() {
+                if self.is(Sabotage::EmptyIsOmitted) && bytes.is_empty() {
                     return Outcome::Omitted;
                 }
-                let cut = if self.is(Fault::OutcomeCut) { bytes.len().min(16_384) } else { bytes.len() };
+                let cut = if self.is(Sabotage::OutcomeCut) { bytes.len().min(16_384) } else { bytes.len() };
                 let place = Place::Inline(bytes.slice(..cut));
                 Outcome::Retained(StoredResponse { place, ..response })
             }
@@ -419,29 +422,29 @@ impl Faulty {
 
     /// The record as the store returns it.
     fn stored(&self, mut record: Record) -> Record {
-        let number = |number: u64| match self.fault {
-            Fault::Floats => number as f64 as u64,
-            Fault::Signed => number.min(i64::MAX as u64),
+        let number = |number: u64| match self.sabotage {
+            Sabotage::Floats => number as f64 as u64,
+            Sabotage::Signed => number.min(i64::MAX as u64),
             _ => number,
         };
         record.generation = Generation::new(number(record.generation.get()));
         record.lock_acquired_at = Timestamp::from_millis(number(record.lock_acquired_at.as_millis()));
-        match self.fault {
-            Fault::Lost(Field::Attempt) => record.attempt = 1,
-            Fault::Lost(Field::Fingerprint) => {
+        match self.sabotage {
+            Sabotage::Lost(Field::Attempt) => record.attempt = 1,
+            Sabotage::Lost(Field::Fingerprint) => {
                 record.fingerprint = lambda_idempotency::Fingerprint::from_digest([1; 32]);
             }
-            Fault::Lost(Field::LockAcquiredAt) => record.lock_acquired_at = Timestamp::from_millis(0),
-            Fault::Lost(Field::RequestId) => record.request_id = None,
-            Fault::Lost(Field::Interrupted) => record.interrupted = false,
-            Fault::Lost(Field::ExpiresAt) => {
+            Sabotage::Lost(Field::LockAcquiredAt) => record.lock_acquired_at = Timestamp::from_millis(0),
+            Sabotage::Lost(Field::RequestId) => record.request_id = None,
+            Sabotage::Lost(Field::Interrupted) => record.interrupted = false,
+            Sabotage::Lost(Field::ExpiresAt) => {
                 record.expires_at = record.expires_at.or(Some(Timestamp::default()))
             }
-            Fault::NoExpiryIsTheLast => {
+            Sabotage::NoExpiryIsTheLast => {
                 record.expires_at = record.expires_at.or(Some(Timestamp::from_secs(u64::MAX / 1000)));
             }
-            Fault::EmptyRequestIdLost => record.request_id = record.request_id.filter(|id| !id.is_empty()),
-            Fault::LeaseInSeconds => {
+            Sabotage::EmptyRequestIdLost => record.request_id = record.request_id.filter(|id| !id.is_empty()),
+            Sabotage::LeaseInSeconds => {
                 if let State::Started { lease_until } = &mut record.state {
                     *lease_until = lease_until.rounded_up_to_second();
                 }
@@ -454,21 +457,21 @@ impl Faulty {
     fn read_now(&self, key: &StoredKey) -> Option<Record> {
         let inside = self.inside();
         let versions = inside.records.get(&self.id(key))?;
-        let back = usize::from(self.is(Fault::ReadsLag) && versions.len() > 1);
+        let back = usize::from(self.is(Sabotage::ReadsLag) && versions.len() > 1);
         let record = versions.iter().rev().nth(back).cloned()?;
         let expired = match record.expires_at {
-            Some(expires_at) => self.is(Fault::ExpiredReadsAbsent) && expires_at < system_clock().now(),
-            None => self.is(Fault::NoExpiryReadsAbsent),
+            Some(expires_at) => self.is(Sabotage::ExpiredReadsAbsent) && expires_at < system_clock().now(),
+            None => self.is(Sabotage::NoExpiryReadsAbsent),
         };
         (!expired).then_some(record)
     }
 
     fn write_parts_now(&self, key: &StoredKey, owner: Owner, bytes: &Bytes) -> Result<u32, StoreError> {
-        if self.is(Fault::PartsSmall) && bytes.len() > 4 << 20 {
+        if self.is(Sabotage::PartsSmall) && bytes.len() > 4 << 20 {
             return Err(StoreError::new(StoreErrorKind::Rejected, "too large"));
         }
         let bytes = match bytes.len() {
-            length if length > 0 && self.is(Fault::PartsCut) => bytes.slice(..length - 1),
+            length if length > 0 && self.is(Sabotage::PartsCut) => bytes.slice(..length - 1),
             _ => bytes.clone(),
         };
         let mut count = 0;
@@ -477,7 +480,7 @@ impl Faulty {
             self.inside().parts.insert(id, Bytes::copy_from_slice(chunk));
             count += 1;
         }
-        if self.is(Fault::PartsAreRecords) {
+        if self.is(Sabotage::PartsAreRecords) {
             let outcome = Outcome::Retained(StoredResponse {
                 deflated: false,
                 length: 0,
@@ -513,11 +516,11 @@ impl Faulty {
         for index in 0..count {
             match self.inside().parts.get(&self.part_id(key, owner, index)) {
                 Some(part) => bytes.extend_from_slice(part),
-                None if self.is(Fault::PartsMissingLeftOut) => {}
+                None if self.is(Sabotage::PartsMissingLeftOut) => {}
                 None => return corrupt("a chunk is missing"),
             }
         }
-        if bytes.len() as u64 > limit && !self.is(Fault::PartsUnlimited) {
+        if bytes.len() as u64 > limit && !self.is(Sabotage::PartsUnlimited) {
             return corrupt("the chunks exceed the limit");
         }
         Ok(bytes.into())

@@ -9,13 +9,14 @@ use lambda_idempotency::{
         WriteOutcome,
         postgres::{PostgresStore, tokio_postgres::Client},
     },
+    testing::Fault,
 };
 
 use testkit::cut::{TURNS, cut_after};
 
 use super::{
     fixtures::{completion, fresh_table, key, later, lock, make, server},
-    wire::{Fault, Wire},
+    wire::Wire,
 };
 
 /// How long a test waits for a call that has to succeed.

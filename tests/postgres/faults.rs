@@ -2,14 +2,17 @@
 
 use std::time::{Duration, Instant};
 
-use lambda_idempotency::store::{
-    Store as _, StoreBuilder, StoreError, StoreErrorKind, TableProblem, Write, WriteOutcome,
-    postgres::{PostgresStore, tokio_postgres::Client},
+use lambda_idempotency::{
+    store::{
+        Store as _, StoreBuilder, StoreError, StoreErrorKind, TableProblem, Write, WriteOutcome,
+        postgres::{PostgresStore, tokio_postgres::Client},
+    },
+    testing::Fault,
 };
 
 use super::{
     fixtures::{Server, completion, fresh_table, key, lock, make, server},
-    wire::{Fault, Wire},
+    wire::Wire,
 };
 
 /// Short enough for a fast test, and long enough for a busy machine.
@@ -60,7 +63,7 @@ fn assert_error(error: &StoreError, kind: StoreErrorKind, maybe_applied: bool, s
 #[tokio::test]
 async fn lost_statements_are_ambiguous_and_unapplied() {
     let (wire, store) = behind_a_wire(server!()).await;
-    for (fault, says) in [(Fault::CutBefore, "lost"), (Fault::Silence, "in time")] {
+    for (fault, says) in [(Fault::LoseRequest, "lost"), (Fault::Silence, "in time")] {
         let (key, claim) = (key(&format!("{fault:?}")), Write::Claim(lock()));
         wire.fail_next(fault);
         let error = store.apply(&key, &claim).await.unwrap_err();
@@ -75,7 +78,7 @@ async fn lost_statements_are_ambiguous_and_unapplied() {
 #[tokio::test]
 async fn lost_answers_are_ambiguous_and_applied() {
     let (wire, store) = behind_a_wire(server!()).await;
-    for (fault, says) in [(Fault::CutAfter, "lost"), (Fault::SilenceAfter, "in time")] {
+    for (fault, says) in [(Fault::LoseAnswer, "lost"), (Fault::SilenceAfter, "in time")] {
         let (key, lock) = (key(&format!("{fault:?}")), lock());
         wire.fail_next(fault);
         let error = store.apply(&key, &Write::Claim(lock.clone())).await.unwrap_err();
@@ -91,7 +94,7 @@ async fn lost_answers_are_ambiguous_and_applied() {
 #[tokio::test]
 async fn lost_reads_are_retried_or_certain_errors() {
     let (wire, store) = behind_a_wire(server!()).await;
-    for fault in [Fault::CutBefore, Fault::CutAfter] {
+    for fault in [Fault::LoseRequest, Fault::LoseAnswer] {
         wire.fail_next(fault);
         assert!(store.read(&key("warm")).await.unwrap().is_some());
         assert!(wire.has_failed());
@@ -111,7 +114,7 @@ async fn connections_that_died_idle_are_replaced() {
     let builder = PostgresStore::builder(server.url_at(wire.port())).table(fresh_table()).connections(2);
     let store = impatient(builder).check_after(Duration::ZERO).build().unwrap();
     store.create_table().await.unwrap();
-    for fault in [Fault::CutBefore, Fault::CutAfter, Fault::Silence, Fault::SilenceAfter] {
+    for fault in [Fault::LoseRequest, Fault::LoseAnswer, Fault::Silence, Fault::SilenceAfter] {
         let before = wire.connections();
         wire.fail_next(fault);
         let written = store.apply(&key(&format!("{fault:?}")), &Write::Claim(lock())).await.unwrap();

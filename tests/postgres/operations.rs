@@ -19,11 +19,12 @@ use lambda_idempotency::{
             tokio_postgres::{Client, Error, NoTls, Transaction},
         },
     },
+    testing::Fault,
 };
 
 use super::{
     fixtures::{Server, fresh_table, server},
-    wire::{Fault, Wire},
+    wire::Wire,
 };
 
 /// A store with its `Idempotency`, and a table of orders.
@@ -243,7 +244,7 @@ async fn tables_do_not_block_each_others_keys() {
 async fn lost_commit_answers_are_resolved() {
     let server = server!();
     for (fault, is_committed) in
-        [(Fault::CutAfter, true), (Fault::CutBefore, false), (Fault::SilenceAfter, true)]
+        [(Fault::LoseAnswer, true), (Fault::LoseRequest, false), (Fault::SilenceAfter, true)]
     {
         let wire = Wire::to(server.port()).await;
         // The operation's own connection fails. The store's doesn't.

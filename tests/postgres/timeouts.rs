@@ -5,11 +5,12 @@ use std::time::Duration;
 use lambda_idempotency::{
     Idempotency, Key,
     store::{Store as _, StoreBuilder, StoreErrorKind, Write, postgres::PostgresStore},
+    testing::Fault,
 };
 
 use super::{
     fixtures::{completion, fresh_table, key, lock, make, server},
-    wire::{Fault, Wire},
+    wire::Wire,
 };
 
 type Set = fn(StoreBuilder<PostgresStore>) -> StoreBuilder<PostgresStore>;

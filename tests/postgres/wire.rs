@@ -1,4 +1,4 @@
-//! A proxy between the store and the server that fails on demand.
+//! A proxy between the store and the server that fails on demand: it plays the kit's faults.
 
 use std::{
     net::Ipv4Addr,
@@ -8,27 +8,13 @@ use std::{
     },
 };
 
+use lambda_idempotency::testing::Fault;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
     sync::Notify,
     task::JoinHandle,
 };
-
-/// How the wire fails the next request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
-    /// The connection is cut before the server gets the request.
-    CutBefore,
-    /// The server answers, and the connection is cut before the answer arrives.
-    CutAfter,
-    /// The server never gets the request, and this connection stays silent.
-    Silence,
-    /// The server answers, and the answer never arrives.
-    SilenceAfter,
-    /// The server gets the request only at [`Wire::deliver`], when its sender may have gone.
-    Late,
-}
 
 /// A proxy on loopback.
 #[derive(Debug)]
@@ -139,7 +125,7 @@ async fn carry(
                 let Ok(count @ 1..) = read else { return };
                 *requests.lock().unwrap() += 1;
                 let fault = next.lock().unwrap().take();
-                if fault == Some(Fault::CutBefore) {
+                if fault == Some(Fault::LoseRequest) {
                     return;
                 }
                 if fault == Some(Fault::Silence) || silence.load(Ordering::Relaxed) {
@@ -152,7 +138,7 @@ async fn carry(
                 if fault.is_some() {
                     // The server's last answer shows that it's done.
                     let _answer = server.read(&mut down).await.unwrap();
-                    if fault == Some(Fault::CutAfter) {
+                    if fault == Some(Fault::LoseAnswer) {
                         return;
                     }
                     return std::future::pending().await;

@@ -6,7 +6,7 @@ use lambda_idempotency::{
     ErrorKind, Idempotency,
     settings::Mode,
     staging,
-    testing::{Bench, Call, Declined, Event, Function, Given, Point, Transaction},
+    testing::{Bench, Call, Declined, Event, Fault, Function, Given, Point, Transaction},
 };
 use serde_json::Value;
 
@@ -111,6 +111,21 @@ fn staged_in(idempotency: Idempotency) -> Function {
             Ok::<String, Error>(idempotency.operation("pay")?.run(key, &order, pay).await?)
         }
     })
+}
+
+#[test]
+fn late_transactions_arrive_once() {
+    let bench = Bench::new();
+    let mut function = staged(&bench);
+    for _ in 0..50 {
+        bench.fault_at(Point::Before(Call::Complete), Fault::Late);
+    }
+    let first = bench.deliver(&mut function, &Event::json(ORDER));
+    assert!(first.effects().is_empty(), "{first}");
+    bench.advance(Duration::from_secs(1));
+    assert_eq!(bench.records().item("payments", "order-17").as_deref(), Some("paid"));
+    bench.deliver(&mut function, &Event::json(ORDER)).assert_replayed();
+    bench.ledger().assert_count("put payments", 1);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::{
 
 use lambda_idempotency::{
     ErrorKind,
-    testing::{Bench, Call, Event, Function, Point},
+    testing::{Bench, Call, Event, Fault, Function, Point},
 };
 use serde_json::Value;
 
@@ -166,4 +166,123 @@ fn waiting_code_ends_with_its_process() {
     bench.deliver(&mut function, &order()).assert_died();
     bench.ledger().assert_count("first", 1);
     bench.ledger().assert_count("second", 0);
+}
+
+#[test]
+fn delivery_without_time_runs_nothing() {
+    let bench = Bench::new();
+    let mut function = unsafe_one(&bench);
+    bench.fault_at(Point::Entered, Fault::NoTime);
+    let first = bench.deliver(&mut function, &order());
+    assert!(!first.has_run() && first.answer().is_none_or(|answer| !answer.is_done()), "{first}");
+    bench.ledger().assert_count("charge", 0);
+    bench.deliver(&mut function, &order()).assert_ran();
+}
+
+#[test]
+fn late_claims_arrive_after_their_delivery() {
+    let bench = Bench::new();
+    let mut function = unsafe_one(&bench);
+    // Each attempt of the first delivery is late.
+    for _ in 0..50 {
+        bench.fault_at(Point::Before(Call::Claim), Fault::Late);
+    }
+    let first = bench.deliver(&mut function, &order());
+    assert!(!first.has_run(), "{first}");
+    assert_eq!(bench.keys().len(), 0, "it arrives later");
+    bench.deliver(&mut function, &order()).assert_refused(ErrorKind::InProgress);
+    bench.advance_past_leases();
+    bench.deliver(&mut function, &order()).assert_ran();
+    bench.ledger().assert_count("charge", 1);
+}
+
+#[test]
+fn late_completions_are_replayed() {
+    let bench = Bench::new();
+    let mut function = unsafe_one(&bench);
+    for _ in 0..50 {
+        bench.fault_at(Point::Before(Call::Complete), Fault::Late);
+    }
+    bench.deliver(&mut function, &order()).assert_ran();
+    bench.deliver(&mut function, &order()).assert_replayed();
+    bench.ledger().assert_count("charge", 1);
+}
+
+#[test]
+fn clients_own_retries_repeat_nothing() {
+    for call in [Call::Claim, Call::Complete] {
+        for (point, fault) in [
+            (Point::After(call), Fault::Retry),
+            (Point::Before(call), Fault::RetryLate),
+            (Point::Before(call), Fault::Late),
+        ] {
+            let bench = Bench::new();
+            let mut function = unsafe_one(&bench);
+            bench.fault_at(point, fault);
+            bench.deliver(&mut function, &order()).assert_ran();
+            bench.deliver(&mut function, &order()).assert_replayed();
+            bench.ledger().assert_count("charge", 1);
+        }
+    }
+}
+
+#[test]
+fn unstorable_responses_leave_the_completion() {
+    let bench = Bench::new();
+    let mut function = unsafe_one(&bench);
+    bench.fault_at(Point::Before(Call::Complete), Fault::Unstorable);
+    bench.deliver(&mut function, &order()).assert_ran();
+    bench.deliver(&mut function, &order()).assert_refused(ErrorKind::NotRetained);
+    bench.ledger().assert_count("charge", 1);
+}
+
+#[test]
+fn unreadable_record_runs_nothing() {
+    let bench = Bench::new();
+    let mut function = unsafe_one(&bench);
+    bench.fault_at(Point::Before(Call::Claim), Fault::Unreadable);
+    bench.deliver(&mut function, &order()).assert_refused(ErrorKind::Corrupt);
+    bench.ledger().assert_count("charge", 0);
+}
+
+#[test]
+fn hidden_record_is_read_and_replayed() {
+    let bench = Bench::new();
+    let mut function = unsafe_one(&bench);
+    bench.deliver(&mut function, &order()).assert_ran();
+    bench.fault_at(Point::Before(Call::Claim), Fault::HideRecord);
+    let again = bench.deliver(&mut function, &order());
+    assert_eq!(again.assert_replayed().requests(), 2, "a claim and a read");
+}
+
+#[test]
+fn slow_answers_take_their_time() {
+    for point in [Point::After(Call::Complete), Point::AfterEffect] {
+        let bench = Bench::new();
+        let mut function = unsafe_one(&bench);
+        let before = bench.now();
+        bench.fault_at(point, Fault::Slow);
+        bench.deliver(&mut function, &order()).assert_ran();
+        assert_eq!(before.until(bench.now()), Duration::from_secs(3), "{point}");
+        bench.deliver(&mut function, &order()).assert_replayed();
+    }
+}
+
+#[test]
+#[should_panic(expected = "the fault `throttles` can't happen at the point `entered`")]
+fn misplaced_fault_is_refused() {
+    let bench = Bench::new();
+    bench.fault_at(Point::Entered, Fault::Throttle);
+}
+
+/// Each fault has its own name, and at least one point.
+#[test]
+fn faults_are_named_and_fit() {
+    for fault in Fault::ALL {
+        assert_eq!(Fault::named(fault.name()), Some(fault));
+        assert!(Point::ALL.into_iter().any(|point| fault.fits(point)), "{fault} fits no point");
+        let error = fault.error();
+        assert_eq!(error.as_ref().map(|error| error.kind()), fault.error_kind());
+        assert!(error.is_none_or(|error| error.is_maybe_applied() == fault.is_ambiguous()), "{fault}");
+    }
 }

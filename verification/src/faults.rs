@@ -1,5 +1,7 @@
 //! Lists every choice that's possible next in an explored state: progress and faults.
 
+use lambda_idempotency::testing::Fault;
+
 use crate::{
     configuration::{Configuration, Flow, Host},
     model::{Slot, Stage, Verdict, World},
@@ -22,39 +24,17 @@ pub enum Choice {
     Jump(u8, u8),
     /// This executor receives this request, and processes it with this flow.
     Deliver(u8, u8, Flow),
-    /// The same, with a deadline that's this very moment.
+    /// The same, with the fault [`Fault::NoTime`].
     DeliverLate(u8, u8, Flow),
     /// The store receives the executor's write, and answers.
     Answer(u8),
     /// The store receives the executor's transaction. The record's condition holds, and one of the handler's
     /// own fails.
     Decline(u8),
-    /// The store applies the write; the response is lost.
-    LoseAnswer(u8),
-    /// The store never receives the write; the executor can't tell.
-    LoseWrite(u8),
-    /// The executor gives up on a write that's still in flight.
-    Delay(u8),
-    /// The store applies the write, the response is lost, and the SDK sends the write again.
-    Retry(u8),
-    /// The SDK gives up on a write that's still in flight, and sends it again.
-    RetryDelayed(u8),
-    /// The store throttles.
-    Throttle(u8),
-    /// Another transaction conflicts on the record.
-    Conflict(u8),
-    /// The store rejects the request.
-    Reject(u8),
-    /// The store can never store the response in it.
-    RejectContent(u8),
-    /// The store holds a record that can't be read.
-    Garble(u8),
+    /// This fault meets the executor, its write or its read.
+    Fault(u8, Fault),
     /// The store answers the executor's read.
     Read(u8),
-    /// The read fails.
-    FailRead(u8),
-    /// The read finds a record that can't be read.
-    GarbleRead(u8),
     /// The executor looks at the response.
     Look(u8),
     /// The executor's pause is over.
@@ -65,8 +45,6 @@ pub enum Choice {
     Extend(u8),
     /// The library cuts the handler off.
     CutOff(u8),
-    /// The executor dies.
-    Crash(u8),
 }
 
 /// Adds every possible event in `world` to `choices`; some of them may turn out to change nothing.
@@ -109,7 +87,10 @@ pub fn choices(configuration: &Configuration, world: &World, choices: &mut Vec<C
                     choices.push(Choice::Decline(number));
                 }
                 if world.faults_left > 0 && !slot.is_retried {
-                    choices.extend([Choice::LoseAnswer(number), Choice::Retry(number)]);
+                    choices.extend([
+                        Choice::Fault(number, Fault::LoseAnswer),
+                        Choice::Fault(number, Fault::Retry),
+                    ]);
                 }
             }
             Stage::Reading => choices.push(Choice::Read(number)),
@@ -124,7 +105,7 @@ fn decisions(configuration: &Configuration, world: &World, at: usize, choices: &
     let may_fail = world.faults_left > 0;
     choices.push(Choice::Wait(number));
     if may_fail && slot.is_active() && !slot.is_retried {
-        choices.push(Choice::Crash(number));
+        choices.push(Choice::Fault(number, Fault::Die));
     }
     let looks_at_clock = !matches!(slot.stage, Stage::Applying | Stage::Reading);
     if world.jumps_left > 0 && looks_at_clock {
@@ -148,9 +129,9 @@ fn decisions(configuration: &Configuration, world: &World, at: usize, choices: &
         }
         Stage::Applying if may_fail => sending(configuration, world, at, choices),
         Stage::Reading if may_fail => {
-            choices.push(Choice::FailRead(number));
+            choices.push(Choice::Fault(number, Fault::Throttle));
             if configuration.permanent_faults {
-                choices.push(Choice::GarbleRead(number));
+                choices.push(Choice::Fault(number, Fault::Unreadable));
             }
         }
         Stage::Applying | Stage::Reading => {}
@@ -186,40 +167,30 @@ fn running(configuration: &Configuration, number: u8, choices: &mut Vec<Choice>)
 /// The faults of a write that doesn't reach the store, or not yet.
 fn sending(configuration: &Configuration, world: &World, at: usize, choices: &mut Vec<Choice>) {
     let (slot, number) = (world.slots[at], at as u8);
-    choices.push(Choice::Conflict(number));
+    let mut meets = |faults: &[Fault]| {
+        choices.extend(faults.iter().map(|&fault| Choice::Fault(number, fault)));
+    };
+    meets(&[Fault::Conflict]);
     if slot.is_retried {
         // Any other fault of a second attempt is as ambiguous as if there had been no second attempt.
         return;
     }
-    choices.extend([Choice::LoseWrite(number), Choice::Throttle(number)]);
+    meets(&[Fault::LoseRequest, Fault::Throttle]);
     if world.late.iter().filter(|late| late.write != 0).count() < usize::from(configuration.in_flight) {
-        choices.extend([Choice::Delay(number), Choice::RetryDelayed(number)]);
+        meets(&[Fault::Late, Fault::RetryLate]);
     }
     if configuration.permanent_faults {
-        choices.extend([Choice::Reject(number), Choice::RejectContent(number), Choice::Garble(number)]);
+        meets(&[Fault::Refuse, Fault::Unstorable, Fault::Unreadable]);
     }
 }
 
 impl Choice {
-    /// Whether it counts as a fault, which a configuration limits.
-    pub fn is_fault(self) -> bool {
-        !matches!(
-            self,
-            Self::Wait(_)
-                | Self::Tick
-                | Self::Sweep
-                | Self::Land(_)
-                | Self::Operate(_)
-                | Self::Jump(..)
-                | Self::Deliver(..)
-                | Self::Answer(_)
-                | Self::Decline(_)
-                | Self::Read(_)
-                | Self::Look(_)
-                | Self::Resume(_)
-                | Self::Finish(..)
-                | Self::Extend(_)
-                | Self::CutOff(_)
-        )
+    /// The fault, which a configuration limits. `None` for progress.
+    pub fn fault(self) -> Option<Fault> {
+        match self {
+            Self::Fault(_, fault) => Some(fault),
+            Self::DeliverLate(..) => Some(Fault::NoTime),
+            _ => None,
+        }
     }
 }

@@ -37,8 +37,8 @@
 //! A new write is a new variant of [`Write`](lambda_idempotency::store::Write). The compiler then asks for it
 //! wherever the kind of a write matters: in `net::record` (who may change what), [`judge`] (its contents),
 //! [`trace`] (its name) and [`coverage`] (a mark). If an executor can send it while its handler runs, add a
-//! [`Choice`](faults::Choice). A new fault is a `Choice` and a mark, a new space is a line in [`spaces`], and a
-//! new promise is a line in [`invariants`].
+//! [`Choice`](faults::Choice). A new fault is a variant of [`Fault`](lambda_idempotency::testing::Fault), offered in
+//! [`faults`], and a mark. A new space is a line in [`spaces`], and a new promise is a line in [`invariants`].
 
 pub mod configuration;
 pub mod coverage;
@@ -50,6 +50,7 @@ pub mod invariants;
 pub mod judge;
 pub mod model;
 pub mod mutants;
+#[expect(clippy::unit_arg, reason = "`Some(it.retry(…))`; a change of these lines would be explored again")]
 pub mod net;
 pub mod packed;
 pub mod peer;

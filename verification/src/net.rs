@@ -1,5 +1,6 @@
 //! Performs a choice in an explored state with the protocol under test, and reports broken invariants.
 
+mod fault;
 mod inside;
 mod machine;
 mod record;
@@ -9,7 +10,7 @@ use std::{collections::HashMap, rc::Rc, time::Duration};
 
 use lambda_idempotency::{
     protocol::{self, Held, Intent, Plan},
-    store::{Outcome, Record, Revision, Settlement, State as RecordState, StoreErrorKind, Write},
+    store::{Record, Revision, State as RecordState, StoreErrorKind, Write},
     time::Timestamp,
 };
 
@@ -192,7 +193,7 @@ impl<'a, P: Protocol> Net<'a, P> {
         let mut happening = Happening { world: *before, flaws: Flaws::NONE, coverage: Coverage::NONE };
         self.happen(&mut happening, choice)?;
         let Happening { mut world, mut flaws, coverage } = happening;
-        if choice.is_fault() && world.faults_left != u8::MAX {
+        if choice.fault().is_some() && world.faults_left != u8::MAX {
             world.faults_left -= 1;
         }
         self.look_at_all(&world, &mut flaws);
@@ -220,85 +221,12 @@ impl<'a, P: Protocol> Net<'a, P> {
             Choice::DeliverLate(at, request, flow) => self.deliver(it, at, request, flow, false),
             Choice::Answer(at) => self.answer(it, at),
             Choice::Decline(at) => self.decline(it, at)?,
-            Choice::LoseAnswer(at) => {
-                let (write, sender) = it.sent_by(at);
-                // If it would change nothing, a lost response is the same as a lost write.
-                if self.store(it, write, sender)?.changes_nothing() {
-                    return None;
-                }
-                it.reach(Mark::AnswerLost);
-                self.fail(it, at, StoreErrorKind::Unavailable, true);
-            }
-            Choice::LoseWrite(at) => {
-                it.reach(Mark::NotApplied);
-                self.fail(it, at, StoreErrorKind::Unavailable, true);
-            }
-            Choice::Delay(at) => {
-                it.put_in_flight(at)?;
-                it.reach(Mark::LateSent);
-                self.fail(it, at, StoreErrorKind::Unavailable, true);
-            }
-            Choice::Retry(at) => {
-                let (write, sender) = it.sent_by(at);
-                if self.store(it, write, sender)?.changes_nothing() {
-                    return None;
-                }
-                let slot = it.slot(at);
-                (slot.is_retried, slot.is_urgent) = (true, true);
-                it.reach(Mark::SdkRetry);
-            }
-            Choice::RetryDelayed(at) => {
-                it.put_in_flight(at)?;
-                let slot = it.slot(at);
-                (slot.is_retried, slot.is_urgent) = (true, true);
-                it.reach(Mark::SdkRetryLate);
-            }
-            Choice::Throttle(at) => {
-                it.reach(Mark::Throttled);
-                self.fail(it, at, StoreErrorKind::Unavailable, false);
-            }
-            Choice::Conflict(at) => {
-                let Slot { is_retried, write, .. } = *it.slot(at);
-                let is_late =
-                    self.is_transaction(write) && it.world.late.iter().any(|late| late.write == write);
-                // The conflicting transaction may be this same one, sent before.
-                let may_be_own = is_retried || is_late;
-                it.reach(if may_be_own { Mark::ConflictDoubtful } else { Mark::Conflict });
-                self.fail(it, at, StoreErrorKind::Conflict, may_be_own);
-            }
-            Choice::Reject(at) => {
-                it.reach(Mark::Rejected);
-                let is_retried = it.slot(at).is_retried;
-                self.fail(it, at, StoreErrorKind::Rejected, is_retried);
-            }
-            Choice::RejectContent(at) => {
-                let slot = it.slot(at);
-                let (write, is_retried) = (slot.write, slot.is_retried);
-                if !self.write(write).is_some_and(has_response) {
-                    return None;
-                }
-                it.slot(at).is_unstorable = true;
-                it.reach(Mark::Unstorable);
-                self.fail(it, at, StoreErrorKind::Unstorable, is_retried);
-            }
-            Choice::Garble(at) => {
-                it.reach(Mark::Unreadable);
-                let is_retried = it.slot(at).is_retried;
-                self.fail(it, at, StoreErrorKind::Corrupt, is_retried);
-            }
+            Choice::Fault(at, fault) => self.strike(it, at, fault)?,
             Choice::Read(at) => {
                 let record = it.world.record;
                 let slot = it.slot(at);
                 (slot.stage, slot.answer, slot.record) = (Stage::Answered, Answer::Found, record);
                 slot.is_urgent = true;
-            }
-            Choice::FailRead(at) => {
-                it.reach(Mark::ReadFailed);
-                self.fail(it, at, StoreErrorKind::Unavailable, false);
-            }
-            Choice::GarbleRead(at) => {
-                it.reach(Mark::ReadUnreadable);
-                self.fail(it, at, StoreErrorKind::Corrupt, false);
             }
             Choice::Look(at) => self.look(it, at)?,
             Choice::Resume(at) => self.step(it, at, Heard::Resumed),
@@ -317,21 +245,6 @@ impl<'a, P: Protocol> Net<'a, P> {
                 it.reach(Mark::CutOff);
                 self.leave_extension(it, at);
                 it.slot(at).end();
-            }
-            Choice::Crash(at) => {
-                let slot = it.slot(at);
-                let has_run = slot.held != 0 || slot.is_open;
-                let mark = match slot.stage {
-                    Stage::Extending => Mark::CrashExtending,
-                    Stage::Applying if has_run => Mark::CrashSettling,
-                    Stage::Idle | Stage::Applying => Mark::CrashSending,
-                    Stage::Reading => Mark::CrashReading,
-                    Stage::Answered => Mark::CrashAnswered,
-                    Stage::Pausing => Mark::CrashPausing,
-                    Stage::Running => Mark::CrashRunning,
-                };
-                slot.end();
-                it.reach(mark);
             }
         }
         Some(())
@@ -566,12 +479,6 @@ impl<'a, P: Protocol> Net<'a, P> {
         Some(())
     }
 
-    /// The store answers with an error, or never. The executor looks at it at once: a later error is a choice
-    /// of a later moment.
-    fn fail(&mut self, it: &mut Happening, at: u8, kind: StoreErrorKind, maybe_applied: bool) {
-        self.step(it, at, Heard::Failed(kind, maybe_applied));
-    }
-
     fn true_time(&self, it: &Happening) -> Timestamp {
         self.configuration.moment(it.world.time)
     }
@@ -594,21 +501,6 @@ fn intent(verdict: Verdict, delivery: u8) -> Intent {
         Verdict::Release | Verdict::None => Intent::Release { interrupted: false },
         Verdict::Panic => Intent::Release { interrupted: true },
     }
-}
-
-/// Whether a write carries a response, which a store may refuse to store.
-fn has_response(write: &Write) -> bool {
-    let outcome = match write {
-        Write::Settle {
-            settlement: Settlement::Complete(outcome, _) | Settlement::Fail(outcome, _), ..
-        } => outcome,
-        Write::Conclude { record, .. } => match &record.state {
-            RecordState::Completed(outcome) | RecordState::Failed(outcome) => outcome,
-            RecordState::Started { .. } | RecordState::Released => return false,
-        },
-        _ => return false,
-    };
-    matches!(outcome, Outcome::Retained(_))
 }
 
 /// A machine's state, and the event it waits for.
@@ -634,11 +526,5 @@ impl Happening {
     fn sent_by(&mut self, at: u8) -> (u32, u8) {
         let slot = self.slot(at);
         (slot.write, slot.delivery)
-    }
-
-    fn put_in_flight(&mut self, at: u8) -> Option<()> {
-        let (write, sender) = self.sent_by(at);
-        *self.world.late.iter_mut().find(|late| late.write == 0)? = Late { write, sender };
-        Some(())
     }
 }

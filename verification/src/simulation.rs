@@ -15,13 +15,15 @@ pub mod network;
 pub mod outages;
 pub mod reached;
 pub mod scheduler;
+pub mod trouble;
 pub mod undone;
 
 use std::{fmt, sync::Arc};
 
 use audit::Violation;
-use config::{Config, Fault};
+use config::Config;
 use reached::Reached;
+use trouble::Trouble;
 
 /// The result of one schedule.
 #[derive(Debug)]
@@ -77,8 +79,8 @@ pub struct Figures {
     pub reached: Reached,
     /// Executors that died.
     pub crashes: u64,
-    /// How often each fault struck, in the order of [`Fault::ALL`].
-    pub struck: [u64; Fault::ALL.len()],
+    /// How often each trouble struck, in the order of [`Trouble::ALL`].
+    pub struck: [u64; Trouble::ALL.len()],
     /// Outages, in tenths of their delivery's remaining time.
     pub outages: [u64; 10],
 }

@@ -9,9 +9,16 @@ use std::{
 use sha2::{Digest as _, Sha256};
 
 /// The source of the rules: single files, and folders with everything below them. Of `src/settings.rs`, the
-/// machine uses only the names of the two ways to execute.
-const RULES: [&str; 5] =
-    ["src/protocol", "src/protocol.rs", "src/record.rs", "src/store/write.rs", "verification/src"];
+/// machine uses only the names of the two ways to execute. The model checker uses the names of the kit's
+/// faults, and their errors.
+const RULES: [&str; 6] = [
+    "src/protocol",
+    "src/protocol.rs",
+    "src/record.rs",
+    "src/store/write.rs",
+    "src/testing/fault/error.rs",
+    "verification/src",
+];
 /// The files below those that don't affect the exploration: tests, the simulation (it drives the library),
 /// reporting, and the spaces, each of which is recorded with its own digest.
 const NOT_RULES: [&str; 13] = [
@@ -102,7 +109,7 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         };
-        for name in ["src/protocol.rs", "src/record.rs", "src/store/write.rs"] {
+        for name in ["src/protocol.rs", "src/record.rs", "src/store/write.rs", "src/testing/fault/error.rs"] {
             write(name, "rules");
         }
         for name in ["src/protocol/settle.rs", "verification/src/net.rs", "verification/src/net/record.rs"] {

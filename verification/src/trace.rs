@@ -4,6 +4,7 @@ use std::fmt;
 
 use lambda_idempotency::{
     store::{Generation, Record, Settlement, State as RecordState, Write},
+    testing::Fault,
     time::Timestamp,
 };
 
@@ -98,39 +99,14 @@ fn telling<P: Protocol>(net: &Net<'_, P>, before: &World, choice: Choice, after:
         Choice::Decline(at) => {
             format!("the store gets {}'s {}: its own condition fails{}", who(at), write(at), then(at))
         }
-        Choice::LoseAnswer(at) => {
-            format!("the store applies {}'s {}; the response is lost{}", who(at), write(at), then(at))
-        }
-        Choice::LoseWrite(at) => format!("{}'s {} is lost{}", who(at), write(at), then(at)),
-        Choice::Delay(at) => {
-            format!("{} gives up on its {}, which is still in flight{}", who(at), write(at), then(at))
-        }
-        Choice::Retry(at) => {
-            format!(
-                "the store applies {}'s {}; the response is lost, and the SDK retries",
-                who(at),
-                write(at)
-            )
-        }
-        Choice::RetryDelayed(at) => {
-            format!("{}'s {} is slow, and the SDK retries", who(at), write(at))
-        }
-        Choice::Throttle(at) => format!("{}'s {} is throttled{}", who(at), write(at), then(at)),
-        Choice::Conflict(at) => format!("{}'s {} meets a transaction{}", who(at), write(at), then(at)),
-        Choice::Reject(at) => format!("{}'s {} is rejected as invalid{}", who(at), write(at), then(at)),
-        Choice::RejectContent(at) => {
-            format!(
-                "{}'s {} has a response that the store rejects permanently{}",
-                who(at),
-                write(at),
-                then(at)
-            )
-        }
-        Choice::Garble(at) | Choice::GarbleRead(at) => {
-            format!("{} finds an unreadable record{}", who(at), then(at))
+        Choice::Fault(at, fault) => {
+            let is_read = before.slots[usize::from(at)].stage == Stage::Reading;
+            let what = if is_read { "read".to_owned() } else { write(at) };
+            let goes_on = !matches!(fault, Fault::Die | Fault::Retry | Fault::RetryLate);
+            let then = if goes_on { then(at) } else { String::new() };
+            format!("{}{then}", struck(fault, who(at), &what))
         }
         Choice::Read(at) => format!("the store answers {}'s read", who(at)),
-        Choice::FailRead(at) => format!("{}'s read fails{}", who(at), then(at)),
         Choice::Look(at) => {
             let slot = before.slots[usize::from(at)];
             let shown = net.record(slot.record).map_or("no record".to_owned(), show);
@@ -150,7 +126,26 @@ fn telling<P: Protocol>(net: &Net<'_, P>, before: &World, choice: Choice, after:
         }
         Choice::Extend(at) => format!("{} asks for a longer lease{}", who(at), then(at)),
         Choice::CutOff(at) => format!("{}'s handler is cut off", who(at)),
-        Choice::Crash(at) => format!("{} dies", who(at)),
+    }
+}
+
+/// Describes a fault of an executor, or of its request.
+fn struck(fault: Fault, who: char, what: &str) -> String {
+    match fault {
+        Fault::Die => format!("{who} dies"),
+        Fault::LoseAnswer => format!("the store applies {who}'s {what}; the response is lost"),
+        Fault::LoseRequest => format!("{who}'s {what} is lost"),
+        Fault::Late => format!("{who} gives up on its {what}, which is still in flight"),
+        Fault::Retry => {
+            format!("the store applies {who}'s {what}; the response is lost, and the SDK retries")
+        }
+        Fault::RetryLate => format!("{who}'s {what} is slow, and the SDK retries"),
+        Fault::Throttle => format!("{who}'s {what} is throttled"),
+        Fault::Conflict => format!("{who}'s {what} meets a transaction"),
+        Fault::Refuse => format!("{who}'s {what} is rejected as invalid"),
+        Fault::Unstorable => format!("{who}'s {what} has a response that the store rejects permanently"),
+        Fault::Unreadable => format!("{who}'s {what} finds an unreadable record"),
+        other => format!("{who}'s {what}: {other}"),
     }
 }
 

@@ -4,19 +4,20 @@
 
 use lambda_idempotency_verification::simulation::{
     campaign,
-    config::{Choices, Config, Fault, Sabotage, Way},
+    config::{Choices, Config, Sabotage, Way},
     outages::{self, Outage},
     simulate,
+    trouble::{Circumstance, Fault, Trouble},
     undone::Undone,
 };
 
 #[test]
 fn twenty_thousand_schedules_pass_and_reach_everything() {
     let figures = campaign(0, 20_000, |config| config).unwrap_or_else(|report| panic!("{report}"));
-    for (fault, struck) in Fault::ALL.into_iter().zip(figures.struck) {
+    for (trouble, struck) in Trouble::ALL.into_iter().zip(figures.struck) {
         // Skew isn't an event: it's there from the beginning.
-        let is_constant = matches!(fault, Fault::Skew | Fault::SkewBeyond);
-        assert!(is_constant || struck > 0, "{fault:?} never happened");
+        let constant = [Circumstance::Skew, Circumstance::SkewBeyond].map(Trouble::from);
+        assert!(constant.contains(&trouble) || struck > 0, "{trouble:?} never happened");
     }
     for (what, count) in [
         ("a repeated effect", figures.repeated),
@@ -80,6 +81,24 @@ fn short_outages_repeat_no_effect() {
     }
 }
 
+/// A schedule's line names its troubles by their bits.
+#[test]
+fn troubles_keep_their_bits() {
+    for (trouble, bit) in [
+        (Trouble::from(Fault::LoseRequest), 0),
+        (Fault::Conflict.into(), 5),
+        (Fault::Freeze.into(), 7),
+        (Circumstance::Skew.into(), 8),
+        (Circumstance::Parts.into(), 16),
+        (Fault::Unstorable.into(), 17),
+        (Circumstance::Declined.into(), 20),
+        (Fault::Slow.into(), 21),
+    ] {
+        assert_eq!(trouble.bit(), 1 << bit, "{trouble:?}");
+    }
+    assert_eq!(Trouble::from(Fault::Outage).bit(), 0, "no schedule has it");
+}
+
 fn caught(undone: Undone, schedule: impl Fn(Config) -> Config) -> &'static str {
     match campaign(0, 20_000, |config| Config { undone, ..schedule(config) }) {
         Ok(figures) => panic!("{undone:?} wasn't caught in {figures}"),
@@ -106,8 +125,8 @@ fn campaigns_catch_each_removed_precaution() {
 
 #[test]
 fn simulation_catches_each_removed_precaution() {
-    let only = |faults: &[Fault]| {
-        let faults = faults.iter().fold(0, |all, fault| all | fault.bit());
+    let only = |troubles: &[Trouble]| {
+        let faults = troubles.iter().fold(0, |all, trouble| all | trouble.bit());
         let choices = Choices::NONE;
         move |config| Config {
             faults,
@@ -119,18 +138,22 @@ fn simulation_catches_each_removed_precaution() {
             ..config
         }
     };
-    for (undone, faults, rule) in [
-        (Undone::Retries, &[Fault::Throttled][..], "a repeated effect has a reason"),
-        (Undone::Interruptions, &[Fault::Crash, Fault::HandlerError], "an interrupted attempt is reported"),
-        (Undone::Interruptions, &[Fault::Panic], "an interrupted attempt is reported"),
+    for (undone, troubles, rule) in [
+        (Undone::Retries, &[Fault::Throttle.into()][..], "a repeated effect has a reason"),
+        (
+            Undone::Interruptions,
+            &[Fault::Die.into(), Circumstance::HandlerError.into()],
+            "an interrupted attempt is reported",
+        ),
+        (Undone::Interruptions, &[Circumstance::Panic.into()], "an interrupted attempt is reported"),
     ] {
-        assert_eq!(caught(undone, only(faults)), rule, "{undone:?} with {faults:?}");
+        assert_eq!(caught(undone, only(troubles)), rule, "{undone:?} with {troubles:?}");
     }
-    let hanging = only(&[Fault::Hang]);
+    let hanging = only(&[Circumstance::Hang.into()]);
     let lets_run = Choices { lets_run: true, ..Choices::NONE };
     let by = caught(Undone::CutOffs, |config| Config { choices: lets_run, ..hanging(config) });
     assert_eq!(by, "answers are in time");
-    let once = only(&[Fault::Crash, Fault::Sweep]);
+    let once = only(&[Fault::Die.into(), Circumstance::Sweep.into()]);
     let by = caught(Undone::EndlessClaims, |config| Config { at_most_once: true, ..once(config) });
     assert_eq!(by, "at most once");
 }

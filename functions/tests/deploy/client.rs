@@ -13,6 +13,7 @@ use lambda_idempotency::{
     Key,
     client::{self, IdempotentRequests},
     store::BoxFuture,
+    testing::Fault,
     time::{Clock, Timestamp, system_clock},
 };
 use lambda_idempotency_rehearsal::{answer::Answer, database::Database, event::Event};
@@ -24,16 +25,6 @@ use super::{
     http_server::{Received, Reply, Server},
     stage::{Delivers, PAYMENTS, Running, database, project},
 };
-
-/// The fault of a request.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Fault {
-    None,
-    /// The connection ends before the function is called.
-    LostBefore,
-    /// The connection ends after the function has answered.
-    LostAfter,
-}
 
 /// The HTTP API in front of `payments`.
 struct FrontEnd {
@@ -54,13 +45,14 @@ impl FrontEnd {
             let (pool, arrived) = (Arc::clone(&pool), Arc::clone(&arrived));
             async move {
                 let nth = arrived.fetch_add(1, Ordering::SeqCst);
-                let fault = faults.get(nth).copied().unwrap_or(Fault::None);
-                if fault == Fault::LostBefore {
+                let fault = faults.get(nth).copied();
+                // The connection ends before the function is called.
+                if fault == Some(Fault::LoseRequest) {
                     return Reply::Dropped;
                 }
                 let mut payments = pool[nth % pool.len()].lock().await;
                 let answer = payments.deliver_event(&event(&request)).await;
-                if fault == Fault::LostAfter { Reply::Dropped } else { reply(answer) }
+                if fault == Some(Fault::LoseAnswer) { Reply::Dropped } else { reply(answer) }
             }
         })
         .await;
@@ -138,7 +130,7 @@ fn client() -> ClientWithMiddleware {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_connections_pay_once() {
-    for (faults, is_replay) in [(&[Fault::LostBefore][..], false), (&[Fault::LostAfter], true)] {
+    for (faults, is_replay) in [(&[Fault::LoseRequest][..], false), (&[Fault::LoseAnswer], true)] {
         let database = database().await;
         let front_end = FrontEnd::start(&database, 1, faults).await;
         let key = Key::draw().unwrap();
@@ -180,7 +172,7 @@ async fn client_never_retries_permanent_refusals() {
 async fn concurrent_clients_pay_once_and_agree() {
     const CALLERS: usize = 9;
     let database = database().await;
-    let front_end = Arc::new(FrontEnd::start(&database, 3, &[Fault::LostAfter, Fault::LostBefore]).await);
+    let front_end = Arc::new(FrontEnd::start(&database, 3, &[Fault::LoseAnswer, Fault::LoseRequest]).await);
     let key = Key::draw().unwrap();
     let callers: Vec<_> = (0..CALLERS)
         .map(|_| {

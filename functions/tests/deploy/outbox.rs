@@ -17,7 +17,11 @@ use std::{
 };
 
 use futures_util::{StreamExt as _, stream};
-use lambda_idempotency::{Idempotency, KeyFields, store::memory::MemoryStore, testing::Random};
+use lambda_idempotency::{
+    Idempotency, KeyFields,
+    store::memory::MemoryStore,
+    testing::{Fault, Random},
+};
 use lambda_idempotency_rehearsal::{
     answer::Answer,
     event::Event,
@@ -32,7 +36,7 @@ use serde_json::{Value, json, value::RawValue};
 use testkit::emulator::{Emulator, fresh_table};
 
 use self::{
-    bus::{Bus, Fault},
+    bus::{Bus, Treatment},
     operations::{End, Operations, SECRET, long_response, response_in_chunks},
     table_stream::{Read, Stream},
 };
@@ -48,18 +52,18 @@ const OPERATIONS: usize = 80;
 /// How a batch's delivery goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Trouble {
-    Bus(Fault),
+    Bus(Treatment),
     /// The process is killed when it has answered, and Lambda doesn't get the answer.
     KilledBeforeTheCheckpoint,
 }
 
 const TROUBLE: [Trouble; 7] = [
-    Trouble::Bus(Fault::None),
-    Trouble::Bus(Fault::Silent),
-    Trouble::Bus(Fault::SilentOnceAccepted),
-    Trouble::Bus(Fault::AnswerLost),
-    Trouble::Bus(Fault::RefusesSome),
-    Trouble::Bus(Fault::RefusesAll),
+    Trouble::Bus(Treatment::Accepts),
+    Trouble::Bus(Treatment::Fault(Fault::Silence)),
+    Trouble::Bus(Treatment::Fault(Fault::SilenceAfter)),
+    Trouble::Bus(Treatment::Fault(Fault::LoseAnswer)),
+    Trouble::Bus(Treatment::RefusesSome),
+    Trouble::Bus(Treatment::Fault(Fault::Refuse)),
     Trouble::KilledBeforeTheCheckpoint,
 ];
 
@@ -178,7 +182,7 @@ async fn play(seed: u64, emulator: &Emulator) -> Met {
         };
         let trouble = match random.percent(60) {
             true => *random.pick(&TROUBLE).unwrap(),
-            false => Trouble::Bus(Fault::None),
+            false => Trouble::Bus(Treatment::Accepts),
         };
         deliver(&mut outbox, &mut stream, &read, trouble, &mut met).await;
     }
@@ -200,10 +204,10 @@ async fn ends_of_one_key_are_accepted_in_order() {
     }
     operations.correct_to_failure("second").await;
     let (mut outbox, mut met) = (Outbox::new(&table, &[]).await, Met::default());
-    let mut fault = Fault::RefusesSome;
+    let mut fault = Treatment::RefusesSome;
     while let Some(read) = stream.read(40).await {
         deliver(&mut outbox, &mut stream, &read, Trouble::Bus(fault), &mut met).await;
-        fault = Fault::None;
+        fault = Treatment::Accepts;
     }
     judge(0, operations.ends(), &outbox.bus.events());
 }
@@ -261,7 +265,7 @@ async fn unreadable_change_stops_the_batch() {
     for edit in edits {
         let (table, event) = two_ends(&emulator, edit).await;
         let mut outbox = Outbox::new(&table, &[]).await;
-        let answer = outbox.deliver(event.clone(), Trouble::Bus(Fault::None)).await.unwrap();
+        let answer = outbox.deliver(event.clone(), Trouble::Bus(Treatment::Accepts)).await.unwrap();
         let unreadable = &event["Records"][2]["dynamodb"]["SequenceNumber"];
         assert_eq!(failed(&answer).as_deref(), unreadable.as_str());
         assert_eq!(outbox.bus.events().len(), 1, "what is before it");
@@ -285,7 +289,7 @@ async fn responses_are_published_by_choice() {
         (&[("RESPONSES", "include")][..], [small.clone(), None, None, None, small]),
     ] {
         let mut outbox = Outbox::new(&table, variables).await;
-        let answer = outbox.deliver(event.clone(), Trouble::Bus(Fault::None)).await.unwrap();
+        let answer = outbox.deliver(event.clone(), Trouble::Bus(Treatment::Accepts)).await.unwrap();
         assert_eq!(failed(&answer), None);
         let events = outbox.bus.events();
         let responses: Vec<_> = events.iter().map(|event| event["Detail"].get("response").cloned()).collect();
@@ -301,9 +305,11 @@ async fn outbox_logs_no_secrets() {
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.log", fresh_table()));
     let script = project().join("functions/tests/deploy/recorded.sh");
     let command = format!("sh {} {} {}", script.display(), file.display(), env!("CARGO_BIN_EXE_outbox"));
-    for (edit, fault) in
-        [(newer, Fault::None), (|_: &mut Value| (), Fault::RefusesAll), (|_| (), Fault::RefusesSome)]
-    {
+    for (edit, fault) in [
+        (newer, Treatment::Accepts),
+        (|_: &mut Value| (), Treatment::Fault(Fault::Refuse)),
+        (|_| (), Treatment::RefusesSome),
+    ] {
         let (table, event) = two_ends(&emulator, edit).await;
         let mut outbox = Outbox::new(&table, &[("RESPONSES", "include"), ("RUST_LOG", LOUD)]).await;
         outbox.function = Function::from_command(&command, None).unwrap();
@@ -330,7 +336,7 @@ async fn outbox_logs_no_secrets() {
 async fn other_events_are_errors() {
     let mut outbox = Outbox::new("records", &[]).await;
     for event in [json!({ "detail": SECRET }), json!({ "Records": [{ "body": SECRET }] })] {
-        let answer = outbox.deliver(event, Trouble::Bus(Fault::None)).await.unwrap();
+        let answer = outbox.deliver(event, Trouble::Bus(Treatment::Accepts)).await.unwrap();
         let Answer::Error { message, .. } = &answer else { panic!("{answer:?}") };
         assert!(!message.contains(SECRET), "{message}");
     }
@@ -347,7 +353,7 @@ async fn deliver(outbox: &mut Outbox, stream: &mut Stream, read: &Read, trouble:
         stream.move_on(read, failed.as_deref());
     }
     // A batch without an end sends no request.
-    let is_met = outbox.bus.next(Fault::None) == Fault::None;
+    let is_met = outbox.bus.next(Treatment::Accepts) == Treatment::Accepts;
     *met.trouble.entry(trouble).or_default() += usize::from(is_met);
 }
 

@@ -10,9 +10,9 @@ use testkit::http_server::{Received, Reply, Server};
 use super::*;
 use crate::{config::tests::read, function::Payload, telemetry::Telemetry, upstream::Upstream};
 
-/// A store with a fault.
+/// How a store is broken.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Fault {
+enum Defect {
     Panics,
     /// Settlements are never answered.
     NeverSettles,
@@ -21,7 +21,7 @@ enum Fault {
 #[derive(Debug)]
 struct Faulty {
     store: MemoryStore,
-    fault: Fault,
+    defect: Defect,
 }
 
 impl Store for Faulty {
@@ -30,10 +30,10 @@ impl Store for Faulty {
         key: &'a StoredKey,
         write: &'a Write,
     ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
-        match (self.fault, write) {
-            (Fault::Panics, _) => panic!("a fault in the layer"),
-            (Fault::NeverSettles, Write::Settle { .. }) => Box::pin(std::future::pending()),
-            (Fault::NeverSettles, _) => self.store.apply(key, write),
+        match (self.defect, write) {
+            (Defect::Panics, _) => panic!("a fault in the layer"),
+            (Defect::NeverSettles, Write::Settle { .. }) => Box::pin(std::future::pending()),
+            (Defect::NeverSettles, _) => self.store.apply(key, write),
         }
     }
 
@@ -50,7 +50,7 @@ struct Bench {
 }
 
 impl Bench {
-    async fn new(fault: Fault, settings: &[(&str, &str)], reserve: Duration) -> Self {
+    async fn new(defect: Defect, settings: &[(&str, &str)], reserve: Duration) -> Self {
         let posted = Arc::new(Mutex::new(Vec::new()));
         let keeps = Arc::clone(&posted);
         let server = Server::start(move |request| {
@@ -60,7 +60,7 @@ impl Bench {
         .await;
         let mut rules = read(settings).unwrap();
         rules.settings.answer_reserve = reserve;
-        let store = Faulty { store: MemoryStore::new(), fault };
+        let store = Faulty { store: MemoryStore::new(), defect };
         let builder = lambda_idempotency::Idempotency::builder(store).function("f");
         let idempotency = builder.settings(rules.settings.clone()).build().unwrap();
         let upstream = Upstream::new(server.url("").trim_start_matches("http://"));
@@ -114,7 +114,7 @@ impl Bench {
 
 #[tokio::test]
 async fn fault_ends_one_invocation_alone() {
-    let bench = Bench::new(Fault::Panics, &[], Duration::from_millis(250)).await;
+    let bench = Bench::new(Defect::Panics, &[], Duration::from_millis(250)).await;
     for _ in 0..2 {
         bench.posted.lock().unwrap().clear();
         bench.invoke(Duration::from_secs(10)).await;
@@ -127,7 +127,7 @@ async fn fault_ends_one_invocation_alone() {
 #[tokio::test]
 async fn event_passes_a_fault_by_choice() {
     let settings = [("IDEMPOTENCY_ON_INTERNAL_ERROR", "pass")];
-    let bench = Bench::new(Fault::Panics, &settings, Duration::from_millis(250)).await;
+    let bench = Bench::new(Defect::Panics, &settings, Duration::from_millis(250)).await;
     bench.invoke(Duration::from_secs(10)).await;
     assert_eq!(bench.answer(), ("/2018-06-01/runtime/invocation/r/response".to_owned(), "1".to_owned()));
 }
@@ -135,7 +135,7 @@ async fn event_passes_a_fault_by_choice() {
 #[tokio::test]
 async fn answer_is_sent_before_the_deadline() {
     // The function answers in the last moment that the reserve allows, and the store never does.
-    let bench = Bench::new(Fault::NeverSettles, &[], Duration::from_secs(3)).await;
+    let bench = Bench::new(Defect::NeverSettles, &[], Duration::from_secs(3)).await;
     bench.invoke(Duration::from_millis(4500)).await;
     assert_eq!(bench.answer(), ("/2018-06-01/runtime/invocation/r/response".to_owned(), "1".to_owned()));
 }

@@ -1,6 +1,6 @@
 //! The form of a scenario. `table.rs` has the scenarios.
 
-use lambda_idempotency_verification_real::wire::{Fault, When};
+use lambda_idempotency_verification_real::wire::{HttpWay, When};
 use serde_json::{Value, json};
 use testkit::front_ends::{self, POST, Sent};
 
@@ -82,7 +82,7 @@ pub(crate) enum Step {
     /// Waits for the answer of the started delivery.
     Finish(Then),
     /// Lets some requests to the store through, then breaks some.
-    Break(usize, usize, Fault),
+    Break(usize, usize, HttpWay),
     Heal,
     /// Forwards the requests that the proxy has held until now.
     Deliver(When),

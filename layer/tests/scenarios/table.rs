@@ -4,7 +4,7 @@ mod batches;
 mod broken;
 mod http;
 
-use lambda_idempotency_verification_real::wire::{Fault, When};
+use lambda_idempotency_verification_real::wire::{HttpWay, When};
 use testkit::front_ends::FRONT_ENDS;
 
 use crate::{
@@ -375,7 +375,7 @@ fn shadow() -> Vec<Scenario> {
             .concurrent(),
         of("shadow without a key", [Send(EFFECT, Runs), Send(EFFECT, Runs)], twice)
             .with(&[("IDEMPOTENCY_KEY", "/order"), ("IDEMPOTENCY_MODE", "shadow")]),
-        of("shadow, store down", [Break(0, ALL, Fault::ErrorBefore), Send(EFFECT, Runs)], ONCE)
+        of("shadow, store down", [Break(0, ALL, HttpWay::ErrorBefore), Send(EFFECT, Runs)], ONCE)
             .with(plain)
             .timeout(8)
             .on_demand(),

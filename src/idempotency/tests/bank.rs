@@ -6,11 +6,12 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
 };
 
-use super::support::{Script, ScriptedStore, after, silent_if};
+use super::support::{Script::Meets, ScriptedStore, after, silent_if};
 use crate::{
     StoredKey,
     future::BoxFuture,
     store::{CommitOutcome, OwnWrites, StoreError, StoreErrorKind, Transactions, Write, WriteOutcome},
+    testing::Fault,
 };
 
 /// A deposit to one account, and the balance that it requires.
@@ -171,13 +172,13 @@ impl Transactions for ScriptedStore {
         }
         Box::pin(async move {
             let script = self.next("commit")?;
-            silent_if(script, Script::Silent).await;
-            if script == Script::Late {
+            silent_if(script, Fault::Silence).await;
+            if script == Meets(Fault::Late) {
                 self.bank.books().late = Some(order);
-                return after(Script::LoseAnswer, CommitOutcome::Answered(WriteOutcome::Applied));
+                return after(Meets(Fault::LoseAnswer), CommitOutcome::Answered(WriteOutcome::Applied));
             }
             let committed = self.apply_order(&order);
-            silent_if(script, Script::SilentAfter).await;
+            silent_if(script, Fault::SilenceAfter).await;
             // Takes a moment, so that other calls can come in between.
             tokio::task::yield_now().await;
             after(script, committed)
@@ -195,9 +196,9 @@ impl Transactions for ScriptedStore {
         self.bank.books().tokens.push(token.to_owned());
         Box::pin(async move {
             let script = self.next("commit alone")?;
-            silent_if(script, Script::Silent).await;
+            silent_if(script, Fault::Silence).await;
             let committed = self.bank.books().deposit(&deposits, token);
-            silent_if(script, Script::SilentAfter).await;
+            silent_if(script, Fault::SilenceAfter).await;
             after(script, committed)
         })
     }

@@ -78,7 +78,7 @@ async fn cached_duplicate_costs_no_request() {
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
     assert_eq!(bench.store.take_calls(), ["claim", "settle"]);
     // Also when the store is down, or when no time is left to claim anything.
-    bench.store.script([Script::Down]);
+    bench.store.script([Meets(Fault::Throttle)]);
     let late = bench.in_invocation(bench.now().saturating_add(Duration::from_secs(1)));
     tokio::time::sleep(Duration::from_secs(2)).await;
     for bench in [&bench, &late, &bench.clone()] {
@@ -242,7 +242,7 @@ async fn local_operator_write_drops_the_copy() {
 async fn ambiguous_operator_write_drops_the_copy() {
     let bench = cached();
     bench.ran("lost").await;
-    bench.store.script([Script::LoseAnswer, Script::Down]);
+    bench.store.script([Meets(Fault::LoseAnswer), Meets(Fault::Throttle)]);
     let (key, seen) = (bench.stored_key("lost"), bench.record("lost"));
     bench.idempotency.resolve(&key, &seen, Resolution::Release).await.unwrap_err();
     assert_eq!(bench.run("lost", 1).await.unwrap(), "run 2");
@@ -409,13 +409,13 @@ async fn uncertain_settlements_are_not_cached() {
     assert_eq!(bench.ran("released").await, "run 1");
     // Unrecorded: the next delivery finds the claim in progress.
     let without_retries = bench.beside(|builder| builder.local_cache(SMALLEST).settle_within(Duration::ZERO));
-    without_retries.store.script([Script::Pass, Script::LoseRequest, Script::Down]);
+    without_retries.store.script([Script::Pass, Meets(Fault::LoseRequest), Meets(Fault::Throttle)]);
     assert_eq!(without_retries.run("unrecorded", 1).await.unwrap(), "run 2");
     bench.store.take_calls();
     assert_eq!(kind(bench.run("unrecorded", 1).await), ErrorKind::InProgress);
     assert_eq!(bench.store.take_calls(), ["claim"]);
     // The settlement's answer was lost: it's stored, and the next delivery gets it from the store.
-    bench.store.script([Script::Pass, Script::LoseAnswer]);
+    bench.store.script([Script::Pass, Meets(Fault::LoseAnswer)]);
     bench.ran("lost").await;
     assert_eq!(bench.calls("lost").await, ["claim"]);
     assert_eq!(bench.calls("lost").await, NOTHING);
@@ -427,7 +427,7 @@ async fn unretained_responses_are_not_cached() {
     bench.ran("k").await;
     // The store accepted the outcome, but not its response.
     let refused = bench.beside(|builder| builder.local_cache(SMALLEST));
-    refused.store.script([Script::Pass, Script::Unstorable]);
+    refused.store.script([Script::Pass, Meets(Fault::Unstorable)]);
     refused.ran("l").await;
     for (bench, key) in [(&bench, "k"), (&refused, "l")] {
         for _ in 0..2 {
@@ -474,7 +474,7 @@ async fn damaged_responses_are_not_cached() {
         assert_eq!(bench.store.take_calls(), ["claim"]);
     }
     // An unreadable record isn't cached either.
-    bench.store.script([Script::Corrupt]);
+    bench.store.script([Meets(Fault::Unreadable)]);
     assert_eq!(kind(bench.run("l", 1).await), ErrorKind::Corrupt);
     assert_eq!(bench.ran("l").await, "run 2");
 }

@@ -23,7 +23,9 @@ async fn fenced_caller_gets_the_successors_outcome() {
 
 #[tokio::test(start_paused = true)]
 async fn fenced_error_never_claims_nothing_ran() {
-    for (script, expected) in [(Script::Down, ErrorKind::InProgress), (Script::Corrupt, ErrorKind::Corrupt)] {
+    for (script, expected) in
+        [(Meets(Fault::Throttle), ErrorKind::InProgress), (Meets(Fault::Unreadable), ErrorKind::Corrupt)]
+    {
         let bench = Bench::new();
         let taken_over = bench.clone();
         let result = bench
@@ -129,7 +131,7 @@ async fn fenced_and_unrecorded_are_distinct_errors() {
     drop(begin("k").await);
     assert_eq!(fenced.complete("late").await.unwrap_err().kind(), ErrorKind::Fenced);
     let lost = begin("m").await;
-    bench.store.script([Script::LoseRequest, Script::Down]);
+    bench.store.script([Meets(Fault::LoseRequest), Meets(Fault::Throttle)]);
     let error = lost.complete("x").await.unwrap_err();
     assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Unrecorded, false));
 }

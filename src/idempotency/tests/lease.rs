@@ -79,7 +79,7 @@ async fn short_lease_frees_a_dead_claim() {
 #[tokio::test(start_paused = true)]
 async fn unanswered_extension_is_retried() {
     let bench = extending();
-    bench.store.script([Script::Pass, Script::Silent, Script::Silent]);
+    bench.store.script([Script::Pass, Meets(Fault::Silence), Meets(Fault::Silence)]);
     let handler = async {
         sleep(40).await;
         Ok("done".to_owned())
@@ -90,7 +90,9 @@ async fn unanswered_extension_is_retried() {
 
 #[tokio::test(start_paused = true)]
 async fn failed_extensions_cut_the_handler_off() {
-    for script in [Script::Down, Script::LoseRequest, Script::Reject, Script::Conflict] {
+    for script in
+        [Meets(Fault::Throttle), Meets(Fault::LoseRequest), Meets(Fault::Refuse), Meets(Fault::Conflict)]
+    {
         let bench = extending();
         bench.store.script([Script::Pass].into_iter().chain([script; 50]));
         // A third, and four more attempts a twelfth apart; then the grace before its end, and the margin after it.
@@ -108,7 +110,7 @@ async fn failed_extensions_cut_the_handler_off() {
 
 #[tokio::test(start_paused = true)]
 async fn failed_extension_is_retried() {
-    for script in [Script::Down, Script::LoseAnswer, Script::Conflict] {
+    for script in [Meets(Fault::Throttle), Meets(Fault::LoseAnswer), Meets(Fault::Conflict)] {
         let bench = extending();
         bench.store.script([Script::Pass, script, Script::Pass, script, script]);
         let result = bench.with_handler("k", 1, async {
@@ -225,7 +227,7 @@ async fn blocking_handler_is_cut_at_next_poll() {
 async fn transaction_uses_the_extended_lease() {
     let bench = extending();
     let mut script = vec![Script::Pass; 10];
-    script.extend([Script::Conflict; 3]);
+    script.extend([Meets(Fault::Conflict); 3]);
     bench.store.script(script);
     let result = bench.with_handler("k", 1, async {
         sleep(95).await;
@@ -273,7 +275,7 @@ async fn manual_extension_never_shortens_the_lease() {
     assert!(bench.store.take_calls().is_empty(), "the lease is already that long");
     claim.extend(Duration::from_secs(90)).await.unwrap();
     assert_eq!(claim.handle().lease_until(), start.saturating_add(Duration::from_secs(90)));
-    bench.store.script([Script::LoseRequest]);
+    bench.store.script([Meets(Fault::LoseRequest)]);
     let error = claim.extend(Duration::from_secs(100)).await.unwrap_err();
     assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Unavailable, true));
     bench.store.remove_all();

@@ -14,12 +14,16 @@ use metrics::{Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Re
 
 use super::{
     bank::Deposits,
-    support::{Bench, Script},
+    support::{
+        Bench,
+        Script::{self, Meets},
+    },
 };
 use crate::{
     Resolution,
     metrics::{Metric, describe_metrics},
     settings::{Execution, Mode},
+    testing::Fault,
 };
 
 #[derive(Debug, Default)]
@@ -103,15 +107,15 @@ async fn failures_are_counted() {
     tokio::time::sleep(Duration::from_secs(63)).await;
     counts(bench.run("k", 1), &[("executed", 1), ("recorded", 1), ("takeover", 1)], 2).await;
 
-    bench.store.script([Script::LoseAnswer]);
+    bench.store.script([Meets(Fault::LoseAnswer)]);
     counts(bench.run("l", 1), &[("claim_recovered", 1), ("executed", 1), ("recorded", 1)], 2).await;
-    bench.store.script([Script::Down]);
+    bench.store.script([Meets(Fault::Throttle)]);
     counts(bench.run("m", 1), &[("store_unavailable", 1)], 1).await;
-    bench.store.script([Script::Reject]);
+    bench.store.script([Meets(Fault::Refuse)]);
     counts(bench.run("m", 1), &[("store_unavailable", 1)], 1).await;
-    bench.store.script([Script::Corrupt]);
+    bench.store.script([Meets(Fault::Unreadable)]);
     counts(bench.run("m", 1), &[("corrupt", 1)], 1).await;
-    bench.store.script([Script::Pass, Script::LoseRequest, Script::Down]);
+    bench.store.script([Script::Pass, Meets(Fault::LoseRequest), Meets(Fault::Throttle)]);
     counts(bench.run("m", 1), &[("executed", 1), ("unrecorded", 1)], 2).await;
     counts(bench.hang("n", 1), &[("abandoned", 1), ("cut_off", 1), ("executed", 1)], 1).await;
 }
@@ -130,7 +134,7 @@ async fn setting_dependent_outcomes_are_counted() {
     counts(by_hand, &[("resolved", 1)], 0).await;
 
     let bench = Bench::with(|builder| builder.fail_open(true));
-    bench.store.script([Script::Down]);
+    bench.store.script([Meets(Fault::Throttle)]);
     counts(bench.run("k", 1), &[("store_unavailable", 1), ("unprotected", 1)], 1).await;
     let late = bench.in_invocation(bench.now().saturating_add(Duration::from_secs(10)));
     tokio::time::sleep(Duration::from_secs(11)).await;
@@ -160,9 +164,14 @@ async fn transaction_outcomes_are_counted() {
     let bench = Bench::with(|builder| builder.settle_within(Duration::ZERO));
     counts(deposit(&bench, "k", 0), &[("executed", 1), ("recorded", 1)], 2).await;
     counts(deposit(&bench, "m", 9), &[("declined", 1), ("executed", 1), ("released", 1)], 3).await;
-    bench.store.script([Script::Pass, Script::Down]);
+    bench.store.script([Script::Pass, Meets(Fault::Throttle)]);
     counts(deposit(&bench, "n", 0), &[("executed", 1), ("not_committed", 1), ("released", 1)], 3).await;
-    bench.store.script([Script::Pass, Script::LoseRequest, Script::LoseRequest, Script::Down]);
+    bench.store.script([
+        Script::Pass,
+        Meets(Fault::LoseRequest),
+        Meets(Fault::LoseRequest),
+        Meets(Fault::Throttle),
+    ]);
     counts(deposit(&bench, "o", 0), &[("executed", 1), ("unresolved", 1)], 2).await;
 }
 
@@ -175,9 +184,9 @@ async fn optimistic_runs_are_counted() {
     counts(bench.fail("m", 1), &[("executed", 1)], 1).await;
     counts(bench.panic("m", 1), &[("executed", 1), ("panicked", 1)], 1).await;
     counts(deposit(&bench, "m", 9), &[("declined", 1), ("executed", 1)], 2).await;
-    bench.store.script([Script::Down]);
+    bench.store.script([Meets(Fault::Throttle)]);
     counts(deposit(&bench, "m", 0), &[("executed", 1), ("not_committed", 1)], 2).await;
-    bench.store.script([Script::LoseRequest, Script::LoseRequest, Script::Down]);
+    bench.store.script([Meets(Fault::LoseRequest), Meets(Fault::LoseRequest), Meets(Fault::Throttle)]);
     counts(deposit(&bench, "m", 0), &[("executed", 1), ("unresolved", 1)], 1).await;
     counts(bench.hang("n", 1), &[("cut_off", 1)], 0).await;
     let reading_first = bench.optimistic(true);
@@ -191,7 +200,7 @@ async fn optimistic_runs_are_counted() {
 #[tokio::test(start_paused = true)]
 async fn extensions_are_counted() {
     let bench = Bench::with(|builder| builder.lease_extension(Duration::from_secs(30)));
-    bench.store.script([Script::Pass, Script::Down, Script::Pass]);
+    bench.store.script([Script::Pass, Meets(Fault::Throttle), Script::Pass]);
     let long = bench.with_handler("k", 1, async {
         tokio::time::sleep(Duration::from_secs(15)).await;
         Ok(String::new())
@@ -236,6 +245,6 @@ async fn unenforced_deliveries_are_counted() {
     counts(shadow.run("s", 1), &[("not_enforced", 1), ("shadow_in_progress", 1)], 1).await;
     tokio::time::sleep(Duration::from_secs(63)).await;
     counts(shadow.run("s", 1), &[("not_enforced", 1), ("shadow_takeover", 1)], 2).await;
-    shadow.store.script([Script::Down]);
+    shadow.store.script([Meets(Fault::Throttle)]);
     counts(shadow.run("k", 1), &[("not_enforced", 1), ("shadow_unknown", 1)], 1).await;
 }

@@ -1,6 +1,9 @@
 //! An operator's write fences the claim that still runs, and resolves unknown outcomes.
 
-use super::{support::Script, *};
+use super::{
+    support::Script::{self, Meets},
+    *,
+};
 use bytes::Bytes;
 
 use crate::{Error, Resolution, StoredKey};
@@ -159,11 +162,11 @@ async fn outdated_revision_is_not_resolved() {
 
 #[tokio::test(start_paused = true)]
 async fn operators_ambiguous_write_is_resolved_by_owner() {
-    use Script::{Down, LoseAnswer, LoseRequest, Pass};
+    let [no_answer, no_request, down] = [Fault::LoseAnswer, Fault::LoseRequest, Fault::Throttle].map(Meets);
     for (script, calls) in [
-        (vec![LoseAnswer], vec!["resolve", "read"]),
-        (vec![LoseRequest], vec!["resolve", "read", "resolve"]),
-        (vec![LoseRequest, Pass, LoseAnswer], vec!["resolve", "read", "resolve", "read"]),
+        (vec![no_answer], vec!["resolve", "read"]),
+        (vec![no_request], vec!["resolve", "read", "resolve"]),
+        (vec![no_request, Script::Pass, no_answer], vec!["resolve", "read", "resolve", "read"]),
     ] {
         let bench = Bench::new();
         bench.abandon("k", 1).await;
@@ -173,9 +176,9 @@ async fn operators_ambiguous_write_is_resolved_by_owner() {
         assert_eq!((&record, bench.store.take_calls()), (&bench.record("k"), calls));
     }
     for (script, expected) in [
-        (vec![LoseRequest, Pass, LoseRequest], "it's unknown"),
-        (vec![LoseAnswer, Down], "it's unknown"),
-        (vec![Down], "nothing was written"),
+        (vec![no_request, Script::Pass, no_request], "it's unknown"),
+        (vec![no_answer, down], "it's unknown"),
+        (vec![down], "nothing was written"),
     ] {
         let bench = Bench::new();
         bench.abandon("k", 1).await;
@@ -186,9 +189,9 @@ async fn operators_ambiguous_write_is_resolved_by_owner() {
     }
     let bench = Bench::new();
     bench.abandon("k", 1).await;
-    bench.store.script([Script::Reject]);
+    bench.store.script([Meets(Fault::Refuse)]);
     assert_eq!(bench.resolve("k", complete("1")).await.unwrap_err().kind(), ErrorKind::Invalid);
-    bench.store.script([Script::Corrupt]);
+    bench.store.script([Meets(Fault::Unreadable)]);
     assert_eq!(bench.resolve("k", complete("1")).await.unwrap_err().kind(), ErrorKind::Corrupt);
 }
 
@@ -201,7 +204,7 @@ async fn unstorable_operator_response_is_an_error() {
     let error = bench.resolve("k", complete("\"12345678901\"")).await.unwrap_err();
     assert_eq!((error.kind(), bench.store.take_calls()), (ErrorKind::Invalid, vec![]));
     bench.store.limit_inline(3);
-    bench.store.script([Script::Down]);
+    bench.store.script([Meets(Fault::Throttle)]);
     let error = bench.resolve("k", complete("\"1234\"")).await.unwrap_err();
     assert_eq!((error.kind(), bench.store.take_calls()), (ErrorKind::Unavailable, vec!["write chunks"]));
     assert_eq!(bench.record("k"), before);

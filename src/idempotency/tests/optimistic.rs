@@ -126,7 +126,7 @@ async fn outcome_without_writes_is_recorded_alone() {
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
     assert_eq!((bench.store.take_calls(), bench.runs()), (vec!["conclude", "conclude"], 2));
     // An outcome that isn't known to be stored isn't the answer.
-    bench.store.script([Script::LoseRequest, Script::LoseRequest, Script::Down]);
+    bench.store.script([Meets(Fault::LoseRequest), Meets(Fault::LoseRequest), Meets(Fault::Throttle)]);
     let Err(RunError::Idempotency(error)) = bench.run("m", 1).await else { panic!("answered") };
     assert_eq!((error.kind(), error.retry_after()), (ErrorKind::InProgress, Some(Duration::from_secs(1))));
 }
@@ -149,7 +149,7 @@ async fn optimistic_outcomes_are_cached() {
         assert_eq!(beside.store.take_calls(), calls);
     }
     // An outcome that wasn't stored isn't cached.
-    bench.store.script([Script::LoseRequest, Script::LoseRequest, Script::Down]);
+    bench.store.script([Meets(Fault::LoseRequest), Meets(Fault::LoseRequest), Meets(Fault::Throttle)]);
     assert_eq!(kind(optimistic.deposit("m", 1, "lost").await), ErrorKind::InProgress);
     assert_eq!(optimistic.deposit("m", 1, "made").await.unwrap(), "made");
     assert_eq!(bench.till_balance(), 2);
@@ -175,10 +175,10 @@ async fn only_the_deadline_limits_optimistic_runs() {
 #[tokio::test(start_paused = true)]
 async fn optimistic_store_failure_writes_nothing() {
     let bench = Bench::with(|builder| builder.settle_within(Duration::ZERO)).optimistic(true);
-    bench.store.script([Script::Down]);
+    bench.store.script([Meets(Fault::Throttle)]);
     assert_eq!(kind(bench.deposit("k", 1, "first").await), ErrorKind::Unavailable);
     assert_eq!(bench.store.take_calls(), ["read"]);
-    bench.store.script([Script::Pass, Script::Down]);
+    bench.store.script([Script::Pass, Meets(Fault::Throttle)]);
     assert_eq!(kind(bench.deposit("k", 1, "first").await), ErrorKind::Unavailable);
     assert_eq!((bench.store.take_calls(), bench.till_balance()), (vec!["read", "commit"], 0));
 }

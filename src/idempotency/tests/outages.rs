@@ -3,8 +3,9 @@
 use super::{bank::Deposits, support::elsewhere, *};
 use crate::staging;
 
-const DEFINITE: [Script; 3] = [Script::Down, Script::Reject, Script::Conflict];
-const AMBIGUOUS: [Script; 4] = [Script::LoseRequest, Script::LoseAnswer, Script::Silent, Script::SilentAfter];
+const DEFINITE: [Script; 3] = [Meets(Fault::Throttle), Meets(Fault::Refuse), Meets(Fault::Conflict)];
+const AMBIGUOUS: [Script; 4] =
+    [Meets(Fault::LoseRequest), Meets(Fault::LoseAnswer), Meets(Fault::Silence), Meets(Fault::SilenceAfter)];
 
 fn all() -> impl Iterator<Item = Script> {
     DEFINITE.into_iter().chain(AMBIGUOUS)
@@ -83,7 +84,7 @@ async fn outage_retries_leave_the_reserve() {
             assert!(took <= seconds(limit), "{script:?}, {left} s left: took {took:?}");
             let status = match script {
                 // It was applied, though its answer was lost.
-                Script::LoseAnswer | Script::SilentAfter => Status::Completed,
+                Meets(Fault::LoseAnswer) | Meets(Fault::SilenceAfter) => Status::Completed,
                 _ => Status::Started,
             };
             assert_eq!(bench.record("k").status(), status, "{script:?}");
@@ -100,7 +101,7 @@ async fn front_end_limit_ends_retries() {
     let inside = bench.within(invocation);
     let store = bench.store.clone();
     let handler = async move {
-        store.fail_for(Duration::from_secs(1000), Script::Down);
+        store.fail_for(Duration::from_secs(1000), Meets(Fault::Throttle));
         Ok("done".to_owned())
     };
     assert_eq!(inside.with_handler("k", 1, handler).await.unwrap(), "done");
@@ -119,8 +120,8 @@ async fn outage_at_the_claim_answers_in_time() {
         let took = start.until(bench.now());
         assert!(took <= seconds(2.75), "{script:?} took {took:?}");
         let expected = match script {
-            Script::Reject => ErrorKind::Invalid,
-            Script::Conflict => ErrorKind::InProgress,
+            Meets(Fault::Refuse) => ErrorKind::Invalid,
+            Meets(Fault::Conflict) => ErrorKind::InProgress,
             _ => ErrorKind::Unavailable,
         };
         assert_eq!((refused, bench.runs()), (expected, 0), "{script:?}");
@@ -129,7 +130,9 @@ async fn outage_at_the_claim_answers_in_time() {
 
 #[tokio::test(start_paused = true)]
 async fn unprotected_runs_keep_half_the_time() {
-    for script in [Script::Down, Script::Reject, Script::LoseRequest, Script::Silent] {
+    for script in
+        [Meets(Fault::Throttle), Meets(Fault::Refuse), Meets(Fault::LoseRequest), Meets(Fault::Silence)]
+    {
         let bench = Bench::with(|builder| builder.fail_open(true));
         bench.store.fail_for(Duration::from_secs(1000), script);
         let start = bench.now();
@@ -144,8 +147,8 @@ async fn unprotected_runs_keep_half_the_time() {
 async fn late_handler_gets_one_attempt() {
     for (script, status) in [
         (Script::Pass, Status::Completed),
-        (Script::Down, Status::Started),
-        (Script::Silent, Status::Started),
+        (Meets(Fault::Throttle), Status::Started),
+        (Meets(Fault::Silence), Status::Started),
     ] {
         let bench = Bench::new();
         let start = bench.now();
@@ -166,7 +169,7 @@ async fn late_handler_gets_one_attempt() {
 /// lost or comes too late, and a successor has run in between.
 #[tokio::test(start_paused = true)]
 async fn thawed_process_returns_the_successors_outcome() {
-    for script in [Script::Silent, Script::SilentAfter] {
+    for script in [Meets(Fault::Silence), Meets(Fault::SilenceAfter)] {
         let bench = Bench::new();
         let inside = bench.in_invocation(bench.now().saturating_add(seconds(3.0)));
         let (store, frozen) = (bench.store.clone(), bench.clone());
@@ -180,7 +183,7 @@ async fn thawed_process_returns_the_successors_outcome() {
             Ok("own".to_owned())
         };
         let answer = inside.with_handler("k", 1, handler).await.unwrap();
-        let expected = if script == Script::Silent { "run 1" } else { "own" };
+        let expected = if script == Meets(Fault::Silence) { "run 1" } else { "own" };
         assert_eq!(answer, expected, "{script:?}");
         assert_eq!(bench.run("k", 1).await.unwrap(), expected, "{script:?}");
     }
@@ -213,8 +216,8 @@ async fn thawed_process_retries_only_briefly() {
     let inside = bench.in_invocation(bench.now().saturating_add(seconds(3.0)));
     let (store, frozen, start) = (bench.store.clone(), bench.clone(), bench.now());
     let handler = async move {
-        store.script([Script::Silent]);
-        store.fail_after(seconds(0.2), Duration::from_secs(1000), Script::Silent);
+        store.script([Meets(Fault::Silence)]);
+        store.fail_after(seconds(0.2), Duration::from_secs(1000), Meets(Fault::Silence));
         tokio::spawn(async move {
             tokio::time::sleep(seconds(0.1)).await;
             frozen.jump.fetch_add(60_000, Ordering::SeqCst);
@@ -229,7 +232,7 @@ async fn thawed_process_retries_only_briefly() {
 #[tokio::test(start_paused = true)]
 async fn chunks_without_time_are_omitted() {
     for (outage, is_kept) in [(0.5, true), (1.5, false)] {
-        for script in [Script::Down, Script::LoseRequest] {
+        for script in [Meets(Fault::Throttle), Meets(Fault::LoseRequest)] {
             let bench = Bench::new();
             bench.store.limit_inline(1);
             let start = bench.now();
@@ -253,7 +256,7 @@ async fn hanging_chunk_write_ends_at_half_time() {
     bench.store.limit_inline(1);
     let start = bench.now();
     let inside = bench.in_invocation(start.saturating_add(seconds(3.0)));
-    bench.store.script([Script::Pass, Script::Silent]);
+    bench.store.script([Script::Pass, Meets(Fault::Silence)]);
     assert_eq!(inside.run("k", 1).await.unwrap(), "run 1");
     assert_eq!(bench.store.take_calls(), ["claim", "write chunks", "settle"]);
     assert_eq!(start.until(bench.now()), seconds(1.375));
@@ -263,7 +266,7 @@ async fn hanging_chunk_write_ends_at_half_time() {
 #[tokio::test(start_paused = true)]
 async fn unanswered_claim_is_released() {
     let bench = Bench::new();
-    bench.store.script([Script::LoseAnswer, Script::Down]);
+    bench.store.script([Meets(Fault::LoseAnswer), Meets(Fault::Throttle)]);
     let Err(RunError::Idempotency(error)) = bench.run("k", 1).await else { panic!("ran") };
     assert_eq!((error.kind(), error.retry_after()), (ErrorKind::Unavailable, Some(Duration::from_secs(1))));
     assert_eq!(bench.store.take_calls(), ["claim", "read", "settle"]);
@@ -271,7 +274,7 @@ async fn unanswered_claim_is_released() {
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1", "the next delivery doesn't wait for the lease");
 
     // The release got no answer either: the key may be blocked until the lease is stale.
-    bench.store.script([Script::LoseAnswer, Script::Down, Script::Down]);
+    bench.store.script([Meets(Fault::LoseAnswer), Meets(Fault::Throttle), Meets(Fault::Throttle)]);
     let Err(RunError::Idempotency(error)) = bench.run("m", 1).await else { panic!("ran") };
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     tokio::time::sleep(error.retry_after().unwrap() - Duration::from_millis(1)).await;
@@ -362,7 +365,7 @@ async fn at_most_once_refuses_unprotected_runs() {
 async fn waiting_ends_before_the_deadline() {
     let bench = Bench::with(|builder| builder.wait_in_progress(Duration::from_secs(10)));
     bench.abandon("k", 1).await;
-    bench.store.fail_after(seconds(0.2), Duration::from_secs(1000), Script::Silent);
+    bench.store.fail_after(seconds(0.2), Duration::from_secs(1000), Meets(Fault::Silence));
     let start = bench.now();
     let inside = bench.in_invocation(start.saturating_add(seconds(3.0)));
     assert_eq!(kind(inside.run("k", 1).await), ErrorKind::Unavailable);

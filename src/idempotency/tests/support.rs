@@ -26,6 +26,7 @@ use crate::{
         Owner, Record, ResponseChunks, Store, StoreError, StoreErrorKind, Transactions, Write, WriteOutcome,
         memory::MemoryStore,
     },
+    testing::Fault,
     time::{Clock, Timestamp},
 };
 
@@ -43,28 +44,10 @@ impl fmt::Display for TestError {
 pub(super) enum Script {
     /// It succeeds.
     Pass,
-    /// It's applied, and its answer is lost.
-    LoseAnswer,
-    /// It isn't applied, and the error is ambiguous.
-    LoseRequest,
-    /// The store is down.
-    Down,
-    /// The store rejects the request itself.
-    Reject,
-    /// The store will never accept this content.
-    Unstorable,
-    /// It isn't applied, and never answered.
-    Silent,
-    /// It's applied, and never answered.
-    SilentAfter,
-    /// The record is unreadable.
-    Corrupt,
-    /// Another transaction has one of the items.
-    Conflict,
-    /// An earlier attempt of the same transaction is, or may be, still on its way.
+    /// It meets this fault.
+    Meets(Fault),
+    /// It conflicts: an earlier attempt of the same transaction is, or may be, still on its way.
     InFlight,
-    /// It isn't applied now, and the error is ambiguous. The test applies the transaction later.
-    Late,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -141,36 +124,27 @@ impl ScriptedStore {
         self.calls.lock().unwrap().push(call);
         let scripted = self.script.lock().unwrap().pop_front().or_else(|| self.outage());
         let script = scripted.unwrap_or(Script::Pass);
-        let failed = |kind| Err(StoreError::new(kind, "scripted"));
-        match script {
-            Script::Pass | Script::LoseAnswer | Script::Late | Script::Silent | Script::SilentAfter => {
-                Ok(script)
-            }
-            Script::LoseRequest => {
-                failed(StoreErrorKind::Unavailable).map_err(|error| error.maybe_applied(true))
-            }
-            Script::Down => failed(StoreErrorKind::Unavailable),
-            Script::Reject => failed(StoreErrorKind::Rejected),
-            Script::Unstorable => failed(StoreErrorKind::Unstorable),
-            Script::Corrupt => failed(StoreErrorKind::Corrupt),
-            Script::Conflict => failed(StoreErrorKind::Conflict),
-            Script::InFlight => failed(StoreErrorKind::Conflict).map_err(|error| error.maybe_applied(true)),
-        }
+        let error = match script {
+            Script::Pass => None,
+            Script::InFlight => Fault::Conflict.error().map(|error| error.maybe_applied(true)),
+            // The call is made first.
+            Script::Meets(Fault::LoseAnswer | Fault::Late) => None,
+            Script::Meets(fault) => fault.error(),
+        };
+        error.map_or(Ok(script), Err)
     }
 }
 
-/// Waits forever if `script` is `silent`.
-pub(super) async fn silent_if(script: Script, silent: Script) {
-    if script == silent {
+/// Waits forever if `script` is this fault.
+pub(super) async fn silent_if(script: Script, silent: Fault) {
+    if script == Script::Meets(silent) {
         pending::<()>().await;
     }
 }
 
 pub(super) fn after<T>(script: Script, answer: T) -> Result<T, StoreError> {
     match script {
-        Script::LoseAnswer => {
-            Err(StoreError::new(StoreErrorKind::Unavailable, "scripted").maybe_applied(true))
-        }
+        Script::Meets(Fault::LoseAnswer) => Fault::LoseAnswer.error().map_or(Ok(answer), Err),
         _ => Ok(answer),
     }
 }
@@ -192,9 +166,9 @@ impl Store for ScriptedStore {
         };
         Box::pin(async move {
             let script = self.next(call)?;
-            silent_if(script, Script::Silent).await;
+            silent_if(script, Fault::Silence).await;
             let written = self.inner.apply(key, write).await?;
-            silent_if(script, Script::SilentAfter).await;
+            silent_if(script, Fault::SilenceAfter).await;
             after(script, written)
         })
     }
@@ -202,8 +176,8 @@ impl Store for ScriptedStore {
     fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
         Box::pin(async move {
             let script = self.next("read")?;
-            silent_if(script, Script::Silent).await;
-            silent_if(script, Script::SilentAfter).await;
+            silent_if(script, Fault::Silence).await;
+            silent_if(script, Fault::SilenceAfter).await;
             after(script, self.inner.read(key).await?)
         })
     }
@@ -250,7 +224,7 @@ impl ResponseChunks for ScriptedStore {
     ) -> BoxFuture<'a, Result<u32, StoreError>> {
         Box::pin(async move {
             let script = self.next("write chunks")?;
-            silent_if(script, Script::Silent).await;
+            silent_if(script, Fault::Silence).await;
             after(script, 1)
         })
     }
@@ -264,7 +238,7 @@ impl ResponseChunks for ScriptedStore {
     ) -> BoxFuture<'a, Result<Bytes, StoreError>> {
         Box::pin(async move {
             let script = self.next("read chunks")?;
-            silent_if(script, Script::Silent).await;
+            silent_if(script, Fault::Silence).await;
             Err(StoreError::new(StoreErrorKind::Corrupt, "no such chunk"))
         })
     }

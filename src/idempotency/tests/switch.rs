@@ -17,15 +17,15 @@ const NOT_ENFORCED: [Mode; 2] = [Mode::Off, Mode::Shadow];
 
 /// The faults of one call that don't need a second one to show.
 const FAULTS: [Script; 9] = [
-    Script::LoseAnswer,
-    Script::LoseRequest,
-    Script::Down,
-    Script::Reject,
-    Script::Unstorable,
-    Script::Silent,
-    Script::SilentAfter,
-    Script::Corrupt,
-    Script::Conflict,
+    Meets(Fault::LoseAnswer),
+    Meets(Fault::LoseRequest),
+    Meets(Fault::Throttle),
+    Meets(Fault::Refuse),
+    Meets(Fault::Unstorable),
+    Meets(Fault::Silence),
+    Meets(Fault::SilenceAfter),
+    Meets(Fault::Unreadable),
+    Meets(Fault::Conflict),
 ];
 
 /// The most that shadow mode adds to a delivery.
@@ -181,15 +181,15 @@ async fn declined_writes_are_answered_without_enforcing() {
 #[tokio::test(start_paused = true)]
 async fn lone_transactions_are_retried_under_one_token() {
     for (script, expected, balance) in [
-        (vec![Script::LoseAnswer], None, 1),
-        (vec![Script::LoseRequest, Script::Conflict], None, 1),
-        (vec![Script::Down, Script::InFlight], None, 1),
-        (vec![Script::Silent], None, 1),
-        (vec![Script::SilentAfter], None, 1),
-        (vec![Script::Down; 200], Some(ErrorKind::Unavailable), 0),
-        (vec![Script::LoseRequest; 200], Some(ErrorKind::Unrecorded), 0),
-        (vec![Script::LoseAnswer; 200], Some(ErrorKind::Unrecorded), 1),
-        (vec![Script::Unstorable], Some(ErrorKind::Invalid), 0),
+        (vec![Meets(Fault::LoseAnswer)], None, 1),
+        (vec![Meets(Fault::LoseRequest), Meets(Fault::Conflict)], None, 1),
+        (vec![Meets(Fault::Throttle), Script::InFlight], None, 1),
+        (vec![Meets(Fault::Silence)], None, 1),
+        (vec![Meets(Fault::SilenceAfter)], None, 1),
+        (vec![Meets(Fault::Throttle); 200], Some(ErrorKind::Unavailable), 0),
+        (vec![Meets(Fault::LoseRequest); 200], Some(ErrorKind::Unrecorded), 0),
+        (vec![Meets(Fault::LoseAnswer); 200], Some(ErrorKind::Unrecorded), 1),
+        (vec![Meets(Fault::Unstorable)], Some(ErrorKind::Invalid), 0),
     ] {
         let bench = bench(Mode::Off);
         bench.store.script(script.clone());
@@ -234,9 +234,9 @@ async fn shadow_reports_what_enforcing_would_do() {
     assert_eq!(reports(&bench, run("s", 1, "a")).await, ["refuse InProgress"]);
     tokio::time::sleep(Duration::from_secs(63)).await;
     assert_eq!(reports(&bench, run("s", 1, "a")).await, ["take over"]);
-    bench.store.script([Script::Down]);
+    bench.store.script([Meets(Fault::Throttle)]);
     assert_eq!(reports(&bench, run("k", 1, "a")).await, ["unknown"]);
-    bench.store.script(std::iter::once(Script::Pass).chain([Script::Reject; 50]));
+    bench.store.script(std::iter::once(Script::Pass).chain([Meets(Fault::Refuse); 50]));
     assert_eq!(reports(&bench, run("n", 1, "a")).await, ["unknown"]);
     bench.store.end_script();
     // Inside itself, enforcing refuses, and the shadow's outer claim is still live.
@@ -330,7 +330,7 @@ async fn shadow_ends_before_the_answer_is_due() {
     let bench = bench(Mode::Shadow);
     let deadline = bench.now().saturating_add(Duration::from_millis(280));
     let bench = bench.in_invocation(deadline);
-    bench.store.script([Script::Silent; 3]);
+    bench.store.script([Meets(Fault::Silence); 3]);
     let begun = bench.now();
     bench.run("k", 1).await.unwrap();
     assert_eq!(begun.until(bench.now()), Duration::from_millis(30), "250 ms are reserved for the answer");

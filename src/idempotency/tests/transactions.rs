@@ -14,6 +14,7 @@ use crate::{
         response::Verdict,
     },
     staging,
+    testing::Fault::{Conflict, Late, LoseAnswer, LoseRequest, Refuse, Throttle, Unreadable},
 };
 
 const SOLD_OUT: &str = "sold out";
@@ -91,8 +92,8 @@ async fn writes_and_outcome_commit_in_one_request() {
 /// never a success without the effect, and never "nothing was written" with it. Retries succeed.
 #[tokio::test(start_paused = true)]
 async fn every_fault_sequence_has_one_effect() {
-    use Script::{Conflict, Corrupt, Down, InFlight, LoseAnswer, LoseRequest, Pass, Reject};
-    let faults = [Pass, LoseAnswer, LoseRequest, Down, Reject, Corrupt, Conflict, InFlight];
+    let mut faults = vec![Script::Pass, Script::InFlight];
+    faults.extend([LoseAnswer, LoseRequest, Throttle, Refuse, Unreadable, Conflict].map(Meets));
     let mut ends = std::collections::BTreeMap::new();
     for case in 0..faults.len().pow(3) * 12 {
         let (mode, knows_tokens, retries, case) = (case % 3, case / 3 % 2 == 0, case / 6 % 2 == 0, case / 12);
@@ -102,7 +103,7 @@ async fn every_fault_sequence_has_one_effect() {
         if !knows_tokens {
             bench.store.bank.ignore_tokens();
         }
-        bench.store.script((mode != 1).then_some(Pass).into_iter().chain(script));
+        bench.store.script((mode != 1).then_some(Script::Pass).into_iter().chain(script));
         let what = format!("{script:?}, mode {mode}, {knows_tokens}, {retries}");
         match bench.pay("k").await {
             Ok(paid) => {
@@ -137,10 +138,10 @@ async fn every_fault_sequence_has_one_effect() {
 #[tokio::test(start_paused = true)]
 async fn lost_commit_response_reuses_its_token() {
     for (script, calls) in [
-        (vec![Script::LoseAnswer], vec!["claim", "commit", "commit"]),
-        (vec![Script::LoseRequest], vec!["claim", "commit", "commit"]),
-        (vec![Script::LoseAnswer, Script::LoseAnswer], vec!["claim", "commit", "commit", "read"]),
-        (vec![Script::LoseRequest, Script::LoseRequest], vec!["claim", "commit", "commit", "read", "commit"]),
+        (vec![Meets(LoseAnswer)], vec!["claim", "commit", "commit"]),
+        (vec![Meets(LoseRequest)], vec!["claim", "commit", "commit"]),
+        (vec![Meets(LoseAnswer), Meets(LoseAnswer)], vec!["claim", "commit", "commit", "read"]),
+        (vec![Meets(LoseRequest), Meets(LoseRequest)], vec!["claim", "commit", "commit", "read", "commit"]),
     ] {
         let bench = Bench::new();
         bench.store.script([Script::Pass].into_iter().chain(script.clone()));
@@ -154,7 +155,7 @@ async fn lost_commit_response_reuses_its_token() {
 #[tokio::test(start_paused = true)]
 async fn conflict_retries_use_new_tokens() {
     let bench = Bench::new();
-    bench.store.script([Script::Pass, Script::Conflict, Script::Conflict]);
+    bench.store.script([Script::Pass, Meets(Conflict), Meets(Conflict)]);
     let start = bench.now();
     assert_eq!(bench.pay("k").await.unwrap(), "paid");
     assert!(start.until(bench.now()) >= Duration::from_millis(12 + 25));
@@ -163,7 +164,7 @@ async fn conflict_retries_use_new_tokens() {
     assert_eq!((tokens.len(), bench.till()), (3, 1));
     // It retries while there's time, and then releases the key.
     let bench = without_retries();
-    bench.store.script([Script::Pass, Script::Conflict]);
+    bench.store.script([Script::Pass, Meets(Conflict)]);
     let error = refused(bench.pay("m").await);
     assert_eq!((error.kind(), bench.record("m").status()), (ErrorKind::Unavailable, Status::Released));
     assert!(error.is_retryable() && error.to_string().contains("nothing was written"), "{error}");
@@ -172,7 +173,7 @@ async fn conflict_retries_use_new_tokens() {
 #[tokio::test(start_paused = true)]
 async fn unresolved_commit_says_when_to_retry() {
     let bench = without_retries();
-    bench.store.script([Script::Pass, Script::LoseAnswer, Script::LoseAnswer, Script::Down]);
+    bench.store.script([Script::Pass, Meets(LoseAnswer), Meets(LoseAnswer), Meets(Throttle)]);
     let error = refused(bench.pay("k").await);
     assert_eq!(error.kind(), ErrorKind::InProgress);
     // Once the lease is stale: a minute and the margin.
@@ -183,7 +184,7 @@ async fn unresolved_commit_says_when_to_retry() {
 #[tokio::test(start_paused = true)]
 async fn late_transaction_after_takeover_is_rejected() {
     let bench = without_retries();
-    let late = [Script::Late, Script::LoseRequest, Script::Down];
+    let late = [Meets(Late), Meets(LoseRequest), Meets(Throttle)];
     bench.store.script([Script::Pass].into_iter().chain(late));
     assert_eq!(kind(bench.pay("k").await), ErrorKind::InProgress);
     tokio::time::sleep(Duration::from_secs(70)).await;
@@ -308,7 +309,7 @@ async fn late_applied_transaction_is_the_answer() {
     // The first attempt is on its way when the second is declined, and is applied before anything else.
     for closure in [true, false] {
         let bench = Bench::new();
-        bench.store.script([Script::Pass, Script::Late]);
+        bench.store.script([Script::Pass, Meets(Late)]);
         let store = bench.store.clone();
         let result = bench
             .with_handler("k", 1, async {
@@ -349,7 +350,7 @@ async fn ambiguous_optimistic_decline_is_unresolved() {
     for closure in [true, false] {
         for is_late in [true, false] {
             let bench = Bench::new().optimistic(false);
-            bench.store.script([if is_late { Script::Late } else { Script::Pass }]);
+            bench.store.script([if is_late { Meets(Late) } else { Script::Pass }]);
             let result = bench
                 .with_handler("k", 1, async {
                     let staging = stage(short());
@@ -378,7 +379,7 @@ async fn ambiguous_optimistic_decline_is_unresolved() {
 async fn cut_off_closure_keeps_the_ambiguity() {
     for (is_late, expected) in [(true, ErrorKind::InProgress), (false, ErrorKind::Unavailable)] {
         let bench = Bench::new().optimistic(false);
-        bench.store.script([if is_late { Script::Late } else { Script::Pass }]);
+        bench.store.script([if is_late { Meets(Late) } else { Script::Pass }]);
         let target = Target {
             key: bench.stored_key("k"),
             fingerprint: Fingerprint::of(&1).unwrap(),
@@ -404,7 +405,7 @@ async fn cut_off_closure_keeps_the_ambiguity() {
 #[tokio::test(start_paused = true)]
 async fn late_applied_transaction_overrides_closures_error() {
     let bench = Bench::new();
-    bench.store.script([Script::Pass, Script::Late]);
+    bench.store.script([Script::Pass, Meets(Late)]);
     let late = bench.store.clone();
     let result = bench
         .declined(move |_| {
@@ -567,9 +568,9 @@ async fn failed_commit_returns_the_claim() {
 
     let bench = bench.beside(|builder| builder.settle_within(Duration::ZERO));
     for (script, expected) in [
-        (Script::Down, ErrorKind::Unavailable),
-        (Script::Reject, ErrorKind::Invalid),
-        (Script::Corrupt, ErrorKind::Corrupt),
+        (Meets(Throttle), ErrorKind::Unavailable),
+        (Meets(Refuse), ErrorKind::Invalid),
+        (Meets(Unreadable), ErrorKind::Corrupt),
     ] {
         let claim = bench.hold("m").await;
         bench.store.script([script]);
@@ -578,7 +579,7 @@ async fn failed_commit_returns_the_claim() {
         not_committed.into_claim().unwrap().release().await.unwrap();
     }
     let claim = bench.hold("m").await;
-    bench.store.script([Script::LoseRequest, Script::LoseRequest, Script::Down]);
+    bench.store.script([Meets(LoseRequest), Meets(LoseRequest), Meets(Throttle)]);
     let not_committed = claim.commit("paid", Deposits::of("till", 1)).await.unwrap_err();
     let error = not_committed.into_claim().unwrap_err();
     let wait = Some(Duration::from_millis(62_001));

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::{
     kind,
-    support::{Bench, Script},
+    support::{Bench, Script::Meets},
 };
-use crate::ErrorKind;
+use crate::{ErrorKind, testing::Fault};
 
 fn waiting(budget: Duration) -> Bench {
     Bench::with(|builder| builder.wait_in_progress(budget))
@@ -64,7 +64,7 @@ async fn only_live_claims_are_waited_for() {
     bench.run("k", 1).await.unwrap();
     let began = bench.now();
     assert_eq!(kind(bench.run("k", 2).await), ErrorKind::Mismatch);
-    bench.store.script([Script::Down]);
+    bench.store.script([Meets(Fault::Throttle)]);
     assert_eq!(kind(bench.run("m", 1).await), ErrorKind::Unavailable);
     assert_eq!(began, bench.now());
 }

@@ -183,7 +183,12 @@ pub(super) fn judge(played: &Played, expected: &Expected, seed: u64) -> Vec<Find
     }
     let is_at_most_once = played.deliveries.iter().any(|delivery| delivery.is_at_most_once);
     let last = played.answers.last().map(|(_, answer)| answer);
-    if !played.is_done && !is_at_most_once {
+    // A response that the store can't store isn't the function's mistake: retries learn that the operation is done,
+    // and don't get its answer.
+    let is_unstored =
+        played.trace.iter().any(|told| matches!(told, Told::Fault { fault: Fault::Unstorable, .. }));
+    let may_be_refused = is_at_most_once || is_unstored;
+    if !played.is_done && !may_be_refused {
         let how = last.map_or_else(
             || "every delivery ended without an answer".to_owned(),
             |last| format!("the last answer is {last}"),
@@ -201,7 +206,7 @@ pub(super) fn judge(played: &Played, expected: &Expected, seed: u64) -> Vec<Find
     // No fault explains a mismatch.
     let mismatched =
         played.answers.iter().map(|(_, answer)| answer).find(|answer| answer.is_refused_as(Mismatch));
-    let for_good = played.to_duplicate.as_ref().filter(|answer| !answer.is_whole() && !is_at_most_once);
+    let for_good = played.to_duplicate.as_ref().filter(|answer| !answer.is_whole() && !may_be_refused);
     if let Some(refused) = mismatched.or(for_good) {
         add(
             Mistake::RetryRefused,

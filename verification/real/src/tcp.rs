@@ -1,7 +1,7 @@
 //! A TCP proxy that breaks traffic. It knows what a request is in these protocols, and no more.
 
-mod fault;
 mod link;
+mod way;
 
 use std::{
     io,
@@ -20,9 +20,9 @@ use tokio::{
     task::{JoinHandle, JoinSet},
 };
 
-pub(crate) use self::fault::{Protocol, TcpFault};
+pub(crate) use self::way::{Protocol, TcpWay};
 
-use self::fault::Scope;
+use self::way::Scope;
 
 /// The proxy. Dropping it closes its port and cuts its connections.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ struct Shared {
     to: SocketAddr,
     protocol: Protocol,
     /// The current fault.
-    fault: watch::Sender<Option<TcpFault>>,
+    fault: watch::Sender<Option<TcpWay>>,
     /// Whether the invocation was answered. Requests held until then are forwarded.
     is_answered: watch::Sender<bool>,
     /// Whether only held requests are let through.
@@ -73,7 +73,7 @@ impl TcpProxy {
     }
 
     /// Breaks traffic from now on, for this time if there is one.
-    pub(crate) fn break_for(&self, time: Option<Duration>, fault: TcpFault) {
+    pub(crate) fn break_for(&self, time: Option<Duration>, fault: TcpWay) {
         self.shared.fault.send_replace(Some(fault));
         if let Some(time) = time {
             let shared = Arc::clone(&self.shared);
@@ -85,7 +85,7 @@ impl TcpProxy {
     }
 
     /// Breaks this many of the next requests.
-    pub(crate) fn break_next(&self, requests: usize, fault: TcpFault) {
+    pub(crate) fn break_next(&self, requests: usize, fault: TcpWay) {
         self.shared.left.store(requests, Ordering::Relaxed);
         self.shared.fault.send_replace(Some(fault));
     }
@@ -126,7 +126,7 @@ impl Shared {
 
     /// The current fault, if it concerns whole connections.
     fn scope(&self) -> Scope {
-        self.fault.borrow().map_or(Scope::Requests, TcpFault::scope)
+        self.fault.borrow().map_or(Scope::Requests, TcpWay::scope)
     }
 }
 
@@ -185,7 +185,7 @@ async fn listening(listener: Option<TcpListener>, address: SocketAddr) -> Option
 async fn accept(
     listener: &TcpListener,
     scope: Scope,
-    fault: &mut watch::Receiver<Option<TcpFault>>,
+    fault: &mut watch::Receiver<Option<TcpWay>>,
     connections: &mut JoinSet<()>,
     shared: &Arc<Shared>,
 ) -> Result<(), watch::error::RecvError> {

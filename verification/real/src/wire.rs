@@ -14,7 +14,6 @@ pub(crate) mod budget;
 mod calls;
 mod case;
 mod coverage;
-pub(crate) mod fault;
 mod judge;
 pub(crate) mod meaning;
 pub(crate) mod message;
@@ -25,6 +24,7 @@ mod sabotage;
 mod scenario;
 mod stage;
 mod watched;
+pub(crate) mod way;
 
 use std::{sync::Arc, time::Duration};
 
@@ -45,8 +45,8 @@ use self::{
 use crate::{servers::Server, site::Kind};
 
 pub use self::{
-    coverage::Coverage, fault::Fault, fault::Medium, fault::When, meaning::Meaning, proxy::Proxy,
-    report::Report, sabotage::Sabotage,
+    coverage::Coverage, meaning::Meaning, proxy::Proxy, report::Report, sabotage::Sabotage, way::HttpWay,
+    way::Medium, way::When,
 };
 
 /// The runs to make.

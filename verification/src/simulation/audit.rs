@@ -19,9 +19,10 @@ use lambda_idempotency::{
 
 use super::{
     Figures, Report,
-    config::{Config, Fault, Sabotage},
+    config::{Config, Sabotage},
     network::{Effects, Table},
     reached::Item,
+    trouble::Circumstance,
 };
 
 use ledger::Ledger;
@@ -255,7 +256,7 @@ impl Audit {
 
     /// Whether the clocks are within the promised skew.
     fn clocks_agree(&self) -> bool {
-        !self.config.has(Fault::SkewBeyond)
+        !self.config.has(Circumstance::SkewBeyond)
     }
 
     /// An executor drew an owner.

@@ -7,10 +7,10 @@ use lambda_idempotency::{
 
 use super::{
     audit::{Ended, Right},
-    config::Fault,
     deliveries::{Executor, Refusal, stored_key},
     network::SimulatedStore,
     reached::Item,
+    trouble::Circumstance,
 };
 
 /// A failure in the form in which `run` records it.
@@ -31,7 +31,7 @@ impl Executor {
         let right = Right::Claim(Some(claim.handle()));
         let run = self.audit().run_began(world.now(), self.id(), key, payload, right);
         self.work_briefly().await;
-        let fails = world.strikes(Fault::HandlerError, 50);
+        let fails = world.strikes(Circumstance::HandlerError, 50);
         // Under at-most-once, a handler that has begun doesn't release its key.
         let gives_back = !world.config.at_most_once && world.random(|random| random.chance(500));
         if fails && gives_back {
@@ -91,7 +91,7 @@ impl Executor {
             return;
         }
         // The operator knows which payload was delivered only if there's just one.
-        let knows = !world.config.has(Fault::OtherPayload);
+        let knows = !world.config.has(Circumstance::OtherPayload);
         let resolution = match world.random(|random| random.below(4)) {
             0 if knows => {
                 Resolution::Complete(format!("\"an operator's answer of key {key} with payload 0\"").into())

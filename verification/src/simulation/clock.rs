@@ -10,7 +10,7 @@ use lambda_idempotency::{
     time::{Clock, Timestamp},
 };
 
-use super::{config::Fault, scheduler::World, undone::Undone};
+use super::{scheduler::World, trouble::Circumstance, undone::Undone};
 
 /// The largest skew, in ms, at which all promises hold: the library's default.
 pub const SKEW_MARGIN: i64 = 2000;
@@ -40,9 +40,9 @@ impl FaultyClock {
     /// A clock with this schedule's faults.
     pub fn new(world: &Arc<World>) -> Self {
         let config = &world.config;
-        let furthest = if config.has(Fault::SkewBeyond) { BEYOND } else { SKEW_MARGIN / 2 };
+        let furthest = if config.has(Circumstance::SkewBeyond) { BEYOND } else { SKEW_MARGIN / 2 };
         let clock = Self { world: Arc::clone(world), hands: Arc::default(), furthest };
-        if config.has(Fault::SkewBeyond) || config.has(Fault::Skew) {
+        if config.has(Circumstance::SkewBeyond) || config.has(Circumstance::Skew) {
             clock.hands().offset = clock.any_offset();
         }
         clock
@@ -67,10 +67,10 @@ impl FaultyClock {
         if self.furthest == 0 {
             return;
         }
-        if self.world.strikes(Fault::Jump, 20) {
+        if self.world.strikes(Circumstance::Jump, 20) {
             *hands = Hands { offset: self.any_offset(), stands: None };
         }
-        if hands.stands.is_none() && self.world.strikes(Fault::Stand, 20) {
+        if hands.stands.is_none() && self.world.strikes(Circumstance::Stand, 20) {
             // It falls behind while it's stopped, but by no more than its limit.
             let longest = (hands.offset + self.furthest) as u64;
             let ms = self.world.random(|random| random.below(longest + 1));

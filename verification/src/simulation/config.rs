@@ -4,103 +4,10 @@ use std::{fmt, str::FromStr};
 
 use super::{
     outages::{self, Outage},
+    trouble::{Circumstance, Trouble},
     undone::Undone,
 };
 use crate::random::Random;
-
-/// A kind of failure. A schedule has a random subset of these.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Fault {
-    /// A request gets lost before the store; the client can't tell.
-    LostRequest,
-    /// A response gets lost after the write was applied; the client can't tell.
-    LostAnswer,
-    /// A write is applied after its sender gave up on it.
-    LateApply,
-    /// The SDK's own retry meets the result of the first attempt.
-    OwnRetry,
-    /// The store is throttled: the write definitely wasn't applied.
-    Throttled,
-    /// Another transaction conflicts on the record: the write definitely wasn't applied.
-    Conflict,
-    /// An executor dies, at any poll.
-    Crash,
-    /// An executor freezes, and continues later.
-    Freeze,
-    /// The executors' clocks are apart, by no more than the skew margin.
-    Skew,
-    /// The executors' clocks are off by up to a minute: only fencing is promised.
-    SkewBeyond,
-    /// The sweeper removes expired records.
-    Sweep,
-    /// Handlers return errors.
-    HandlerError,
-    /// Handlers panic.
-    Panic,
-    /// Handlers are slow or hang.
-    Hang,
-    /// A caller gives up, and its future is dropped.
-    Drop,
-    /// A key is used with another payload.
-    OtherPayload,
-    /// Responses are large, and their chunks can't always be written.
-    Parts,
-    /// The store keeps no chunks, and rejects an item over its limit (400 KB in DynamoDB).
-    ItemLimit,
-    /// An executor's clock jumps, back or ahead, within what is allowed.
-    Jump,
-    /// An executor's clock stops for a while, and then catches up.
-    Stand,
-    /// A condition on the handler's own writes fails.
-    Declined,
-    /// A settlement takes seconds, but is answered.
-    SlowSettlement,
-}
-
-impl Fault {
-    /// All faults.
-    pub const ALL: [Self; 22] = [
-        Self::LostRequest,
-        Self::LostAnswer,
-        Self::LateApply,
-        Self::OwnRetry,
-        Self::Throttled,
-        Self::Conflict,
-        Self::Crash,
-        Self::Freeze,
-        Self::Skew,
-        Self::SkewBeyond,
-        Self::Sweep,
-        Self::HandlerError,
-        Self::Panic,
-        Self::Hang,
-        Self::Drop,
-        Self::OtherPayload,
-        Self::Parts,
-        Self::ItemLimit,
-        Self::Jump,
-        Self::Stand,
-        Self::Declined,
-        Self::SlowSettlement,
-    ];
-
-    /// The faults that may keep an executor's own answer from becoming the recorded one: its settlement gets no
-    /// response, is rejected, or is about another payload.
-    pub const UNRECORDING: [Self; 6] = [
-        Self::LostRequest,
-        Self::LostAnswer,
-        Self::LateApply,
-        Self::Throttled,
-        Self::Conflict,
-        Self::OtherPayload,
-    ];
-
-    /// Its bit in [`Config::faults`].
-    pub const fn bit(self) -> u32 {
-        1 << self as u32
-    }
-}
 
 /// A deliberately broken store, which shows that the simulation catches faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -244,7 +151,7 @@ pub struct Config {
     pub keys: u32,
     /// Deliveries per executor.
     pub deliveries: u32,
-    /// One bit per fault.
+    /// One bit for each [`Trouble`].
     pub faults: u32,
     /// Whether it runs under at-most-once.
     pub at_most_once: bool,
@@ -274,13 +181,13 @@ impl Config {
             _ => (random.between(2, 5), random.between(1, 2)),
         };
         // Each fault is in half of the schedules, the one beyond the promise in an eighth.
-        let mut faults = random.bits() as u32 & ((1 << Fault::ALL.len() as u32) - 1);
+        let mut faults = random.bits() as u32 & ((1 << Trouble::ALL.len() as u32) - 1);
         if random.below(4) != 0 {
-            faults &= !Fault::SkewBeyond.bit();
+            faults &= !Trouble::from(Circumstance::SkewBeyond).bit();
         }
         // In a quarter of them every settlement is recorded, which allows stricter checks.
         if random.below(4) == 0 {
-            faults &= !Fault::UNRECORDING.iter().fold(0, |all, fault| all | fault.bit());
+            faults &= !Trouble::UNRECORDING.iter().fold(0, |all, trouble| all | trouble.bit());
         }
         let deliveries = random.between(1, 4) as u32;
         let at_most_once = random.below(4) == 0;
@@ -313,7 +220,7 @@ impl Config {
             executors: random.between(1, 4) as u32,
             keys: random.between(1, 2) as u32,
             deliveries: random.between(1, 3) as u32,
-            faults: if is_skewed { Fault::Skew.bit() } else { 0 },
+            faults: if is_skewed { Trouble::from(Circumstance::Skew).bit() } else { 0 },
             at_most_once: random.below(8) == 0,
             way: if random.below(4) == 0 { Way::Transactions } else { Way::Claims },
             extends,
@@ -336,17 +243,17 @@ impl Config {
         self.choices.begins && self.way == Way::Claims
     }
 
-    /// Whether this fault can happen.
-    pub const fn has(&self, fault: Fault) -> bool {
-        self.faults & fault.bit() != 0
+    /// Whether this fault or circumstance can happen.
+    pub fn has(&self, trouble: impl Into<Trouble>) -> bool {
+        self.faults & trouble.into().bit() != 0
     }
 
     /// The same schedule with one thing less, in each way.
     pub fn smaller(&self) -> Vec<Self> {
-        let mut all: Vec<Self> = Fault::ALL
+        let mut all: Vec<Self> = Trouble::ALL
             .into_iter()
-            .filter(|fault| self.has(*fault))
-            .map(|fault| Self { faults: self.faults & !fault.bit(), ..*self })
+            .filter(|trouble| self.has(*trouble))
+            .map(|trouble| Self { faults: self.faults & !trouble.bit(), ..*self })
             .collect();
         if self.extends {
             all.push(Self { extends: false, ..*self });

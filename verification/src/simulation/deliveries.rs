@@ -24,10 +24,11 @@ use lambda_idempotency::{
 use super::{
     audit::{Audit, Ended, Right},
     clock::{FaultyClock, SKEW_MARGIN},
-    config::{Config, Fault, Way},
+    config::{Config, Way},
     network::{Effects, SimulatedStore, SoldOut, Table},
     outages::{self, Outage},
     scheduler::World,
+    trouble::{Circumstance, Fault},
     undone::{Undoing, Undone},
 };
 
@@ -225,7 +226,7 @@ impl Executor {
     async fn delivery(&self) {
         let world = &self.world;
         let key = world.random(|random| random.below(u64::from(world.config.keys)));
-        let payload = u64::from(world.strikes(Fault::OtherPayload, 150));
+        let payload = u64::from(world.strikes(Circumstance::OtherPayload, 150));
         let now = self.clock.now();
         let invocation = if world.random(|random| random.chance(500)) {
             let is_long = world.config.outage.is_some() && world.random(|random| random.percent(30));
@@ -241,7 +242,8 @@ impl Executor {
         let deadline = self.deadline.load(Ordering::Relaxed);
         self.audit.delivery_began(self.id, (deadline != 0).then_some(deadline));
         self.outage_at_the_claim(deadline);
-        let patience = world.strikes(Fault::Drop, 60).then(|| world.random(|random| random.below(5000)));
+        let patience =
+            world.strikes(Circumstance::Drop, 60).then(|| world.random(|random| random.below(5000)));
         match self.deliver(key, payload, invocation, patience).await {
             Some(result) => self.audit.answered(world.now(), self.id, key, payload, &result),
             None => self.audit.ended(self.id, world.now(), Ended::Dropped),
@@ -312,11 +314,11 @@ impl Executor {
         };
         let run = self.audit.run_began(world.now(), self.id, key, payload, right);
         self.work(run).await;
-        if world.strikes(Fault::Hang, 30) {
+        if world.strikes(Circumstance::Hang, 30) {
             // A lease is extended for as long as its handler hangs.
             world.sleep(if world.config.extends { 200_000 } else { 10_000_000 }).await;
         }
-        if world.strikes(Fault::HandlerError, 50) {
+        if world.strikes(Circumstance::HandlerError, 50) {
             self.audit.handler_failed(run);
             return Err(Refusal);
         }
@@ -328,17 +330,20 @@ impl Executor {
             }
         }
         self.work(run).await;
-        if world.strikes(Fault::Panic, 40) {
+        if world.strikes(Circumstance::Panic, 40) {
             self.audit.handler_panicked(run);
             // This skips the hook that prints.
             resume_unwind(Box::new(Refusal));
         }
-        if world.strikes(Fault::HandlerError, 50) {
+        if world.strikes(Circumstance::HandlerError, 50) {
             self.audit.handler_failed(run);
             return Err(Refusal);
         }
-        let padding =
-            if world.strikes(Fault::Parts, 300) || world.strikes(Fault::ItemLimit, 300) { 200 } else { 0 };
+        let padding = if world.strikes(Circumstance::Parts, 300) || world.strikes(Fault::Unstorable, 300) {
+            200
+        } else {
+            0
+        };
         self.audit.handler_ended(world.now(), run);
         self.outage_at_the_end(run);
         Ok(format!("run {run} of key {key} with payload {payload}{:padding$}", ""))
@@ -416,7 +421,7 @@ impl Executor {
         if self.world.config.outage.is_some() && self.world.are_faults_on() {
             return self.work_in_a_campaign(run).await;
         }
-        let can_be_slow = self.world.config.has(Fault::Hang) && self.world.are_faults_on();
+        let can_be_slow = self.world.config.has(Circumstance::Hang) && self.world.are_faults_on();
         let slow = if can_be_slow { 30 } else { 0 };
         let ms = self
             .world
@@ -451,7 +456,7 @@ impl Executor {
                     _ => break,
                 };
                 self.world.sleep(wait).await;
-                let bound = if self.world.config.has(Fault::SkewBeyond) { 60_000 } else { 0 };
+                let bound = if self.world.config.has(Circumstance::SkewBeyond) { 60_000 } else { 0 };
                 if self.world.now() - began > 2 * LEASE + SKEW_MARGIN as u64 + bound {
                     let ms = self.world.now() - began;
                     self.audit

@@ -16,8 +16,9 @@ use lambda_idempotency::{
 
 use super::{
     audit::Audit,
-    config::{Fault, Sabotage},
+    config::Sabotage,
     scheduler::World,
+    trouble::{Circumstance, Fault},
 };
 
 mod outage;
@@ -168,7 +169,7 @@ impl SimulatedStore {
             .get(key)
             .and_then(|record| record.expires_at)
             .is_some_and(|expires_at| expires_at.as_millis() < now);
-        if has_expired && self.world.strikes(Fault::Sweep, 300) {
+        if has_expired && self.world.strikes(Circumstance::Sweep, 300) {
             stored.records.remove(key);
             // No transaction arrives so late that a record which would have refused it has already been swept.
             stored.late.retain(|(_, of, request)| of != key || !matches!(request, Request::Commit { .. }));
@@ -192,32 +193,32 @@ impl SimulatedStore {
         if let Some(failed) = self.in_outage(|| drop(self.at_the_table(key, write)), true).await {
             return Err(failed);
         }
-        if response_bytes(write) > ITEM_LIMIT && world.strikes(Fault::ItemLimit, 1000) {
-            return Err(StoreError::new(StoreErrorKind::Unstorable, "the item is too large"));
+        if response_bytes(write) > ITEM_LIMIT && world.strikes(Fault::Unstorable, 1000) {
+            return failed(Fault::Unstorable);
         }
-        if world.strikes(Fault::Throttled, 30) {
-            return Err(StoreError::new(StoreErrorKind::Unavailable, "throttled"));
+        if world.strikes(Fault::Throttle, 30) {
+            return failed(Fault::Throttle);
         }
         if world.strikes(Fault::Conflict, 30) {
-            return Err(StoreError::new(StoreErrorKind::Conflict, "conflict"));
+            return failed(Fault::Conflict);
         }
-        if world.strikes(Fault::LostRequest, 30) {
-            return self.no_answer().await;
+        if world.strikes(Fault::LoseRequest, 30) {
+            return self.no_answer(Fault::LoseRequest).await;
         }
-        if world.strikes(Fault::LateApply, 30) {
+        if world.strikes(Fault::Late, 30) {
             let at = world.now() + world.random(|random| random.between(1, 100_000));
             self.table.stored().late.push((at, key.clone(), Request::Write(write.clone())));
-            return self.no_answer().await;
+            return self.no_answer(Fault::Late).await;
         }
         let mut written = self.at_the_table(key, write);
-        if world.strikes(Fault::OwnRetry, 40) {
+        if world.strikes(Fault::Retry, 40) {
             self.travel().await;
             written = self.at_the_table(key, write);
         }
-        if world.strikes(Fault::LostAnswer, 40) {
-            return self.no_answer().await;
+        if world.strikes(Fault::LoseAnswer, 40) {
+            return self.no_answer(Fault::LoseAnswer).await;
         }
-        if matches!(write, Write::Settle { .. }) && world.strikes(Fault::SlowSettlement, 150) {
+        if matches!(write, Write::Settle { .. }) && world.strikes(Fault::Slow, 150) {
             let ms = world.random(|random| random.between(500, 5000));
             world.sleep(ms).await;
         }
@@ -243,8 +244,8 @@ impl SimulatedStore {
         if let Some(failed) = self.in_outage(|| (), false).await {
             return Err(failed);
         }
-        if self.world.strikes(Fault::LostRequest, 60) {
-            return self.no_answer().await;
+        if self.world.strikes(Fault::LoseRequest, 60) {
+            return self.no_answer(Fault::LoseRequest).await;
         }
         let mut stored = self.table.stored();
         self.settle_down(&mut stored, key);
@@ -259,10 +260,16 @@ impl SimulatedStore {
         self.world.sleep(ms).await;
     }
 
-    async fn no_answer<T>(&self) -> Result<T, StoreError> {
+    /// The client waits for the answer until it gives up.
+    async fn no_answer<T>(&self, fault: Fault) -> Result<T, StoreError> {
         self.world.sleep(TIMEOUT).await;
-        Err(StoreError::new(StoreErrorKind::Unavailable, "no answer").maybe_applied(true))
+        failed(fault)
     }
+}
+
+/// The client's error in this fault.
+fn failed<T>(fault: Fault) -> Result<T, StoreError> {
+    Err(fault.error().unwrap_or_else(|| StoreError::new(StoreErrorKind::Unavailable, "no answer")))
 }
 
 impl Store for SimulatedStore {
@@ -283,7 +290,7 @@ impl Store for SimulatedStore {
     }
 
     fn chunks(&self) -> Option<&dyn ResponseChunks> {
-        (!self.world.config.has(Fault::ItemLimit)).then_some(self)
+        (!self.world.config.has(Fault::Unstorable)).then_some(self)
     }
 }
 
@@ -319,8 +326,8 @@ impl ResponseChunks for SimulatedStore {
     ) -> BoxFuture<'a, Result<u32, StoreError>> {
         Box::pin(async move {
             self.travel().await;
-            if self.world.strikes(Fault::Parts, 200) {
-                return self.no_answer().await;
+            if self.world.strikes(Circumstance::Parts, 200) {
+                return self.no_answer(Fault::LoseRequest).await;
             }
             self.table.stored().parts.insert((key.clone(), *owner.as_bytes()), bytes.to_vec());
             Ok(1)

@@ -16,8 +16,9 @@ use std::{
 use super::{
     Figures,
     audit::Audit,
-    config::{Config, Fault},
+    config::Config,
     deliveries::{self, Executor},
+    trouble::{Fault, Trouble},
 };
 use crate::random::Random;
 
@@ -87,11 +88,13 @@ impl World {
         ask(&mut self.state().random)
     }
 
-    /// Whether this fault happens now, with a probability of `per_mille` in 1,000.
-    pub fn strikes(&self, fault: Fault, per_mille: u64) -> bool {
+    /// Whether this fault or circumstance happens now, with a probability of `per_mille` in 1,000.
+    pub fn strikes(&self, trouble: impl Into<Trouble>, per_mille: u64) -> bool {
+        let Some(index) = trouble.into().index() else { return false };
         let mut state = self.state();
-        let strikes = self.config.has(fault) && state.are_faults_on && state.random.chance(per_mille);
-        state.figures.struck[fault as usize] += u64::from(strikes);
+        let has = self.config.faults & (1 << index) != 0;
+        let strikes = has && state.are_faults_on && state.random.chance(per_mille);
+        state.figures.struck[index] += u64::from(strikes);
         strikes
     }
 
@@ -245,7 +248,7 @@ fn run(world: &Arc<World>, audit: &Arc<Audit>, tasks: &mut [Task]) {
 }
 
 fn poll(world: &Arc<World>, audit: &Arc<Audit>, task: &mut Task) {
-    if world.strikes(Fault::Crash, 8) {
+    if world.strikes(Fault::Die, 8) {
         return task.crash(world, audit, false);
     }
     if task.executor.is_killed_now(world) {

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use lambda_idempotency::testing::Fault;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
@@ -9,19 +10,12 @@ use crate::http_server::{Received, Reply, Server};
 
 /// How the bus treats the next request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Fault {
+pub(super) enum Treatment {
     #[default]
-    None,
-    /// The request never arrives, and is never answered.
-    Silent,
-    /// The events are on the bus, and the request is never answered.
-    SilentOnceAccepted,
-    /// The events are on the bus, and the connection breaks before the answer.
-    AnswerLost,
+    Accepts,
     /// Some of the events are refused, and the others are on the bus.
     RefusesSome,
-    /// The whole request is refused.
-    RefusesAll,
+    Fault(Fault),
 }
 
 /// The bus, and the events that are on it, in the order of their arrival.
@@ -33,7 +27,7 @@ pub(super) struct Bus {
 #[derive(Default)]
 struct State {
     accepted: Mutex<Vec<Value>>,
-    next: Mutex<Fault>,
+    next: Mutex<Treatment>,
     /// Rings when a request is in a fault's hands.
     reached: Notify,
 }
@@ -54,8 +48,8 @@ impl Bus {
     }
 
     /// Does this with the next request. Returns what was left to do before.
-    pub(super) fn next(&self, fault: Fault) -> Fault {
-        std::mem::replace(&mut *self.state.next.lock().unwrap_or_else(PoisonError::into_inner), fault)
+    pub(super) fn next(&self, treatment: Treatment) -> Treatment {
+        std::mem::replace(&mut *self.state.next.lock().unwrap_or_else(PoisonError::into_inner), treatment)
     }
 
     /// Returns when a request has met its fault.
@@ -75,24 +69,24 @@ impl State {
         let request: Value = serde_json::from_slice(&received.body).unwrap();
         let entries = request["Entries"].as_array().unwrap();
         assert!((1..=10).contains(&entries.len()) && received.body.len() <= 300_000);
-        let fault = std::mem::take(&mut *self.next.lock().unwrap_or_else(PoisonError::into_inner));
-        match fault {
-            Fault::Silent => {}
-            Fault::RefusesAll => {
+        let treatment = std::mem::take(&mut *self.next.lock().unwrap_or_else(PoisonError::into_inner));
+        match treatment {
+            Treatment::Fault(Fault::Silence) => {}
+            Treatment::Fault(Fault::Refuse) => {
                 return whole(400, &json!({ "__type": "ValidationException", "message": "refused" }));
             }
-            _ => return self.accept(entries, fault),
+            _ => return self.accept(entries, treatment),
         }
         self.reached.notify_one();
         Reply::Silence
     }
 
-    fn accept(&self, entries: &[Value], fault: Fault) -> Reply {
+    fn accept(&self, entries: &[Value], treatment: Treatment) -> Reply {
         let mut results = Vec::new();
         // The second and every third after it, or the only one.
         let refused = usize::from(entries.len() > 1);
         for (nth, entry) in entries.iter().enumerate() {
-            if fault == Fault::RefusesSome && nth % 3 == refused {
+            if treatment == Treatment::RefusesSome && nth % 3 == refused {
                 results.push(json!({ "ErrorCode": "ThrottlingException", "ErrorMessage": "slow down" }));
                 continue;
             }
@@ -104,12 +98,12 @@ impl State {
             results.push(json!({ "EventId": format!("event-{}", accepted.len()) }));
         }
         let failed = results.iter().filter(|result| result.get("EventId").is_none()).count();
-        match fault {
-            Fault::SilentOnceAccepted => {
+        match treatment {
+            Treatment::Fault(Fault::SilenceAfter) => {
                 self.reached.notify_one();
                 Reply::Silence
             }
-            Fault::AnswerLost => Reply::Dropped,
+            Treatment::Fault(Fault::LoseAnswer) => Reply::Dropped,
             _ => whole(200, &json!({ "FailedEntryCount": failed, "Entries": results })),
         }
     }

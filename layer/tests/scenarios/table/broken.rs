@@ -11,7 +11,7 @@ pub(super) fn kills() -> Vec<Scenario> {
         killed(
             "layer killed before the claim",
             vec![
-                Break(0, 1, Fault::HangBefore),
+                Break(0, 1, HttpWay::HangBefore),
                 Start(EFFECT),
                 Requests(1),
                 KillLayer,
@@ -25,7 +25,7 @@ pub(super) fn kills() -> Vec<Scenario> {
         killed(
             "layer killed after the claim",
             vec![
-                Break(0, 1, Fault::HangAfter),
+                Break(0, 1, HttpWay::HangAfter),
                 Start(EFFECT),
                 Requests(1),
                 Pause(150),
@@ -59,7 +59,7 @@ pub(super) fn kills() -> Vec<Scenario> {
         killed(
             "layer killed before recording",
             vec![
-                Break(1, 1, Fault::HangBefore),
+                Break(1, 1, HttpWay::HangBefore),
                 Start(EFFECT),
                 Requests(2),
                 KillLayer,
@@ -72,7 +72,7 @@ pub(super) fn kills() -> Vec<Scenario> {
         killed(
             "layer killed after recording",
             vec![
-                Break(1, 1, Fault::HangAfter),
+                Break(1, 1, HttpWay::HangAfter),
                 Start(EFFECT),
                 Requests(2),
                 Pause(150),
@@ -136,24 +136,24 @@ pub(super) fn outages() -> Vec<Scenario> {
         .on_demand()
     };
     vec![
-        down("refused", Fault::CutBefore).timeout(5).on_demand(),
-        down("500", Fault::ErrorBefore),
-        down("throttled", Fault::Throttle),
-        down("silent", Fault::HangBefore).timeout(5).on_demand(),
-        of("store down, passed on", [Break(0, ALL, Fault::ErrorBefore), Send(EFFECT, Runs)], ONCE)
+        down("refused", HttpWay::CutBefore).timeout(5).on_demand(),
+        down("500", HttpWay::ErrorBefore),
+        down("throttled", HttpWay::Throttle),
+        down("silent", HttpWay::HangBefore).timeout(5).on_demand(),
+        of("store down, passed on", [Break(0, ALL, HttpWay::ErrorBefore), Send(EFFECT, Runs)], ONCE)
             .with(&[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_ON_STORE_FAILURE", "pass")])
             .timeout(6)
             .on_demand(),
-        recording("refused", Fault::CutBefore),
-        recording("500", Fault::ErrorBefore).long(),
-        recording("throttled", Fault::Throttle).long(),
-        recording("silent", Fault::HangBefore).long(),
+        recording("refused", HttpWay::CutBefore),
+        recording("500", HttpWay::ErrorBefore).long(),
+        recording("throttled", HttpWay::Throttle).long(),
+        recording("silent", HttpWay::HangBefore).long(),
     ]
 }
 
 /// Each fault of the wire once, at the claim and at the recording.
 pub(super) fn faults() -> Vec<Scenario> {
-    let at = |place: &str, passing, fault: Fault| {
+    let at = |place: &str, passing, fault: HttpWay| {
         let steps = vec![
             Break(passing, 1, fault),
             Send(EFFECT, Anything),
@@ -163,12 +163,12 @@ pub(super) fn faults() -> Vec<Scenario> {
             Deliver(When::AfterRedelivery),
             Send(EFFECT, Replays),
         ];
-        let short = matches!(fault, Fault::CutAfter | Fault::Throttle | Fault::Late(When::Soon));
+        let short = matches!(fault, HttpWay::CutAfter | HttpWay::Throttle | HttpWay::Late(When::Soon));
         // With a broken answer to the claim, the layer may refuse; whatever it did, one run must be recorded.
         let scenario = of(format!("{place}: {fault}"), steps, ONCE).timeout(8).on_demand();
         if short { scenario } else { scenario.long() }
     };
-    let claim = Fault::ALL.into_iter().map(|fault| at("claim", 0, fault));
-    let record = Fault::ALL.into_iter().map(|fault| at("record", 1, fault));
+    let claim = HttpWay::ALL.into_iter().map(|fault| at("claim", 0, fault));
+    let record = HttpWay::ALL.into_iter().map(|fault| at("record", 1, fault));
     claim.chain(record).collect()
 }

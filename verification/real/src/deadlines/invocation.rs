@@ -18,6 +18,7 @@ use lambda_http::{
 use lambda_idempotency::{
     Fingerprint, Idempotency, Key, StoredKey,
     store::{Generation, Lock, Owner, Settlement, Status, Store, Write, WriteOutcome},
+    testing::Fault,
     time::{Clock as _, system_clock},
 };
 use lambda_idempotency_rehearsal::{
@@ -32,11 +33,7 @@ use super::{
 use crate::{
     site::{Ahead, Site},
     tcp::{Protocol, TcpProxy},
-    wire::{
-        fault::{Fault, When},
-        message::Upstream,
-        proxy::Proxy,
-    },
+    wire::{message::Upstream, proxy::Proxy, way::When},
 };
 
 /// The function's timeout: Lambda's default.
@@ -154,7 +151,7 @@ pub(super) async fn invoke(
     if plan.is_warm {
         warm_up(&engine, &key).await?;
     }
-    if plan.way == Way::DynamoDb(Fault::NoOldItem) {
+    if plan.way.amounts_to() == Fault::HideRecord {
         // Only the answer to a rejected write can lack its old item.
         release(&**direct, &stored).await?;
     }
@@ -194,7 +191,7 @@ pub(super) async fn invoke(
         effects: effects_then,
         is_recorded,
         must_be_recorded: plan.heals_in_time(),
-        may_be_in_progress: plan.way == Way::DynamoDb(Fault::Conflict),
+        may_be_in_progress: plan.way.amounts_to() == Fault::Conflict,
         again,
         effects_in_the_end: effects.load(Ordering::SeqCst),
     }))

@@ -2,25 +2,34 @@
 
 use std::{fmt, time::Duration};
 
+use lambda_idempotency::testing::Fault;
 use testkit::random::Random;
 
-use crate::{site::Kind, tcp::TcpFault, wire::fault::Fault};
+use crate::{site::Kind, tcp::TcpWay, wire::way::HttpWay};
 
 /// How the wire breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    DynamoDb(Fault),
-    Postgres(TcpFault),
-    Redis(TcpFault),
+    DynamoDb(HttpWay),
+    Postgres(TcpWay),
+    Redis(TcpWay),
 }
 
 impl Way {
+    /// The fault that it causes.
+    pub(super) const fn amounts_to(self) -> Fault {
+        match self {
+            Self::DynamoDb(way) => way.amounts_to(),
+            Self::Postgres(way) | Self::Redis(way) => way.amounts_to(),
+        }
+    }
+
     /// The 20 ways for this kind of store.
     pub(super) fn all(kind: Kind) -> Vec<Self> {
         match kind {
-            Kind::DynamoDb => Fault::ALL.map(Self::DynamoDb).into(),
-            Kind::Postgres => TcpFault::ALL.map(Self::Postgres).into(),
-            Kind::Redis => TcpFault::ALL.map(Self::Redis).into(),
+            Kind::DynamoDb => HttpWay::ALL.map(Self::DynamoDb).into(),
+            Kind::Postgres => TcpWay::ALL.map(Self::Postgres).into(),
+            Kind::Redis => TcpWay::ALL.map(Self::Redis).into(),
         }
     }
 }
@@ -74,7 +83,7 @@ impl Plan {
             },
         };
         // Without a rival the store never rejects a settlement, so its answer has no old item.
-        let is_claim = nth.is_multiple_of(2) || way == Way::DynamoDb(Fault::NoOldItem);
+        let is_claim = nth.is_multiple_of(2) || way.amounts_to() == Fault::HideRecord;
         let position = if is_claim { Position::Claim } else { Position::Settlement };
         // A slow claim leaves no settlement to break.
         let is_warm = random.percent(50) || position == Position::Settlement;
@@ -110,7 +119,7 @@ mod tests {
     fn seed_determines_the_plan() {
         let plans = |seed| {
             let mut random = Random::new(seed);
-            let way = Way::Redis(TcpFault::Refuse);
+            let way = Way::Redis(TcpWay::Refuse);
             (0..20).map(|nth| Plan::random(way, nth, &mut random)).collect::<Vec<_>>()
         };
         assert_eq!(plans(17), plans(17));

@@ -8,7 +8,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use super::{Shared, TcpFault};
+use super::{Shared, TcpWay};
 
 /// How long the server may pause in the middle of an answer.
 const PAUSE_IN_ANSWER: Duration = Duration::from_millis(10);
@@ -61,7 +61,7 @@ impl Link {
     /// Forwards the client's bytes, or breaks them. Returns whether the connection continues.
     async fn pass(&mut self, asked: &[u8]) -> io::Result<bool> {
         let fault = *self.shared.fault.borrow();
-        let strikes = |fault: &TcpFault| fault.scope().swallows() || self.shared.protocol.is_request(asked);
+        let strikes = |fault: &TcpWay| fault.scope().swallows() || self.shared.protocol.is_request(asked);
         match fault.filter(strikes) {
             Some(fault) => {
                 self.shared.strike();
@@ -72,29 +72,28 @@ impl Link {
         }
     }
 
-    async fn strike(&mut self, fault: TcpFault, asked: &[u8]) -> io::Result<bool> {
+    async fn strike(&mut self, fault: TcpWay, asked: &[u8]) -> io::Result<bool> {
         match fault {
-            TcpFault::Refuse
-            | TcpFault::AcceptAndClose
-            | TcpFault::CutAndBlackHole
-            | TcpFault::CloseBefore => return Ok(false),
-            TcpFault::AcceptAndWait | TcpFault::BlackHole | TcpFault::SilenceBefore => {
+            TcpWay::Refuse | TcpWay::AcceptAndClose | TcpWay::CutAndBlackHole | TcpWay::CloseBefore => {
+                return Ok(false);
+            }
+            TcpWay::AcceptAndWait | TcpWay::BlackHole | TcpWay::SilenceBefore => {
                 self.until_client_is_gone().await?;
                 return Ok(false);
             }
-            TcpFault::ResetBefore => {
+            TcpWay::ResetBefore => {
                 self.client.set_zero_linger()?;
                 return Ok(false);
             }
-            TcpFault::HalfRequest => {
+            TcpWay::HalfRequest => {
                 self.forward(&asked[..asked.len() / 2]).await?;
                 return Ok(false);
             }
-            TcpFault::Latency => {
+            TcpWay::Latency => {
                 self.delay().await;
                 return self.forward(asked).await.map(|()| true);
             }
-            TcpFault::LateSoon | TcpFault::LateAnswered => {
+            TcpWay::LateSoon | TcpWay::LateAnswered => {
                 self.hold(fault, asked).await?;
                 return Ok(false);
             }
@@ -105,21 +104,21 @@ impl Link {
     }
 
     /// Loses or breaks the answer to an applied request.
-    async fn spoil(&mut self, fault: TcpFault, answer: &[u8]) -> io::Result<bool> {
+    async fn spoil(&mut self, fault: TcpWay, answer: &[u8]) -> io::Result<bool> {
         if let Some(slowness) = fault.slowness() {
             clock::pause(slowness).await;
             self.client.write_all(answer).await?;
             return Ok(true);
         }
         match fault {
-            TcpFault::ResetAfter => self.client.set_zero_linger()?,
-            TcpFault::SilenceAfter => self.until_client_is_gone().await?,
-            TcpFault::HalfAndSilence => {
+            TcpWay::ResetAfter => self.client.set_zero_linger()?,
+            TcpWay::SilenceAfter => self.until_client_is_gone().await?,
+            TcpWay::HalfAndSilence => {
                 self.client.write_all(&answer[..answer.len() / 2]).await?;
                 self.until_client_is_gone().await?;
             }
-            TcpFault::HalfAndClose => self.client.write_all(&answer[..answer.len() / 2]).await?,
-            TcpFault::Garbage => {
+            TcpWay::HalfAndClose => self.client.write_all(&answer[..answer.len() / 2]).await?,
+            TcpWay::Garbage => {
                 self.client.write_all(GARBAGE).await?;
                 self.until_client_is_gone().await?;
             }
@@ -130,7 +129,7 @@ impl Link {
     }
 
     async fn delay(&self) {
-        if *self.shared.fault.borrow() == Some(TcpFault::Latency) {
+        if *self.shared.fault.borrow() == Some(TcpWay::Latency) {
             clock::pause(LATENCY).await;
         }
     }
@@ -164,11 +163,11 @@ impl Link {
     }
 
     /// Forwards the request when its sender has given up or waited long enough, or when the invocation is over.
-    async fn hold(&mut self, fault: TcpFault, asked: &[u8]) -> io::Result<()> {
+    async fn hold(&mut self, fault: TcpWay, asked: &[u8]) -> io::Result<()> {
         // It counts as on its way from now on, so that the record isn't read before it has arrived.
         let shared = Arc::clone(&self.shared);
         let _under_way = UnderWay::of(&shared);
-        if fault == TcpFault::LateAnswered {
+        if fault == TcpWay::LateAnswered {
             let mut is_answered = self.shared.is_answered.subscribe();
             let _ = is_answered.wait_for(|is_answered| *is_answered).await;
         } else {

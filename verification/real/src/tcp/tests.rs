@@ -2,6 +2,7 @@
 
 use std::io;
 
+use lambda_idempotency::testing::Fault;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::*;
@@ -49,24 +50,25 @@ async fn seen(stream: &mut TcpStream) -> (Vec<u8>, &'static str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn broken_requests_end_as_specified() {
     let half = &ANSWER[..ANSWER.len() / 2];
-    // When the client stops reading: whether the server applied the request, and what the client has seen.
-    for (fault, is_served, bytes, end) in [
-        (TcpFault::CloseBefore, false, &b""[..], "end"),
-        (TcpFault::CloseAfter, true, b"", "end"),
-        (TcpFault::ResetBefore, false, b"", "reset"),
-        (TcpFault::ResetAfter, true, b"", "reset"),
-        (TcpFault::SilenceBefore, false, b"", "silence"),
-        (TcpFault::SilenceAfter, true, b"", "silence"),
-        (TcpFault::AcceptAndWait, false, b"", "silence"),
-        (TcpFault::BlackHole, false, b"", "silence"),
-        (TcpFault::Slow, true, b"", "silence"),
-        (TcpFault::HalfAndSilence, true, half, "silence"),
-        (TcpFault::HalfAndClose, true, half, "end"),
-        (TcpFault::HalfRequest, false, b"", "end"),
-        (TcpFault::Latency, true, ANSWER, "silence"),
-        (TcpFault::LateSoon, false, b"", "silence"),
-        (TcpFault::LateAnswered, false, b"", "silence"),
+    // When the client stops reading: what the client has seen.
+    for (way, bytes, end) in [
+        (TcpWay::CloseBefore, &b""[..], "end"),
+        (TcpWay::CloseAfter, b"", "end"),
+        (TcpWay::ResetBefore, b"", "reset"),
+        (TcpWay::ResetAfter, b"", "reset"),
+        (TcpWay::SilenceBefore, b"", "silence"),
+        (TcpWay::SilenceAfter, b"", "silence"),
+        (TcpWay::AcceptAndWait, b"", "silence"),
+        (TcpWay::BlackHole, b"", "silence"),
+        (TcpWay::Slow, b"", "silence"),
+        (TcpWay::HalfAndSilence, half, "silence"),
+        (TcpWay::HalfAndClose, half, "end"),
+        (TcpWay::HalfRequest, b"", "end"),
+        (TcpWay::Latency, ANSWER, "silence"),
+        (TcpWay::LateSoon, b"", "silence"),
+        (TcpWay::LateAnswered, b"", "silence"),
     ] {
+        let is_served = way.amounts_to().is_applied() == Some(true);
         let (address, count) = server().await;
         let proxy = TcpProxy::before(address, Protocol::Redis).await.unwrap();
         let mut client = TcpStream::connect(proxy.address()).await.unwrap();
@@ -74,27 +76,27 @@ async fn broken_requests_end_as_specified() {
         let mut answer = vec![0; ANSWER.len()];
         client.read_exact(&mut answer).await.unwrap();
         assert_eq!(answer, ANSWER);
-        proxy.break_for(None, fault);
+        proxy.break_for(None, way);
         client.write_all(REQUEST).await.unwrap();
-        assert_eq!(seen(&mut client).await, (bytes.to_vec(), end), "{fault}");
-        assert_eq!(count.load(Ordering::SeqCst), 1 + usize::from(is_served), "{fault}");
-        assert!(proxy.struck() > 0, "{fault}");
+        assert_eq!(seen(&mut client).await, (bytes.to_vec(), end), "{way}");
+        assert_eq!(count.load(Ordering::SeqCst), 1 + usize::from(is_served), "{way}");
+        assert!(proxy.struck() > 0, "{way}");
         // The held request arrives now.
         drop(client);
         proxy.close().await;
-        let is_held = matches!(fault, TcpFault::LateSoon | TcpFault::LateAnswered);
-        assert_eq!(count.load(Ordering::SeqCst), 1 + usize::from(is_served || is_held), "{fault}");
+        let is_held = way.amounts_to() == Fault::Late;
+        assert_eq!(count.load(Ordering::SeqCst), 1 + usize::from(is_served || is_held), "{way}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_break_until_time_is_up() {
     for fault in [
-        TcpFault::Refuse,
-        TcpFault::AcceptAndClose,
-        TcpFault::AcceptAndWait,
-        TcpFault::BlackHole,
-        TcpFault::CutAndBlackHole,
+        TcpWay::Refuse,
+        TcpWay::AcceptAndClose,
+        TcpWay::AcceptAndWait,
+        TcpWay::BlackHole,
+        TcpWay::CutAndBlackHole,
     ] {
         let (address, count) = server().await;
         let proxy = TcpProxy::before(address, Protocol::Redis).await.unwrap();
@@ -106,14 +108,14 @@ async fn connections_break_until_time_is_up() {
         assert_eq!(end, if fault.scope().cuts() { "end" } else { "silence" }, "{fault}");
         let connecting = TcpStream::connect(proxy.address());
         match (fault, tokio::time::timeout(Duration::from_millis(200), connecting).await) {
-            (TcpFault::Refuse, Ok(Err(error))) => {
+            (TcpWay::Refuse, Ok(Err(error))) => {
                 assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
             }
-            (TcpFault::BlackHole | TcpFault::CutAndBlackHole, Err(_)) => {}
-            (TcpFault::AcceptAndClose, Ok(Ok(mut stream))) => {
+            (TcpWay::BlackHole | TcpWay::CutAndBlackHole, Err(_)) => {}
+            (TcpWay::AcceptAndClose, Ok(Ok(mut stream))) => {
                 assert_eq!(seen(&mut stream).await, (vec![], "end"));
             }
-            (TcpFault::AcceptAndWait, Ok(Ok(mut stream))) => {
+            (TcpWay::AcceptAndWait, Ok(Ok(mut stream))) => {
                 stream.write_all(REQUEST).await.unwrap();
                 assert_eq!(seen(&mut stream).await, (vec![], "silence"));
             }

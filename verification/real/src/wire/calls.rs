@@ -13,22 +13,23 @@ use std::{
 use lambda_idempotency::{
     StoredKey,
     store::{Owner, Status, Store},
+    testing::Fault,
 };
 use lambda_idempotency_rehearsal::clock;
 
 use super::{
     case::Case,
-    fault::Fault,
     meaning::Meaning,
     proxy::{Exchange, Log, Served, lock},
     watched::{Brief, Told},
+    way::HttpWay,
 };
 use crate::tcp::TcpProxy;
 
 /// The calls of one run, each with its fault.
 pub(super) struct Calls {
     proxy: TcpProxy,
-    plan: BTreeMap<usize, Fault>,
+    plan: BTreeMap<usize, HttpWay>,
     /// The calls whose fault hits every repetition of their request.
     whole: BTreeSet<usize>,
     begun: Instant,
@@ -113,8 +114,8 @@ impl Calls {
         let nth = log.len() - 1;
         let struck = self.proxy.struck() > struck_before;
         let fault = self.plan.get(&nth).copied().filter(|_| struck);
-        let is_held = |exchange: &Exchange| matches!(exchange.fault, Some(Fault::Late(_)));
-        let may_change = log.iter().any(is_held) || matches!(fault, Some(Fault::Late(_)));
+        let is_late = |way: Option<HttpWay>| way.is_some_and(|way| way.amounts_to() == Fault::Late);
+        let may_change = log.iter().any(|exchange| is_late(exchange.fault)) || is_late(fault);
         let Some(exchange) = log.last_mut() else { return };
         exchange.fault = fault;
         let is_so =
@@ -129,7 +130,7 @@ impl Calls {
         let mut held = lock(&self.held);
         // The record may come from this write rather than from the same one sent earlier.
         held.retain(|_, earlier| Some(*earlier) != left);
-        if let (Some(Fault::Late(_)), Some(left)) = (fault, left) {
+        if let (true, Some(left)) = (is_late(fault), left) {
             held.insert(nth, left);
         }
         exchange.answered = (!told.is_failure()).then(|| self.begun.elapsed());

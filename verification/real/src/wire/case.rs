@@ -5,12 +5,13 @@ use std::{
     fmt::{self, Display},
 };
 
+use lambda_idempotency::testing::Fault;
 use testkit::random::Random;
 
 use super::{
-    fault::{Fault, Medium},
     meaning::Meaning,
     scenario::{self, Prior, Scenario},
+    way::{HttpWay, Medium},
 };
 
 /// How the SDK retries inside one call.
@@ -32,7 +33,7 @@ pub(super) struct Case {
     pub(super) scenario: &'static Scenario,
     pub(super) retries: Retries,
     /// The fault of each request, by the request's number from 0. The scenario's own faults are added to them.
-    pub(super) faults: BTreeMap<usize, Fault>,
+    pub(super) faults: BTreeMap<usize, HttpWay>,
 }
 
 /// The source of a plan.
@@ -49,7 +50,7 @@ impl Case {
     pub(super) fn random(seed: u64, medium: Medium) -> Self {
         let mut random = Random::new(seed);
         let scenarios: Vec<_> = scenario::ALL.iter().filter(|scenario| scenario.is_for(medium)).collect();
-        let all: Vec<_> = Fault::ALL.into_iter().filter(|fault| fault.happens_over(medium)).collect();
+        let all: Vec<_> = HttpWay::ALL.into_iter().filter(|fault| fault.happens_over(medium)).collect();
         let mut scenario = scenarios[random.index(scenarios.len())];
         // A response of half a megabyte takes long. One in eight of its share is enough.
         if scenario.is_heavy() && random.index(8) > 0 {
@@ -78,7 +79,7 @@ impl Case {
                 plans.push((scenario, *retries, BTreeMap::new()));
                 let (first, end) = scenario.tried();
                 for at in first..end {
-                    for fault in Fault::ALL
+                    for fault in HttpWay::ALL
                         .into_iter()
                         .filter(|fault| fault.happens_over(medium) && scenario.is_tried(at, *fault))
                     {
@@ -119,7 +120,7 @@ impl Case {
     }
 
     /// Whether its single fault is planned for one of these cells.
-    pub(super) fn reaches_any(&self, cells: &[(Meaning, Fault)]) -> bool {
+    pub(super) fn reaches_any(&self, cells: &[(Meaning, HttpWay)]) -> bool {
         self.faults.iter().any(|(at, fault)| {
             let meaning = self.scenario.requests.get(*at);
             cells.iter().any(|cell| Some(&cell.0) == meaning && cell.1 == *fault)
@@ -132,7 +133,7 @@ impl Case {
     }
 
     /// All faults of the run. The scenario's own win, since without them it would be another scenario.
-    pub(super) fn plan(&self) -> BTreeMap<usize, Fault> {
+    pub(super) fn plan(&self) -> BTreeMap<usize, HttpWay> {
         let mut plan = self.faults.clone();
         plan.extend(self.scenario.lead.iter().copied());
         plan
@@ -148,18 +149,18 @@ impl Scenario {
     }
 
     /// Whether this single fault is tried here.
-    fn is_tried(&self, at: usize, fault: Fault) -> bool {
+    fn is_tried(&self, at: usize, fault: HttpWay) -> bool {
         let meaning = self.requests.get(at).copied();
         // Smaller responses cover the faults that don't concern the chunks.
         self.can_have(at, fault) && (!self.is_heavy() || meaning == Some(Meaning::PartWritten))
     }
 
     /// Whether the fault is possible here: only the answer to a failed condition can lack its item.
-    fn can_have(&self, at: usize, fault: Fault) -> bool {
+    fn can_have(&self, at: usize, fault: HttpWay) -> bool {
         let meaning = self.requests.get(at);
         let is_refused = self.rival.is_some_and(|(by, _)| Some(&by) == meaning)
             || self.prior != Prior::Absent && meaning == Some(&Meaning::Claim);
-        fault != Fault::NoOldItem || is_refused
+        fault.amounts_to() != Fault::HideRecord || is_refused
     }
 }
 
@@ -202,7 +203,7 @@ mod tests {
         let listed = Case::listed(&[Retries::None], Medium::Http);
         let light = scenario::ALL.iter().filter(|scenario| !scenario.is_heavy());
         let tried: usize = light.map(|scenario| scenario.tried().1 - scenario.tried().0).sum();
-        assert!(listed.len() >= scenario::ALL.len() + tried * (Fault::ALL.len() - 1));
+        assert!(listed.len() >= scenario::ALL.len() + tried * (HttpWay::ALL.len() - 1));
         let of_each = Case::some_of_each(listed.clone(), 1, 1);
         let cell = |case: &Case| {
             let (at, fault) = case.faults.first_key_value()?;

@@ -5,16 +5,18 @@ use std::{
     fmt::{self, Display},
 };
 
+use lambda_idempotency::testing::Fault;
+
 use super::{
-    fault::{Fault, Medium},
     meaning::Meaning,
+    way::{HttpWay, Medium},
 };
 
 /// A count for each call and fault.
 #[derive(Clone, Debug)]
 pub struct Coverage {
     medium: Medium,
-    counts: BTreeMap<(Meaning, Fault), u64>,
+    counts: BTreeMap<(Meaning, HttpWay), u64>,
 }
 
 impl Coverage {
@@ -22,7 +24,7 @@ impl Coverage {
         Self { medium, counts: BTreeMap::new() }
     }
 
-    pub(super) fn count(&mut self, meaning: Meaning, fault: Fault) {
+    pub(super) fn count(&mut self, meaning: Meaning, fault: HttpWay) {
         *self.counts.entry((meaning, fault)).or_default() += 1;
     }
 
@@ -32,15 +34,15 @@ impl Coverage {
     }
 
     /// The cells that are reachable but weren't reached. A run with any of them shows nothing.
-    pub fn missing(&self) -> Vec<(Meaning, Fault)> {
-        let cells = Meaning::ALL.into_iter().flat_map(|meaning| Fault::ALL.map(|fault| (meaning, fault)));
+    pub fn missing(&self) -> Vec<(Meaning, HttpWay)> {
+        let cells = Meaning::ALL.into_iter().flat_map(|meaning| HttpWay::ALL.map(|fault| (meaning, fault)));
         cells.filter(|cell| self.is_reachable(*cell) && !self.counts.contains_key(cell)).collect()
     }
 
     /// Only a failed condition has an item to omit.
-    fn is_reachable(&self, (meaning, fault): (Meaning, Fault)) -> bool {
+    fn is_reachable(&self, (meaning, fault): (Meaning, HttpWay)) -> bool {
         let happens = meaning.happens_over(self.medium) && fault.happens_over(self.medium);
-        happens && (fault != Fault::NoOldItem || meaning.has_condition())
+        happens && (fault.amounts_to() != Fault::HideRecord || meaning.has_condition())
     }
 }
 
@@ -51,7 +53,7 @@ impl Display for Coverage {
         for meaning in meanings.clone() {
             write!(f, "{:>13}", meaning.to_string())?;
         }
-        for fault in Fault::ALL.into_iter().filter(|fault| fault.happens_over(self.medium)) {
+        for fault in HttpWay::ALL.into_iter().filter(|fault| fault.happens_over(self.medium)) {
             write!(f, "\n{:18}", fault.name_over(self.medium))?;
             for meaning in meanings.clone() {
                 let cell = (meaning, fault);
@@ -74,8 +76,8 @@ mod tests {
     fn unreached_cell_is_missing() {
         let mut coverage = Coverage::over(Medium::Http);
         let all = coverage.missing().len();
-        assert_eq!(all, Meaning::ALL.len() * Fault::ALL.len() - 3);
-        coverage.count(Meaning::Claim, Fault::CutAfter);
+        assert_eq!(all, Meaning::ALL.len() * HttpWay::ALL.len() - 3);
+        coverage.count(Meaning::Claim, HttpWay::CutAfter);
         assert_eq!(coverage.missing().len(), all - 1);
         assert_eq!(coverage.to_string().matches("NEVER").count(), all - 1);
     }

@@ -18,12 +18,12 @@ use std::{
 use lambda_idempotency::{
     ErrorKind,
     store::{Record, State, Status, StoreErrorKind},
+    testing::Fault,
     time::Timestamp,
 };
 
 use super::{
     case::Retries,
-    fault::Fault,
     meaning::Meaning,
     play::{Answer, Facts, failure, is_response_of},
     scenario::Baseline,
@@ -184,7 +184,9 @@ impl Judge<'_> {
             // The library doesn't wait for a chunk that can't be written or read.
             [(Meaning::PartWritten | Meaning::PartRead, _)] => false,
             // Throttling is a definite rejection. Without SDK retries, only settlements are retried.
-            [(meaning, Fault::Throttle)] => meaning.settles() || facts.case.retries != Retries::None,
+            [(meaning, way)] if way.amounts_to() == Fault::Throttle => {
+                meaning.settles() || facts.case.retries != Retries::None
+            }
             [_] => true,
             _ => false,
         };

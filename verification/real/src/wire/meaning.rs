@@ -5,7 +5,7 @@ use std::fmt::{self, Display};
 use lambda_idempotency::{store::Write, testing::Call};
 use serde_json::Value;
 
-use super::fault::Medium;
+use super::way::Medium;
 
 /// A call of the protocol: what the library asks of the store, and the request that it sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -13,6 +13,7 @@ use std::{
 };
 
 use hyper::Uri;
+use lambda_idempotency::testing::Fault;
 use lambda_idempotency_rehearsal::clock;
 use serde_json::Value;
 use tokio::{
@@ -22,9 +23,9 @@ use tokio::{
 };
 
 use super::{
-    fault::{Fault, When},
     meaning::Meaning,
     message::{Answer, Conversation, Request, Upstream, throttled},
+    way::{HttpWay, When},
 };
 
 /// One request and what happened to it. Keys and payloads aren't kept.
@@ -33,8 +34,8 @@ pub(crate) struct Exchange {
     /// When the request came, since the beginning of the run.
     pub(crate) at: Duration,
     pub(crate) meaning: Meaning,
-    /// The fault that happened to it.
-    pub(crate) fault: Option<Fault>,
+    /// How the wire broke it.
+    pub(crate) fault: Option<HttpWay>,
     /// The server's answer: its status and its error, if any.
     pub(crate) served: Option<Served>,
     /// When the answer was completely written, if it was sent.
@@ -57,7 +58,8 @@ impl Exchange {
 
     /// Whether its fault can make a call fail.
     pub(crate) fn is_broken(&self) -> bool {
-        !matches!(self.fault, None | Some(Fault::FastDrip | Fault::NoOldItem))
+        let fault = self.fault.map(HttpWay::amounts_to);
+        !matches!(fault, None | Some(Fault::Slow | Fault::HideRecord))
     }
 
     /// Whether the server rejected it because of its condition.
@@ -98,7 +100,7 @@ pub struct Proxy {
 #[derive(Debug)]
 struct Shared {
     upstream: Upstream,
-    plan: Mutex<BTreeMap<usize, Fault>>,
+    plan: Mutex<BTreeMap<usize, HttpWay>>,
     /// The attempt's timeout, which sets the pace of drips and late requests.
     attempt: Duration,
     begun: Instant,
@@ -123,7 +125,7 @@ impl Proxy {
     /// Listens on a free loopback port. Request number n gets the fault that `plan` has for n.
     pub(crate) async fn start(
         upstream: Upstream,
-        plan: BTreeMap<usize, Fault>,
+        plan: BTreeMap<usize, HttpWay>,
         attempt: Duration,
     ) -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
@@ -154,12 +156,12 @@ impl Proxy {
     }
 
     /// Breaks the next `requests` requests.
-    pub(crate) fn break_next(&self, requests: usize, fault: Fault) {
+    pub(crate) fn break_next(&self, requests: usize, fault: HttpWay) {
         self.break_after(0, requests, fault);
     }
 
     /// Lets `passing` requests through, then breaks the next `requests` requests.
-    pub fn break_after(&self, passing: usize, requests: usize, fault: Fault) {
+    pub fn break_after(&self, passing: usize, requests: usize, fault: HttpWay) {
         let next = lock(&self.shared.log).len() + passing;
         lock(&self.shared.plan).extend((next..next + requests).map(|nth| (nth, fault)));
     }
@@ -171,7 +173,7 @@ impl Proxy {
 
     /// The meaning of each request that has arrived, in order, and its fault.
     #[must_use]
-    pub fn arrived(&self) -> Vec<(Meaning, Option<Fault>)> {
+    pub fn arrived(&self) -> Vec<(Meaning, Option<HttpWay>)> {
         lock(&self.shared.log).iter().map(|exchange| (exchange.meaning, exchange.fault)).collect()
     }
 
@@ -300,9 +302,9 @@ impl Shared {
         client: &mut Conversation,
         nth: usize,
         request: Request,
-        fault: Option<Fault>,
+        fault: Option<HttpWay>,
     ) -> io::Result<Then> {
-        if fault != Some(Fault::NoOldItem) {
+        if fault != Some(HttpWay::NoOldItem) {
             self.amend(nth, |exchange| exchange.fault = fault);
         }
         match fault {
@@ -310,16 +312,16 @@ impl Shared {
                 let answer = self.forward(nth, request).await?;
                 self.write(client, nth, &answer.message()).await
             }
-            Some(Fault::CutBefore) => Ok(Then::Close),
-            Some(Fault::HangBefore) => self.hang(client).await,
-            Some(Fault::ErrorBefore) => self.write(client, nth, &internal_error().message()).await,
-            Some(Fault::Throttle) => self.write(client, nth, &throttled(nth).message()).await,
-            Some(Fault::Conflict) => self.write(client, nth, &conflict().message()).await,
-            Some(Fault::Late(When::Soon)) => {
+            Some(HttpWay::CutBefore) => Ok(Then::Close),
+            Some(HttpWay::HangBefore) => self.hang(client).await,
+            Some(HttpWay::ErrorBefore) => self.write(client, nth, &internal_error().message()).await,
+            Some(HttpWay::Throttle) => self.write(client, nth, &throttled(nth).message()).await,
+            Some(HttpWay::Conflict) => self.write(client, nth, &conflict().message()).await,
+            Some(HttpWay::Late(When::Soon)) => {
                 self.send_soon(nth, request);
                 self.hang(client).await
             }
-            Some(Fault::Late(when)) => {
+            Some(HttpWay::Late(when)) => {
                 lock(&self.held).push((when, nth, request));
                 self.hang(client).await
             }
@@ -336,34 +338,34 @@ impl Shared {
         client: &mut Conversation,
         nth: usize,
         mut answer: Answer,
-        fault: Fault,
+        fault: HttpWay,
     ) -> io::Result<Then> {
         let half = answer.body.len() / 2;
         match fault {
-            Fault::ErrorAfter => answer = internal_error(),
-            Fault::NotJson => answer = Answer::new(200, "<html><body>One moment, please.</body></html>"),
-            Fault::WrongShape => {
+            HttpWay::ErrorAfter => answer = internal_error(),
+            HttpWay::NotJson => answer = Answer::new(200, "<html><body>One moment, please.</body></html>"),
+            HttpWay::WrongShape => {
                 answer = Answer::new(200, r#"{"Item":[7],"Attributes":[7],"ConsumedCapacity":[7]}"#);
             }
-            Fault::HalfJson => answer.body.truncate(half),
-            Fault::NoOldItem => {
+            HttpWay::HalfJson => answer.body.truncate(half),
+            HttpWay::NoOldItem => {
                 if let Some(body) = without_old_item(&answer.body) {
                     answer.body = body.into();
                     self.amend(nth, |exchange| exchange.fault = Some(fault));
                 }
             }
-            Fault::NotHttp => {
+            HttpWay::NotHttp => {
                 client.write(b"\x16\x03\x01\x02\x00 this isn't HTTP\r\n\r\n").await?;
                 return Ok(Then::Close);
             }
-            Fault::Stalled | Fault::Truncated => {
+            HttpWay::Stalled | HttpWay::Truncated => {
                 client.write(&answer.head(answer.body.len())).await?;
                 client.write(&answer.body[..half]).await?;
-                return if fault == Fault::Stalled { self.hang(client).await } else { Ok(Then::Close) };
+                return if fault == HttpWay::Stalled { self.hang(client).await } else { Ok(Then::Close) };
             }
-            Fault::FastDrip => return self.drip(client, nth, &answer.message(), self.attempt / 4).await,
-            Fault::SlowDrip => return self.drip(client, nth, &answer.message(), self.attempt * 3).await,
-            Fault::CutAfter => return Ok(Then::Close),
+            HttpWay::FastDrip => return self.drip(client, nth, &answer.message(), self.attempt / 4).await,
+            HttpWay::SlowDrip => return self.drip(client, nth, &answer.message(), self.attempt * 3).await,
+            HttpWay::CutAfter => return Ok(Then::Close),
             // The other faults were handled before the request reached the server.
             _ => return self.hang(client).await,
         }

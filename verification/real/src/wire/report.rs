@@ -11,9 +11,9 @@ use tokio::task::JoinError;
 
 use super::{
     coverage::Coverage,
-    fault::Medium,
     judge::{Gap, Verdict, describe},
     play::Facts,
+    way::Medium,
 };
 
 /// Stops after this many violations.

@@ -15,7 +15,7 @@ use lambda_idempotency::{
     time::Timestamp,
 };
 
-use super::{case::Case, fault::Fault, proxy::lock};
+use super::{case::Case, proxy::lock, way::HttpWay};
 
 /// The rule that the store breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,12 +49,12 @@ impl Sabotage {
     pub(super) fn shows_in(self, case: &Case) -> bool {
         let (scenario, fault) = match self {
             Self::TakesAmbiguousForDefinite | Self::NeverKnowsItsOwnClaim => {
-                ("first run", Some(Fault::CutAfter))
+                ("first run", Some(HttpWay::CutAfter))
             }
-            Self::NeverTimesOut => ("first run", Some(Fault::HangBefore)),
-            Self::TakesAmbiguousForDone => ("first run", Some(Fault::CutBefore)),
+            Self::NeverTimesOut => ("first run", Some(HttpWay::HangBefore)),
+            Self::TakesAmbiguousForDone => ("first run", Some(HttpWay::CutBefore)),
             Self::CompletesWhateverIsThere => ("fenced by a successor that completed", None),
-            Self::ForgetsToCheckParts => ("a response in a chunk", Some(Fault::CutBefore)),
+            Self::ForgetsToCheckParts => ("a response in a chunk", Some(HttpWay::CutBefore)),
         };
         case.scenario.name == scenario && case.faults.values().next().copied() == fault
     }

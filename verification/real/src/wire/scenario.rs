@@ -1,12 +1,12 @@
 //! The deliveries and the records that precede them. Together they reach every call of every transition.
 
 use super::{
-    fault::{
-        Fault::{self, CutAfter, CutBefore, ErrorBefore},
-        Medium,
-    },
     meaning::Meaning::{
         self, Claim, Complete, Fail, Look, PartRead, PartWritten, Reclaim, Release, TakeOver,
+    },
+    way::{
+        HttpWay::{self, CutAfter, CutBefore, ErrorBefore},
+        Medium,
     },
 };
 
@@ -105,7 +105,7 @@ pub(super) struct Scenario {
     pub(super) is_short_of_time: bool,
     pub(super) rival: Option<(Meaning, Rival)>,
     /// The scenario's own faults, which lead to calls that aren't made otherwise.
-    pub(super) lead: &'static [(usize, Fault)],
+    pub(super) lead: &'static [(usize, HttpWay)],
     /// The requests that it makes when nothing else goes wrong and the SDK doesn't retry.
     pub(super) requests: &'static [Meaning],
     pub(super) baseline: Baseline,

@@ -28,11 +28,11 @@ use super::{
     budget::TimeOuts,
     calls::{Calls, Notes},
     case::{Case, Retries},
-    fault::{Medium, When},
     message::Upstream,
     proxy::Proxy,
     sabotage::{Sabotage, sabotaged},
     scenario::{Prior, Rival},
+    way::{Medium, When},
 };
 use crate::{
     servers::{Server, config_of, fresh_table},

@@ -8,9 +8,10 @@ use lambda_idempotency::{
 use super::{Audit, Book, Ended, Recorded, Run, violate};
 use crate::simulation::{
     clock::SKEW_MARGIN,
-    config::{Fault, Way},
+    config::Way,
     deliveries::{HARD_FLOOR, RESERVE, Refusal, SETTLE_WITHIN},
     outages::Outage,
+    trouble::{Circumstance, Fault, Trouble},
 };
 
 /// How late an answer may be: timers count whole milliseconds.
@@ -99,7 +100,7 @@ impl Audit {
 
     /// Whether every settlement gets a response, so that an executor's own answer is a recorded one.
     fn settles_definitely(&self) -> bool {
-        !Fault::UNRECORDING.into_iter().any(|fault| self.config.has(fault))
+        !Trouble::UNRECORDING.into_iter().any(|fault| self.config.has(fault))
     }
 
     fn check_refusal(&self, at: u64, executor: u32, key: u64, error: &Error, own_run: Option<usize>) {
@@ -109,7 +110,7 @@ impl Audit {
         if self.config.outage.is_some() && own_run.is_none() {
             check_given_back(book, at, executor, key, error);
         }
-        if kind == ErrorKind::Mismatch && !self.config.has(Fault::OtherPayload) {
+        if kind == ErrorKind::Mismatch && !self.config.has(Circumstance::OtherPayload) {
             violate(
                 book,
                 "a mismatch is genuine",
@@ -120,13 +121,13 @@ impl Audit {
             self.check_denied(book, run, kind);
         }
         // A store without chunks rejects a transaction whose outcome is too large for it.
-        let is_too_large = self.config.has(Fault::ItemLimit) && self.config.way != Way::Claims;
+        let is_too_large = self.config.has(Fault::Unstorable) && self.config.way != Way::Claims;
         let is_refused = self.config.outage == Some(Outage::Refuse);
         if kind == ErrorKind::Corrupt || kind == ErrorKind::Invalid && !is_too_large && !is_refused {
             violate(book, "records can be read", format!("key {key}: {kind:?}"));
         }
         // No executor can know about its claim if it arrives after the executor gave up on it.
-        if kind == ErrorKind::InProgress && own_run.is_none() && !self.config.has(Fault::LateApply) {
+        if kind == ErrorKind::InProgress && own_run.is_none() && !self.config.has(Fault::Late) {
             let delivery = book.deliveries.get(&executor).copied().unwrap_or_default();
             let Some(table) = book.table.clone() else { return };
             let own = table

@@ -6,8 +6,9 @@
 use super::{Audit, Book, Ended, Run, violate};
 use crate::simulation::{
     clock::SKEW_MARGIN,
-    config::{Fault, Way},
+    config::Way,
     deliveries::{RESERVE, SETTLE_WITHIN},
+    trouble::Circumstance,
 };
 
 const AT_MOST_ONCE: &str = "at most once";
@@ -118,7 +119,9 @@ impl Audit {
 
     /// Whether clocks jump or stop, so that a deadline is earlier or later than it should be.
     pub(super) fn has_wrong_clocks(&self) -> bool {
-        self.config.has(Fault::SkewBeyond) || self.config.has(Fault::Jump) || self.config.has(Fault::Stand)
+        self.config.has(Circumstance::SkewBeyond)
+            || self.config.has(Circumstance::Jump)
+            || self.config.has(Circumstance::Stand)
     }
 
     /// How much time the delivery of a run has left, at `at`, to record its outcome.
@@ -148,7 +151,7 @@ impl Audit {
             return self.check_at_most_once(book, run);
         }
         // A declined transaction is released, and another payload is another operation.
-        if is_takeover || self.config.way != Way::Claims || self.config.has(Fault::OtherPayload) {
+        if is_takeover || self.config.way != Way::Claims || self.config.has(Circumstance::OtherPayload) {
             return;
         }
         let Some(current) = book.runs.get(run) else { return };

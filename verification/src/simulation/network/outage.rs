@@ -1,6 +1,6 @@
 //! Outages of the simulated store, and their calls in the audit.
 
-use lambda_idempotency::store::{StoreError, StoreErrorKind};
+use lambda_idempotency::store::StoreError;
 
 use super::SimulatedStore;
 use crate::simulation::outages::Outage;
@@ -36,29 +36,17 @@ impl SimulatedStore {
     /// request.
     pub(super) async fn in_outage(&self, arrives: impl FnOnce(), is_write: bool) -> Option<StoreError> {
         let outage = self.world.config.outage.filter(|_| self.world.is_cut_off())?;
-        let definite = |kind, what: &'static str| Some(StoreError::new(kind, what));
         match outage {
-            Outage::LoseRequest => self.no_answer::<()>().await.err(),
-            Outage::LoseAnswer => {
-                arrives();
-                self.no_answer::<()>().await.err()
-            }
-            Outage::Throttle => definite(StoreErrorKind::Unavailable, "throttled"),
             // Reads don't conflict.
-            Outage::Conflict if !is_write => None,
-            Outage::Conflict => definite(StoreErrorKind::Conflict, "conflict"),
-            Outage::Refuse => definite(StoreErrorKind::Rejected, "the credentials have expired"),
-            Outage::InternalError => {
-                self.maybe(arrives);
-                let error = StoreError::new(StoreErrorKind::Unavailable, "internal server error");
-                Some(error.maybe_applied(true))
-            }
-            Outage::Silence => {
-                self.maybe(arrives);
-                std::future::pending().await
-            }
-            // No campaign has them: see `outages::ALL`.
-            _ => None,
+            Outage::Conflict if !is_write => return None,
+            Outage::LoseAnswer => arrives(),
+            Outage::InternalError | Outage::Silence => self.maybe(arrives),
+            _ => {}
+        }
+        match outage {
+            Outage::Silence => std::future::pending().await,
+            Outage::LoseRequest | Outage::LoseAnswer => self.no_answer::<()>(outage).await.err(),
+            _ => outage.error(),
         }
     }
 

@@ -7,10 +7,11 @@ use lambda_idempotency::{
     },
 };
 
-use super::{ITEM_LIMIT, Request, SimulatedStore, Stored, apply, response_bytes};
+use super::{ITEM_LIMIT, Request, SimulatedStore, Stored, apply, failed, response_bytes};
 use crate::simulation::{
     audit::Audit,
-    config::{Fault, Sabotage},
+    config::Sabotage,
+    trouble::{Circumstance, Fault},
 };
 
 /// How long the store knows a transaction by its token, in ms: DynamoDB's ten minutes.
@@ -92,33 +93,33 @@ impl SimulatedStore {
         if let Some(failed) = self.in_outage(arrives, true).await {
             return Err(failed);
         }
-        if response_bytes(write) > ITEM_LIMIT && world.strikes(Fault::ItemLimit, 1000) {
-            return Err(StoreError::new(StoreErrorKind::Unstorable, "the item is too large"));
+        if response_bytes(write) > ITEM_LIMIT && world.strikes(Fault::Unstorable, 1000) {
+            return failed(Fault::Unstorable);
         }
-        if world.strikes(Fault::Throttled, 30) {
-            return Err(StoreError::new(StoreErrorKind::Unavailable, "throttled"));
+        if world.strikes(Fault::Throttle, 30) {
+            return failed(Fault::Throttle);
         }
         if world.strikes(Fault::Conflict, 80) {
-            return Err(StoreError::new(StoreErrorKind::Conflict, "conflict")
-                .maybe_applied(self.is_on_its_way(token)));
+            return failed(Fault::Conflict)
+                .map_err(|error: StoreError| error.maybe_applied(self.is_on_its_way(token)));
         }
-        if world.strikes(Fault::LostRequest, 30) {
-            return self.no_answer().await;
+        if world.strikes(Fault::LoseRequest, 30) {
+            return self.no_answer(Fault::LoseRequest).await;
         }
-        if world.strikes(Fault::LateApply, 50) {
+        if world.strikes(Fault::Late, 50) {
             let at = world.now() + world.random(|random| random.between(1, 100_000));
             let request =
                 Request::Commit { write: write.clone(), effects: effects.clone(), token: token.to_owned() };
             self.table.stored().late.push((at, key.clone(), request));
-            return self.no_answer().await;
+            return self.no_answer(Fault::Late).await;
         }
         let mut fate = self.commit_at_the_table(key, write, effects, token);
-        if world.strikes(Fault::OwnRetry, 60) {
+        if world.strikes(Fault::Retry, 60) {
             self.travel().await;
             fate = self.commit_at_the_table(key, write, effects, token);
         }
-        if world.strikes(Fault::LostAnswer, 60) {
-            return self.no_answer().await;
+        if world.strikes(Fault::LoseAnswer, 60) {
+            return self.no_answer(Fault::LoseAnswer).await;
         }
         self.travel().await;
         Ok(match fate {
@@ -134,7 +135,7 @@ impl SimulatedStore {
     }
 
     fn commit_at_the_table(&self, key: &StoredKey, write: &Write, effects: &Effects, token: &str) -> Fate {
-        let declines = self.world.strikes(Fault::Declined, 150);
+        let declines = self.world.strikes(Circumstance::Declined, 150);
         let mut stored = self.table.stored();
         self.settle_down(&mut stored, key);
         commit(&mut stored, &self.audit, self.world.now(), key, (write, effects, token), declines)

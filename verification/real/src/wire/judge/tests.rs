@@ -11,11 +11,11 @@ use super::*;
 use crate::wire::{
     budget::{SETTLE_WITHIN, TimeOuts},
     case::{Case, Origin},
-    fault::Medium,
     play::{Delivery, Effect},
     proxy::{Exchange, Served},
     scenario,
     watched::{Brief, Call},
+    way::{HttpWay, Medium},
 };
 use lambda_idempotency_rehearsal::clock;
 
@@ -169,10 +169,10 @@ fn gaps_need_a_reason() {
     // find the record unfinished.
     let mut facts = sound();
     facts.exchanges[1] =
-        Exchange { fault: Some(Fault::CutBefore), served: None, ..facts.exchanges[1].clone() };
+        Exchange { fault: Some(HttpWay::CutBefore), served: None, ..facts.exchanges[1].clone() };
     facts.calls[1].told = unavailable(true);
     for request in 2..40 {
-        facts.exchanges.push(Exchange { fault: Some(Fault::CutBefore), ..exchange(Meaning::Look, 200) });
+        facts.exchanges.push(Exchange { fault: Some(HttpWay::CutBefore), ..exchange(Meaning::Look, 200) });
         facts.calls.push(call(Meaning::Look, request, unavailable(false)));
     }
     facts.deliveries[0].took = SETTLE_WITHIN;
@@ -212,9 +212,9 @@ fn recognised_claim_must_run() {
     facts.deliveries.truncate(1);
     facts.deliveries[0].answer = Answer::Refused(ErrorKind::Unavailable);
     facts.deliveries[0].after = snapshot(20, Some(started(MINE)), None);
-    facts.exchanges[0].fault = Some(Fault::CutAfter);
-    facts.exchanges[1] = Exchange { fault: Some(Fault::HangBefore), ..exchange(Meaning::Look, 200) };
-    facts.exchanges.push(Exchange { fault: Some(Fault::CutBefore), ..exchange(Meaning::Release, 200) });
+    facts.exchanges[0].fault = Some(HttpWay::CutAfter);
+    facts.exchanges[1] = Exchange { fault: Some(HttpWay::HangBefore), ..exchange(Meaning::Look, 200) };
+    facts.exchanges.push(Exchange { fault: Some(HttpWay::CutBefore), ..exchange(Meaning::Release, 200) });
     facts.calls = vec![
         call(Meaning::Claim, 0, unavailable(true)),
         call(Meaning::Look, 1, unavailable(false)),

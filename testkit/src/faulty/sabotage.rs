@@ -1,9 +1,9 @@
-//! The possible faults of the faulty store.
+//! The ways in which the faulty store breaks the contract.
 
-/// A fault of the store.
+/// A sabotage of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// No fault.
+pub enum Sabotage {
+    /// It keeps the contract.
     None,
     /// One condition is not tested.
     Untested(Condition),

@@ -1,10 +1,12 @@
-//! The faults that can happen between a client and a server that talk over TCP.
+//! The ways in which a wire between a client and a server that talk over TCP causes faults.
 
 use std::{fmt, time::Duration};
 
-/// The ways in which the wire breaks.
+use lambda_idempotency::testing::Fault;
+
+/// How the wire breaks. [`amounts_to`](Self::amounts_to) is the fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum TcpFault {
+pub(crate) enum TcpWay {
     /// Connections are cut, and new ones refused.
     Refuse,
     /// Connections are cut. New ones are accepted and closed.
@@ -47,8 +49,29 @@ pub(crate) enum TcpFault {
     LateAnswered,
 }
 
-impl TcpFault {
-    /// Every fault.
+impl TcpWay {
+    /// The fault that it causes.
+    pub(crate) const fn amounts_to(self) -> Fault {
+        match self {
+            Self::Refuse
+            | Self::AcceptAndClose
+            | Self::AcceptAndWait
+            | Self::BlackHole
+            | Self::CutAndBlackHole => Fault::Outage,
+            Self::CloseBefore | Self::ResetBefore | Self::HalfRequest => Fault::LoseRequest,
+            Self::CloseAfter
+            | Self::ResetAfter
+            | Self::HalfAndSilence
+            | Self::HalfAndClose
+            | Self::Garbage => Fault::LoseAnswer,
+            Self::SilenceBefore => Fault::Silence,
+            Self::SilenceAfter => Fault::SilenceAfter,
+            Self::Slow | Self::Slower | Self::Latency => Fault::Slow,
+            Self::LateSoon | Self::LateAnswered => Fault::Late,
+        }
+    }
+
+    /// Every way.
     pub(crate) const ALL: [Self; 20] = [
         Self::Refuse,
         Self::AcceptAndClose,
@@ -93,7 +116,7 @@ impl TcpFault {
     }
 }
 
-impl fmt::Display for TcpFault {
+impl fmt::Display for TcpWay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Refuse => "refused",
@@ -120,7 +143,7 @@ impl fmt::Display for TcpFault {
     }
 }
 
-/// The part of the traffic that a fault concerns.
+/// The part of the traffic that a way concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
     /// Requests. Connections are established as usual.
@@ -177,6 +200,13 @@ impl Protocol {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_outages_break_connections() {
+        for way in TcpWay::ALL {
+            assert_eq!(way.amounts_to() == Fault::Outage, way.scope() != Scope::Requests, "{way}");
+        }
+    }
 
     #[test]
     fn requests_are_distinguished_from_handshakes() {

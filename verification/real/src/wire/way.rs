@@ -1,12 +1,14 @@
-//! The faults that can happen on the wire.
+//! The ways in which the wire causes faults.
 
 use std::fmt::{self, Display};
 
-use crate::tcp::TcpFault;
+use lambda_idempotency::testing::Fault;
 
-/// The fault of one request.
+use crate::tcp::TcpWay;
+
+/// How the wire breaks one request. [`amounts_to`](Self::amounts_to) is the fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Fault {
+pub enum HttpWay {
     /// The connection is cut; the server never sees the request.
     CutBefore,
     /// The server applies the request, and the connection is cut instead of an answer.
@@ -56,8 +58,31 @@ pub enum When {
     AfterRedelivery,
 }
 
-impl Fault {
-    /// Every fault.
+impl HttpWay {
+    /// The fault that it causes.
+    pub const fn amounts_to(self) -> Fault {
+        match self {
+            Self::CutBefore => Fault::LoseRequest,
+            Self::CutAfter
+            | Self::SlowDrip
+            | Self::NotHttp
+            | Self::NotJson
+            | Self::HalfJson
+            | Self::Stalled
+            | Self::Truncated
+            | Self::WrongShape => Fault::LoseAnswer,
+            Self::ErrorBefore | Self::ErrorAfter => Fault::InternalError,
+            Self::HangBefore => Fault::Silence,
+            Self::HangAfter => Fault::SilenceAfter,
+            Self::Throttle => Fault::Throttle,
+            Self::Conflict => Fault::Conflict,
+            Self::FastDrip => Fault::Slow,
+            Self::NoOldItem => Fault::HideRecord,
+            Self::Late(_) => Fault::Late,
+        }
+    }
+
+    /// Every way.
     pub const ALL: [Self; 20] = [
         Self::CutBefore,
         Self::CutAfter,
@@ -82,7 +107,7 @@ impl Fault {
     ];
 }
 
-/// The protocol between a store and its server, as far as faults go.
+/// The protocol between a store and its server, as far as ways to break it go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Medium {
     /// HTTP, whose requests the proxy parses: DynamoDB.
@@ -91,23 +116,23 @@ pub enum Medium {
     Tcp,
 }
 
-impl Fault {
-    /// The same fault over TCP. `None` if it needs an answer that only HTTP or DynamoDB gives, or a proxy
+impl HttpWay {
+    /// The same over TCP. `None` if it needs an answer that only HTTP or DynamoDB gives, or a proxy
     /// that outlives the next delivery.
-    pub(super) const fn over_tcp(self) -> Option<TcpFault> {
+    pub(super) const fn over_tcp(self) -> Option<TcpWay> {
         match self {
-            Self::CutBefore => Some(TcpFault::CloseBefore),
-            Self::CutAfter => Some(TcpFault::CloseAfter),
-            Self::ErrorBefore => Some(TcpFault::ResetBefore),
-            Self::ErrorAfter => Some(TcpFault::ResetAfter),
-            Self::HangBefore => Some(TcpFault::SilenceBefore),
-            Self::HangAfter => Some(TcpFault::SilenceAfter),
-            Self::SlowDrip => Some(TcpFault::Slower),
-            Self::NotHttp => Some(TcpFault::Garbage),
-            Self::Stalled => Some(TcpFault::HalfAndSilence),
-            Self::Truncated => Some(TcpFault::HalfAndClose),
-            Self::Late(When::Soon) => Some(TcpFault::LateSoon),
-            Self::Late(When::AfterAnswer) => Some(TcpFault::LateAnswered),
+            Self::CutBefore => Some(TcpWay::CloseBefore),
+            Self::CutAfter => Some(TcpWay::CloseAfter),
+            Self::ErrorBefore => Some(TcpWay::ResetBefore),
+            Self::ErrorAfter => Some(TcpWay::ResetAfter),
+            Self::HangBefore => Some(TcpWay::SilenceBefore),
+            Self::HangAfter => Some(TcpWay::SilenceAfter),
+            Self::SlowDrip => Some(TcpWay::Slower),
+            Self::NotHttp => Some(TcpWay::Garbage),
+            Self::Stalled => Some(TcpWay::HalfAndSilence),
+            Self::Truncated => Some(TcpWay::HalfAndClose),
+            Self::Late(When::Soon) => Some(TcpWay::LateSoon),
+            Self::Late(When::AfterAnswer) => Some(TcpWay::LateAnswered),
             Self::Throttle
             | Self::Conflict
             | Self::FastDrip
@@ -133,7 +158,7 @@ impl Fault {
     }
 }
 
-impl Display for Fault {
+impl Display for HttpWay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::CutBefore => "cut before",
@@ -157,5 +182,25 @@ impl Display for Fault {
             Self::Late(When::AfterAnswer) => "late, answered",
             Self::Late(When::AfterRedelivery) => "late, redelivered",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ways_cause_the_same_over_tcp() {
+        for way in HttpWay::ALL {
+            let Some(over_tcp) = way.over_tcp() else { continue };
+            match way {
+                // Only HTTP has a 500.
+                HttpWay::ErrorBefore => assert_eq!(over_tcp.amounts_to(), Fault::LoseRequest),
+                HttpWay::ErrorAfter => assert_eq!(over_tcp.amounts_to(), Fault::LoseAnswer),
+                // These clients' timeouts are longer than it takes.
+                HttpWay::SlowDrip => assert_eq!(over_tcp.amounts_to(), Fault::Slow),
+                _ => assert_eq!(over_tcp.amounts_to(), way.amounts_to(), "{way}"),
+            }
+        }
     }
 }

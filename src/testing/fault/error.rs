@@ -1,0 +1,46 @@
+//! The error that the caller gets in each fault. The explored rules depend on it: see `verification/src/stamp.rs`.
+
+use super::Fault;
+use crate::store::StoreErrorKind;
+
+impl Fault {
+    /// The kind of the error that a store's client returns. `None` if it returns the true answer, or nothing.
+    pub const fn error_kind(self) -> Option<StoreErrorKind> {
+        match self {
+            Self::LoseAnswer
+            | Self::LoseRequest
+            | Self::Late
+            | Self::InternalError
+            | Self::Throttle
+            | Self::Outage => Some(StoreErrorKind::Unavailable),
+            Self::Conflict => Some(StoreErrorKind::Conflict),
+            Self::Refuse => Some(StoreErrorKind::Rejected),
+            Self::Unstorable => Some(StoreErrorKind::Unstorable),
+            Self::Unreadable => Some(StoreErrorKind::Corrupt),
+            Self::Die
+            | Self::Overlap
+            | Self::Freeze
+            | Self::NoTime
+            | Self::Retry
+            | Self::RetryLate
+            | Self::HideRecord
+            | Self::Silence
+            | Self::SilenceAfter
+            | Self::Slow => None,
+        }
+    }
+
+    /// Whether the caller can't tell if the request was applied. An error says so in
+    /// [`StoreError::is_maybe_applied`](crate::store::StoreError::is_maybe_applied).
+    pub const fn is_ambiguous(self) -> bool {
+        matches!(
+            self,
+            Self::LoseAnswer
+                | Self::LoseRequest
+                | Self::Late
+                | Self::InternalError
+                | Self::Silence
+                | Self::SilenceAfter
+        )
+    }
+}

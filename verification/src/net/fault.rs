@@ -1,0 +1,128 @@
+//! The faults of requests, reads and processes, as the kit lists them.
+
+use lambda_idempotency::{
+    store::{Outcome, Settlement, State as RecordState, StoreErrorKind, Write},
+    testing::Fault,
+};
+
+use super::{Happening, Heard, Net};
+use crate::{
+    coverage::Mark,
+    model::{Late, Slot, Stage},
+    under_test::Protocol,
+};
+
+impl<P: Protocol> Net<'_, P> {
+    /// `fault` meets an executor, its write or its read. `None` if it changes nothing, or can't happen here.
+    pub(super) fn strike(&mut self, it: &mut Happening, at: u8, fault: Fault) -> Option<()> {
+        let slot = *it.slot(at);
+        let is_read = slot.stage == Stage::Reading;
+        // An error of the client's second attempt says nothing about the first.
+        let mut may_be_applied = fault.is_ambiguous() || (slot.is_retried && !is_read);
+        let mark = match fault {
+            Fault::Die => {
+                it.slot(at).end();
+                it.reach(crashed(&slot));
+                return Some(());
+            }
+            Fault::Retry => {
+                self.apply_unanswered(it, at)?;
+                return Some(it.retry(at, Mark::SdkRetry));
+            }
+            Fault::RetryLate => {
+                it.put_in_flight(at)?;
+                return Some(it.retry(at, Mark::SdkRetryLate));
+            }
+            Fault::LoseAnswer => {
+                self.apply_unanswered(it, at)?;
+                Mark::AnswerLost
+            }
+            Fault::LoseRequest => Mark::NotApplied,
+            Fault::Late => {
+                it.put_in_flight(at)?;
+                Mark::LateSent
+            }
+            Fault::Throttle if is_read => Mark::ReadFailed,
+            Fault::Throttle => Mark::Throttled,
+            Fault::Conflict => {
+                let is_late = self.is_transaction(slot.write)
+                    && it.world.late.iter().any(|late| late.write == slot.write);
+                // The conflicting transaction may be this same one, sent before.
+                may_be_applied |= is_late;
+                if may_be_applied { Mark::ConflictDoubtful } else { Mark::Conflict }
+            }
+            Fault::Refuse => Mark::Rejected,
+            Fault::Unstorable => {
+                if !self.write(slot.write).is_some_and(has_response) {
+                    return None;
+                }
+                it.slot(at).is_unstorable = true;
+                Mark::Unstorable
+            }
+            Fault::Unreadable if is_read => Mark::ReadUnreadable,
+            Fault::Unreadable => Mark::Unreadable,
+            // `faults` never offers it.
+            _ => return None,
+        };
+        it.reach(mark);
+        self.fail(it, at, fault.error_kind()?, may_be_applied);
+        Some(())
+    }
+
+    /// The store applies the executor's write, and the response is lost. If it would change nothing, that's the
+    /// same as a lost write.
+    fn apply_unanswered(&mut self, it: &mut Happening, at: u8) -> Option<()> {
+        let (write, sender) = it.sent_by(at);
+        (!self.store(it, write, sender)?.changes_nothing()).then_some(())
+    }
+
+    /// The store answers with an error, or never. The executor looks at it at once: a later error is a choice
+    /// of a later moment.
+    fn fail(&mut self, it: &mut Happening, at: u8, kind: StoreErrorKind, maybe_applied: bool) {
+        self.step(it, at, Heard::Failed(kind, maybe_applied));
+    }
+}
+
+impl Happening {
+    /// The client sends its write again.
+    fn retry(&mut self, at: u8, mark: Mark) {
+        let slot = self.slot(at);
+        (slot.is_retried, slot.is_urgent) = (true, true);
+        self.reach(mark);
+    }
+
+    pub(super) fn put_in_flight(&mut self, at: u8) -> Option<()> {
+        let (write, sender) = self.sent_by(at);
+        *self.world.late.iter_mut().find(|late| late.write == 0)? = Late { write, sender };
+        Some(())
+    }
+}
+
+/// The mark of an executor that dies.
+fn crashed(slot: &Slot) -> Mark {
+    let has_run = slot.held != 0 || slot.is_open;
+    match slot.stage {
+        Stage::Extending => Mark::CrashExtending,
+        Stage::Applying if has_run => Mark::CrashSettling,
+        Stage::Idle | Stage::Applying => Mark::CrashSending,
+        Stage::Reading => Mark::CrashReading,
+        Stage::Answered => Mark::CrashAnswered,
+        Stage::Pausing => Mark::CrashPausing,
+        Stage::Running => Mark::CrashRunning,
+    }
+}
+
+/// Whether a write carries a response, which a store may refuse to store.
+fn has_response(write: &Write) -> bool {
+    let outcome = match write {
+        Write::Settle {
+            settlement: Settlement::Complete(outcome, _) | Settlement::Fail(outcome, _), ..
+        } => outcome,
+        Write::Conclude { record, .. } => match &record.state {
+            RecordState::Completed(outcome) | RecordState::Failed(outcome) => outcome,
+            RecordState::Started { .. } | RecordState::Released => return false,
+        },
+        _ => return false,
+    };
+    matches!(outcome, Outcome::Retained(_))
+}

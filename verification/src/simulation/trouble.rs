@@ -1,0 +1,107 @@
+//! The troubles of a schedule: faults from the kit's list, and circumstances.
+
+pub use lambda_idempotency::testing::Fault;
+
+/// A condition of a schedule that isn't a fault of a request, a read or a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Circumstance {
+    /// The executors' clocks are apart, by no more than the skew margin.
+    Skew,
+    /// The executors' clocks are off by up to a minute: only fencing is promised.
+    SkewBeyond,
+    /// The sweeper removes expired records.
+    Sweep,
+    /// Handlers return errors.
+    HandlerError,
+    /// Handlers panic.
+    Panic,
+    /// Handlers are slow or hang.
+    Hang,
+    /// A caller gives up, and its future is dropped.
+    Drop,
+    /// A key is used with another payload.
+    OtherPayload,
+    /// Responses are large, and requests that write their chunks get lost.
+    Parts,
+    /// An executor's clock jumps, back or ahead, within what is allowed.
+    Jump,
+    /// An executor's clock stops for a while, and then catches up.
+    Stand,
+    /// A condition on the handler's own writes fails.
+    Declined,
+}
+
+/// A fault or a circumstance. A schedule has a random subset of these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// A fault of the kit's list.
+    Fault(Fault),
+    /// Something else.
+    Circumstance(Circumstance),
+}
+
+impl From<Fault> for Trouble {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+impl From<Circumstance> for Trouble {
+    fn from(circumstance: Circumstance) -> Self {
+        Self::Circumstance(circumstance)
+    }
+}
+
+impl Trouble {
+    /// All troubles, in the order of their bits in [`Config::faults`](super::config::Config::faults). The order stays,
+    /// so that a seed keeps its schedule.
+    pub const ALL: [Self; 22] = [
+        Self::Fault(Fault::LoseRequest),
+        Self::Fault(Fault::LoseAnswer),
+        Self::Fault(Fault::Late),
+        Self::Fault(Fault::Retry),
+        Self::Fault(Fault::Throttle),
+        Self::Fault(Fault::Conflict),
+        // At any poll.
+        Self::Fault(Fault::Die),
+        // For up to 150 s.
+        Self::Fault(Fault::Freeze),
+        Self::Circumstance(Circumstance::Skew),
+        Self::Circumstance(Circumstance::SkewBeyond),
+        Self::Circumstance(Circumstance::Sweep),
+        Self::Circumstance(Circumstance::HandlerError),
+        Self::Circumstance(Circumstance::Panic),
+        Self::Circumstance(Circumstance::Hang),
+        Self::Circumstance(Circumstance::Drop),
+        Self::Circumstance(Circumstance::OtherPayload),
+        Self::Circumstance(Circumstance::Parts),
+        // The store keeps no chunks, and an item has a limit (400 KB in DynamoDB).
+        Self::Fault(Fault::Unstorable),
+        Self::Circumstance(Circumstance::Jump),
+        Self::Circumstance(Circumstance::Stand),
+        Self::Circumstance(Circumstance::Declined),
+        // Settlements only.
+        Self::Fault(Fault::Slow),
+    ];
+
+    /// Those that may keep an executor's own answer from becoming the recorded one: its settlement gets no
+    /// response, is rejected, or is about another payload.
+    pub const UNRECORDING: [Self; 6] = [
+        Self::Fault(Fault::LoseRequest),
+        Self::Fault(Fault::LoseAnswer),
+        Self::Fault(Fault::Late),
+        Self::Fault(Fault::Throttle),
+        Self::Fault(Fault::Conflict),
+        Self::Circumstance(Circumstance::OtherPayload),
+    ];
+
+    /// Its place in [`ALL`](Self::ALL). `None` for a fault that no schedule has.
+    pub fn index(self) -> Option<usize> {
+        Self::ALL.iter().position(|trouble| *trouble == self)
+    }
+
+    /// Its bit in [`Config::faults`](super::config::Config::faults).
+    pub fn bit(self) -> u32 {
+        self.index().map_or(0, |index| 1 << index)
+    }
+}
