@@ -337,6 +337,26 @@ mod tests {
     }
 
     #[test]
+    fn empty_variables_count_as_unset() {
+        let named = |name: &str| Some(if name == STORE { "memory:" } else { "" }.to_owned());
+        assert!(NamedStore::from_variables(named).is_ok());
+        assert!(NamedStore::from_variables(|_| Some(String::new())).is_err());
+    }
+
+    #[cfg(feature = "events")]
+    #[test]
+    fn shown_urls_have_no_credentials() {
+        for (url, shown) in [
+            ("dynamodb://orders", "dynamodb://orders"),
+            ("postgres://user:p@ss@db/orders", "postgres://db/orders"),
+            ("redis://:secret@cache:6379", "redis://cache:6379"),
+            ("memory:", "memory:"),
+        ] {
+            assert_eq!(without_credentials(url), shown);
+        }
+    }
+
+    #[test]
     fn memory_is_refused_inside_lambda() {
         let memory = || Some("memory:".to_owned());
         assert!(choice_in(true, None, memory()).unwrap_err().to_string().contains("another sandbox"));

@@ -1,6 +1,10 @@
 //! The configurations that the builder rejects, and the settings that a store takes from its client.
 
-use std::time::{Duration, Instant};
+use std::{
+    env,
+    process::Command,
+    time::{Duration, Instant},
+};
 
 use aws_sdk_dynamodb::{
     Client,
@@ -50,10 +54,60 @@ async fn invalid_settings_are_refused_when_built() {
     }
     assert_eq!(DynamoDbStore::new(client(address), "").unwrap_err().kind(), ErrorKind::Invalid);
 
-    for table in ["idempotency", "a.b-c_D", "arn:aws:dynamodb:eu-west-1:123456789012:table/idempotency"] {
+    let longest = "t".repeat(255);
+    for table in [
+        "idempotency",
+        "abc",
+        &longest,
+        "a.b-c_D",
+        "arn:aws:dynamodb:eu-west-1:123456789012:table/idempotency",
+    ] {
         assert_eq!(DynamoDbStore::new(client(address), table).unwrap().table(), table);
     }
     assert!(good().inline_limit(350 * 1024).build().await.is_ok());
+}
+
+/// Set in the process below: what its environment must lead to.
+const EXPECTED: &str = "TEST_EXPECTED";
+
+#[tokio::test]
+#[ignore = "the test below runs it with its own environments"]
+async fn environment_of_its_own_process() {
+    let Ok(expected) = env::var(EXPECTED) else { return };
+    let found = match DynamoDbStore::builder_from_env() {
+        Ok(builder) => builder.endpoint_url("http://127.0.0.1:9").build().await.unwrap().table().to_owned(),
+        Err(error) => error.to_string(),
+    };
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn environments_name_tables() {
+    let (table, store) = ("IDEMPOTENCY_TABLE", "IDEMPOTENCY_STORE");
+    let cases: [(&[(&str, &str)], &str); 5] = [
+        (&[(table, "payments")], "payments"),
+        (&[(table, "payments"), (store, "")], "payments"),
+        (&[(table, ""), (store, "dynamodb://orders")], "orders"),
+        (
+            &[(store, "memory:")],
+            "IDEMPOTENCY_STORE doesn't name a DynamoDB table; set IDEMPOTENCY_TABLE to one",
+        ),
+        (
+            &[(table, "payments"), (store, "memory:")],
+            "both IDEMPOTENCY_TABLE and IDEMPOTENCY_STORE are set; keep one",
+        ),
+    ];
+    for (variables, expected) in cases {
+        let ended = Command::new(env::current_exe().unwrap())
+            .args(["--exact", "config::environment_of_its_own_process", "--ignored"])
+            .env_remove(table)
+            .env_remove(store)
+            .envs(variables.iter().copied())
+            .envs([(EXPECTED, expected), ("AWS_REGION", "eu-west-1")])
+            .output()
+            .unwrap();
+        assert!(ended.status.success(), "{variables:?}: {}", String::from_utf8_lossy(&ended.stdout));
+    }
 }
 
 /// So that CloudTrail and AWS's support see which requests are the library's.

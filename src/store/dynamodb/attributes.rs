@@ -223,4 +223,11 @@ mod tests {
         let long = with(Attribute::Status, &"x".repeat(256));
         assert!(long.check(None).is_err());
     }
+
+    #[test]
+    fn longest_attribute_name_is_allowed() {
+        let names = AttributeNames::default();
+        names.check(Some(&"s".repeat(MAX_NAME_BYTES))).unwrap();
+        names.check(Some(&"s".repeat(MAX_NAME_BYTES + 1))).unwrap_err();
+    }
 }

@@ -297,7 +297,33 @@ pub(super) fn sentence(text: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use aws_sdk_dynamodb::{error::ConnectorError, operation::put_item::PutItemError};
+
     use super::*;
+
+    fn class_of(error: SdkError<PutItemError>) -> Class {
+        reduced(&error).0
+    }
+
+    #[test]
+    fn failures_without_an_answer_have_their_class() {
+        assert!(matches!(class_of(SdkError::construction_failure("no token")), Class::NotCommitted));
+        assert!(matches!(class_of(SdkError::timeout_error("slow")), Class::TimedOut));
+        let timeout = ConnectorError::timeout("connect".into());
+        assert!(matches!(class_of(SdkError::dispatch_failure(timeout)), Class::TimedOut));
+        let io = ConnectorError::io("cut".into());
+        assert!(matches!(class_of(SdkError::dispatch_failure(io)), Class::NotReached));
+    }
+
+    #[test]
+    fn credentials_are_found_in_any_cause() {
+        let about = |text: &str| is_about_credentials(&std::io::Error::other(text.to_owned()));
+        assert!(about("no Credentials in the environment"));
+        assert!(!about("connection refused"));
+        assert!(is_about_credentials(&std::io::Error::other(std::io::Error::other(
+            "the credentials expired"
+        ))));
+    }
 
     #[test]
     fn every_code_maps_to_its_kind() {

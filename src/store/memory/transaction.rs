@@ -233,4 +233,21 @@ mod tests {
         Transaction::new().delete("stock", "bowl").apply_to(&mut items);
         assert!(items.is_empty());
     }
+
+    #[test]
+    fn added_transactions_apply_together() {
+        let mut items = Items::new();
+        let mut both = Transaction::new().put("stock", "bowl", "1");
+        both += Transaction::new().put("stock", "cup", "2");
+        both.apply_to(&mut items);
+        assert_eq!(items.len(), 2);
+    }
+
+    #[test]
+    fn foreign_writes_are_refused_before_the_handler() {
+        let (store, key) = (MemoryStore::new(), StoredKey::from_stored("f/o#1"));
+        assert!(store.check(&key, &Transaction::new()).is_ok());
+        let foreign = String::from("INSERT");
+        assert_eq!(store.check(&key, &foreign).unwrap_err().kind(), StoreErrorKind::Rejected);
+    }
 }

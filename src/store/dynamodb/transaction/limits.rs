@@ -365,4 +365,23 @@ mod tests {
         assert!(!refusal(&transaction).contains("secret"));
         assert!(!format!("{transaction:?}").contains("secret"));
     }
+
+    #[test]
+    fn transactions_say_what_they_hold() {
+        let mut transaction = Transaction::new();
+        assert!(transaction.is_empty() && transaction.len() == 0);
+        transaction += Transaction::new().put(put("orders", text("1"))).delete(delete("baskets", text("2")));
+        transaction += Transaction::new().update(update("stock", number("3")));
+        assert!(!transaction.is_empty());
+        assert_eq!(transaction.len(), 3);
+    }
+
+    #[cfg(feature = "testing")]
+    #[test]
+    fn described_writes_have_their_details() {
+        let described = Transaction::new().put(put("orders", text("1"))).described();
+        let [(what, detail)] = &described[..] else { panic!("{described:?}") };
+        assert_eq!(what, "put orders");
+        assert!(detail.contains("red") && detail.contains("\"1\""), "{detail}");
+    }
 }
