@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn only_latencies_are_histograms() {
-        let latencies: Vec<_> = Metric::ALL.into_iter().filter(|metric| metric.is_latency()).collect();
+        let latencies: Vec<_> = Metric::ALL.iter().copied().filter(|metric| metric.is_latency()).collect();
         assert_eq!(latencies, [Metric::ClaimLatency, Metric::SettleLatency]);
     }
 }
