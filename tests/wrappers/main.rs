@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
 
 mod batch;
+mod describe;
 mod event;
 mod http;
 mod silence;
