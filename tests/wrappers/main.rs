@@ -6,6 +6,7 @@ mod batch;
 mod describe;
 mod event;
 mod http;
+mod ready;
 mod silence;
 mod store;
 mod switch;
