@@ -424,3 +424,28 @@ impl Description {
         self.mode.as_deref().map(str::parse).transpose()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{env, process::Command};
+
+    use super::*;
+
+    const STORE: &str = "IDEMPOTENCY_STORE";
+
+    /// A process can't change its own environment safely, so this test runs itself in another one.
+    #[test]
+    fn the_environments_store_is_described() {
+        if env::var_os(STORE).is_none() {
+            let test = "lambda::describe::tests::the_environments_store_is_described";
+            let mut again = Command::new(env::current_exe().unwrap());
+            let again = again.args(["--exact", test]).env(STORE, "redis://user:password@cache:6379").output();
+            let told = String::from_utf8(again.unwrap().stdout).unwrap();
+            assert!(told.contains("1 passed"), "{told}");
+            return;
+        }
+        let idempotency = Idempotency::builder(MemoryStore::new()).function("shop").build().unwrap();
+        let description = idempotency.operation("pay").unwrap().describe();
+        assert_eq!(description.store.as_deref(), Some("redis://cache:6379"));
+    }
+}

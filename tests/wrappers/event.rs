@@ -133,6 +133,20 @@ async fn completed_archived_events_are_replayed() {
 }
 
 #[tokio::test]
+async fn changed_sns_attributes_are_mismatches() {
+    let service = idempotency()
+        .events_by(keys::sns())
+        .layer(service_fn(async |_: LambdaEvent<serde_json::Value>| Ok::<_, lambda_runtime::Error>("done")));
+    let mut message = serde_json::json!({ "Records": [{
+        "EventSource": "aws:sns",
+        "Sns": { "MessageId": "sns-0f3b", "Message": "sns-kettle", "MessageAttributes": { "channel": "sns-web" } },
+    }] });
+    service.clone().oneshot(event(&message.to_string())).await.unwrap();
+    message["Records"][0]["Sns"]["MessageAttributes"]["channel"] = "sns-shop".into();
+    assert_eq!(kind(service.oneshot(event(&message.to_string())).await), ErrorKind::Mismatch);
+}
+
+#[tokio::test]
 async fn numbers_are_compared_exactly() {
     let runs = Runs::default();
     let service = idempotency().events(key).layer(handler(&runs));

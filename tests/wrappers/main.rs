@@ -3,8 +3,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
 
 mod batch;
+mod describe;
 mod event;
 mod http;
+mod ready;
 mod silence;
 mod store;
 mod switch;

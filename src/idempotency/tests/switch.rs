@@ -209,6 +209,33 @@ async fn lone_transactions_are_retried_under_one_token() {
     }
 }
 
+#[cfg(feature = "http")]
+#[tokio::test(start_paused = true)]
+async fn shadow_reports_refused_callers() {
+    use lambda_http::{Body, Request, Response};
+    use tower::{Layer as _, Service as _, service_fn};
+
+    let bench = bench(Mode::Shadow);
+    let post = |authorization: Option<&str>| {
+        let mut request = Request::new(Body::from("{}"));
+        *request.method_mut() = ::http::Method::POST;
+        request.headers_mut().insert("idempotency-key", "k".parse().unwrap());
+        if let Some(authorization) = authorization {
+            request.headers_mut().insert("authorization", authorization.parse().unwrap());
+        }
+        request
+    };
+    let handler =
+        service_fn(async |_: Request| Ok::<_, std::convert::Infallible>(Response::new(Body::Empty)));
+    let mut service = bench.idempotency.http().require_caller(true).layer(handler);
+    let of_nobody = reports(&bench, service.call(post(None))).await;
+    let of_unnamed = reports(&bench, service.call(post(Some("Bearer x")))).await;
+    assert_eq!(
+        (of_nobody, of_unnamed),
+        (vec!["refuse CallerMissing".into()], vec!["refuse CallerUnknown".into()])
+    );
+}
+
 #[tokio::test(start_paused = true)]
 async fn shadow_reports_what_enforcing_would_do() {
     let bench = bench(Mode::Shadow);

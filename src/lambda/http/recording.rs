@@ -51,6 +51,28 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        failure::ErrorPolicy,
+        idempotency::Idempotency,
+        lambda::http::{answer::Answer, response},
+        run::response::Verdict,
+        store::memory::MemoryStore,
+    };
+
+    #[test]
+    fn largest_deliverable_response_is_recorded() {
+        let idempotency = Idempotency::builder(MemoryStore::new()).function("payments").build().unwrap();
+        let policy = ErrorPolicy { on_error: Recording::Release, execution: Execution::AtLeastOnce };
+        let judged = |short_of: usize| {
+            let response = Response::new(Body::from("paid"));
+            let most = response::delivered_bytes(&response) - short_of;
+            let answer = Ok::<_, std::convert::Infallible>(Answer::Whole(response));
+            let (verdict, answer) = idempotency.http().judged(answer, policy, Some(most));
+            let Ok(Answer::Whole(response)) = answer else { panic!("it isn't streamed") };
+            (matches!(verdict, Verdict::Complete(..)), response.status().as_u16())
+        };
+        assert_eq!([0, 1].map(judged), [(true, 200), (false, 409)]);
+    }
 
     #[test]
     fn only_final_statuses_are_outcomes() {

@@ -206,5 +206,6 @@ mod tests {
         assert!(matches!(values.read("5", 4), Err(Unread::TooMany)), "with those that are there");
         assert!(matches!(Values::default().read("[1, 2", 9), Err(Unread::NotJson(_))));
         assert!(matches!(Values::default().read("1 2", 9), Err(Unread::NotJson(_))));
+        assert!(matches!(Values::default().read("[1, 2", 2), Err(Unread::NotJson(_))), "as many as allowed");
     }
 }

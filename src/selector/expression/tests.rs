@@ -15,6 +15,11 @@ fn finds(expression: &str, json: &str, found: &str) {
 }
 
 #[test]
+fn expressions_keep_their_text() {
+    assert_eq!(Expression::new("order.id").unwrap().as_str(), "order.id");
+}
+
+#[test]
 fn fields_lists_and_objects_are_found() {
     let json = r#"{"a": {"b": ["x", {"c": true}]}, "é\n": "\u00e9\n", "items": [{"id": 1}, {"id": 2}]}"#;
     finds("a.b[0]", json, "\"x\"");
@@ -97,6 +102,8 @@ fn to_number_is_exact() {
         "[18446744073709551617,18446744073709551618,1.50]",
     );
     finds("[to_number(no), to_number(list), to_number(`2`)]", json, "[null,null,2]");
+    let others = r#"{"bool": "true", "list": "[1]", "text": "\"1\""}"#;
+    finds("[to_number(bool), to_number(list), to_number(text)]", others, "[null,null,null]");
 }
 
 /// After a failed read, new values may get its addresses, and must not get its texts.

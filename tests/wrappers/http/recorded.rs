@@ -69,6 +69,10 @@ async fn unkept_responses_are_answered_by_choice() {
         let expected = if is_done { ("202", true) } else { (status, false) };
         assert_eq!((second.status().as_str(), is_replay(&second)), expected);
         assert_eq!(runs.count() == 1, is_done);
+        if is_done {
+            let other = service.oneshot(post(Some("k"), "[]")).await.unwrap();
+            assert_eq!(other.status().as_u16(), 422, "only the same request is done");
+        }
     }
 }
 

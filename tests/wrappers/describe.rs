@@ -1,0 +1,374 @@
+//! Descriptions of wrappers lead from an event to the records that the wrappers made for it.
+
+use std::{collections::BTreeSet, convert::Infallible, fs};
+
+use lambda_http::{Body, Request, Response, http::HeaderName, request::LambdaRequest, tower::ServiceExt};
+use lambda_idempotency::{
+    ErrorKind, Failure, Fingerprint, Idempotency, Key, KeyFields, StoredKey,
+    lambda::{
+        Description, Located,
+        batch::{DynamoDbRecord, KinesisRecord, SqsMessage},
+        event::EventLayer,
+        http::{HttpLayer, guarded},
+        keys,
+    },
+    settings::{Execution, Mode},
+    store::memory::MemoryStore,
+};
+use lambda_runtime::{Context, LambdaEvent};
+use serde_json::{Value, json, value::RawValue};
+use tower::{Layer, service_fn};
+
+use crate::recording;
+
+const REQUEST: &str = "8f5b2c70-4d1e-4a93-b6c8-0e7d9a3f1b52";
+
+/// A function on an empty store.
+fn shop() -> (MemoryStore, Idempotency) {
+    recording::begin();
+    let store = MemoryStore::new();
+    (store.clone(), Idempotency::builder(store).function("shop").build().unwrap())
+}
+
+fn sample(name: &str) -> String {
+    fs::read_to_string(format!("{}/events/{name}", env!("CARGO_MANIFEST_DIR"))).unwrap()
+}
+
+fn context() -> Context {
+    let mut context = Context::default();
+    context.request_id = REQUEST.to_owned();
+    context
+}
+
+fn delivery(event: &str) -> LambdaEvent<Box<RawValue>> {
+    LambdaEvent::new(serde_json::from_str(event).unwrap(), context())
+}
+
+async fn deliver(layer: &EventLayer<Value>, event: &str) {
+    let handler = service_fn(async |_: LambdaEvent<Value>| Ok::<_, lambda_runtime::Error>("done"));
+    let _ = layer.layer(handler).oneshot(delivery(event)).await.unwrap();
+}
+
+async fn send(layer: &HttpLayer, event: &str) {
+    let handler = service_fn(async |_: Request| Ok::<_, Infallible>(Response::new(Body::Empty)));
+    let event: LambdaRequest = serde_json::from_str(event).unwrap();
+    let _ = guarded(layer.layer(handler)).oneshot(LambdaEvent::new(event, context())).await.unwrap();
+}
+
+type Found = BTreeSet<(String, Option<String>)>;
+
+fn entry(key: &StoredKey, fingerprint: Option<Fingerprint>) -> (String, Option<String>) {
+    (key.as_str().to_owned(), fingerprint.map(|fingerprint| fingerprint.to_string()))
+}
+
+/// The store's records: their ids and fingerprints.
+fn made(store: &MemoryStore) -> Found {
+    let made: Found = store.all().iter().map(|(key, record)| entry(key, Some(record.fingerprint))).collect();
+    assert!(!made.is_empty());
+    made
+}
+
+fn without_fingerprints(found: Found) -> Found {
+    found.into_iter().map(|(id, _)| (id, None)).collect()
+}
+
+fn all(located: &[Located]) -> Found {
+    located.iter().map(|located| entry(&located.key, located.fingerprint)).collect()
+}
+
+fn located(description: &Description, event: &str) -> Vec<Located> {
+    description.locate(event.as_bytes(), &context(), None).unwrap()
+}
+
+fn parts(located: &[Located]) -> Vec<&str> {
+    located.iter().filter_map(|located| located.part.as_deref()).collect()
+}
+
+fn refused(description: &Description, event: &str) -> String {
+    let error = description.locate(event.as_bytes(), &Context::default(), None).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    error.to_string()
+}
+
+#[tokio::test]
+async fn sources_events_lead_to_their_records() {
+    for (name, fields) in [
+        ("receipts/event-bridge.json", keys::event_bridge()),
+        ("sources/sns.json", keys::sns()),
+        ("sources/s3.json", keys::s3()),
+        ("sources/scheduler.json", keys::scheduler()),
+        ("sources/step-functions.json", keys::step_functions()),
+    ] {
+        let (store, idempotency) = shop();
+        let (event, layer) = (sample(name), idempotency.events_by::<Value>(fields));
+        deliver(&layer, &event).await;
+        assert_eq!(all(&located(&layer.describe(), &event)), made(&store), "{name}");
+        // The fields that the function compares aren't known from the event.
+        let detected = located(&Description::detect("shop", event.as_bytes()), &event);
+        assert_eq!(all(&detected), without_fingerprints(made(&store)), "{name}");
+        assert_eq!(parts(&detected), [""; 0], "{name}");
+    }
+}
+
+#[tokio::test]
+async fn batches_lead_to_each_records_record() {
+    let done = async |_| Ok::<_, Failure>("done");
+    for (name, id) in [
+        ("orders/sqs.json", "/messageId"),
+        ("sources/kinesis.json", "/kinesis/sequenceNumber"),
+        ("sources/dynamodb.json", "/dynamodb/SequenceNumber"),
+    ] {
+        let (store, idempotency) = shop();
+        let event = sample(name);
+        let _ = match name {
+            "orders/sqs.json" => {
+                idempotency.sqs(SqsMessage::message_key, done).oneshot(delivery(&event)).await
+            }
+            "sources/kinesis.json" => {
+                let worker = idempotency.kinesis(KinesisRecord::sequence_key, async |_| Ok::<_, Failure>(()));
+                worker.oneshot(delivery(&event)).await
+            }
+            _ => {
+                let handler = async |_| Ok::<_, Failure>(());
+                let worker = idempotency.dynamodb_stream(DynamoDbRecord::event_key, handler);
+                worker.oneshot(delivery(&event)).await
+            }
+        };
+        let found = located(&Description::detect("shop", event.as_bytes()), &event);
+        assert_eq!(all(&found), made(&store), "{name}");
+        let event: Value = serde_json::from_str(&event).unwrap();
+        let ids = event["Records"].as_array().unwrap().iter().map(|record| record.pointer(id).unwrap());
+        assert_eq!(parts(&found), ids.map(|id| id.as_str().unwrap()).collect::<Vec<_>>(), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn batches_keys_may_be_of_their_payload() {
+    let (store, idempotency) = shop();
+    let event = sample("orders/sqs.json");
+    let key = |message: &SqsMessage| Key::from_json(message, "/order_id");
+    let worker = idempotency.sqs(key, async |_| Ok::<_, Failure>(())).source_name("orders");
+    let mut description = worker.describe();
+    assert_eq!((description.via.as_str(), description.key_from.as_deref()), ("sqs", Some("closure")));
+    description.key_fields = vec!["/order_id".to_owned()];
+    let _ = worker.oneshot(delivery(&event)).await.unwrap();
+    assert_eq!(all(&located(&description, &event)), made(&store));
+    description.source_name = None;
+    assert_ne!(all(&located(&description, &event)), made(&store));
+}
+
+#[tokio::test]
+async fn requests_lead_to_their_record() {
+    for name in ["http-api", "rest-api", "function-url", "alb"] {
+        let (store, idempotency) = shop();
+        let (event, layer) = (sample(&format!("payments/{name}.json")), idempotency.http());
+        send(&layer, &event).await;
+        for description in [layer.describe(), Description::detect("shop", event.as_bytes())] {
+            assert_eq!(all(&located(&description, &event)), made(&store), "{name}");
+        }
+    }
+    let without_key = sample("payments/http-api-get.json");
+    assert_eq!(located(&Description::detect("shop", without_key.as_bytes()), &without_key), []);
+}
+
+#[tokio::test]
+async fn chosen_http_settings_lead_to_the_record() {
+    let (store, idempotency) = shop();
+    let event = sample("payments/http-api.json");
+    let layer = idempotency.http().operation("pay").unwrap().fingerprint_raw_body(true);
+    let layer = layer.fingerprint_headers([HeaderName::from_static("host")]).api_name("payments");
+    send(&layer, &event).await;
+    assert_eq!(all(&located(&layer.describe(), &event)), made(&store));
+    assert_ne!(all(&located(&idempotency.http().describe(), &event)), made(&store));
+}
+
+#[tokio::test]
+async fn closures_callers_are_asked_for() {
+    let (store, idempotency) = shop();
+    let event = sample("payments/http-api.json");
+    let layer = idempotency.http().caller(|_| Ok(Some("customer-7".to_owned())));
+    send(&layer, &event).await;
+    let description = layer.describe();
+    assert!(refused(&description, &event).contains("names the caller"));
+    let found = description.locate(event.as_bytes(), &context(), Some("customer-7")).unwrap();
+    assert_eq!(all(&found), made(&store));
+}
+
+#[tokio::test]
+async fn request_ids_lead_to_their_record() {
+    let (store, idempotency) = shop();
+    let (event, layer) = (sample("sources/async-invoke.json"), idempotency.events_by_request_id());
+    deliver(&layer, &event).await;
+    let description = layer.describe();
+    assert_eq!(description.key_from.as_deref(), Some("request id"));
+    assert_eq!(all(&located(&description, &event)), made(&store));
+    assert!(refused(&description, &event).contains("request id; give it"));
+}
+
+#[tokio::test]
+async fn brokers_records_lead_to_their_steps() {
+    for (name, lists, count) in
+        [("kafka", "records", 3), ("activemq", "messages", 2), ("rabbitmq", "rmqMessagesByQueue", 2)]
+    {
+        let (store, idempotency) = shop();
+        let ship = idempotency.operation("ship").unwrap();
+        let event = sample(&format!("sources/{name}.json"));
+        let fields = match name {
+            "kafka" => keys::kafka_record(keys::kafka_cluster(event.as_bytes()).unwrap()),
+            _ => keys::mq_message(),
+        };
+        let json: Value = serde_json::from_str(&event).unwrap();
+        let records: Vec<&Value> = match &json[lists] {
+            Value::Object(lists) => lists.values().filter_map(Value::as_array).flatten().collect(),
+            list => list.as_array().unwrap().iter().collect(),
+        };
+        assert_eq!(records.len(), count, "{name}");
+        for record in records {
+            let key = fields.key_of(record.to_string().as_bytes()).unwrap().unwrap();
+            ship.run(key, record, || async { Ok::<_, std::io::Error>(()) }).await.unwrap();
+        }
+        let mut description = Description::detect("shop", event.as_bytes());
+        assert!(refused(&description, &event).contains("a step needs its name"), "{name}");
+        description.operation = Some("ship".to_owned());
+        let found = located(&description, &event);
+        assert_eq!(all(&found), without_fingerprints(made(&store)), "{name}");
+        assert_eq!(parts(&found), ["record 0", "record 1", "record 2"][..count], "{name}");
+    }
+}
+
+#[tokio::test]
+async fn steps_lead_to_their_callers_record() {
+    let (store, idempotency) = shop();
+    let event = sample("refunds/invoke.json");
+    let step = idempotency.operation("refund").unwrap();
+    let mut description = step.describe();
+    assert_eq!(description.key_from.as_deref(), Some("closure"));
+    assert!(refused(&description, &event).contains("name the fields"));
+    description.key_fields = vec!["/refund_id".to_owned()];
+    let key = Key::from_json(&event, "/refund_id").unwrap().unwrap();
+    let refund = || async { Ok::<_, std::io::Error>(()) };
+    step.for_caller("customer-7").unwrap().run(key, &1, refund).await.unwrap();
+    let of = |caller| description.locate(event.as_bytes(), &context(), caller).unwrap();
+    assert_eq!(all(&of(Some("customer-7"))), without_fingerprints(made(&store)));
+    assert_ne!(all(&of(None)), all(&of(Some("customer-7"))));
+}
+
+#[test]
+fn sources_are_detected_by_their_fields() {
+    recording::begin();
+    for (event, via, keyed) in [
+        (json!({ "headers": {}, "multiValueHeaders": {} }), "event", &[][..]),
+        (json!({ "requestContext": {} }), "event", &[]),
+        (json!({ "requestContext": {}, "multiValueHeaders": {} }), "http", &[]),
+        (json!({ "source": "web-shop" }), "event", &[]),
+        (json!({ "source": "web-shop", "detail-type": "placed" }), "event", &["/id"]),
+        (json!({ "source": "aws.scheduler" }), "event", &["/resources/0", "/time"]),
+        (json!({ "execution": "e" }), "event", &[]),
+        (json!({ "state": "s" }), "event", &[]),
+        (json!({ "execution": "e", "state": "s" }), "event", &["/execution", "/state", "/entered", "/item"]),
+        (json!({ "Records": [{ "eventSource": "aws:codecommit" }] }), "event", &[]),
+        (json!("no object"), "event", &[]),
+    ] {
+        let detected = Description::detect("shop", event.to_string().as_bytes());
+        assert_eq!((detected.function.as_str(), detected.via.as_str()), ("shop", via), "{event}");
+        assert_eq!(detected.key_fields, keyed, "{event}");
+        if keyed.is_empty() && via == "event" {
+            assert!(refused(&detected, &event.to_string()).contains("from no source"), "{event}");
+        }
+    }
+}
+
+/// The JSON of a description. The test's environment may name a store.
+fn written(description: &Description) -> Value {
+    let mut json = serde_json::to_value(description).unwrap();
+    json.as_object_mut().unwrap().remove("store");
+    json
+}
+
+#[test]
+fn descriptions_name_every_choice() {
+    recording::begin();
+    let builder = Idempotency::builder(MemoryStore::new()).function("shop").operation("charge");
+    let builder = builder.execution(Execution::AtMostOnce).skew_margin(std::time::Duration::from_secs(7));
+    let idempotency = builder.mode(Mode::Shadow).build().unwrap();
+    let fields = KeyFields::new(["/order", "/line"]).unwrap().all_required();
+    let http = idempotency.http().key_alias(HeaderName::from_static("x-key")).key_fields(fields.clone());
+    let http = http.caller(|_| Ok(None)).shared_namespace().api_name("payments").ignore_cookies(["theme"]);
+    let http = http.fingerprint_headers([HeaderName::from_static("prefer")]).fingerprint_raw_body(true);
+    let of_all = json!({
+        "function": "shop", "operation": "charge", "at_most_once": true, "skew_margin_ms": 7000, "mode": "shadow",
+    });
+    let with = |more: Value| {
+        let mut all = of_all.clone();
+        all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        all
+    };
+    let event = idempotency.events_by::<Value>(keys::step_functions());
+    let sns = idempotency.events_by::<Value>(keys::sns());
+    for (description, expected) in [
+        (
+            http.describe(),
+            json!({
+                "via": "http", "key_headers": ["idempotency-key", "x-key"], "key_fields": ["/order", "/line"],
+                "required_key_fields": 2, "caller_from_closure": true, "shared_namespace": true,
+                "api_name": "payments", "ignored_cookies": ["theme"], "compared_headers": ["prefer"],
+                "raw_body": true,
+            }),
+        ),
+        (
+            event.fingerprint_fields(["/order"]).unwrap().describe(),
+            json!({
+                "via": "event", "key_fields": ["/execution", "/state", "/entered", "/item"],
+                "required_key_fields": 3, "compared_fields": ["/order"],
+            }),
+        ),
+        (
+            sns.describe(),
+            json!({
+                "via": "event", "key_fields": ["/Records/0/Sns/MessageId"], "required_key_fields": 1,
+                "compared_fields": [
+                    "/Records/0/Sns/TopicArn", "/Records/0/Sns/Subject", "/Records/0/Sns/Message",
+                    "/Records/0/Sns/MessageAttributes",
+                ],
+            }),
+        ),
+        (
+            idempotency.operation("refund").unwrap().describe(),
+            json!({
+                "via": "run", "operation": "refund", "key_from": "closure",
+            }),
+        ),
+    ] {
+        assert_eq!(written(&description), with(expected));
+        let read: Description = serde_json::from_value(serde_json::to_value(&description).unwrap()).unwrap();
+        assert_eq!(read, description);
+    }
+}
+
+#[test]
+fn descriptions_leave_out_defaults() {
+    let (_, idempotency) = shop();
+    let margin = idempotency.settings().skew_margin.as_millis();
+    let layer = idempotency.events_by::<Value>(KeyFields::new(["/id"]).unwrap());
+    assert_eq!(
+        written(&layer.describe()),
+        json!({
+            "function": "shop", "via": "event", "key_fields": ["/id"], "skew_margin_ms": margin,
+            "mode": "enforce",
+        })
+    );
+}
+
+#[test]
+fn modes_are_read_by_name() {
+    recording::begin();
+    let mut description = Description::new("shop", "event");
+    assert_eq!(description.mode().unwrap(), None);
+    for mode in [Mode::Off, Mode::Shadow, Mode::Enforce] {
+        description.mode = Some(mode.as_str().to_owned());
+        assert_eq!(description.mode().unwrap(), Some(mode));
+    }
+    description.mode = Some("maybe".to_owned());
+    assert_eq!(description.mode().unwrap_err().kind(), ErrorKind::Invalid);
+    assert!(refused(&Description::new("shop", "ftp"), "{}").contains("isn't a wrapper"));
+}
