@@ -443,4 +443,46 @@ mod tests {
         assert_eq!(sentence("first\nsecond"), "first");
         assert_eq!(sentence(&format!("x{}", "é".repeat(400))).len(), 499);
     }
+
+    #[test]
+    fn codes_with_their_own_advice_have_their_class() {
+        let is = |code: &str, class: Class| assert!(Class::of_code(code) == class, "{code}");
+        is("26000", Class::Pooler);
+        is("42P05", Class::Pooler);
+        is("42P01", Class::MissingTable);
+        is("42703", Class::Unfit);
+        is("42501", Class::Permission);
+        is("3D000", Class::MissingDatabase);
+        is("25P02", Class::FailedTransaction);
+        is("28P01", Class::Credentials);
+        assert!(Class::Pooler.is_quotable() && !Class::Unstorable.is_quotable());
+    }
+
+    #[test]
+    fn pool_failures_say_what_was_awaited() {
+        for (error, class) in [
+            (PoolError::Timeout(TimeoutType::Wait), Class::NoneFree),
+            (PoolError::Timeout(TimeoutType::Create), Class::NotReached),
+            (PoolError::Timeout(TimeoutType::Recycle), Class::NotReached),
+            (PoolError::Closed, Class::NotReached),
+        ] {
+            let fault = Fault::connecting(&error);
+            assert!(fault.class == class && !fault.maybe_applied, "{error}: {fault:?}");
+        }
+        assert_eq!(Fault::connecting(&PoolError::Closed).cause.to_string(), "the pool is closed");
+        let timeout = Fault::connecting(&PoolError::Timeout(TimeoutType::Create));
+        assert_eq!(timeout.cause.to_string(), "the connection timed out");
+    }
+
+    #[test]
+    fn only_some_faults_end_the_connection() {
+        for fault in [Fault::missing_table(), Fault::contended(), Fault::too_large()] {
+            assert!(!fault.ends_connection && !fault.maybe_applied && !fault.is_lost(), "{fault:?}");
+        }
+        for fault in [Fault::standby(), Fault::not_direct(), Fault::none_free(), Fault::timed_out()] {
+            assert!(fault.ends_connection && !fault.is_lost(), "{fault:?}");
+        }
+        let in_doubt = Fault::contended().in_doubt();
+        assert!(in_doubt.ends_connection && in_doubt.maybe_applied);
+    }
 }

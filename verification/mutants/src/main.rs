@@ -27,9 +27,9 @@ use std::{
 use crate::run::{Baseline, CHOSEN, Ended, Test};
 
 /// A test that takes longer without a mutant isn't run.
-const LONGEST: Duration = Duration::from_secs(20);
+const LONGEST: Duration = Duration::from_secs(60);
 /// The tests that are tried on one mutant take at most so long without it.
-const BUDGET: Duration = Duration::from_secs(40);
+const BUDGET: Duration = Duration::from_secs(60);
 
 /// A reason to give up.
 #[derive(Debug)]

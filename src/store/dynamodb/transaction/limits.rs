@@ -215,7 +215,10 @@ fn number_bytes(number: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use aws_sdk_dynamodb::types::{ConditionCheck, Delete, Put, Update};
+    use aws_sdk_dynamodb::{
+        primitives::Blob,
+        types::{ConditionCheck, Delete, Put, Update},
+    };
 
     use super::*;
 
@@ -383,5 +386,58 @@ mod tests {
         let [(what, detail)] = &described[..] else { panic!("{described:?}") };
         assert_eq!(what, "put orders");
         assert!(detail.contains("red") && detail.contains("\"1\""), "{detail}");
+    }
+
+    #[test]
+    fn values_have_their_documented_sizes() {
+        let binary = |bytes: usize| Blob::new(vec![0; bytes]);
+        for (value, bytes) in [
+            (text("héllo"), 6),
+            (number("7"), 2),
+            (number("-1234.5"), 4),
+            (AttributeValue::B(binary(5)), 5),
+            (AttributeValue::Bool(true), 1),
+            (AttributeValue::Null(true), 1),
+            (AttributeValue::Ss(vec!["ab".into(), "cde".into()]), 5),
+            (AttributeValue::Ns(vec!["12".into(), "3456".into()]), 5),
+            (AttributeValue::Bs(vec![binary(4), binary(5)]), 9),
+            (AttributeValue::L(vec![]), 3),
+            (AttributeValue::L(vec![text("ab"), text("cde")]), 10),
+            (AttributeValue::M(Item::new()), 3),
+            (AttributeValue::M(Item::from([("a".into(), text("bc")), ("de".into(), text("f"))])), 11),
+        ] {
+            assert_eq!(value_bytes(&value), bytes, "{value:?}");
+        }
+    }
+
+    #[test]
+    fn writes_are_named_by_kind_and_table() {
+        let transaction = Transaction::new()
+            .put(put("orders", text("1")))
+            .update(update("stock", text("2")))
+            .delete(delete("baskets", text("3")))
+            .check(exists("customers", text("4")));
+        let described: Vec<_> = transaction.items.iter().map(described).collect();
+        let expected =
+            [("put", "orders"), ("update", "stock"), ("delete", "baskets"), ("check", "customers")];
+        assert_eq!(described, expected);
+        assert_eq!(described_text(&transaction.items[1]), "update on table `stock`");
+    }
+
+    #[test]
+    fn largest_item_is_accepted() {
+        let sized = |bytes: usize| {
+            let filling = text(&"x".repeat(bytes - "id".len() - "1".len() - "filling".len()));
+            Transaction::new().put(
+                Put::builder()
+                    .table_name("orders")
+                    .item("id", text("1"))
+                    .item("filling", filling)
+                    .build()
+                    .unwrap(),
+            )
+        };
+        checked(&sized(MAX_ITEM_BYTES)).unwrap();
+        assert!(refusal(&sized(MAX_ITEM_BYTES + 1)).contains("an item allows"));
     }
 }
