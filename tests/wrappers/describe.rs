@@ -374,12 +374,12 @@ fn modes_are_read_by_name() {
 }
 
 /// Delivers one record, and returns what its handler sees.
-async fn seen<R: 'static>(
+async fn seen<R>(
     worker: impl FnOnce(&Idempotency, std::sync::mpsc::Sender<Vec<String>>) -> R,
     record: Value,
 ) -> Vec<String>
 where
-    R: tower::Service<LambdaEvent<Box<RawValue>>, Error: std::fmt::Debug>,
+    R: tower::Service<LambdaEvent<Box<RawValue>>, Error: std::fmt::Debug> + 'static,
 {
     let (_, idempotency) = shop();
     let (tell, told) = std::sync::mpsc::channel();
