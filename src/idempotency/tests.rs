@@ -4,6 +4,8 @@
 #![expect(clippy::disallowed_methods, reason = "tokio's paused clock is the test's own")]
 
 mod bank;
+#[cfg(feature = "events")]
+mod batches;
 mod cache;
 mod fencing;
 mod lease;

@@ -382,6 +382,16 @@ async fn claims_stop_near_the_deadline() {
     assert_eq!(deliver_by(&worker, &batch, clock.after(300_000)).await, [""; 0]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn keyless_messages_stop_near_the_deadline() {
+    let (bench, clock) = paused();
+    let worker = bench.worker(|_: &SqsMessage| None::<Key>).required(false).concurrency(NonZeroUsize::MIN);
+    let batch = sqs([Message::new("m1", "takes 9100"), Message::new("m2", "takes 1")]);
+    let worker = worker.reserve(Duration::from_millis(500));
+    assert_eq!(deliver_by(&worker, &batch, clock.after(10_000)).await, ["m2"]);
+    assert_eq!(bench.ran(), ["takes 9100"]);
+}
+
 /// The result of a handler is settled even after the time for handlers is over.
 #[tokio::test(start_paused = true)]
 async fn pending_settlements_are_awaited() {

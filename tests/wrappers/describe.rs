@@ -372,3 +372,68 @@ fn modes_are_read_by_name() {
     assert_eq!(description.mode().unwrap_err().kind(), ErrorKind::Invalid);
     assert!(refused(&Description::new("shop", "ftp"), "{}").contains("isn't a wrapper"));
 }
+
+/// Delivers one record, and returns what its handler sees.
+async fn seen<R>(
+    worker: impl FnOnce(&Idempotency, std::sync::mpsc::Sender<Vec<String>>) -> R,
+    record: Value,
+) -> Vec<String>
+where
+    R: tower::Service<LambdaEvent<Box<RawValue>>, Error: std::fmt::Debug> + 'static,
+{
+    let (_, idempotency) = shop();
+    let (tell, told) = std::sync::mpsc::channel();
+    let worker = worker(&idempotency, tell);
+    let _ = worker.oneshot(delivery(&json!({ "Records": [record] }).to_string())).await.unwrap();
+    told.recv().unwrap()
+}
+
+#[tokio::test]
+async fn handlers_see_their_records_fields() {
+    let sqs = seen(
+        |idempotency, tell| {
+            idempotency.sqs(SqsMessage::message_key, move |message: SqsMessage| {
+                let attributes = [message.group_id(), message.attribute("ApproximateReceiveCount")];
+                let mut all: Vec<_> = attributes.map(|text| text.unwrap().to_owned()).into();
+                all.extend([message.queue_arn(), message.receipt_handle()].map(str::to_owned));
+                tell.send(all).unwrap();
+                async { Ok::<_, Failure>(()) }
+            })
+        },
+        json!({
+            "messageId": "m1", "receiptHandle": "handle-1", "body": "{}", "eventSource": "aws:sqs",
+            "eventSourceARN": "arn:aws:sqs:eu-west-1:1:orders",
+            "attributes": { "MessageGroupId": "group-1", "ApproximateReceiveCount": "3" },
+        }),
+    );
+    assert_eq!(sqs.await, ["group-1", "3", "arn:aws:sqs:eu-west-1:1:orders", "handle-1"]);
+    let kinesis = seen(
+        |idempotency, tell| {
+            idempotency.kinesis(KinesisRecord::sequence_key, move |record: KinesisRecord| {
+                tell.send([record.sequence_number(), record.partition_key()].map(str::to_owned).into())
+                    .unwrap();
+                async { Ok::<_, Failure>(()) }
+            })
+        },
+        json!({
+            "eventID": "shardId-0:103", "eventSource": "aws:kinesis",
+            "eventSourceARN": "arn:aws:kinesis:eu-west-1:1:stream/orders",
+            "kinesis": { "partitionKey": "customer-7", "sequenceNumber": "103", "data": "e30=" },
+        }),
+    );
+    assert_eq!(kinesis.await, ["103", "customer-7"]);
+    let change = seen(
+        |idempotency, tell| {
+            idempotency.dynamodb_stream(DynamoDbRecord::event_key, move |record: DynamoDbRecord| {
+                tell.send([record.sequence_number(), record.event_name()].map(str::to_owned).into()).unwrap();
+                async { Ok::<_, Failure>(()) }
+            })
+        },
+        json!({
+            "eventID": "e1", "eventName": "MODIFY", "eventSource": "aws:dynamodb",
+            "eventSourceARN": "arn:aws:dynamodb:eu-west-1:1:table/orders/stream/2026-11-01T08:00:00.000",
+            "dynamodb": { "SequenceNumber": "4421", "Keys": {} },
+        }),
+    );
+    assert_eq!(change.await, ["4421", "MODIFY"]);
+}

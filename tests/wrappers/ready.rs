@@ -6,9 +6,11 @@ use std::{
     task::{self, Poll},
 };
 
-use lambda_http::{Body, Request, Response};
+use lambda_http::{Body, Request, Response, request::LambdaRequest};
 use lambda_idempotency::{
-    Idempotency, Key, RunError, lambda::http::ReleaseRejections, store::memory::MemoryStore,
+    Idempotency, Key, RunError,
+    lambda::http::{ReleaseRejections, guarded, guarded_streaming},
+    store::memory::MemoryStore,
 };
 use lambda_runtime::{LambdaEvent, tower::ServiceExt};
 use serde_json::{Value, value::RawValue};
@@ -53,6 +55,14 @@ async fn handlers_that_are_not_ready_are_reported() {
 
     let mut streaming = idempotency.http().streaming().layer(requests());
     let error = ServiceExt::<Request>::ready(&mut streaming).await.map(|_| ()).unwrap_err();
+    assert_eq!(error.to_string(), "closed");
+
+    let mut guard = guarded(requests());
+    let error = ServiceExt::<LambdaEvent<LambdaRequest>>::ready(&mut guard).await.map(|_| ()).unwrap_err();
+    assert_eq!(error.to_string(), "closed");
+
+    let mut guard = guarded_streaming(requests());
+    let error = ServiceExt::<LambdaEvent<LambdaRequest>>::ready(&mut guard).await.map(|_| ()).unwrap_err();
     assert_eq!(error.to_string(), "closed");
 
     let mut marked = ReleaseRejections::of(Identity::new()).layer(requests());

@@ -231,3 +231,22 @@ where
         Answer::Streamed(response.map(ResponseBody::streamed), Streamed::Unrecorded)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::Full;
+
+    use super::*;
+
+    #[test]
+    fn bodies_know_their_length_and_end() {
+        let read = ResponseBody::from(Body::from("abc"));
+        let streamed = ResponseBody::streamed(Full::<Bytes>::from("abc"));
+        let empty = ResponseBody::from(Body::Empty);
+        for (body, length, is_end) in
+            [(&read, Some(3), false), (&streamed, None, false), (&empty, Some(0), true)]
+        {
+            assert_eq!((body.size_hint().exact(), body.is_end_stream()), (length, is_end));
+        }
+    }
+}

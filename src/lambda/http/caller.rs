@@ -328,6 +328,18 @@ mod tests {
     }
 
     #[test]
+    fn rest_apis_authorizers_name_callers_too() {
+        for authorizer in [
+            serde_json::json!({"jwt": {"claims": {"iss": "i", "sub": "s"}, "scopes": null}}),
+            serde_json::json!({"iam": {"callerId": "AROA1:alice"}}),
+        ] {
+            let read = serde_json::from_value(authorizer.clone()).unwrap();
+            let verified = of_rest_api(&read, &ApiGatewayRequestIdentity::default(), "a/prod");
+            assert!(matches!(verified, Verified::Caller(_)), "{authorizer}");
+        }
+    }
+
+    #[test]
     fn subjects_without_issuer_belong_to_one_api() {
         assert_eq!(
             caller(serde_json::json!({"jwt": {"claims": {"sub": "s"}, "scopes": null}})),

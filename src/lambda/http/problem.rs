@@ -456,4 +456,45 @@ mod tests {
         let other = Problem::from(ProblemKind::KeyReused).into_response(&config);
         assert_eq!(other.status(), StatusCode::UNPROCESSABLE_ENTITY);
     }
+
+    fn shown(problem: Problem) -> (String, String) {
+        let response = problem.into_response(&Config::default());
+        let body: serde_json::Value = serde_json::from_slice(response.body()).unwrap();
+        ["title", "detail"].map(|name| body[name].as_str().unwrap().to_owned()).into()
+    }
+
+    #[test]
+    fn problems_say_what_happened() {
+        let mut seen = std::collections::HashSet::new();
+        for kind in ALL {
+            let of_header = shown(Problem::from(kind));
+            let of_body = shown(Problem::from(kind).of(Origin::Request));
+            for (title, detail) in [&of_header, &of_body] {
+                assert!(title.contains(' ') && detail.ends_with('.'), "{kind:?}: {title:?}, {detail:?}");
+            }
+            // These name the header, or the key that's in it.
+            let differs = matches!(
+                kind,
+                ProblemKind::KeyMissing
+                    | ProblemKind::KeyInvalid
+                    | ProblemKind::KeyReused
+                    | ProblemKind::InProgress
+            );
+            assert_eq!(of_header != of_body, differs, "{kind:?}");
+            assert!(seen.insert(of_header), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn tools_get_the_problems_kind() {
+        for (kind, expected) in [
+            (ProblemKind::KeyMissing, ErrorKind::MissingKey),
+            (ProblemKind::KeyInvalid, ErrorKind::InvalidKey),
+            (ProblemKind::CallerUnknown, ErrorKind::Invalid),
+        ] {
+            let error = Problem::from(kind).as_error();
+            assert_eq!(error.kind(), expected);
+            assert!(error.to_string().contains(kind.code()), "{error}");
+        }
+    }
 }

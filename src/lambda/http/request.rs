@@ -125,6 +125,27 @@ mod tests {
     }
 
     #[test]
+    fn only_a_whole_segment_is_the_stage() {
+        let of = |stage: &str, path: &str| {
+            let event = serde_json::json!({
+                "version": "2.0", "routeKey": "$default", "rawPath": path, "rawQueryString": "", "headers": {},
+                "requestContext": {
+                    "accountId": "1", "apiId": "a", "domainName": "d", "domainPrefix": "p", "requestId": "r",
+                    "routeKey": "$default", "stage": stage, "time": "t", "timeEpoch": 1,
+                    "http": {"method": "POST", "path": path, "protocol": "HTTP/1.1", "sourceIp": "::1",
+                             "userAgent": "x"}
+                },
+                "isBase64Encoded": false
+            });
+            let (parts, _) = lambda_http::request::from_str(&event.to_string()).unwrap().into_parts();
+            fingerprint(&Config { api_name: Some("shop".into()), ..Config::default() }, &parts, b"")
+        };
+        assert_eq!(of("v1", "/v1/payments"), of("v2", "/v2/payments"));
+        assert_eq!(of("v1", "/v1"), of("v2", "/v2"));
+        assert_ne!(of("v1", "/v10/payments"), of("v2", "/v20/payments"));
+    }
+
+    #[test]
     fn only_selected_fields_are_compared() {
         let fields = ["/id", "/amount"].map(|pointer| Selector::new(pointer).unwrap());
         let config = Config { fingerprinted_fields: Some(fields.into()), ..Config::default() };

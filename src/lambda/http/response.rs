@@ -245,6 +245,19 @@ mod tests {
         let of = |body| delivered_bytes(&Response::new(body));
         assert_eq!(of(Body::Binary(vec![0; 3001])) - of(Body::Empty), 4004);
         assert_eq!(of(Body::Text("\"".into())) - of(Body::Empty), 2);
+        // A header is written twice, each time with quotes, a colon, a comma and an array's brackets.
+        let mut with_header = Response::new(Body::Empty);
+        with_header.headers_mut().insert("etag", HeaderValue::from_static("\"v1\""));
+        assert_eq!(delivered_bytes(&with_header) - of(Body::Empty), 2 * (4 + 6 + 8));
+        assert_eq!(of(Body::Empty), 256);
+    }
+
+    #[test]
+    fn settled_responses_are_what_is_replayed() {
+        let bytes = recorded(response(Body::Empty).map(|_| "paid".to_owned())).unwrap();
+        let replay = replayed(&bytes).unwrap();
+        assert_eq!((replay.status(), replay.body()), (StatusCode::CREATED, &Body::Text("paid".into())));
+        assert_eq!(replay.headers()["idempotent-replayed"], "true");
     }
 
     #[test]

@@ -33,12 +33,17 @@ impl Recorder for Counters {
 
 /// Returns how many whole batches failed while `future` ran, and its output.
 async fn all_failed<T>(future: impl Future<Output = T>) -> (u64, T) {
+    counted(Metric::AllFailed, future).await
+}
+
+/// Returns the metric's count while `future` ran, and its output.
+async fn counted<T>(metric: Metric, future: impl Future<Output = T>) -> (u64, T) {
     let counters = Counters::default();
     let guard = metrics::set_default_local_recorder(&counters);
     let result = future.await;
     drop(guard);
     let counters = counters.0.lock().unwrap();
-    (counters.get(Metric::AllFailed.name()).map_or(0, |count| count.load(Ordering::SeqCst)), result)
+    (counters.get(metric.name()).map_or(0, |count| count.load(Ordering::SeqCst)), result)
 }
 
 /// Returns the number of failed items, or the error's kind.
@@ -62,6 +67,13 @@ async fn failed_batches_are_counted() {
         assert_eq!(all_failed(answered(&worker, &sqs(with_one))).await, (0, Ok(3)), "one succeeds");
         assert_eq!(all_failed(answered(&worker, &sqs([]))).await, (0, Ok(0)), "an empty batch");
     }
+}
+
+#[tokio::test]
+async fn refused_messages_are_counted() {
+    let worker = Bench::new().worker(|_: &SqsMessage| None::<Key>);
+    let batch = sqs([Message::new("m1", "a"), Message::new("m2", "b")]);
+    assert_eq!(counted(Metric::MissingKey, answered(&worker, &batch)).await, (2, Ok(2)));
 }
 
 #[tokio::test]

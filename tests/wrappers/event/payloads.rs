@@ -162,7 +162,7 @@ async fn tokens_and_cookies_name_unverified_senders() {
 async fn authorizers_without_names_still_count() {
     let (_, mut first, mut again) = front_ends().remove(1);
     for (event, latency) in [(&mut first, 3), (&mut again, 9)] {
-        event["requestContext"]["identity"] = json!({"sourceIp": "203.0.113.24"});
+        event["requestContext"]["identity"] = json!({"sourceIp": "203.0.113.24", "userArn": ""});
         event["requestContext"]["authorizer"] = json!({"shop": "c4n4ry-shop", "integrationLatency": latency});
     }
     let function = Function::new(idempotency().events(by_order));

@@ -215,6 +215,13 @@ async fn record_when_sees_recordable_answers() {
     let again = large.answer(post(Some("l"), "{}"), []).await;
     assert_eq!(problem(again).await, (409, "not-retained".into()));
 
+    // `record_when` sees the largest body that's read.
+    let full = Function::new(up_to(1000).record_when(|_| false), created);
+    for run in 1..=2 {
+        let answer = full.answer(post(Some("f"), "{}"), [Ok(&[b'x'; 1000][..])]).await;
+        assert_eq!((text(answer).await.len(), full.runs.count()), (1000, run));
+    }
+
     // A response that is too large for `record_when` is recorded by its status.
     let passing = Function::new(layer(), || Response::builder().status(503));
     for run in 1..=2 {
