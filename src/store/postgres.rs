@@ -464,3 +464,15 @@ impl Store for PostgresStore {
         Box::pin(self.get(key))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Older processes take the same locks. The numbers are the beginnings of SHA-256 digests, from another program.
+    #[test]
+    fn advisory_locks_keep_their_numbers() {
+        assert_eq!(advisory_key("idempotency"), 2_775_254_125_054_146_057);
+        assert_eq!(advisory_key("orders.records"), 3_795_613_056_718_104_245);
+    }
+}

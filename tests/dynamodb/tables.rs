@@ -2,9 +2,13 @@
 
 use std::{error::Error, net::SocketAddr};
 
-use aws_sdk_dynamodb::types::{
-    AttributeDefinition, BillingMode, KeySchemaElement, KeyType, ProvisionedThroughput, ScalarAttributeType,
-    TimeToLiveSpecification, TimeToLiveStatus,
+use aws_sdk_dynamodb::{
+    Client,
+    config::retry::RetryConfig,
+    types::{
+        AttributeDefinition, BillingMode, KeySchemaElement, KeyType, ProvisionedThroughput,
+        ScalarAttributeType, TimeToLiveSpecification, TimeToLiveStatus,
+    },
 };
 use lambda_idempotency::{
     StoredKey,
@@ -12,7 +16,7 @@ use lambda_idempotency::{
 };
 
 use super::{
-    emulator::{TABLE, Table, builder, client, emulator},
+    emulator::{TABLE, Table, builder, client, config, emulator},
     fixtures::{SETTLED_UNTIL, key, lock, owner, release, settle},
     wire::{Reply, Wire},
 };
@@ -211,6 +215,21 @@ async fn sort_keys_are_checked_before_claiming() {
         let _ = store.apply(&key(), &Write::Claim(lock())).await.unwrap();
     }
     assert_eq!(wire.requests(), ["GetItem", "PutItem", "PutItem"]);
+}
+
+/// An answer that shows no key, such as a throttle, leaves the question open. The claim goes on without it.
+#[tokio::test]
+async fn unanswered_sort_key_checks_are_repeated() {
+    let address = other_table(&[("id", ScalarAttributeType::S), ("sk", ScalarAttributeType::S)]).await;
+    let wire =
+        Wire::new(Some(address), |nth, _| if nth == 0 { Reply::throttled() } else { Reply::Forward }).await;
+    let once = config(wire.address).retry_config(RetryConfig::disabled()).build();
+    let store =
+        DynamoDbStore::builder(TABLE).client(Client::from_conf(once)).sort_key("sk").build().await.unwrap();
+    for _ in 0..3 {
+        let _ = store.apply(&key(), &Write::Claim(lock())).await.unwrap();
+    }
+    assert_eq!(wire.requests(), ["GetItem", "PutItem", "GetItem", "PutItem", "PutItem"]);
 }
 
 #[tokio::test]

@@ -415,4 +415,24 @@ mod tests {
             assert_eq!(named, (1..=types.len()).collect::<Vec<_>>(), "{sql}");
         }
     }
+
+    #[test]
+    fn unread_rows_leave_only_the_response_out() {
+        let (whole, unread) = (of_row(), of_row_unread());
+        assert!(!whole.contains("CASE"));
+        assert_eq!(unread.matches("CASE").count(), 1);
+        assert!(
+            unread.contains("CASE WHEN r.response IS NOT NULL THEN ''::bytea END AS response"),
+            "{unread}"
+        );
+        assert_eq!(whole.split(", ").count(), unread.split(", ").count());
+    }
+
+    #[test]
+    fn set_columns_get_the_next_parameters() {
+        let mut parameters = Parameters::new(LockWait::OfSession);
+        let set = parameters.set(&[Column::Owner, Column::ExpiresAt]);
+        assert_eq!(set, "owner = $2, expires_at = $3");
+        assert_eq!(parameters.0.len(), 3);
+    }
 }

@@ -177,4 +177,14 @@ mod tests {
         assert!(Value::Number(1).to_sql(&Type::INT8, &mut BytesMut::new()).is_err());
         assert!(Value::Null.to_sql(&Type::INT8, &mut BytesMut::new()).is_ok());
     }
+
+    #[test]
+    fn only_the_tables_types_are_accepted() {
+        assert!(<Value<'_> as ToSql>::accepts(&Type::TEXT) && <Value<'_> as ToSql>::accepts(&Type::NUMERIC));
+        assert!(!<Value<'_> as ToSql>::accepts(&Type::INT4));
+        assert!(
+            <Number as FromSql<'_>>::accepts(&Type::NUMERIC)
+                && !<Number as FromSql<'_>>::accepts(&Type::INT8)
+        );
+    }
 }

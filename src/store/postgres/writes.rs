@@ -147,3 +147,29 @@ fn as_seen(column: Column, seen: &Revision) -> Value<'_> {
         _ => Value::Null,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        record::{Generation, Owner},
+        time::Timestamp,
+    };
+
+    #[test]
+    fn only_inline_responses_are_stored_in_the_row() {
+        let response = StoredResponse::new(Bytes::from_static(b"done"));
+        let settled = |settlement| Write::Settle {
+            owner: Owner::from_bytes([1; 16]),
+            generation: Generation::new(1),
+            settlement,
+        };
+        let until = Timestamp::from_secs(2_000_000_000);
+        let stored = |write: &Write| kept(write).map(|kept| kept.to_vec());
+        let retained = || Outcome::Retained(response.clone());
+        assert_eq!(stored(&settled(Settlement::Complete(retained(), until))), Some(b"done".to_vec()));
+        assert_eq!(stored(&settled(Settlement::Fail(retained(), until))), Some(b"done".to_vec()));
+        let in_chunks = Outcome::Retained(response.clone().into_chunks(2));
+        assert_eq!(stored(&settled(Settlement::Complete(in_chunks, until))), None);
+    }
+}
