@@ -372,7 +372,8 @@ mod tests {
     #[test]
     fn transactions_say_what_they_hold() {
         let mut transaction = Transaction::new();
-        assert!(transaction.is_empty() && transaction.len() == 0);
+        assert!(transaction.is_empty());
+        assert_eq!(transaction.len(), 0);
         transaction += Transaction::new().put(put("orders", text("1"))).delete(delete("baskets", text("2")));
         transaction += Transaction::new().update(update("stock", number("3")));
         assert!(!transaction.is_empty());
