@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The parts of the library, for scripts/mutants: picks a part's mutants, and reports what became of them.
+"""The parts of the library, for scripts/mutants: picks a part's mutants, and reports their outcomes.
 
 scripts/mutants.py files LIST.json [PART …]   prints the mutated files of these parts
 scripts/mutants.py copy LIST.json TREE        copies the repository's other files into TREE, where they differ

@@ -67,11 +67,11 @@ async fn invalid_settings_are_refused_when_built() {
     assert!(good().inline_limit(350 * 1024).build().await.is_ok());
 }
 
-/// Set in the process below: what its environment must lead to.
+/// Set in the process below: the table or the error that its environment must lead to.
 const EXPECTED: &str = "TEST_EXPECTED";
 
 #[tokio::test]
-#[ignore = "the test below runs it with its own environments"]
+#[ignore = "the test below runs it with several environments"]
 async fn environment_of_its_own_process() {
     let Ok(expected) = env::var(EXPECTED) else { return };
     let found = match DynamoDbStore::builder_from_env() {

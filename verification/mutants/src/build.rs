@@ -21,7 +21,7 @@ use crate::{
 
 const PACKAGE: &str = "lambda-idempotency";
 
-/// What the compiler has said.
+/// The compiler's findings.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Learned {
     /// The mutants that don't compile, and the reason.
@@ -30,7 +30,7 @@ struct Learned {
     constant: HashSet<String>,
 }
 
-/// The tree, and what of it can't be switched.
+/// The tree, and its mutants without a switch.
 #[derive(Debug)]
 pub(crate) struct Tree<'a> {
     folder: &'a Path,

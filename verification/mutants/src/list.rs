@@ -11,11 +11,11 @@ use crate::Failed;
 pub(crate) struct Mutant {
     /// The mutated file, from the root of the repository.
     pub(crate) file: String,
-    /// What it mutates: `FnValue`, `BinaryOperator`, `UnaryOperator`, `StructField`, `MatchArm` or `MatchArmGuard`.
+    /// The kind of mutation: `FnValue`, `BinaryOperator`, `UnaryOperator`, `StructField`, `MatchArm` or `MatchArmGuard`.
     pub(crate) genre: String,
     /// The line that a report has for it: place and change.
     pub(crate) name: String,
-    /// What takes the place of the mutated text.
+    /// The text in place of the mutated one.
     pub(crate) replacement: String,
     /// The mutated text.
     pub(crate) span: Span,

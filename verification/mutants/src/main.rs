@@ -2,7 +2,7 @@
 //!
 //! cargo-mutants builds the library once for each mutant, which takes a day for all of them on two cores. This program
 //! takes its list, compiles every mutant behind a switch, learns which tests reach which mutant, and runs only those:
-//! fastest first, until one fails. What can't be switched, as in a `const` item, is left to cargo-mutants itself.
+//! fastest first, until one fails. cargo-mutants itself has to try the rest, as in a `const` item.
 
 #![allow(clippy::print_stdout, reason = "a command reports on its standard output")]
 #![allow(clippy::disallowed_methods, reason = "it measures real time, which no rule depends on")]
@@ -78,8 +78,8 @@ fn main() -> ExitCode {
 
 /// Mutates the sources in `source`, in their copy `folder`, and tries the mutants of these files; without a file, all.
 ///
-/// Writes one line per mutant to `out`/outcomes: what became of it, by which test, and its name. An earlier run's lines
-/// in `out`/known are taken as they are. `out`/learned and `out`/baseline keep what the compiler and the tests have said
+/// Writes one line per mutant to `out`/outcomes: its outcome, the test that decided it, and its name. An earlier run's lines
+/// in `out`/known are taken as they are. `out`/learned and `out`/baseline keep the findings of the compiler and of the tests
 /// without a mutant, for a later run of the same sources.
 fn work(list: &Path, source: &Path, folder: &Path, out: &Path, selected: &[PathBuf]) -> Result<(), Failed> {
     let began = Instant::now();

@@ -1,4 +1,4 @@
-//! Runs tests, each in a process of its own: once to learn which mutants it reaches, and then for each mutant.
+//! Runs tests, each in its own process: once to learn which mutants it reaches, and then for each mutant.
 
 use std::{
     collections::HashMap,
@@ -61,7 +61,7 @@ pub(crate) fn tests(programs: &[PathBuf], folder: &Path) -> Result<Vec<Test>, Fa
     Ok(all)
 }
 
-/// Runs one test in a process group of its own, with this variable. Ends the group when the time is over.
+/// Runs one test in its own process group, with this variable. Ends the group when the time is over.
 pub(crate) fn run(test: &Test, folder: &Path, variable: (&str, &str), limit: Duration) -> io::Result<Ended> {
     let mut child = Command::new(&test.program)
         .args(["--exact", &test.name, "--test-threads=1"])
