@@ -75,11 +75,11 @@
 //!
 //! # Points and faults
 //!
-//! [`Point`] and [`Fault`] are the one list of the points of a run and of what can go wrong there. The rehearsal, the
-//! model checker, the simulation, and the tests on real servers and sockets use them too. [`Bench::fault_at`] plays
-//! each fault at each point that it [fits](Fault::fits), and so does [`survive()`]. A request that arrives
-//! [late](Fault::Late) does so when the next delivery begins, or when the test waits. A dead process runs nothing more, not even a destructor: its futures are kept
-//! until the test is over, and nothing that they do counts.
+//! [`Point`] and [`Fault`] are the one list of the points of a run and of what can go wrong there. The rehearsal,
+//! the model checker, the simulation, and the tests on real servers and sockets use them too. [`Bench::fault_at`]
+//! plays each fault at each point that it [fits](Fault::fits), and so does [`survive()`]. A request that arrives
+//! [late](Fault::Late) does so when the next delivery begins, or when the test waits. A dead process runs nothing
+//! more, not even a destructor: its futures are kept until the test is over, and nothing that they do counts.
 
 mod bench;
 mod delivery;
