@@ -39,41 +39,33 @@ pub(super) fn fingerprint(event: &RawValue) -> Option<Fingerprint> {
 #[derive(Deserialize)]
 #[serde(bound(deserialize = "'de: 'e"))]
 struct Event<'e> {
-    #[serde(rename = "requestContext", borrow)]
+    #[serde(rename = "requestContext")]
     context: Option<&'e RawValue>,
-    #[serde(rename = "httpMethod", alias = "method", borrow)]
+    #[serde(rename = "httpMethod", alias = "method")]
     method: Option<&'e RawValue>,
-    #[serde(alias = "rawPath", borrow)]
+    #[serde(alias = "rawPath")]
     path: Option<&'e RawValue>,
-    #[serde(rename = "queryStringParameters", borrow)]
+    #[serde(rename = "queryStringParameters")]
     query: Option<&'e RawValue>,
-    #[serde(rename = "multiValueQueryStringParameters", borrow)]
+    #[serde(rename = "multiValueQueryStringParameters")]
     repeated_query: Option<&'e RawValue>,
-    #[serde(borrow)]
     headers: Option<&'e RawValue>,
-    #[serde(rename = "multiValueHeaders", borrow)]
+    #[serde(rename = "multiValueHeaders")]
     repeated_headers: Option<&'e RawValue>,
-    #[serde(borrow)]
     cookies: Option<&'e RawValue>,
-    #[serde(borrow)]
     body: Option<&'e RawValue>,
-    #[serde(rename = "isBase64Encoded", borrow)]
+    #[serde(rename = "isBase64Encoded")]
     is_base64: Option<&'e RawValue>,
 
-    #[serde(borrow)]
     source: Option<&'e RawValue>,
-    #[serde(borrow)]
     account: Option<&'e RawValue>,
-    #[serde(rename = "detail-type", borrow)]
+    #[serde(rename = "detail-type")]
     detail_type: Option<&'e RawValue>,
-    #[serde(borrow)]
     time: Option<&'e RawValue>,
-    #[serde(borrow)]
     resources: Option<&'e RawValue>,
-    #[serde(borrow)]
     detail: Option<&'e RawValue>,
 
-    #[serde(rename = "Records", borrow)]
+    #[serde(rename = "Records")]
     records: Option<Vec<&'e RawValue>>,
 }
 
@@ -192,59 +184,48 @@ struct Record<'e> {
     /// SNS capitalises it.
     #[serde(rename = "eventSource", alias = "EventSource", borrow)]
     source: Option<Cow<'e, str>>,
-    #[serde(rename = "eventName", borrow)]
+    #[serde(rename = "eventName")]
     name: Option<&'e RawValue>,
-    #[serde(rename = "Sns", borrow)]
+    #[serde(rename = "Sns")]
     sns: Option<Sns<'e>>,
-    #[serde(borrow)]
     body: Option<&'e RawValue>,
-    #[serde(borrow)]
     kinesis: Option<Kinesis<'e>>,
-    #[serde(borrow)]
     dynamodb: Option<Change<'e>>,
-    #[serde(borrow)]
     s3: Option<S3<'e>>,
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
+#[serde(rename_all = "PascalCase", bound(deserialize = "'de: 'e"))]
 struct Sns<'e> {
-    #[serde(borrow)]
     topic_arn: Option<&'e RawValue>,
-    #[serde(borrow)]
     subject: Option<&'e RawValue>,
-    #[serde(borrow)]
     message: Option<&'e RawValue>,
 }
 
 #[derive(Deserialize)]
+#[serde(bound(deserialize = "'de: 'e"))]
 struct Kinesis<'e> {
-    #[serde(borrow)]
     data: Option<&'e RawValue>,
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
+#[serde(rename_all = "PascalCase", bound(deserialize = "'de: 'e"))]
 struct Change<'e> {
-    #[serde(borrow)]
     keys: Option<&'e RawValue>,
-    #[serde(borrow)]
     new_image: Option<&'e RawValue>,
-    #[serde(borrow)]
     old_image: Option<&'e RawValue>,
 }
 
 #[derive(Deserialize)]
+#[serde(bound(deserialize = "'de: 'e"))]
 struct S3<'e> {
-    #[serde(borrow)]
     bucket: Option<Bucket<'e>>,
-    #[serde(borrow)]
     object: Option<&'e RawValue>,
 }
 
 #[derive(Deserialize)]
+#[serde(bound(deserialize = "'de: 'e"))]
 struct Bucket<'e> {
-    #[serde(borrow)]
     name: Option<&'e RawValue>,
 }
 
