@@ -25,6 +25,8 @@ use lambda_idempotency::store::{
 };
 
 pub(crate) const PASSWORD: &str = "correct-horse";
+/// Names a folder for a server's first data, in the environment.
+const TEMPLATE: &str = "IDEMPOTENCY_TEST_POSTGRES_DATA";
 /// How to install PostgreSQL.
 const INSTALL: &str = "install PostgreSQL: apt-get install postgresql (its servers need not run)";
 /// Stops the server when its standard input closes, which happens even if the tests' process is killed. A line
@@ -95,22 +97,8 @@ impl Server {
         if let Some(user) = user {
             std::os::unix::fs::chown(&folder, Some(user.uid), Some(user.gid)).unwrap();
         }
-        fs::write(folder.join("password"), PASSWORD).unwrap();
         let data = folder.join("data");
-        let mut initdb = command(&programs.join("initdb"), &folder, user);
-        initdb.args([
-            "--auth=scram-sha-256",
-            "--username=test",
-            "--no-sync",
-            "--locale=C",
-            "--encoding=UTF8",
-        ]);
-        initdb.arg("--pwfile").arg(folder.join("password")).arg("--pgdata").arg(&data);
-        let made = initdb.output().unwrap();
-        if !made.status.success() {
-            let _removed = fs::remove_dir_all(&folder);
-            panic!("initdb failed: {}", String::from_utf8_lossy(&made.stderr));
-        }
+        make_data(&programs, &folder, user);
         for (name, content) in files {
             let path = data.join(name);
             fs::write(&path, content).unwrap();
@@ -240,6 +228,37 @@ impl Server {
         tokio::spawn(connection);
         client
     }
+}
+
+/// Makes the server's data in `folder`. `initdb` takes longer than most tests, so a program that runs each test in a process
+/// of its own names a folder by [`TEMPLATE`], and all but the first copy the data from there.
+fn make_data(programs: &Path, folder: &Path, user: Option<User>) {
+    let (data, template) = (folder.join("data"), std::env::var_os(TEMPLATE).map(PathBuf::from));
+    if let Some(template) = template.as_ref().filter(|template| template.exists()) {
+        return copy(template, &data);
+    }
+    fs::write(folder.join("password"), PASSWORD).unwrap();
+    let mut initdb = command(&programs.join("initdb"), folder, user);
+    initdb.args(["--auth=scram-sha-256", "--username=test", "--no-sync", "--locale=C", "--encoding=UTF8"]);
+    initdb.arg("--pwfile").arg(folder.join("password")).arg("--pgdata").arg(&data);
+    let made = initdb.output().unwrap();
+    if !made.status.success() {
+        let _removed = fs::remove_dir_all(folder);
+        panic!("initdb failed: {}", String::from_utf8_lossy(&made.stderr));
+    }
+    if let Some(template) = template {
+        let complete = template.with_extension(Owner::random().unwrap().to_string());
+        copy(&data, &complete);
+        // Another process may have been first.
+        if fs::rename(&complete, template).is_err() {
+            fs::remove_dir_all(complete).unwrap();
+        }
+    }
+}
+
+/// Copies a folder with its owner and rights.
+fn copy(from: &Path, to: &Path) {
+    assert!(Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap().success());
 }
 
 impl Drop for Server {

@@ -67,7 +67,9 @@ fn main() -> ExitCode {
         );
         return ExitCode::from(2);
     };
-    match work(list, source, tree, out, selected) {
+    let worked = work(list, source, tree, out, selected);
+    let cleaned = run::clean();
+    match worked.and(cleaned.map_err(Failed::from)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("lambda-idempotency-mutants: {error}");

@@ -2,11 +2,12 @@
 
 use std::{
     collections::HashMap,
+    env,
     fs::{self, File},
     io,
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{self, Command, Stdio},
     sync::{
         Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -23,6 +24,8 @@ use crate::Failed;
 pub(crate) const CHOSEN: &str = "MUTANT";
 /// Names the file to which a process writes the mutants that it reaches.
 pub(crate) const REACHED: &str = "MUTANTS_REACHED";
+/// Where the tests' PostgreSQL servers copy their first data from. See the testkit.
+const POSTGRES_DATA: &str = "IDEMPOTENCY_TEST_POSTGRES_DATA";
 /// How many processes run at once.
 const WORKERS: usize = 3;
 
@@ -67,6 +70,7 @@ pub(crate) fn run(test: &Test, folder: &Path, variable: (&str, &str), limit: Dur
         .args(["--exact", &test.name, "--test-threads=1"])
         .env(variable.0, variable.1)
         .env("CI", "true")
+        .env(POSTGRES_DATA, postgres_data())
         .current_dir(folder)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -85,6 +89,16 @@ pub(crate) fn run(test: &Test, folder: &Path, variable: (&str, &str), limit: Dur
         }
         thread::sleep(Duration::from_millis(if began.elapsed().as_millis() < 200 { 2 } else { 20 }));
     }
+}
+
+fn postgres_data() -> PathBuf {
+    env::temp_dir().join(format!("idempotency-mutants-{}.postgres", process::id()))
+}
+
+/// Removes what the tests' servers share.
+pub(crate) fn clean() -> io::Result<()> {
+    let data = postgres_data();
+    if data.exists() { fs::remove_dir_all(data) } else { Ok(()) }
 }
 
 /// A test that passes without a mutant.
