@@ -1,6 +1,6 @@
 //! Tables: creating and checking them, and tables that are missing or have other keys than the configuration.
 
-use std::{error::Error, net::SocketAddr};
+use std::{error::Error, net::SocketAddr, time::Duration};
 
 use aws_sdk_dynamodb::{
     Client,
@@ -252,6 +252,59 @@ async fn undescribable_tables_name_the_expected_key() {
     let words = error.source().unwrap().to_string();
     assert!(words.contains("Missing the key pk") || words.contains("required keys was not given"), "{words}");
     assert_eq!(wire.requests(), ["PutItem", "DescribeTable"]);
+}
+
+/// A table that may not be described or created isn't taken for a missing or an existing one.
+#[tokio::test]
+async fn refused_table_requests_are_errors() {
+    for refused in ["DescribeTable", "CreateTable"] {
+        let wire = Wire::new(Some(emulator().await), move |_, operation| match operation == refused {
+            true => Reply::error(400, "AccessDeniedException", "not authorized"),
+            false => Reply::Forward,
+        })
+        .await;
+        let store = builder(wire.address).build().await.unwrap();
+        let error = store.create_table().await.unwrap_err();
+        assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Rejected, false));
+        assert_eq!(wire.requests().last().unwrap(), refused);
+    }
+}
+
+/// Requests about tables take longer than those about items, so they have timeouts of their own.
+#[tokio::test]
+async fn table_requests_outlast_the_items_timeouts() {
+    let table = Table::new().await;
+    let short = Duration::from_millis(100);
+    let wire = Wire::new(Some(table.address), move |_, _| Reply::ForwardLate(5 * short)).await;
+    let store =
+        builder(wire.address).attempt_timeout(short).operation_timeout(2 * short).build().await.unwrap();
+    assert_eq!(store.read(&key()).await.unwrap_err().kind(), StoreErrorKind::Unavailable);
+    assert_eq!(store.check_table().await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn disabled_ttl_is_no_ttl() {
+    let table = Table::new().await;
+    for (attribute, status, fits) in [
+        ("expires_at", "ENABLED", true),
+        ("expires_at", "ENABLING", true),
+        ("expires_at", "DISABLING", false),
+        ("other", "DISABLED", false),
+    ] {
+        let wire = Wire::new(Some(table.address), move |_, operation| match operation {
+            "DescribeTimeToLive" => Reply::Answer(
+                200,
+                format!(
+                    r#"{{"TimeToLiveDescription":{{"TimeToLiveStatus":"{status}","AttributeName":"{attribute}"}}}}"#
+                ),
+            ),
+            _ => Reply::Forward,
+        })
+        .await;
+        let store = builder(wire.address).build().await.unwrap();
+        let expected = (!fits).then(|| TableProblem::NoTimeToLive { attribute: "expires_at".into() });
+        assert_eq!(store.check_table().await.unwrap(), Vec::from_iter(expected), "{attribute} {status}");
+    }
 }
 
 #[tokio::test]

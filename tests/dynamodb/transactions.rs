@@ -239,7 +239,12 @@ async fn conclusions_require_absence_or_the_version_read() {
             WriteOutcome::Applied
         );
         let late = transactions.commit(&key(), &replace, &writes, "fourth").await;
-        assert_eq!(written(late), WriteOutcome::Refused(Some(next)));
+        assert_eq!(written(late), WriteOutcome::Refused(Some(next.clone())));
+        // No record is at this version: a STARTED one has a lease.
+        let nowhere = Revision { lease_until: None, ..Revision::of(&started()) };
+        let write = Write::Conclude { seen: Some(nowhere), record: completed() };
+        let refused = transactions.commit(&key(), &write, &writes, "fifth").await;
+        assert_eq!(written(refused), WriteOutcome::Refused(Some(next)));
     }
 }
 
@@ -439,10 +444,14 @@ async fn transactions_hold_nearly_four_megabytes() {
         labels: None,
         place: Place::Inline(vec![b'x'; 120_000].into()),
     });
-    let over = settle(Settlement::Complete(response, SETTLED_UNTIL));
-    let error = commit(&table.store, &over, &writes).await.unwrap_err();
-    assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Rejected, false));
-    assert!(error.to_string().contains("bytes together"), "{error}");
+    for over in [
+        settle(Settlement::Complete(response.clone(), SETTLED_UNTIL)),
+        Write::Conclude { seen: None, record: with_state(State::Failed(response)) },
+    ] {
+        let error = commit(&table.store, &over, &writes).await.unwrap_err();
+        assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Rejected, false));
+        assert!(error.to_string().contains("bytes together"), "{error}");
+    }
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ use std::{
     io,
     net::SocketAddr,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use tokio::{
@@ -17,6 +18,8 @@ use tokio::{
 pub(crate) enum Reply {
     /// The request reaches the emulator, and the answer reaches the client.
     Forward,
+    /// The same, after this time.
+    ForwardLate(Duration),
     /// The request reaches the emulator. The answer is lost, and the connection hangs.
     ForwardThenHang,
     /// The request reaches the emulator. The answer is lost, and the connection closes.
@@ -124,7 +127,10 @@ async fn serve(
             log.len() - 1
         };
         match decide(nth, &operation) {
-            Reply::Forward => {
+            reply @ (Reply::Forward | Reply::ForwardLate(_)) => {
+                if let Reply::ForwardLate(after) = reply {
+                    tokio::time::sleep(after).await;
+                }
                 let answer = forward(upstream, &request).await?;
                 stream.write_all(&answer).await?;
             }

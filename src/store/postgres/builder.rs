@@ -485,6 +485,18 @@ mod tests {
     }
 
     #[test]
+    fn several_hosts_are_asked_for_the_primary() {
+        for (url, expected) in [
+            ("postgres://a@h/d", TargetSessionAttrs::Any),
+            ("postgres://a@h,i/d", TargetSessionAttrs::ReadWrite),
+            ("postgres://a@h,i/d?target_session_attrs=any", TargetSessionAttrs::Any),
+            ("postgres://a@h/d?target_session_attrs=read-write", TargetSessionAttrs::ReadWrite),
+        ] {
+            assert_eq!(Target::parse(url).unwrap().config.get_target_session_attrs(), expected, "{url}");
+        }
+    }
+
+    #[test]
     fn invalid_urls_are_refused_without_the_password() {
         let build = |url: &str| PostgresStore::builder(url).build();
         for (url, says) in [
