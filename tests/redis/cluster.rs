@@ -1,11 +1,19 @@
 //! Clusters: one node, and two that share the slots and move them.
 
+use std::{
+    net::TcpListener,
+    sync::{Arc, OnceLock},
+};
+
 use lambda_idempotency::{
     StoredKey, conformance,
     store::{Store, StoreErrorKind, WriteOutcome},
 };
 
-use super::fixtures::{chain, claim, claimed, complete, completed, fresh_key, hasty, patient, started};
+use super::{
+    fixtures::{chain, claim, claimed, complete, completed, fresh_key, hasty, patient, started},
+    wire::{Reply, Wire},
+};
 use testkit::redis::RedisServer;
 
 const CLUSTER: [&str; 4] = ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"];
@@ -156,4 +164,63 @@ async fn lost_nodes_are_certain_and_others_serve() {
     assert_eq!(store.apply(&here, &complete()).await.unwrap(), WriteOutcome::Applied);
     let error = claim(&store, &there).await.unwrap_err();
     assert!(!error.is_maybe_applied(), "{}", chain(&error));
+}
+
+/// A node without a server. It says that this port, or its own, has all slots, and that the slot of a read has moved to
+/// itself.
+async fn node(port: Option<u16>) -> Wire {
+    let own = Arc::new(OnceLock::<[&str; 2]>::new());
+    let answers = Arc::clone(&own);
+    let wire = Wire::new(None, move |_, name| match (name, answers.get()) {
+        ("CLUSTER", Some([slots, _])) => Reply::Answer(slots),
+        ("HGETALL", Some([_, moved])) => Reply::Answer(moved),
+        _ => Reply::Answer("+OK\r\n"),
+    })
+    .await;
+    let port = port.unwrap_or(wire.address.port());
+    let slots = format!("*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n$-1\r\n:{port}\r\n$2\r\nid\r\n");
+    let moved = format!("-MOVED 1 :{port}\r\n");
+    own.set([slots.leak(), moved.leak()]).unwrap();
+    wire
+}
+
+/// Reads a record there, which fails, and returns how often the node got this command.
+async fn failed_read(wire: &Wire, command: &str) -> usize {
+    let store = hasty(&format!("{}?cluster=true", wire.url()));
+    let error = store.read(&fresh_key()).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{}", chain(&error));
+    wire.commands().iter().filter(|name| *name == command).count()
+}
+
+#[tokio::test]
+async fn redirections_end_after_the_fifth() {
+    assert_eq!(failed_read(&node(None).await, "HGETALL").await, 6);
+}
+
+#[tokio::test]
+async fn slots_of_unreachable_nodes_are_asked_for_once_more() {
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    assert_eq!(failed_read(&node(Some(closed.port())).await, "CLUSTER").await, 2);
+}
+
+#[tokio::test]
+async fn failed_questions_for_the_slots_are_told_apart() {
+    for (reply, kind, says) in [
+        (
+            Reply::Answer("-ERR This instance has cluster support disabled\r\n"),
+            StoreErrorKind::Rejected,
+            "rejected",
+        ),
+        (Reply::Close, StoreErrorKind::Unavailable, "reached"),
+    ] {
+        let wire = Wire::new(None, move |_, name| match name {
+            "CLUSTER" => reply,
+            _ => Reply::Answer("+OK\r\n"),
+        })
+        .await;
+        let store = hasty(&format!("{}?cluster=true", wire.url()));
+        let error = claim(&store, &fresh_key()).await.unwrap_err();
+        assert_eq!((error.kind(), error.is_maybe_applied()), (kind, false));
+        assert!(error.to_string().contains(says), "{}", chain(&error));
+    }
 }

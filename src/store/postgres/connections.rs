@@ -222,3 +222,16 @@ impl Inner {
         Ok(row.try_get(SCHEMA_VERSION).ok().flatten())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn budgets_have_what_is_left() {
+        let second = Duration::from_secs(1);
+        let budget = Allowance(second);
+        assert!(budget.has(Duration::ZERO) && budget.has(second));
+        assert!(!budget.has(second + Duration::from_nanos(1)));
+    }
+}

@@ -485,4 +485,90 @@ mod tests {
         let in_doubt = Fault::contended().in_doubt();
         assert!(in_doubt.ends_connection && in_doubt.maybe_applied);
     }
+
+    /// The fault of connecting to a server that answers the first message with these bytes, and closes.
+    async fn connecting_to(answer: &'static [u8], with: &str) -> Fault {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let serving = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let _ = stream.read(&mut [0; 1024]).await.unwrap();
+            stream.write_all(answer).await.unwrap();
+        });
+        let url = format!("host=127.0.0.1 port={port} user=u sslmode=disable {with}");
+        let connected = tokio_postgres::connect(&url, tokio_postgres::NoTls).await;
+        serving.await.unwrap();
+        Fault::of_connection(&connected.map(drop).unwrap_err())
+    }
+
+    /// The answers are messages of PostgreSQL's protocol ("Message Formats" in its documentation).
+    #[tokio::test]
+    async fn failed_connections_have_their_class() {
+        const GSS: &[u8] = b"R\0\0\0\x08\0\0\0\x07";
+        const PLAINTEXT_PASSWORD: &[u8] = b"R\0\0\0\x08\0\0\0\x03";
+        const SCRAM: &[u8] = b"R\0\0\0\x17\0\0\0\x0aSCRAM-SHA-256\0\0";
+        const ERROR: &[u8] = b"E\0\0\0\x21SERROR\0VERROR\0C28P01\0Mwrong\0\0";
+        const OPTIONS: &[u8] = b"E\0\0\0\x32SFATAL\0C08P01\0Munsupported startup parameter\0\0";
+        for (answer, with, class) in [
+            (GSS, "password=p", Class::Credentials),
+            (PLAINTEXT_PASSWORD, "", Class::Refused),
+            (SCRAM, "password=p channel_binding=require", Class::Unbound),
+            (ERROR, "password=p", Class::Credentials),
+            (OPTIONS, "password=p", Class::Unlimited),
+            (b"", "password=p", Class::NotReached),
+        ] {
+            let fault = connecting_to(answer, with).await;
+            assert!(fault.class == class, "{fault:?}");
+            assert!(fault.ends_connection && !fault.maybe_applied, "{fault:?}");
+        }
+    }
+
+    /// The fault of a statement that the server answers with this error.
+    async fn answered_with(severity: &str, code: &str) -> Fault {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        const READY: &[u8] = b"Z\0\0\0\x05I";
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let fields = format!("{severity}\0C{code}\0Mwhy\0\0");
+        let length = u32::try_from(fields.len() + 4).unwrap();
+        let answer = [b"E".as_slice(), &length.to_be_bytes(), fields.as_bytes(), READY].concat();
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            for answer in [[b"R\0\0\0\x08\0\0\0\0".as_slice(), READY].concat(), answer] {
+                let _ = stream.read(&mut [0; 1024]).await.unwrap();
+                stream.write_all(&answer).await.unwrap();
+            }
+            let _ = stream.read(&mut [0; 1024]).await;
+        });
+        let url = format!("host=127.0.0.1 port={port} user=u sslmode=disable");
+        let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
+        tokio::spawn(connection);
+        Fault::sent(&client.batch_execute("SELECT").await.unwrap_err())
+    }
+
+    #[tokio::test]
+    async fn severity_and_code_say_what_may_have_happened() {
+        for (severity, code, ends_connection, maybe_applied) in [
+            ("SERROR\0VERROR", "23505", false, false),
+            ("SFEHLER\0VERROR", "23505", false, false),
+            ("SERROR\0VERROR", "25006", true, false),
+            ("SERROR\0VERROR", "26000", true, false),
+            ("SERROR\0VERROR", "0A000", true, false),
+            ("SERROR\0VERROR", "57014", false, true),
+            ("SERROR\0VERROR", "40003", false, true),
+            ("SFATAL\0VFATAL", "57P01", true, true),
+            // An old server or a pooler sends the severity in its own language alone.
+            ("SERROR", "23505", false, false),
+            ("SFEHLER", "23505", true, true),
+            ("SERROR\0VFATAL", "23505", true, true),
+        ] {
+            let fault = answered_with(severity, code).await;
+            assert_eq!(
+                (fault.ends_connection, fault.maybe_applied),
+                (ends_connection, maybe_applied),
+                "{severity:?} {code}"
+            );
+        }
+    }
 }

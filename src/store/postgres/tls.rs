@@ -168,4 +168,12 @@ mod tests {
         }
         assert!(Tls::new(None).is_ok());
     }
+
+    #[test]
+    fn only_rejected_certificates_are_refusals() {
+        let failure = |kind| Failure(io::Error::new(kind, "why"));
+        assert!(failure(io::ErrorKind::InvalidData).is_refusal());
+        assert!(!failure(io::ErrorKind::UnexpectedEof).is_refusal());
+        assert_eq!(failure(io::ErrorKind::InvalidData).to_string(), "why");
+    }
 }

@@ -152,7 +152,8 @@ fn as_seen(column: Column, seen: &Revision) -> Value<'_> {
 mod tests {
     use super::*;
     use crate::{
-        record::{Generation, Owner},
+        fingerprint::Fingerprint,
+        record::{Generation, Lock, Owner},
         time::Timestamp,
     };
 
@@ -171,5 +172,24 @@ mod tests {
         assert_eq!(stored(&settled(Settlement::Fail(retained(), until))), Some(b"done".to_vec()));
         let in_chunks = Outcome::Retained(response.clone().into_chunks(2));
         assert_eq!(stored(&settled(Settlement::Complete(in_chunks, until))), None);
+        let lock = Lock {
+            owner: Owner::from_bytes([1; 16]),
+            generation: Generation::new(1),
+            attempt: 1,
+            fingerprint: Fingerprint::from_digest([2; 32]),
+            lock_acquired_at: until,
+            lease_until: until,
+            expires_at: Some(until),
+            interrupted: false,
+            request_id: None,
+        };
+        for (state, expected) in [
+            (State::Completed(retained()), Some(b"done".to_vec())),
+            (State::Failed(retained()), Some(b"done".to_vec())),
+            (State::Started { lease_until: until }, None),
+        ] {
+            let record = Record { state, ..lock.clone().into() };
+            assert_eq!(stored(&Write::Conclude { seen: None, record }), expected);
+        }
     }
 }

@@ -199,6 +199,7 @@ mod tests {
         assert_eq!(nodes, ["b:2", "[::1]:3"]);
         assert_eq!(cluster.credentials.unwrap().user, None);
         assert!(Location::parse("redis://a?cluster=true").unwrap().is_cluster);
+        assert!(!Location::parse("redis://a?cluster=false").unwrap().is_cluster);
         assert!(Location::parse("valkeys://a").unwrap().has_tls);
     }
 
@@ -219,6 +220,7 @@ mod tests {
             ("redis://:secret@h?node=b:2", "only a cluster has"),
             ("redis-cluster://:secret@h?node=b", "HOST:PORT"),
             ("redis-cluster://:secret@h/2", "only one"),
+            ("redis-cluster://:secret@h?cluster=false", "cluster"),
             ("redis://:%ff@h", "UTF-8"),
         ] {
             let error = Location::parse(text).unwrap_err();

@@ -196,3 +196,18 @@ impl fmt::Debug for Choices {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_user_is_the_default_user() {
+        let user_of = |user: &str| {
+            let builder = RedisStore::builder("redis://h").credentials(user, "secret");
+            builder.choices.credentials.unwrap().user
+        };
+        assert_eq!(user_of(""), None);
+        assert_eq!(user_of("app").as_deref(), Some("app"));
+    }
+}

@@ -392,6 +392,41 @@ mod tests {
     }
 
     #[test]
+    fn causes_say_what_happened() {
+        let cause = |fault: Fault| fault.into_error(false).source().map(ToString::to_string);
+        let long = "X".repeat(33);
+        for (line, expected) in [
+            ("OOM command not allowed", Some("it answered OOM")),
+            ("X".repeat(32).as_str(), Some(&*format!("it answered {}", "X".repeat(32)))),
+            (&long, None),
+            ("Oom", None),
+        ] {
+            assert_eq!(cause(answered(line)).as_deref(), expected, "{line}");
+        }
+        let lost = RedisError::from(io::Error::new(io::ErrorKind::ConnectionReset, "reset by peer"));
+        let lost = Fault::of_request(lost, &at());
+        assert_eq!(lost.class, Class::Lost);
+        assert!(cause(lost).unwrap().contains("reset by peer"));
+        // A script's own error, as Redis 6 sends it.
+        let in_script = answered("@user_script: 9: -OOM command not allowed");
+        assert_eq!(in_script.class, Class::OutOfMemory);
+    }
+
+    #[test]
+    fn connections_stay_after_ordinary_errors() {
+        for (line, ends) in [
+            ("OOM command not allowed", false),
+            ("WRONGTYPE Operation against a key holding the wrong kind of value", false),
+            ("READONLY You can't write against a read only replica.", true),
+            ("ERR max request size exceeded. Limit: 1048576 bytes", true),
+        ] {
+            assert_eq!(answered(line).ends_connection(), ends, "{line}");
+        }
+        assert!(Fault::new(Class::Lost, &at()).ends_connection());
+        assert!(Fault::new(Class::Unreadable, &at()).ends_connection());
+    }
+
+    #[test]
     fn redirections_are_parsed() {
         let class = answered("MOVED 3999 127.0.0.1:6381").class;
         let node = Address { host: "127.0.0.1".into(), port: 6381 };
