@@ -132,10 +132,11 @@ pub struct Settings {
     ///
     /// Use it for long work, or work of unknown length: in a container, for long PostgreSQL work, on Lambda
     /// Managed Instances, or in a function with a long timeout. If the process dies, its key is free after
-    /// this length and the skew margin instead of after the deadline. Each extension costs one request. It
-    /// never goes past a known deadline plus the grace. The handler is cut off before a lease ends that
-    /// couldn't be extended, and at once when another claim took over. The library checks the time when it
-    /// polls the handler's future: it can neither extend nor cut off work that blocks its thread.
+    /// this length and the skew margin instead of after the deadline. Each extension costs one request. An
+    /// extended lease never goes past a known deadline plus the grace. If a lease can't be extended, the library
+    /// cuts the handler off before it ends. If another claim took over, it cuts the handler off at once. The library
+    /// checks the time when it polls the handler's future: it can neither extend nor cut off work that blocks its
+    /// thread.
     ///
     /// At least three times [`lease_grace`](Self::lease_grace), so that an extension can fail and be retried;
     /// at most a day.

@@ -33,7 +33,7 @@ use crate::{
     },
 };
 
-/// The largest answer that's recorded here, so that small inputs are beyond it too.
+/// The limit for recorded answers. It's low, so that small inputs exceed it.
 const MAX_RESPONSE: usize = 200;
 /// With the clock paused, this passes when there's nothing left to do.
 const IDLE: Duration = Duration::from_millis(1);

@@ -80,7 +80,7 @@ enum Settled {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Difference {
     Nothing,
-    /// For a takeover: it names the settled record itself, which never was STARTED with this version.
+    /// Only for takeovers: the write names the version of the settled record, and it wasn't STARTED then.
     Settled,
     Status(Status),
     Owner,

@@ -110,7 +110,7 @@ pub struct Held {
     /// Whether an earlier attempt ended without an answer, so that its handler may have had an effect; see
     /// [`Record::interrupted`].
     pub is_takeover: bool,
-    /// Whether the answer to the claim was lost, and the owner in the record identified the claim.
+    /// Whether the claim's answer was lost and the owner in the record then identified the claim.
     pub is_recovered: bool,
 }
 

@@ -176,7 +176,7 @@ fn examine(plan: &Plan, now: Timestamp, commit: Commit, record: Option<Record>, 
     }
     match &commit.basis {
         Basis::Claim(held) if record.as_ref().is_some_and(|record| is_still_held(held, record)) => {
-            // It wasn't applied by then, and may still be on its way.
+            // When the record was read, the write wasn't applied. It may still be on its way.
             if is_refused {
                 return unresolved(plan, &commit);
             }

@@ -45,7 +45,7 @@ pub(crate) struct LocalCache {
 #[derive(Debug)]
 struct Shelf {
     copies: Lru<Arc<Copied>>,
-    /// How often something was forgotten that must not be added again.
+    /// Counts removals. A ticket from before a removal can't add its copy.
     epoch: u64,
 }
 

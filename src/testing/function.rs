@@ -219,7 +219,7 @@ impl Answer {
     }
 
     /// Whether this library refused with an error of this kind, and the function passed it on: as its error, as the
-    /// HTTP layer's response, or by returning a batch's record.
+    /// HTTP layer's response, or by returning a batch's record for redelivery.
     pub fn is_refused_as(&self, kind: ErrorKind) -> bool {
         self.kinds.contains(&kind) || self.code().is_some_and(|code| code == code_of(kind))
     }

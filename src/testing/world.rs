@@ -31,7 +31,7 @@ const BEGINNING: Timestamp = Timestamp::from_secs(1_795_305_600);
 thread_local! {
     /// The delivery that this thread polls.
     static POLLED: Cell<Option<usize>> = const { Cell::new(None) };
-    /// Whether this thread runs the virtual time.
+    /// Whether this thread runs a world, whose time is virtual.
     static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -469,7 +469,7 @@ impl Drop for Polled {
     }
 }
 
-/// Marks this thread as the one that runs the virtual time.
+/// Marks this thread as one that runs a world, whose time is virtual.
 pub(super) fn inside<T>(run: impl FnOnce() -> T) -> T {
     IS_INSIDE.set(true);
     let result = run();

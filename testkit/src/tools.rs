@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-/// Finds a tool that `scripts/tools` installed, or that was installed already. `None` if it's missing, which says so.
+/// Finds a tool that `scripts/tools` installed, or that was installed already. If it's missing, prints that the test is
+/// skipped, and returns `None`.
 ///
 /// # Panics
 ///

@@ -204,7 +204,7 @@ async fn version_1_errors_name_both_versions() {
 }
 
 #[tokio::test]
-async fn trace_id_and_interrupted_false_are_accepted() {
+async fn trace_ids_and_false_interrupted_attributes_are_accepted() {
     let table = Table::new().await;
     let mut more = item(&key(), &started());
     more.insert("trace_id".into(), s("1-5759e988-bd862e3fe1be46a994272793"));

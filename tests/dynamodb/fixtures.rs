@@ -67,7 +67,7 @@ pub(crate) fn lasting_lock() -> Lock {
     Lock { expires_at: None, interrupted: true, ..lock() }
 }
 
-/// Returns the lock with and without each optional field: an expiry, an interruption, a request id.
+/// Returns the lock in every combination of its optional fields: an expiry, an interruption, a request id.
 pub(crate) fn every_form(lock: &Lock) -> Vec<Lock> {
     let mut forms = Vec::new();
     for expires_at in [lock.expires_at, None] {

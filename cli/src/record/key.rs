@@ -153,7 +153,7 @@ fn is_id(key: &str) -> bool {
 }
 
 impl ScopeArguments {
-    /// The stored form of `key`, a record's id or an idempotency key in this scope.
+    /// Returns the stored form of `key` in this scope. `key` is either a record's id or an idempotency key.
     ///
     /// # Errors
     ///

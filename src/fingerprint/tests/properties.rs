@@ -284,8 +284,8 @@ fn render_string(string: &[u8], text: &mut String, random: &mut Random) {
     text.push('"');
     for chunk in string.utf8_chunks() {
         chunk.valid().chars().for_each(|character| render_character(character, text, random));
-        // Each byte of a half pair is its own chunk. The second byte says which half it is, so it writes all
-        // three.
+        // Half of a surrogate pair takes three bytes, and each is an invalid chunk of its own. The second one tells
+        // which half it is, so the whole escape is written there.
         match chunk.invalid() {
             [0xed] => {}
             [0xa0] => text.push_str(["\\ud800", "\\uD800"][random.below(2)]),

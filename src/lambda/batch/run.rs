@@ -156,7 +156,7 @@ impl<R: Record> Delivery<'_, R> {
                 in_flight(running.len());
             }
         };
-        // A record that hasn't ended by then has no fate, and is redelivered.
+        // A record that's still running by then has no result, so it's redelivered.
         let _ = until(self.batch.idempotency.driver().clock(), self.times.answer_at, all).await;
         // Dropping a handler's future may panic. The response must be sent anyway.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(running)));

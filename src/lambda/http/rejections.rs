@@ -1,4 +1,4 @@
-//! A layer around another layer that marks the responses with which it rejects requests before the handler.
+//! Wraps another layer, and marks the responses with which that layer rejects requests before they reach the handler.
 
 use std::{
     sync::{

@@ -208,7 +208,7 @@ fn ambiguous_transaction_is_resent_then_read() {
     assert_eq!(run.clone().feed(refused(Some(after.clone()))), Action::Settled(End::Recorded));
     assert_eq!(run.feed(LOST()), Action::Read);
     assert_eq!(run.clone().feed(Event::Found(Some(after.clone()))), Action::Settled(End::Recorded));
-    // It wasn't applied by then, and may still be on its way.
+    // When the record was read, the write wasn't applied. It may still be on its way.
     for nth in 0..RETRIES {
         assert_eq!(run.feed(Event::Found(Some(before.clone()))), Action::Pause(nth));
         assert_eq!(sent(run.feed(Event::Resumed)), (first.clone(), 0));

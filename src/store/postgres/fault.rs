@@ -504,7 +504,7 @@ mod tests {
 
     /// The answers are messages of PostgreSQL's protocol ("Message Formats" in its documentation).
     #[tokio::test]
-    async fn failed_connections_have_their_class() {
+    async fn failed_connections_are_classified() {
         const GSS: &[u8] = b"R\0\0\0\x08\0\0\0\x07";
         const PLAINTEXT_PASSWORD: &[u8] = b"R\0\0\0\x08\0\0\0\x03";
         const SCRAM: &[u8] = b"R\0\0\0\x17\0\0\0\x0aSCRAM-SHA-256\0\0";

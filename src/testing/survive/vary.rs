@@ -91,7 +91,7 @@ fn judge_other(played: &Played, alone: &Played, first: &Played, expected: &Expec
         return finding(
             Mistake::Repeated,
             format!("another operation changed what the first one did: {off}"),
-            "Keep nothing of one operation in the process's memory.",
+            "Don't keep an operation's data in the process's memory: the next operation sees it.",
         );
     }
     let own = alone.first_done.as_ref().map(|(_, answer)| answer);
@@ -121,7 +121,7 @@ fn judge_leak(played: &Played, event: &Arc<str>, other: &Arc<str>) -> Vec<Findin
     vec![Finding {
         mistake: Mistake::Shared,
         what: format!("`{name}` of another operation has `{text}`, which is only in the first one's event"),
-        advice: "Keep nothing of one operation in the process's memory: no static, no field of the service."
+        advice: "Don't keep an operation's data in a static or in a field of the service: the next operation sees it."
             .to_owned(),
         story: story_of(played),
         seed: NO_SEED,

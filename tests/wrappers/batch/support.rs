@@ -1,4 +1,4 @@
-//! Queues, workers and the orders that they ran.
+//! Queues, workers, and a log of the purchase orders that the workers handled.
 
 use std::{
     sync::{

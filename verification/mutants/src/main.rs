@@ -101,7 +101,7 @@ fn work(list: &Path, source: &Path, folder: &Path, out: &Path, selected: &[PathB
     let baseline = baseline(&programs, &tests, folder, out)?;
     println!("{} tests pass without a mutant, after {} s", baseline.passing.len(), began.elapsed().as_secs());
     for test in &baseline.failed {
-        println!("not used, since it fails without a mutant, or takes too long: {test}");
+        println!("test not used, since it fails without a mutant or takes too long: {test}");
     }
     let chosen: Vec<_> = (0..mutants.len())
         .filter(|&id| selected.is_empty() || selected.iter().any(|file| Path::new(&mutants[id].file) == file))

@@ -223,7 +223,7 @@ impl Operations {
     }
 }
 
-/// A response that the record keeps in few bytes, and that's too large for an event.
+/// A response that's compressed to a few bytes in the record, and is too large for an event.
 pub(super) fn long_response() -> Vec<u8> {
     serde_json::to_vec(&"a".repeat(300 * 1024)).unwrap()
 }

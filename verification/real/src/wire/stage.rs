@@ -168,7 +168,7 @@ impl Stage {
         }
     }
 
-    /// Connects one run, with the case's faults on the wire and the store under test at its end.
+    /// Sets one run up: a proxy that plays the case's faults, and the store under test, connected through it.
     pub(super) async fn wire(
         &self,
         key: &StoredKey,

@@ -174,7 +174,7 @@ impl Judge<'_> {
                 let is_explained = found.is_some() || facts.rival.is_some();
                 let unresolved = self.is_unresolved();
                 self.must(is_explained && unresolved, || {
-                    format!("the outcome wasn't stored, but could have been; it left {}", left())
+                    format!("the outcome wasn't stored, although there was time; the record is {}", left())
                 });
                 self.verdict.gaps.insert(Gap::Unrecorded);
             }
@@ -191,7 +191,7 @@ impl Judge<'_> {
             Some(Status::Started) => {
                 let unresolved = self.is_unresolved();
                 self.must(unresolved, || {
-                    format!("the key wasn't released, but could have been; it left {}", left())
+                    format!("the key wasn't released, although there was time; the record is {}", left())
                 });
                 self.verdict.gaps.insert(Gap::NotReleased);
             }

@@ -199,7 +199,7 @@ fn gaps_need_a_reason() {
     in_time.deliveries[0].took = SETTLE_WITHIN / 2;
     let violations = judge(&in_time).violations;
     assert!(violations.iter().any(|found| found.starts_with("the outcome wasn't stored")), "{violations:?}");
-    // An answered read would have settled the question, too.
+    // If a read was answered, its record says what happened.
     facts.calls[1].told =
         Told::Refused(Some(Brief { owner: MINE, generation: NOW, status: Status::Completed }));
     assert!(!judge(&facts).violations.is_empty());
