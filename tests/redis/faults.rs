@@ -324,3 +324,12 @@ fn stores_outlive_their_runtime() {
         assert_eq!(written, WriteOutcome::Applied);
     }
 }
+
+#[tokio::test]
+async fn connections_lost_while_authenticating_are_certain() {
+    let wire = Wire::new(None, |_, _| Reply::Close).await;
+    let error = claim(&hasty(&format!("redis://:secret@{}", wire.address)), &fresh_key()).await.unwrap_err();
+    assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Unavailable, false));
+    assert!(error.to_string().contains("couldn't be reached"), "{}", chain(&error));
+    assert!(wire.commands().iter().all(|name| name == "AUTH"), "{:?}", wire.commands());
+}
