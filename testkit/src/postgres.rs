@@ -230,8 +230,8 @@ impl Server {
     }
 }
 
-/// Makes the server's data in `folder`. `initdb` takes longer than most tests, so a program that runs each test in a process
-/// of its own names a folder by [`TEMPLATE`], and all but the first copy the data from there.
+/// Makes the server's data in `folder`. `initdb` takes longer than most tests, so a program that runs each test in its own
+/// process names a folder by [`TEMPLATE`], and all but the first copy the data from there.
 fn make_data(programs: &Path, folder: &Path, user: Option<User>) {
     let (data, template) = (folder.join("data"), std::env::var_os(TEMPLATE).map(PathBuf::from));
     if let Some(template) = template.as_ref().filter(|template| template.exists()) {

@@ -254,7 +254,7 @@ async fn undescribable_tables_name_the_expected_key() {
     assert_eq!(wire.requests(), ["PutItem", "DescribeTable"]);
 }
 
-/// A table that may not be described or created isn't taken for a missing or an existing one.
+/// If the role may not describe or create the table, the library treats it neither as missing nor as existing.
 #[tokio::test]
 async fn refused_table_requests_are_errors() {
     for refused in ["DescribeTable", "CreateTable"] {
@@ -270,7 +270,7 @@ async fn refused_table_requests_are_errors() {
     }
 }
 
-/// Requests about tables take longer than those about items, so they have timeouts of their own.
+/// Requests about tables take longer than those about items, so they have their own timeouts.
 #[tokio::test]
 async fn table_requests_outlast_the_items_timeouts() {
     let table = Table::new().await;
@@ -283,7 +283,7 @@ async fn table_requests_outlast_the_items_timeouts() {
 }
 
 #[tokio::test]
-async fn disabled_ttl_is_no_ttl() {
+async fn disabled_ttl_counts_as_missing() {
     let table = Table::new().await;
     for (attribute, status, fits) in [
         ("expires_at", "ENABLED", true),

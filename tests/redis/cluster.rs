@@ -204,7 +204,7 @@ async fn slots_of_unreachable_nodes_are_asked_for_once_more() {
 }
 
 #[tokio::test]
-async fn failed_questions_for_the_slots_are_told_apart() {
+async fn failed_slot_requests_are_classified() {
     for (reply, kind, says) in [
         (
             Reply::Answer("-ERR This instance has cluster support disabled\r\n"),

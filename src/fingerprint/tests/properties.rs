@@ -284,7 +284,7 @@ fn render_string(string: &[u8], text: &mut String, random: &mut Random) {
     text.push('"');
     for chunk in string.utf8_chunks() {
         chunk.valid().chars().for_each(|character| render_character(character, text, random));
-        // Half of a surrogate pair takes three bytes, and each is an invalid chunk of its own. The second one tells
+        // Half of a surrogate pair takes three bytes, and each is its own invalid chunk. The second one says
         // which half it is, so the whole escape is written there.
         match chunk.invalid() {
             [0xed] => {}
