@@ -114,7 +114,7 @@ fn safe_keys_are_sound() {
 
 /// Prints how long 10,000 schedules take. Only an optimised build is held to the limit.
 #[test]
-#[ignore = "a measurement: run it alone, with --release"]
+#[ignore = "a measurement: run it alone, with --profile verification"]
 fn ten_thousand_schedules_take_two_seconds() {
     let started = std::time::Instant::now();
     let report = Survival::new().schedules(10_000).play(safe, &order());
