@@ -1,8 +1,8 @@
-//! An axum API that checks its own tokens, in a layer outside of the idempotency layer, which takes the
-//! caller from it.
+//! An axum API that checks its own tokens in an outer layer. The idempotency layer takes the caller from the outer
+//! layer.
 //!
-//! The order matters. The idempotency layer answers a replay without calling anything inside it, so only a
-//! layer outside sees every request.
+//! The order matters. The idempotency layer answers a replay without calling its inner layers, so only an outer layer
+//! sees every request.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -16,7 +16,7 @@ use axum::{
 };
 use lambda_idempotency::{Idempotency, store::memory::MemoryStore};
 
-/// The caller. Only [`authenticate`] sets it.
+/// The caller of a request. Only [`authenticate`] sets it.
 #[derive(Clone)]
 struct Account {
     id: String,
@@ -50,7 +50,7 @@ fn app(idempotency: &Idempotency, tokens: Tokens) -> Router {
 
 #[tokio::main]
 async fn main() -> Result<(), lambda_http::Error> {
-    // `Idempotency::from_env().await?` in a function.
+    // In a Lambda function, use `Idempotency::from_env().await?`.
     let idempotency = Idempotency::builder(MemoryStore::new()).function("payments").build()?;
     let tokens = HashMap::from([("a token".to_owned(), Account { id: "account 17".into() })]);
     lambda_http::run(app(&idempotency, Arc::new(tokens))).await

@@ -2,8 +2,8 @@
 //!
 //! It reads one JSON command per line on standard input, and writes one JSON answer per line on standard
 //! output. The event is `BENCH_PAYLOAD` with `payment_id` set to the key, which is the idempotency key. The
-//! handler waits `handler_ms` and returns `BENCH_RESPONSE` with `payment_id` and `execution`. The latter
-//! holds the process and a counter, so that a result shows which run made it.
+//! handler waits `handler_ms` and returns `BENCH_RESPONSE` with `payment_id` and `execution`. `execution` holds the
+//! process id and a counter, so that a result shows which run returned it.
 //!
 //! | `cmd` | fields | does | answers |
 //! |---|---|---|---|
@@ -111,7 +111,7 @@ type Called = Result<Value, RunError<HandlerError>>;
 #[derive(Clone)]
 struct Bench {
     idempotency: Idempotency,
-    /// The same, with the local cache.
+    /// The same as `idempotency`, with the local cache.
     cached: Idempotency,
     payload: Value,
     response: Value,
@@ -119,7 +119,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// The handler made idempotent.
+    /// The handler, which the library makes idempotent.
     async fn handle(&self, event: &Value, command: &Command) -> Result<Value, HandlerError> {
         let nth = self.executed.fetch_add(1, Ordering::Relaxed) + 1;
         if command.handler_ms > 0 {
@@ -137,7 +137,7 @@ impl Bench {
         Ok(response)
     }
 
-    /// One delivery in one invocation.
+    /// Delivers the event in its own invocation.
     async fn call(&self, event: &Value, command: &Command) -> Called {
         let now = system_clock().now();
         let deadline = now.saturating_add(Duration::from_millis(command.remaining_ms));

@@ -17,11 +17,11 @@ use lambda_idempotency::{
     store::{BoxFuture, Cipher, Store, StoreError, StoreErrorKind, memory::MemoryStore},
 };
 
-/// A data key that AES key wrap made 8 bytes longer (RFC 3394).
+/// The length of a wrapped data key. AES key wrap makes the key 8 bytes longer (RFC 3394).
 const WRAPPED: usize = 32 + 8;
 const NONCE: usize = 12;
 
-/// Encrypts with the newest of its key encryption keys, and decrypts with the one that a record names.
+/// Encrypts with the newest key encryption key, and decrypts with the key that a record names.
 struct Envelope {
     newest: Arc<str>,
     keys: HashMap<Arc<str>, [u8; 32]>,
@@ -47,7 +47,7 @@ impl Envelope {
         self.kek(&self.newest)?.wrap(&data_key, &mut sealed).map_err(failed)?;
         let mut text = plaintext.to_vec();
         let sealing = RandomizedNonceKey::new(&AES_256_GCM, &data_key).map_err(failed)?;
-        // The ciphertext belongs to this record: as another record's response, it doesn't open.
+        // The record's key is authenticated data, so the ciphertext can't be decrypted in another record.
         let nonce = sealing.seal_in_place_append_tag(Aad::from(key.as_str()), &mut text).map_err(failed)?;
         sealed.extend_from_slice(nonce.as_ref());
         sealed.extend_from_slice(&text);
@@ -96,7 +96,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let issue = async || Ok::<_, std::io::Error>("4111 1111 1111 1111".to_owned());
     idempotency.operation("issue")?.run(Key::new("customer-17")?, &"gold", issue).await?;
 
-    // After the rotation, the old record still opens with the key that it names.
+    // After the rotation, the old record is still decrypted with the key that the record names.
     let keys = HashMap::from([("2025".into(), [7; 32]), ("2026".into(), [8; 32])]);
     let rotated = Envelope { newest: "2026".into(), keys };
     let idempotency = Idempotency::builder(store.clone()).function("cards").cipher(rotated).build()?;

@@ -1,5 +1,5 @@
-//! An order service that stores its idempotency record in the same PostgreSQL transaction as its orders. A
-//! process that dies at any point leaves the order and its record, or neither.
+//! An order service that stores its idempotency records in the same PostgreSQL transactions as its orders. Wherever
+//! the process dies, an order and its record both exist, or neither does.
 //!
 //! DATABASE_URL=postgres://user:password@localhost/shop cargo run --example orders_on_postgres --features postgres
 
@@ -19,14 +19,14 @@ use lambda_idempotency::{
 };
 use serde::{Deserialize, Serialize};
 
-/// The customer's order. The key comes with it.
+/// The customer's order. The client sends an idempotency key with it.
 #[derive(Debug, Serialize)]
 struct Order<'a> {
     article: &'a str,
     pieces: i32,
 }
 
-/// The customer's receipt, however often the order is sent.
+/// The customer's receipt, which stays the same however often the order is sent.
 #[derive(Debug, Deserialize, Serialize)]
 struct Receipt {
     number: i32,

@@ -7,12 +7,13 @@
 //! `IDEMPOTENCY_STORE` names the store. Without it, the example starts a `redis-server` on loopback, and
 //! stops it at the end.
 //!
-//! An operation is one call of `Operation::run` whose handler returns at once. Every second one is a duplicate
-//! of an earlier one. So the example measures all that a handler pays: the library, the store, the wire and
-//! Redis. Operations begin by the clock, whether earlier ones have ended or not, and their time counts from
-//! then. A stall delays everything behind it. `PING` over its own connection on the same machine is measured
-//! in the same way, as the least that any request takes. Half of the PINGs run before the operations and half
-//! after them. The last line is the difference of the two 99th percentiles: at most 1 ms on a quiet machine.
+//! An operation is one call of `Operation::run` whose handler returns at once. Every second operation is a duplicate
+//! of an earlier one. The example measures everything that a handler pays for: the library, the store, the wire and
+//! Redis. Operations begin by the clock, even if earlier operations still run. An operation's time counts from its
+//! planned start, so a stall shows in the time of every operation that it delays. The example measures `PING` in the
+//! same way, over its own connection on the same machine, since no request takes less time. Half of the PINGs run
+//! before the operations and half after them. The last line is the difference between the 99th percentiles of the
+//! operations and of `PING`: at most 1 ms on a quiet machine.
 
 #![allow(clippy::expect_used, reason = "an example panics on a failure")]
 #![expect(clippy::disallowed_methods, reason = "it measures")]
@@ -33,7 +34,7 @@ use tokio::task::JoinSet;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// One kind of operation, with the time that each took, in order.
+/// One kind of operation, with the time of each operation, in order.
 struct Series {
     name: &'static str,
     times: Vec<Duration>,

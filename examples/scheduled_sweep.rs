@@ -11,7 +11,7 @@ use lambda_runtime::{Error, LambdaEvent, run, service_fn};
 use serde_json::{Value, json};
 
 const BATCH: u32 = 1000;
-/// A batch takes milliseconds. The reserve is for a busy database.
+/// How long before its deadline the function stops. A batch takes milliseconds, but more on a busy database.
 const RESERVE: Duration = Duration::from_secs(5);
 
 #[tokio::main(flavor = "current_thread")]

@@ -4,14 +4,14 @@
 //!
 //! cargo run --profile verification --example store_table --features postgres,redis -- --against PROGRAM [ROUNDS]
 //!
-//! The second form compares with PROGRAM, which is this example built from an earlier commit. The two take
-//! turns, 5 rounds each by default, so that both meet the same noise. A cell has the medians of the rounds'
-//! p50 before and after, their difference, and the noise: by how much one program's own rounds differ.
+//! The second form compares with PROGRAM, which is this example built from an earlier commit. The two programs take
+//! turns, 5 rounds each by default, so that both meet the same noise. A row has the medians of the rounds' p50 before
+//! and after, their difference, and the noise, which is how much one program's own rounds differ.
 //!
-//! The example starts the servers: an embedded DynamoDB in this process, a PostgreSQL and a Redis. A named
-//! delay makes each request take that much longer, like one to a real service.
+//! The example starts the servers: an embedded DynamoDB in this process, a PostgreSQL and a Redis. If a row's name has
+//! a delay, each of its requests takes that much longer, like a request to a real service.
 //!
-//! PostgreSQL has one row per way to send its statements. Their server CPU is the processor time of the
+//! PostgreSQL has one row per way to send its statements. In these rows, `server CPU` is the processor time of the
 //! store's sessions for one run, from `/proc/PID/schedstat`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a measurement may panic")]
@@ -46,7 +46,7 @@ use testkit::{emulator, postgres, redis};
 const RUNS: usize = 500;
 const DELAYED_RUNS: usize = 100;
 
-/// A store that counts its requests, and delays each by this much.
+/// A store that counts its requests, and delays each request.
 #[derive(Debug)]
 struct Measured {
     inner: Arc<dyn Store>,
@@ -120,7 +120,7 @@ struct Times {
     cpu: Option<Duration>,
 }
 
-/// Runs `operation` for this many keys, and returns the times of a run.
+/// Runs `operation` for this many keys, and returns the quantiles of its times and the requests per run.
 async fn times(requests: &AtomicU64, runs: usize, mut operation: impl AsyncFnMut(&str)) -> Times {
     requests.store(0, Ordering::Relaxed);
     let mut times = Vec::with_capacity(runs);
@@ -211,7 +211,7 @@ fn table_of(program: &str) -> Vec<(String, [f64; 2])> {
     rows.collect()
 }
 
-/// The median, and the distance of the quartiles.
+/// Returns the median, and the distance between the quartiles.
 fn spread(mut values: Vec<f64>) -> (f64, f64) {
     values.sort_by(f64::total_cmp);
     let at = |part: usize| values[(values.len() - 1) * part / 4];
@@ -290,7 +290,7 @@ async fn effects(client: &aws_sdk_dynamodb::Client) {
     create.send().await.unwrap();
 }
 
-/// The ways to send PostgreSQL's statements, by the URL's parameters: unnamed and prepared over direct
+/// The ways to send statements to PostgreSQL, by the URL's parameters: unnamed and prepared over direct
 /// connections, and for connections behind a pooler.
 const POSTGRES: [(&str, &str); 3] = [
     ("PostgreSQL", ""),
@@ -298,7 +298,7 @@ const POSTGRES: [(&str, &str); 3] = [
     ("PostgreSQL, `?timeouts=transaction`", "&timeouts=transaction"),
 ];
 
-/// Measures one of them, on its own table and its own single connection.
+/// Measures one way to send statements, on its own table and its own single connection.
 async fn by_statements(server: &postgres::Server, name: &str, parameters: &str) -> Row {
     let url = format!("{}?table={}{parameters}", server.url(), postgres::fresh_table());
     let store = PostgresStore::builder(url).connections(1).build().unwrap();
@@ -337,7 +337,7 @@ async fn server_cpu(client: &tokio_postgres::Client) -> Duration {
     Duration::from_nanos(nanos.sum())
 }
 
-/// Measures the record in the user's own transaction.
+/// Measures an operation whose record is written in the user's own transaction.
 async fn in_postgres(server: &postgres::Server, store: PostgresStore) -> Row {
     let (mut client, connection) =
         tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await.unwrap();

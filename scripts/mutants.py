@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""The parts of the library, for scripts/mutants: picks a part's mutants, and reports their outcomes.
+"""Divides the library into parts for scripts/mutants, picks a part's mutants, and reports their outcomes.
 
 scripts/mutants.py files LIST.json [PART …]   prints the mutated files of these parts
-scripts/mutants.py copy LIST.json TREE        copies the repository's other files into TREE, where they differ
-scripts/mutants.py report OUTCOMES COMMIT     writes the rows into scripts/mutants.results; ends with 1 if one survives
-                                              that isn't in scripts/mutants.survivors
+scripts/mutants.py copy LIST.json TREE        copies the repository's files into TREE if they differ, without the
+                                              mutated ones
+scripts/mutants.py report OUTCOMES COMMIT     writes the rows into scripts/mutants.results; ends with 1 if a mutant
+                                              survives that isn't in scripts/mutants.survivors
 """
 import collections
 import datetime
@@ -17,7 +18,7 @@ import sys
 
 RESULTS = pathlib.Path("scripts/mutants.results")
 SURVIVORS = pathlib.Path("scripts/mutants.survivors")
-# The first that fits.
+# A file belongs to the first part whose pattern it matches.
 PARTS = [
     ("vocabulary", r"src/(key|key_fields|fingerprint|record|time|error|format|outcome|selector|finite|settings|failure)\b"),
     ("protocol", r"src/protocol\b"),
@@ -52,7 +53,7 @@ def files(path, parts):
 
 
 def copy(path, tree):
-    """Leaves equal files alone, so that Cargo doesn't compile for them."""
+    """Copies only files that differ, so that Cargo doesn't compile the others again."""
     tree, written = pathlib.Path(tree), mutated(path) | {"src/lib.rs"}
     listed = subprocess.run(["git", "ls-files", "-z"], capture_output=True, text=True, check=True).stdout
     kept = set(listed.split("\0")) - {""}
@@ -83,7 +84,7 @@ def report(path, commit):
         outcome, _, name = line.split("\t")
         counts[part_of(name)][outcome] += 1
         if outcome in ("missed", "unreached"):
-            # Line and column move.
+            # Drop line and column, since they change with every edit of the file.
             survivors.append(re.sub(r":\d+:\d+:", ":", name))
     rows = dict(line.split(" ", 1) for line in RESULTS.read_text().splitlines() if not line.startswith(("#", "part")))
     rows |= {part: row(part, counts[part], commit).split(" ", 1)[1] for part in counts}

@@ -53,36 +53,37 @@
 //! The middleware reads problems (`application/problem+json`, RFC 9457) of up to 64 KiB. You still get the
 //! whole body.
 //!
-//! Before each retry it waits: as long as `Retry-After` asks for, in seconds or as a date, plus a random part
-//! of a longest wait that doubles from 100 ms to 5 s (full jitter). All attempts and waits together stay within
-//! the [budget](IdempotentRequests::budget) of 30 s. If a wait would exceed the budget, you get the last
-//! response at once, with its `Retry-After`. An attempt under way when the budget ends is dropped.
+//! Before each retry, the middleware waits as long as `Retry-After` asks for, in seconds or as a date, plus a random
+//! backoff (full jitter). The longest possible backoff doubles with each attempt, from 100 ms to 5 s. All attempts
+//! and waits together stay within the [budget](IdempotentRequests::budget) of 30 s. If a wait would exceed the budget,
+//! you get the last response at once, with its `Retry-After`. An attempt under way when the budget ends is dropped.
 //!
 //! All operations of a client share a [quota](IdempotentRequests::retry_quota) of retries, as in the standard
-//! retry mode of AWS's SDKs, so that an outage isn't multiplied. It has 500 tokens. A retry takes 5, or 10
-//! after a timeout; a retry that waits for an outcome (409, 425) takes none. An operation that succeeds returns
-//! what its last retry took, or 1 if it had none. With too few tokens left you get the last response at once.
+//! retry mode of AWS's SDKs, so that retries don't multiply the load in an outage. The quota has 500 tokens. A retry
+//! takes 5, or 10 after a timeout. A retry that waits for an outcome (409, 425) takes none. An operation that
+//! succeeds returns the tokens of its last retry, or 1 if it had no retry. If too few tokens are left, you get the
+//! last response at once.
 //!
 //! # Results
 //!
-//! - A response, the last one: [`is_replay`], [`attempts`] and [`operation_key`] describe it. You read its
-//!   body: if the body breaks off, the middleware doesn't retry. Send the operation again with the same key,
-//!   and the body is replayed.
+//! - A response, from the last attempt: [`is_replay`], [`attempts`] and [`operation_key`] describe it. You read its
+//!   body. If the body breaks off, the middleware doesn't retry: send the operation again with the same key, and
+//!   you get the body from the record.
 //! - No response: an error that contains [`Unanswered`], which [`unanswered`] finds. The operation may have run
-//!   or not. Send it again with [`Unanswered::key`].
+//!   or not. Send the operation again with [`Unanswered::key`].
 //!
 //! # Limits
 //!
 //! - A body that can't be cloned (a stream) is sent once, with its key.
-//! - Only the budget limits a single attempt here. Give `reqwest` a `timeout`, or a `connect_timeout` and a
-//!   `read_timeout`: without them a silent connection takes the whole budget.
-//! - A response that says `in-progress` with another status than 409 or 425 isn't retried as such.
-//! - A rejected certificate counts as no connection, and so does `https` without a TLS feature of `reqwest`
-//!   (choose one yourself), since `reqwest` doesn't tell them apart.
+//! - The middleware has no timeout for a single attempt, only the budget. Give `reqwest` a `timeout`, or a
+//!   `connect_timeout` and a `read_timeout`: without these, a silent connection takes the whole budget.
+//! - The code `in-progress` counts only with 409. With other statuses, the table above decides without it.
+//! - A rejected certificate is retried like a failed connection, since `reqwest` reports both alike. The same goes
+//!   for `https` without a TLS feature of `reqwest`: enable one yourself.
 //! - `reqwest` follows redirects, to other hosts too, and forwards the key and the body of a 307 or 308, though
 //!   it strips `Authorization`. Give it a policy that fits your API, as above.
-//! - Middlewares added after this one see each attempt, so add those that sign or log requests there. Those
-//!   before it see one operation.
+//! - Middlewares that you add after this one see each attempt. Add middlewares that sign or log requests there.
+//!   Middlewares before this one see one operation.
 
 mod backoff;
 mod body;
@@ -161,7 +162,7 @@ impl IdempotentRequests {
         Self::default()
     }
 
-    /// Makes requests with these methods operations, instead of POST and PATCH.
+    /// Treats requests with these methods as operations, instead of POST and PATCH.
     pub fn methods(mut self, methods: impl IntoIterator<Item = Method>) -> Self {
         self.methods = methods.into_iter().collect();
         self
@@ -194,8 +195,9 @@ impl IdempotentRequests {
         self
     }
 
-    /// The longest first wait, and the longest of all; between them it doubles with every attempt. The actual
-    /// wait is a random part of that. Default: 100 ms and 5 s.
+    /// Sets the longest possible wait after the first attempt, and after any attempt. In between, the
+    /// longest possible wait doubles with every attempt. The actual wait is a random part of it. Default: 100 ms
+    /// and 5 s.
     pub fn backoff(mut self, first: Duration, longest: Duration) -> Self {
         self.backoff = Backoff { first, longest };
         self
@@ -210,8 +212,8 @@ impl IdempotentRequests {
         self
     }
 
-    /// How often an operation is sent at most. Default: 20. Even with 0 it's sent once, unless the budget is
-    /// spent before that.
+    /// The highest number of attempts. Default: 20. Even with 0, an operation is sent once, unless the budget ends
+    /// before the first attempt.
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.max_attempts = attempts;
         self
@@ -224,7 +226,7 @@ impl IdempotentRequests {
         self
     }
 
-    /// The clock: for tests.
+    /// Replaces the clock, for tests.
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Arc::new(clock);
         self
@@ -235,8 +237,8 @@ impl IdempotentRequests {
 impl Middleware for IdempotentRequests {
     /// # Errors
     ///
-    /// [`Unanswered`] if no attempt got a response. This library's [`Error`](crate::Error) if there is no key
-    /// to send, with [`ErrorKind::InvalidKey`](crate::ErrorKind::InvalidKey) if the request's own isn't valid.
+    /// [`Unanswered`] if the last attempt got no response. This library's [`Error`](crate::Error) if there is no key
+    /// to send, with [`ErrorKind::InvalidKey`](crate::ErrorKind::InvalidKey) if the request's own key isn't valid.
     /// Other errors from the inner middlewares are passed on.
     ///
     /// # Cancel safety

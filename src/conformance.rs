@@ -1,5 +1,5 @@
-//! The conformance suite for stores: one case for each statement of the [`Store`] contract, which fails if
-//! the store breaks it. Feature `conformance`.
+//! The conformance suite for stores: one case for each statement of the [`Store`] contract. A case fails if the
+//! store breaks the statement. Feature `conformance`.
 //!
 //! ```
 //! use lambda_idempotency::{conformance, store::memory::MemoryStore};
@@ -14,22 +14,22 @@
 //!
 //! It uses only fresh random keys, of functions whose names begin with `conformance`, and touches no other
 //! record, so it may run against a table that is in use. It leaves about two thousand records behind, and
-//! about 10 MB of chunks if the store keeps chunks. They expire a day later. The suite replaces records that
-//! never expire by ones that do, unless the case that wrote them fails.
+//! about 10 MB of chunks if the store keeps chunks. They expire a day later. At the end, each case replaces its
+//! records that never expire with records that do, unless the case fails.
 //!
 //! Keys and owners are random, and times are counted from now. Everything else is the same in every run. A
 //! few records are a minute past their expiry when they're written, and must still be there when the case
-//! reads them. A store with a fast sweeper needs to keep a record some minutes beyond `expires_at`, which it
-//! should do because of the skew margin anyway.
+//! reads them. So a store with a fast sweeper must keep a record some minutes beyond `expires_at`. It should do so
+//! because of the skew margin anyway.
 //!
 //! # What it can't show
 //!
-//! - What a store does when it fails: someone has to inject a fault, and the suite doesn't know any store's
+//! - How a store behaves when it fails: someone has to inject a fault, and the suite doesn't know any store's
 //!   internals.
 //! - That written data survives a power loss of the store.
-//! - A condition that another one implies. A settled record has no lease, so a takeover or an extension that
-//!   doesn't test the status still fails on the lease. Only the stored item shows the difference.
-//! - What a store does with a handler's writes ([`Transactions`](crate::store::Transactions)): they have the
+//! - That a condition is missing, if another condition implies it. A settled record has no lease, so a takeover or
+//!   an extension that doesn't test the status still fails on the lease. Only the stored item shows the difference.
+//! - How a store applies a handler's writes ([`Transactions`](crate::store::Transactions)): they have the
 //!   store's own types, which the suite doesn't know.
 
 mod bench;
@@ -124,8 +124,8 @@ const CASES: &[Case] = cases! {
 pub struct Failure {
     /// The case's name.
     pub case: &'static str,
-    /// The write, the expected result and the actual one. It contains no key of yours, since the suite uses
-    /// none.
+    /// The write, the expected result and the actual result. The text contains none of your keys, since the suite
+    /// uses its own.
     pub finding: String,
 }
 
@@ -146,7 +146,7 @@ impl fmt::Display for Failure {
 ///
 /// # Cancel safety
 ///
-/// Dropping the future ends the run; what it wrote stays until it expires.
+/// Dropping the future ends the run. The records that the run wrote stay until they expire.
 pub async fn check(store: &dyn Store) {
     let failures = failures(store).await;
     if !failures.is_empty() {
@@ -165,7 +165,7 @@ pub fn cases() -> impl Iterator<Item = &'static str> {
 ///
 /// # Cancel safety
 ///
-/// As [`check`].
+/// Same as [`check`].
 pub async fn failures(store: &dyn Store) -> Vec<Failure> {
     let mut failures = Vec::new();
     for case in CASES {

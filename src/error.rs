@@ -23,7 +23,7 @@ pub enum ErrorKind {
     Mismatch,
     /// Another delivery of this operation is still running: repeat after [`Error::retry_after`].
     InProgress,
-    /// An earlier run ended without an answer, and may not be repeated (at most once). Find out what
+    /// An earlier run ended without an answer, and at-most-once forbids another run. Find out what
     /// happened, then settle the record by hand, with the command `idempotency complete` or `release`, or
     /// with [`Idempotency::resolve`](crate::Idempotency::resolve).
     OutcomeUnknown,
@@ -32,16 +32,16 @@ pub enum ErrorKind {
     NotRetained,
     /// This run outlived its lease and another took over: the other's outcome counts.
     Fenced,
-    /// The store failed, or there was no time left. **Nothing ran**: retry. If the handler's writes are
-    /// committed with its outcome, or no claim is made, nothing was **written**.
+    /// The store failed, or there was no time left. **Nothing ran**: retry. A handler whose writes are committed
+    /// with its outcome, or that runs without a claim, may have run, but nothing was **written**.
     Unavailable,
     /// The operation **ran**, but its outcome couldn't be stored: a retry may run it again.
     Unrecorded,
     /// A condition on the handler's own writes failed. Nothing was written, neither these writes nor the
     /// outcome: re-read and retry, or report it to the caller.
     Declined,
-    /// Every record of a batch failed because its handler did, and the worker is set to fail the invocation
-    /// then.
+    /// The handler failed for every record of a batch, and the worker is set to fail the invocation in that
+    /// case.
     AllFailed,
     /// The stored record can't be read, or a newer version of the library wrote it. Nothing ran: look at the
     /// record.
@@ -87,11 +87,11 @@ pub struct Error {
     kind: ErrorKind,
     message: Cow<'static, str>,
     retry_after: Option<Duration>,
-    /// The outcome that wasn't retained is a permanent failure.
+    /// Whether the outcome that wasn't retained is a permanent failure.
     is_of_failure: bool,
     source: Option<Source>,
     #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only HTTP answers otherwise"))]
-    /// The calling code is wrong, rather than the store or the caller's request.
+    /// Whether the calling code is wrong, rather than the store or the caller's request.
     is_misuse: bool,
     /// Lets the library check whether a handler kept this error of a nested operation.
     #[expect(dead_code, reason = "it is kept only to be dropped with the error")]
@@ -114,7 +114,7 @@ impl Error {
         }
     }
 
-    /// The calling code uses the library in a way that can't work, whatever the caller or the store does.
+    /// Returns the error for code that uses the library in a way that can't work, whatever the caller sends.
     pub(crate) fn misuse(message: impl Into<Cow<'static, str>>) -> Self {
         Self { is_misuse: true, ..Self::new(ErrorKind::Invalid, message) }
     }
@@ -124,7 +124,7 @@ impl Error {
         self.is_misuse
     }
 
-    /// The operation failed permanently, and its error details weren't retained.
+    /// Returns the error for an operation that failed permanently, and whose error details weren't retained.
     pub(crate) fn failure_not_retained(key: &impl fmt::Display) -> Self {
         let message =
             format!("{key}: the operation failed permanently, and its error details weren't retained");
@@ -149,7 +149,7 @@ impl Error {
         self
     }
 
-    /// The same error, and a weak reference that shows whether it still exists.
+    /// Returns the same error, and a weak reference that shows whether the error still exists.
     pub(crate) fn watched(self) -> (Self, Weak<()>) {
         let watched = Arc::new(());
         let weak = Arc::downgrade(&watched);
@@ -204,7 +204,7 @@ impl StdError for Error {
     }
 }
 
-/// The errors that a test's function got from this library, whatever it makes of them.
+/// Collects the errors that this library creates in a test, even if the tested function drops them.
 #[cfg(feature = "testing")]
 pub(crate) mod made {
     use std::cell::RefCell;
@@ -212,7 +212,7 @@ pub(crate) mod made {
     use super::ErrorKind;
 
     thread_local! {
-        /// `None` outside of a test's own threads.
+        /// `None` in threads that don't collect errors.
         static MADE: RefCell<Option<Vec<(ErrorKind, String)>>> = const { RefCell::new(None) };
     }
 
@@ -224,13 +224,13 @@ pub(crate) mod made {
         });
     }
 
-    /// The errors that this thread has made since the last call, each with its text. The first call begins it.
+    /// Returns the errors created in this thread since the last call, each with its text. The first call starts it.
     pub(crate) fn taken() -> Vec<(ErrorKind, String)> {
         MADE.replace(Some(Vec::new())).unwrap_or_default()
     }
 }
 
-/// The error's causes in one line; `None` if it has none.
+/// Returns the error's causes in one line, or `None` if it has none.
 pub(crate) fn causes(error: &dyn StdError) -> Option<String> {
     let mut causes = error.source()?.to_string();
     let mut next = error.source().and_then(StdError::source);
@@ -241,8 +241,8 @@ pub(crate) fn causes(error: &dyn StdError) -> Option<String> {
     Some(causes)
 }
 
-/// Where a text stops being the expected JSON. Only the position, since the error's own text may quote the
-/// input.
+/// Returns the position where a text stops being the expected JSON. It leaves out the error's own text, which
+/// may quote the input.
 pub(crate) fn place(error: &serde_json::Error) -> String {
     format!("line {}, column {}", error.line(), error.column())
 }
@@ -271,7 +271,7 @@ pub enum RunError<E> {
     /// The handler ran now, and this is its own error, which isn't recorded.
     Handler(E),
     /// The operation failed permanently, in this run (with
-    /// [`Recording::Record`](crate::settings::Recording::Record), or at most once) or in an earlier one, and
+    /// [`Recording::Record`](crate::settings::Recording::Record), or under at-most-once) or in an earlier one, and
     /// every call gets this failure.
     ///
     /// If this run's failure couldn't be stored, [`Operation::run`](crate::Operation::run) returns
@@ -327,7 +327,7 @@ mod tests {
         assert!(error.is_retryable());
     }
 
-    /// A handler that returns `lambda_runtime::Error` uses `?` on `run`.
+    /// Handlers that return `lambda_runtime::Error` use `?` on the result of `run`.
     #[test]
     fn question_mark_boxes_run_errors() {
         fn handler(error: RunError<Source>) -> Result<(), Source> {

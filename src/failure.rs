@@ -15,14 +15,14 @@ use crate::{
 ///
 /// - [`permanent`](Self::permanent): the operation failed, and its handler doesn't run again. The failure is recorded.
 /// - [`transient`](Self::transient): the next delivery runs the handler again, even with
-///   [`Recording::Record`]. At most once, it's recorded.
+///   [`Recording::Record`]. Under at-most-once, the failure is recorded.
 /// - any other error, by `?`: [`Settings::on_handler_error`](crate::settings::Settings::on_handler_error) decides.
 ///
 /// ```
 /// use lambda_idempotency::Failure;
 ///
 /// async fn charge(cents: &str) -> Result<String, Failure> {
-///     let cents: u64 = cents.parse()?; // as the settings say
+///     let cents: u64 = cents.parse()?; // the settings decide
 ///     if cents == 0 {
 ///         return Err(Failure::permanent("NothingToCharge", "the amount is zero")); // never runs again
 ///     }
@@ -48,13 +48,13 @@ struct Caused {
 }
 
 impl Failure {
-    /// A permanent failure, which is recorded: the handler doesn't run again for this operation, and every caller
-    /// gets this failure.
+    /// Creates a permanent failure. It's recorded: the handler doesn't run again for this operation, and every
+    /// caller gets this failure.
     pub fn permanent(error_type: impl Into<String>, message: impl Into<String>) -> Self {
         Self(How::Permanent(RecordedFailure::new(error_type, message)))
     }
 
-    /// A failure after which the next delivery runs the handler again.
+    /// Creates a failure after which the next delivery runs the handler again.
     pub fn transient<E: Into<Box<dyn StdError + Send + Sync>>>(error: E) -> Self {
         Self(How::Transient(Caused::new(error)))
     }
@@ -76,7 +76,7 @@ impl Failure {
         }
     }
 
-    /// The text of this library's own error, if it's one. Another error's text may quote the event.
+    /// The error's text, if it's this library's own error. Another error's text may quote the event.
     #[cfg(feature = "events")]
     pub(crate) fn own_text(&self) -> Option<String> {
         match &self.0 {
@@ -133,7 +133,7 @@ pub(crate) struct ErrorPolicy {
 pub(crate) enum OnError {
     /// The key is released.
     Release,
-    /// This failure is recorded, or one that describes the error.
+    /// This failure is recorded. `None` means a failure that describes the error.
     Record(Option<RecordedFailure>),
 }
 

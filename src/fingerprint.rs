@@ -165,8 +165,8 @@ impl FingerprintBuilder {
         self
     }
 
-    /// Adds `body` like [`Fingerprint::of_json`] or, if that refuses it, exactly its bytes. A body that is
-    /// JSON never matches one that isn't.
+    /// Adds `body` as JSON like [`Fingerprint::of_json`] or, if that function refuses `body`, exactly its bytes. A body
+    /// that is JSON never matches one that isn't.
     pub(crate) fn json_or_bytes(mut self, label: &str, body: impl AsRef<[u8]>) -> Self {
         match Fingerprint::of_json(body.as_ref()) {
             Ok(json) => {

@@ -1,8 +1,8 @@
 //! Numbers that JSON can't represent: NaN and the infinities.
 //!
 //! `serde_json` writes them as `null`, so two different payloads would match, and a recorded result wouldn't
-//! read back. The text has no other trace of them, so a value whose text contains `null` is walked a second
-//! time.
+//! read back. The text doesn't show whether a `null` was such a number. So if a value's text contains `null`,
+//! [`to_json`] visits the value's numbers a second time.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ use serde::{
 ///
 /// # Errors
 ///
-/// If it can't be serialised, or holds a number that isn't finite. The serialiser's own error is left out,
+/// If `value` can't be serialised, or holds a number that isn't finite. The serialiser's own error is left out,
 /// since a user's `Serialize` may put the payload into it.
 pub(crate) fn to_json<T: Serialize + ?Sized>(value: &T) -> Result<String, Unwritable> {
     let text = serde_json::to_string(value).map_err(|_| Unwritable::Type)?;
@@ -28,9 +28,9 @@ pub(crate) fn to_json<T: Serialize + ?Sized>(value: &T) -> Result<String, Unwrit
 /// Why a value has no JSON text that reads back as the same value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unwritable {
-    /// Its type can't be serialised as JSON.
+    /// The value's type can't be serialised as JSON.
     Type,
-    /// It has NaN or an infinity.
+    /// The value has NaN or an infinity.
     NotFinite,
 }
 
@@ -51,7 +51,7 @@ struct Walk;
 enum NotFinite {
     /// The value has a number that isn't finite.
     Found,
-    /// The value's own `Serialize` failed. It didn't when the text was written.
+    /// The value's own `Serialize` failed, although it succeeded when the text was written.
     Other,
 }
 

@@ -11,8 +11,8 @@ const MAX_FORMAT: usize = 32;
 
 /// How [`Operation::run`](crate::Operation::run) writes a result, to record it, and reads it back for a duplicate.
 ///
-/// The record says which format it has. A result in another format than the reader's is refused, except JSON: every
-/// format reads the JSON results that were recorded before you switched to it.
+/// The record names its format. The library refuses a result in another format than the operation's, except JSON:
+/// it still reads the JSON results that were recorded before you switched to another format.
 ///
 /// ```
 /// # use lambda_idempotency::{Idempotency, Key, store::memory::MemoryStore};
@@ -50,21 +50,21 @@ const MAX_FORMAT: usize = 32;
 /// ```
 pub trait Format: 'static {
     /// The name that the record keeps: 1 to 32 lower-case letters, digits, `-` and `.`. Anything else doesn't
-    /// compile. Give another version of a format another name.
+    /// compile. Give a new version of a format a new name.
     const NAME: &'static str;
 
     /// Writes `value`.
     ///
     /// # Errors
     ///
-    /// Why it can't be written. The library logs that text, so it mustn't contain anything of the value.
+    /// The reason why it can't be written. The library logs this text, so it mustn't contain anything of the value.
     fn write<T: Serialize>(value: &T) -> Result<Vec<u8>, Cow<'static, str>>;
 
     /// Reads a value that [`write`](Self::write) wrote.
     ///
     /// # Errors
     ///
-    /// Why it can't be read. The library logs that text, so it mustn't contain anything of the value.
+    /// The reason why it can't be read. The library logs this text, so it mustn't contain anything of the value.
     fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Cow<'static, str>>;
 }
 
@@ -85,7 +85,7 @@ impl Format for Json {
     }
 }
 
-/// The name that a record keeps of `F`: none for JSON, which needs no mark.
+/// Returns the name that a record keeps of `F`. `None` for JSON, the default.
 pub(crate) fn recorded_name<F: Format>() -> Option<&'static str> {
     const { assert!(is_format_name(F::NAME), "a Format's NAME is 1 to 32 of a-z, 0-9, - and .") }
     (F::NAME != Json::NAME).then_some(F::NAME)
@@ -95,7 +95,7 @@ pub(crate) fn recorded_name<F: Format>() -> Option<&'static str> {
 ///
 /// # Errors
 ///
-/// Why it can't be read.
+/// The reason why the result can't be read.
 pub(crate) fn read<T: DeserializeOwned, F: Format>(
     recorded: Option<&str>,
     bytes: &[u8],
@@ -111,7 +111,7 @@ pub(crate) fn read<T: DeserializeOwned, F: Format>(
 pub(crate) const fn is_format_name(name: &str) -> bool {
     let bytes = name.as_bytes();
     let mut at = 0;
-    // No iterator: a constant assertion calls it.
+    // No iterator, since a constant assertion calls this function.
     while at < bytes.len() {
         if !matches!(bytes[at], b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.') {
             return false;

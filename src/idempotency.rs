@@ -33,7 +33,7 @@ const WITHOUT_A_CLAIM: &str = "a handler that runs without a claim";
 pub struct Idempotency {
     driver: Driver,
     function: Arc<str>,
-    /// The user's name for the operation, if one name isn't enough.
+    /// The user's name for the operation, if the function has more than one.
     operation: Option<Arc<str>>,
     /// The invocation, if the user set it.
     invocation: Option<Invocation>,
@@ -59,17 +59,17 @@ impl Idempotency {
     /// | `memory:` | this process's memory: only for trying it out on one machine. Refused inside Lambda | |
     ///
     /// `IDEMPOTENCY_MODE` is the switch: `enforce` (default), `shadow` or `off`; see [`Mode`](crate::settings::Mode).
-    /// While it's `off`, no store needs to be named. `IDEMPOTENCY_REQUIRED=1` refuses all but `enforce`, however the
-    /// function sets it.
+    /// In the mode `off`, the environment needs no store. `IDEMPOTENCY_REQUIRED=1` refuses every mode but `enforce`,
+    /// also a mode that the function's code sets.
     ///
     /// For DynamoDB, credentials, Region and endpoint come from the environment, as with any AWS SDK. Call
     /// this once, when the function starts.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if neither variable is set, both are, or one is malformed; for an unknown mode, or
-    /// one that's refused. It sends no request,
-    /// so a missing table or server shows up at its first use.
+    /// [`ErrorKind::Invalid`] if neither or both of `IDEMPOTENCY_TABLE` and `IDEMPOTENCY_STORE` are set, if one is
+    /// malformed, or if the mode is unknown or refused. This call sends no request, so a missing table or server shows
+    /// up at its first use.
     ///
     /// # Cancel safety
     ///
@@ -82,7 +82,7 @@ impl Idempotency {
     ///
     /// # Errors
     ///
-    /// As [`from_env`](Self::from_env).
+    /// Same as [`from_env`](Self::from_env).
     ///
     /// # Cancel safety
     ///
@@ -93,7 +93,7 @@ impl Idempotency {
     }
 
     /// Returns one operation of this function, under your name for it. Operations with different names never
-    /// share a key, even if both [`run`](Operation::run) with the same one.
+    /// share a record, even if both [`run`](Operation::run) with the same key.
     ///
     /// # Errors
     ///
@@ -103,7 +103,7 @@ impl Idempotency {
         Operation::new(self, name.as_ref())
     }
 
-    /// Returns a clone whose layers use this name.
+    /// Returns a clone whose layers use this name for the operation.
     pub(crate) fn named(&self, name: &str) -> Result<Self, Error> {
         // A colon separates the entry point from the operation's name.
         let checked = Scope::new(&self.function, name)?;
@@ -126,20 +126,20 @@ impl Idempotency {
     /// Returns a clone that runs without claims: for handlers whose only effects are the writes that they
     /// [stage](crate::staging()).
     ///
-    /// Nothing is written before the handler runs. When it returns, the library puts its outcome and its
-    /// writes in one transaction, if there's no outcome yet. A first run costs one request instead of two,
+    /// Nothing is written before the handler runs. When the handler returns, the library commits its outcome and its
+    /// writes in one transaction, if the key has no outcome yet. A first run costs one request instead of two,
     /// nothing is locked, and nothing can go stale. Concurrent deliveries all run the handler; one commits,
     /// and the others answer with its outcome and write nothing. A later duplicate runs the handler too,
-    /// without effect. If duplicates are frequent, or the handler is slow or costly,
-    /// [`optimistic_reading_first`](Self::optimistic_reading_first) avoids that run for one read.
+    /// without effect. If duplicates are frequent, or the handler is slow or costly, use
+    /// [`optimistic_reading_first`](Self::optimistic_reading_first): one read per delivery avoids these runs.
     ///
     /// Use it if the handler has no side effects besides its staged writes, so that it may run any number of
     /// times, also concurrently. A handler that charges a card, sends a mail or calls another service needs a
-    /// claim. Inside it, [`current`](crate::current) returns `None`, and its errors and panics leave nothing
-    /// behind.
+    /// claim. Inside the handler, [`current`](crate::current) returns `None`. The handler's errors and panics leave
+    /// nothing behind.
     ///
     /// Deliveries with and without a claim may share keys, for example while you change a function from one
-    /// to the other: a live claim is in progress, and a stale one is replaced by the outcome.
+    /// to the other. A live claim is reported as in progress; the outcome replaces a stale claim.
     ///
     /// ```
     /// # use lambda_idempotency::{Idempotency, store::memory::MemoryStore};
@@ -151,17 +151,18 @@ impl Idempotency {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] at most once: without a claim, a handler runs at every delivery.
+    /// [`ErrorKind::Invalid`] for [`Execution::AtMostOnce`](crate::settings::Execution::AtMostOnce): without a claim,
+    /// a handler runs at every delivery.
     pub fn optimistic(&self) -> Result<Self, Error> {
         self.without_claims(Way::Optimistic { reads_first: false })
     }
 
-    /// Like [`optimistic`](Self::optimistic), with one consistent read before the handler: it answers later
-    /// duplicates, whose handler then doesn't run.
+    /// Like [`optimistic`](Self::optimistic), with one consistent read before the handler. If the read finds an
+    /// outcome, the library answers with it, and the handler doesn't run.
     ///
     /// # Errors
     ///
-    /// As [`optimistic`](Self::optimistic).
+    /// Same as [`optimistic`](Self::optimistic).
     pub fn optimistic_reading_first(&self) -> Result<Self, Error> {
         self.without_claims(Way::Optimistic { reads_first: true })
     }
@@ -175,8 +176,8 @@ impl Idempotency {
     /// delivery of each key asks the store. Does nothing without a cache.
     ///
     /// Call it when the process was restored from a memory snapshot, if your platform has a hook for that,
-    /// and when you know that a record was changed by hand elsewhere. Answers that the store gave earlier to
-    /// operations in flight aren't cached either.
+    /// and when you know that a record was changed by hand elsewhere. Operations in flight don't cache answers that
+    /// they got from the store before this call.
     ///
     /// ```
     /// # use lambda_idempotency::{Idempotency, store::memory::MemoryStore};
@@ -191,18 +192,18 @@ impl Idempotency {
         }
     }
 
-    /// Settles the record of `key` by hand, whatever its state is: for a person, or a job that asks the
-    /// downstream system what happened. The record must still be the version that was `seen`, or the same
-    /// claim with an extended lease.
+    /// Settles the record of `key` by hand, whatever its state is. Use it in an operator's tool, or in a job that
+    /// asks the downstream system whether the effect happened. The record must still be the version `seen`, or the
+    /// same claim with an extended lease.
     ///
     /// The record gets a new owner and a new generation, which fences a claim that's still running: its own
-    /// settlement is rejected, and it answers with the outcome that it then finds. If it finds the key
-    /// released, it records its own.
+    /// settlement is rejected, and it answers with the outcome in the record. If the key was released, the claim
+    /// records its own outcome.
     ///
     /// An outcome expires [`Settings::retention`](crate::settings::Settings::retention) from now.
     ///
-    /// Returns the record as it is now. `None` if it's no longer the version that was seen: the write wasn't applied. (Or
-    /// its answer was lost, and the record has been replaced since.) Read the record again, and decide.
+    /// Returns the new record. `None` if the record is no longer the version `seen`: the write wasn't applied, or its
+    /// answer was lost and the record has been replaced since. Read the record again, and decide.
     ///
     /// ```
     /// # use lambda_idempotency::{Idempotency, Key, Resolution, store::{Store, memory::MemoryStore}};
@@ -247,13 +248,13 @@ impl Idempotency {
         operator::resolve(self.driver(), key, seen, resolution).await
     }
 
-    /// Returns the outcome that `record` of `key` holds, inline or in chunks: for a person who looks. No
-    /// delivery is answered with it.
+    /// Returns the outcome in `record` of `key`, inline or in chunks, for an operator's tool. This call answers no
+    /// delivery.
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::NotRetained`]: it has one, but the response wasn't kept.
-    /// - [`ErrorKind::Corrupt`]: it has none, or the response is damaged.
+    /// - [`ErrorKind::NotRetained`]: the record has an outcome, but its response wasn't kept.
+    /// - [`ErrorKind::Corrupt`]: the record has no outcome, or the response is damaged.
     /// - [`ErrorKind::Unavailable`] or [`ErrorKind::Invalid`]: a chunk of the response couldn't be read.
     ///
     /// # Cancel safety
@@ -266,8 +267,8 @@ impl Idempotency {
     /// Returns the same `Idempotency` with other settings: for one layer, one worker or, by
     /// [`Operation::with_settings`], one operation. The store, the clock and the local cache stay shared.
     ///
-    /// Executors of one operation should agree on its settings. A setting that differs between two versions of a
-    /// function holds for the records that each of them writes.
+    /// Executors of one operation should agree on its settings. If two versions of a function have different settings,
+    /// each version's settings hold for the records that it writes.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -285,8 +286,8 @@ impl Idempotency {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] as in [`Builder::build`]; at most once without a claim; or for a local cache where
-    /// the builder set up none.
+    /// [`ErrorKind::Invalid`] as in [`Builder::build`], for at-most-once execution without claims, or for a local cache
+    /// if the builder set up none.
     pub fn with_settings(&self, change: impl FnOnce(&mut Settings)) -> Result<Self, Error> {
         let mut settings = Settings::clone(&self.driver.settings);
         change(&mut settings);
@@ -311,7 +312,7 @@ impl Idempotency {
         self.way
     }
 
-    /// The settings that it was built with.
+    /// Returns the settings of this value.
     pub fn settings(&self) -> &Settings {
         &self.driver.settings
     }
@@ -330,12 +331,12 @@ impl Idempotency {
         &self.driver
     }
 
-    /// Returns the scope of operations that arrive by `via`: `http`, `event`, `run`… An HTTP request and a
-    /// step inside its handler can then use one key without being one operation.
+    /// Returns the scope of operations with the entry point `via`: `http`, `event`, `run`… Since the entry point is in
+    /// the scope, an HTTP request and a step inside its handler can use the same key and stay two operations.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if a name in it isn't valid.
+    /// [`ErrorKind::Invalid`] if the function's or the operation's name isn't valid.
     pub fn scope(&self, via: &str) -> Result<Scope, Error> {
         Scope::new(&self.function, labelled(via, self.operation.as_deref()))
     }
@@ -354,7 +355,7 @@ impl Idempotency {
     }
 }
 
-/// The operation's name in the scope: the entry point, and the user's name for it.
+/// Returns the operation's name in the scope: the entry point and, if there's one, the user's name.
 fn labelled<'a>(via: &'a str, operation: Option<&str>) -> Cow<'a, str> {
     match operation {
         Some(operation) => format!("{via}:{operation}").into(),

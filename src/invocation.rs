@@ -6,7 +6,7 @@ use crate::time::Timestamp;
 
 /// 2020-01-01: an earlier deadline is invalid.
 const EARLIEST: Timestamp = Timestamp::from_secs(1_577_836_800);
-/// A deadline farther away is invalid.
+/// A deadline farther than this after now is invalid.
 const FARTHEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The platform's information about one invocation.
@@ -14,7 +14,7 @@ const FARTHEST: Duration = Duration::from_secs(24 * 60 * 60);
 pub struct Invocation {
     deadline: Option<Timestamp>,
     request_id: Option<Arc<str>>,
-    /// The latest time until which a duplicate may wait, if it's earlier than the deadline implies.
+    /// When a duplicate must stop waiting, if that's earlier than the deadline implies.
     last_wait: Option<Timestamp>,
     /// When the caller stops waiting for the answer, if that's before the deadline.
     caller_waits_until: Option<Timestamp>,
@@ -30,10 +30,10 @@ impl Invocation {
 
     /// Creates an invocation that starts at `now`.
     ///
-    /// This decides once whether the deadline is known. It's unknown before 2020, since cargo-lambda's
-    /// emulator sends a duration, and more than a day after `now`, since AWS's own emulator multiplies it
-    /// wrongly in Managed Instances mode; Lambda's longest timeout is 15 minutes. A deadline that's merely
-    /// past leaves no time.
+    /// This decides once whether the deadline is known. A deadline before 2020 is unknown, since cargo-lambda's
+    /// emulator sends a duration. A deadline more than a day after `now` is unknown too, since AWS's own emulator
+    /// multiplies it wrongly in Managed Instances mode; Lambda's longest timeout is 15 minutes. Any other deadline
+    /// in the past is known, and leaves no time.
     pub fn entered(now: Timestamp, deadline: Timestamp, request_id: &str) -> Self {
         Self {
             deadline: (EARLIEST..=now.saturating_add(FARTHEST)).contains(&deadline).then_some(deadline),
@@ -44,7 +44,7 @@ impl Invocation {
         }
     }
 
-    /// Sets the latest time until which duplicates wait.
+    /// Sets the time until which duplicates may wait.
     #[cfg(feature = "events")]
     pub(crate) fn waiting_until(self, last: Option<Timestamp>) -> Self {
         Self { last_wait: last, ..self }
@@ -83,7 +83,7 @@ impl Invocation {
         self.last_wait
     }
 
-    /// Whether anything is known about it. Before the first invocation, nothing is.
+    /// Whether the deadline or the request ID is known. Before the first invocation, neither is.
     pub(crate) fn is_known(&self) -> bool {
         self.deadline.is_some() || self.request_id.is_some()
     }
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn invocations_say_what_is_known() {
+    fn request_id_makes_an_invocation_known() {
         let unknown = Invocation::unknown();
         assert_eq!((unknown.request_id(), unknown.is_known()), (None, false));
         let known = Invocation::entered(Timestamp::from_secs(1_795_000_000), Timestamp::default(), "id");

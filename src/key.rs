@@ -160,7 +160,7 @@ fn checked_name(what: &str, name: &str) -> Result<Arc<str>, Error> {
 /// A scoped key as a store sees it: `<function>/<operation>#<64 hex digits>`.
 ///
 /// The digits are a SHA-256 over the length-prefixed function, operation, caller and key, so delimiters in
-/// them can't make two operations collide. It's safe to show and to log.
+/// them can't make two operations collide. A stored key is safe to show and to log.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StoredKey(Arc<str>);
 
@@ -189,8 +189,8 @@ impl StoredKey {
         &self.0
     }
 
-    /// The key of the same operation in shadow mode. No scope gives it, since an operation's name has no `~`. It
-    /// keeps the function's name in front, for permissions and lists that go by it.
+    /// Returns the key of the same operation in shadow mode. An enforced operation never has this key, since a scope's
+    /// names have no `~`. The function's name stays in front, for permissions and lists that select by it.
     #[must_use]
     pub fn in_shadow(&self) -> Self {
         match self.0.rsplit_once('#') {
@@ -211,8 +211,8 @@ impl StoredKey {
         self.0.rsplit_once('#').and_then(|(names, _)| names.split_once('/'))
     }
 
-    /// Derives a name for one step of this operation, the same in every attempt. It's a UUID (version 8, RFC
-    /// 9562 section 5.8), a form that payment gateways accept as their idempotency key.
+    /// Derives a key for one step of this operation, the same in every attempt. The key is a UUID (version 8, RFC
+    /// 9562 section 5.8), since payment gateways accept UUIDs as idempotency keys.
     pub(crate) fn derive(&self, step: &str) -> String {
         let mut hash = Sha256::new();
         hash.update(b"lambda-idempotency derived key v1");
@@ -388,7 +388,7 @@ mod tests {
 
     #[test]
     fn stored_keys_are_pinned() {
-        // Changing this breaks every record that users have: add a new version of the format, don't edit this
+        // Changing this digest breaks every record that users have: add a new version of the format, don't edit this
         // one.
         assert_eq!(
             stored("payments", "http", Some("user-1"), "order-17").as_str(),

@@ -18,7 +18,7 @@ use crate::{
 /// expression does. The layers' `fingerprint_fields` name fields in the same way.
 ///
 /// Values are exact: an id above 2^53 or an amount of `10.50` isn't rounded. Besides the
-/// [specification's](https://jmespath.org/specification.html) functions, JMESPath has three here, which decode
+/// [specification's](https://jmespath.org/specification.html) functions, JMESPath has three more here, which decode
 /// fields of queue and stream events. Each also has a name with `powertools_` in front:
 ///
 /// | function | decodes a string to |
@@ -33,7 +33,8 @@ use crate::{
 /// are strings.
 ///
 /// A search by JMESPath reads and decodes at most 16 MiB and makes at most 262,144 values, since each value takes
-/// many times the memory of its text. Beyond that, it fails. A JSON Pointer has no such limit, and takes no memory.
+/// many times the memory of its text. Beyond these limits, the search fails. A JSON Pointer has no such limit, and
+/// takes no memory.
 ///
 /// # From fields to a key
 ///
@@ -41,9 +42,9 @@ use crate::{
 ///   string `"7"` is the same key as the number `7`.
 /// - Several fields, an array, an object, and a string that is longer than a key or has control characters
 ///   become a [`Fingerprint`] of all of it, in its stored form. So does a string that looks like a
-///   fingerprint. An absent field counts there as null.
-/// - An absent field, null or a blank string is a **missing key**, and never a key that events share. So are
-///   several fields, or an array or object, in which every value is one of these.
+///   fingerprint. In the fingerprint, an absent field counts as null.
+/// - An absent field, null or a blank string is a **missing key**, and never a key that events share. Several
+///   fields, an array or an object are a missing key too, if every value in them is absent, null or blank.
 ///
 /// ```
 /// use lambda_idempotency::KeyFields;
@@ -90,8 +91,8 @@ impl KeyFields {
         })
     }
 
-    /// Treats the key as missing if any of its fields is absent, null or blank. By default, all of them have
-    /// to be.
+    /// Treats the key as missing if any of its fields is absent, null or blank. By default, the key is missing only if
+    /// all of its fields are.
     #[must_use]
     pub fn all_required(self) -> Self {
         Self { required: self.fields.len(), ..self }
@@ -105,7 +106,7 @@ impl KeyFields {
         Self { fields, required: required.len(), compared: None, source: None }
     }
 
-    /// Compares only these fields, for a source whose deliveries of one event differ in others.
+    /// Compares only these fields, for a source whose deliveries of one event differ in other fields.
     #[cfg(feature = "events")]
     pub(crate) fn comparing(self, fields: &[&'static str]) -> Self {
         Self { compared: crate::selector::some_of(fields.iter().copied()).ok(), ..self }
@@ -117,7 +118,7 @@ impl KeyFields {
         Self { source: Some(source), ..self }
     }
 
-    /// Treats the key as missing if one of its first `count` fields is.
+    /// Treats the key as missing if one of its first `count` fields is missing.
     #[cfg(feature = "events")]
     pub(crate) fn requiring(self, count: usize) -> Self {
         Self { required: count.min(self.fields.len()), ..self }
@@ -198,8 +199,8 @@ impl KeyFields {
 }
 
 impl Key {
-    /// Reads the key from a field of `json`, if it's there. [`KeyFields`] has the rules, and takes several
-    /// fields; build it once for many texts.
+    /// Reads the key from a field of `json`, if the field is there. [`KeyFields`] has the rules, and takes several
+    /// fields. To read many texts, build a [`KeyFields`] once.
     ///
     /// ```
     /// use lambda_idempotency::Key;
@@ -251,7 +252,7 @@ mod tests {
     fn changed_fields_keep_the_other_settings() {
         let fields = KeyFields::known(&["/id", "/part"], &[]).of_source("queue".into());
         assert_eq!(fields.clone().requiring(1).required(), 1);
-        assert_eq!(fields.clone().requiring(9).required(), 2, "no more than there are");
+        assert_eq!(fields.clone().requiring(9).required(), 2, "there are only two fields");
         let compared = fields.requiring(0).comparing_these(["/amount"]).unwrap();
         assert_eq!((compared.required(), compared.compared().unwrap()[0].as_str()), (0, "/amount"));
         assert_eq!(compared.source.as_deref(), Some("queue"));
@@ -329,7 +330,7 @@ mod tests {
         assert_eq!(
             key(&["/a", "/b"], r#"{"a": "1", "b": null}"#),
             key(&["/a", "/b"], r#"{"a": "1"}"#),
-            "absent is null"
+            "an absent field counts as null"
         );
         assert_eq!(
             key(&["/a"], r#"{"a": {"x": 1, "y": [2]}}"#),

@@ -1,6 +1,6 @@
 //! The wrappers: tower layers in front of a handler of `lambda_runtime` or `lambda_http`.
 //!
-//! Each wrapper translates: an event into a key and a fingerprint, a response into bytes and back. The library's
+//! Each wrapper translates an event into a key and a fingerprint, and a response into bytes and back. The library's
 //! core has the rules about claims.
 //!
 //! # When a key is free again
@@ -9,15 +9,17 @@
 //! [`lease_grace`](crate::settings::Settings::lease_grace) and the [`skew_margin`](crate::settings::Settings::skew_margin) have
 //! passed: 4 seconds after the deadline, by default. Until then, duplicates are in progress. If the deadline is
 //! unknown, the key is free when [`lease_fallback`](crate::settings::Settings::lease_fallback) and the margin have
-//! passed: 62 seconds after the claim. [`lease_extension`](crate::settings::Settings::lease_extension) shortens both.
+//! passed: 62 seconds after the claim. A [`lease_extension`](crate::settings::Settings::lease_extension) shortens
+//! the wait in both cases.
 //! Batches of streams have [short leases](batch#a-crash) by default.
 //!
 //! # Lambda Managed Instances
 //!
 //! On Managed Instances, Lambda sends several invocations at once to one process. Start the service with
-//! `run_concurrent` of `lambda_runtime` or `lambda_http`, and that crate's feature `concurrency-tokio`: every
-//! wrapper is `Clone + Send + 'static`, as it requires. On demand, `run_concurrent` does the same as `run`.
-//! With `run` the process takes one invocation at a time, whatever `AWS_LAMBDA_MAX_CONCURRENCY` is.
+//! `run_concurrent` of `lambda_runtime` or `lambda_http`, and enable that crate's feature `concurrency-tokio`.
+//! Every wrapper is `Clone + Send + 'static`, as `run_concurrent` requires. In an on-demand function,
+//! `run_concurrent` does the same as `run`. With `run`, the process takes one invocation at a time, whatever
+//! `AWS_LAMBDA_MAX_CONCURRENCY` is.
 //!
 //! ```no_run
 //! # use lambda_idempotency::{Idempotency, Key};
@@ -29,9 +31,9 @@
 //! # }
 //! ```
 //!
-//! At the deadline, the caller gets an error and the process lives on. The library drops an async handler then.
-//! Code that blocks its thread, `spawn_blocking` and spawned tasks run on, and a duplicate can run beside them
-//! once the key is free. AWS reports that code can run on after a timeout on demand, too
+//! At the deadline, the caller gets an error, and the library drops an async handler. The process lives on: code
+//! that blocks its thread, `spawn_blocking` and spawned tasks keep running, and a duplicate can run beside them
+//! once the key is free. AWS reports that in on-demand functions, too, code can run on after a timeout
 //! ([aws-lambda-rust-runtime#1155](https://github.com/aws/aws-lambda-rust-runtime/issues/1155)). Lambda rejects
 //! a late response with 410, which the runtime logs. A response that was recorded in time is still replayed to
 //! the next delivery.
@@ -66,10 +68,11 @@ use event::{EventLayer, IntoKey, KeyFrom};
 use http::HttpLayer;
 
 impl Idempotency {
-    /// A clone for the invocation that `context` describes, which starts now. It's for handlers that
-    /// use [`run`](crate::Operation::run) or [`begin`](crate::Operation::begin) without a layer around them.
+    /// Returns a clone for the invocation that `context` describes. Use it in handlers that call
+    /// [`run`](crate::Operation::run) or [`begin`](crate::Operation::begin) without a layer around them.
     ///
-    /// Call it at the handler's entry: it decides then whether the context's deadline is valid.
+    /// Call it at the handler's entry: the invocation counts from this call, which also decides whether the context's
+    /// deadline is valid.
     #[must_use]
     pub fn for_context(&self, context: &Context) -> Self {
         self.for_invocation(self.entered(context))
@@ -83,17 +86,17 @@ impl Idempotency {
 
     /// A tower layer that makes a handler of typed events idempotent.
     ///
-    /// `key` returns the key of the operation that an event asks for. The event that the key is used for again must
-    /// have the same payload: for the events of AWS's sources, [the part that a retry
-    /// repeats](crate::lambda::event#whats-compared), and otherwise the whole event as it was sent, including
+    /// `key` returns the key of the operation that an event asks for. A later event with the same key must have the
+    /// same payload. In the events of AWS's sources, the payload is [the part that a retry
+    /// repeats](crate::lambda::event#whats-compared). In all other events it's the whole event as sent, including
     /// unknown fields and exact numbers. The layered service takes raw JSON and returns raw
     /// JSON, so a replay is the recorded response byte for byte.
     pub fn events<T, K: IntoKey>(&self, key: impl Fn(&T) -> K + Send + Sync + 'static) -> EventLayer<T> {
         EventLayer::new(self, Arc::new(move |event, _, _| key(event).into_key()))
     }
 
-    /// Like [`events`](Self::events), but with fields of the event's JSON as the key: your own, or those from
-    /// [`keys`] for one of AWS's own sources, which also know the fields that must match.
+    /// Like [`events`](Self::events), but takes the key from fields of the event's JSON. Name your own fields, or use
+    /// the [`keys`] for AWS's own sources, which also say which fields must match.
     ///
     /// ```
     /// use lambda_idempotency::{Idempotency, KeyFields};
@@ -141,27 +144,27 @@ impl Idempotency {
 }
 
 /// The service `S` behind a layer of this library: [`EventLayer`], [`HttpLayer`], or
-/// [`ReleaseRejections`](http::ReleaseRejections), where `S` is the layer that it wraps.
+/// [`ReleaseRejections`](http::ReleaseRejections). For `ReleaseRejections`, `S` is the wrapped layer's service.
 #[derive(Clone, Debug)]
 pub struct Idempotent<S, L> {
     inner: S,
     layer: L,
 }
 
-/// Takes the service that was polled ready, which is the one to call, and leaves a clone in its place.
+/// Takes the service, and leaves a clone in its place. Only the taken service was polled ready and may be called.
 pub(crate) fn take_ready<S: Clone>(service: &mut S) -> S {
     let clone = service.clone();
     std::mem::replace(service, clone)
 }
 
-/// The tenant of a function with tenant isolation, if the context has one.
+/// Returns the invocation's tenant. Only functions with tenant isolation have tenants.
 pub(crate) fn tenant(context: &Context) -> Option<&str> {
     context.tenant_id.as_deref().filter(|tenant| !tenant.is_empty())
 }
 
 impl From<Error> for Diagnostic {
-    /// The type is `Idempotency.` and the [`ErrorKind`](crate::ErrorKind)'s name. It's stable, so that Step
-    /// Functions and callers can match on it.
+    /// The error type is `Idempotency.`, followed by the [`ErrorKind`](crate::ErrorKind)'s name. It's stable, so that
+    /// Step Functions and callers can match on it.
     fn from(error: Error) -> Self {
         Self {
             error_type: format!("Idempotency.{}", error.kind().as_str()),
@@ -189,7 +192,7 @@ impl<E: Into<Diagnostic>> From<RunError<E>> for Diagnostic {
 }
 
 impl FingerprintBuilder {
-    /// Adds the value of a selected field, or its absence.
+    /// Adds a selected field: its value, or the fact that it's absent.
     fn field(self, (field, found): selector::Found<'_>) -> Self {
         match found {
             Some(found) => self.part("field", field.as_str()).json_or_bytes("value", found.as_bytes()),

@@ -47,7 +47,7 @@
 //! | `dynamodb` | yes | the DynamoDB store, and with it the AWS SDK |
 //! | `http` | yes | the layer for `lambda_http` and axum; switches `events` on |
 //! | `events` | by `http` | the layer and the workers for `lambda_runtime`: typed events; SQS, Kinesis, DynamoDB Streams |
-//! | `sqs` | no | hides an SQS message that another delivery is processing until that one's lease ends |
+//! | `sqs` | no | hides an SQS message that another delivery is processing, until that delivery's lease ends |
 //! | `jmespath` | no | JMESPath expressions beside JSON Pointers in [`KeyFields`] |
 //! | `macros` | no | the attribute `#[idempotent]`, the short form of [`Operation::run`] |
 //! | `client` | no | the module `client`: a `reqwest` client that keeps one key over all attempts |
@@ -98,7 +98,7 @@ pub mod time;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 pub mod store;
-// The rules, and what applies them to one operation.
+// The rules, and the code that applies them to one operation.
 mod observe;
 #[doc(hidden)]
 pub mod protocol;
@@ -110,7 +110,7 @@ pub mod lambda;
 // The kit for tests of a user's handlers.
 #[cfg(feature = "testing")]
 pub mod testing;
-// The client side: calling such a function.
+// The client side: calls functions that use this library.
 #[cfg(feature = "client")]
 pub mod client;
 

@@ -1,9 +1,9 @@
-//! The names of the metrics, and their path to the `metrics` facade.
+//! The names of the metrics, and the functions that report them through the `metrics` facade.
 
 use std::time::Duration;
 
 /// A number that the library reports through the [`metrics`](https://docs.rs/metrics) facade. With the
-/// feature `metrics`, every recorder that the function installs gets it.
+/// feature `metrics`, the recorder that the function installs gets it.
 ///
 /// No metric has labels: the recorder can add the function's name, and a key would be a secret.
 ///
@@ -16,13 +16,13 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Metric {
-    /// Counter: a key was claimed, so its handler runs; or a handler ran optimistically and wasn't cut off.
+    /// Counter: a key was claimed, so its handler runs; or a handler ran without a claim and wasn't cut off.
     Executed,
-    /// Counter: a delivery claimed a key after an attempt that ended without an answer: it took that one's stale
-    /// claim over, or reclaimed the key after a later attempt released it. It counts as
+    /// Counter: a delivery claimed a key after an earlier attempt had ended without an answer. The delivery took over
+    /// that attempt's stale claim, or reclaimed the key after a later attempt released it. It counts as
     /// [`Executed`](Self::Executed) too.
     Takeover,
-    /// Counter: the answer to a claim was lost, and the owner in the record identified the claim.
+    /// Counter: the answer to a claim was lost, and the record's owner showed that the claim had succeeded.
     ClaimRecovered,
     /// Counter: a duplicate was answered from the record.
     Replayed,
@@ -45,8 +45,8 @@ pub enum Metric {
     CallerMissing,
     /// Counter: a keyed request carried credentials, but its caller is unknown.
     CallerUnknown,
-    /// Counter: the store failed before the claim, or an outcome couldn't be read from it. Nothing ran; or
-    /// the handler ran without protection, which counts as [`Unprotected`](Self::Unprotected) too.
+    /// Counter: the store failed before the claim, or an outcome couldn't be read from the store. Either nothing ran,
+    /// or the handler ran without protection. Such a run counts as [`Unprotected`](Self::Unprotected) too.
     StoreUnavailable,
     /// Counter: the invocation had too little time left to claim anything, and nothing ran.
     NoTimeLeft,
@@ -66,9 +66,9 @@ pub enum Metric {
     Unrecorded,
     /// Counter: an outcome was recorded without its response.
     ResponseOmitted,
-    /// Counter: a condition of a handler's writes failed; neither they nor the outcome were applied.
+    /// Counter: a condition of a handler's writes failed. Neither the writes nor the outcome were applied.
     Declined,
-    /// Counter: a handler's writes weren't applied for another reason, and neither was the outcome.
+    /// Counter: neither a handler's writes nor its outcome were applied, for another reason than a failed condition.
     NotCommitted,
     /// Counter: it's unknown whether a handler's writes and its outcome were applied.
     Unresolved,
@@ -84,12 +84,12 @@ pub enum Metric {
     Panicked,
     /// Counter: a handler ran without protection, as the settings allow.
     Unprotected,
-    /// Counter: a delivery that isn't protected, since the mode is `off` or `shadow`.
+    /// Counter: a delivery wasn't protected, because the mode is `off` or `shadow`.
     NotEnforced,
     /// Counter: in shadow mode, `enforce` would have answered from the record.
     ShadowReplayed,
-    /// Counter: the same, and the handler's new answer differs from the recorded one. It counts as
-    /// [`ShadowReplayed`](Self::ShadowReplayed) too.
+    /// Counter: in shadow mode, `enforce` would have answered from the record, and the handler's new answer differs
+    /// from the recorded one. It counts as [`ShadowReplayed`](Self::ShadowReplayed) too.
     ShadowDiffered,
     /// Counter: in shadow mode, `enforce` would have refused, because another claim is live.
     ShadowInProgress,
@@ -97,15 +97,15 @@ pub enum Metric {
     ShadowMismatch,
     /// Counter: in shadow mode, `enforce` would have refused a request without a key.
     ShadowMissingKey,
-    /// Counter: in shadow mode, `enforce` would have refused for another reason. The event `shadow` says
-    /// which.
+    /// Counter: in shadow mode, `enforce` would have refused for another reason. The log event `shadow` names the
+    /// reason.
     ShadowRefused,
     /// Counter: in shadow mode, `enforce` would have taken over a stale claim, and run the handler again.
     ShadowTakeover,
     /// Counter: in shadow mode, the store failed or was too slow, so it's unknown what `enforce` would have done.
     ShadowUnknown,
-    /// Counter: every record of a batch was returned for redelivery, and not only because other deliveries
-    /// run them. Lambda's `Errors` doesn't count such an invocation.
+    /// Counter: every record of a batch was returned for redelivery, and not only because other deliveries are
+    /// processing them. Lambda's `Errors` counts such an invocation only if `fail_if_all_fail` is set.
     AllFailed,
     /// Histogram, in milliseconds: the time to claim or to find the outcome.
     ClaimLatency,
@@ -256,7 +256,7 @@ mod tests {
     fn metric_names_are_distinct_and_listed() {
         let names: HashSet<_> = Metric::ALL.iter().map(|metric| metric.name()).collect();
         assert_eq!(names.len(), Metric::ALL.len());
-        // The last variant's number: a variant that's missing in the list would make the list shorter.
+        // Variants are numbered from zero, so a variant that's missing in the list makes the two sides differ.
         assert_eq!(Metric::ALL.len(), Metric::SettleLatency as usize + 1);
     }
 

@@ -46,7 +46,7 @@ pub(crate) fn claimed(id: &StoredKey, held: &Held) {
     }
 }
 
-/// An operation doesn't know its invocation. Logged once: outside Lambda there is none, inside Lambda it was lost.
+/// An operation doesn't know its invocation. Logged once. Outside Lambda there's none; in Lambda, the code lost it.
 pub(crate) fn no_invocation(settings: &Settings, is_in_lambda: bool) {
     let lease_ms = lease_ms(settings);
     if is_in_lambda {
@@ -62,7 +62,7 @@ pub(crate) fn no_invocation(settings: &Settings, is_in_lambda: bool) {
     }
 }
 
-/// The operation happened. Its duplicates learn that, but don't get its answer.
+/// The operation happened, but a duplicate can't read its result. So duplicates get an error instead of the result.
 pub(crate) fn not_readable(id: &StoredKey, result_type: &str, why: &str) {
     tracing::error!(
         target: TARGET, event = "result_not_readable", %id, result_type, why,
@@ -138,8 +138,8 @@ pub(crate) fn caller_unknown(found: &str) {
     );
 }
 
-/// The handler ran and failed, and that's the operation's outcome. Its error isn't passed on to the runtime,
-/// and its text isn't logged, since it may hold anything.
+/// The handler ran and failed, and its failure is the operation's outcome. The error isn't passed on to the
+/// runtime. Its text isn't logged, since it may contain anything.
 #[cfg(feature = "http")]
 pub(crate) fn failure_recorded(how: &'static str, error_type: &'static str) {
     tracing::error!(
@@ -159,7 +159,7 @@ pub(crate) fn record_when_unused() {
     );
 }
 
-/// A record of a batch is returned for redelivery. `identifier` is the source's own name for it.
+/// A record of a batch is returned for redelivery. `identifier` is the source's own name for the record.
 #[cfg(feature = "events")]
 pub(crate) fn returned(
     source: &'static str,
@@ -168,7 +168,7 @@ pub(crate) fn returned(
     detail: &str,
     refused: Option<ErrorKind>,
 ) {
-    // The code that refused has counted it.
+    // `refused` is only set if the record was refused before a claim. Later refusals were already counted.
     if let Some(kind) = refused {
         count(refusal(kind, false));
     }
@@ -178,15 +178,15 @@ pub(crate) fn returned(
     );
 }
 
-/// No record of a batch is done, but Lambda counts the invocation as a success unless it fails.
+/// No record of a batch is done. Lambda still counts the invocation as a success unless the function fails.
 #[cfg(feature = "events")]
 pub(crate) fn all_failed(source: &'static str, records: usize) {
     count(Metric::AllFailed);
     tracing::error!(target: TARGET, event = "all_failed", source, records, "every record of the batch is redelivered");
 }
 
-/// Messages that are in progress elsewhere couldn't be hidden until their key becomes claimable. `code` is
-/// the service's error code.
+/// The library couldn't hide messages that other deliveries are processing until their key becomes claimable.
+/// `code` is the service's error code.
 #[cfg(feature = "sqs")]
 pub(crate) fn not_hidden(messages: usize, code: Option<&str>) {
     tracing::warn!(
@@ -208,19 +208,19 @@ const fn refusal(kind: ErrorKind, is_store_failure: bool) -> Metric {
         ErrorKind::Invalid if !is_store_failure => Metric::Invalid,
         ErrorKind::Declined => Metric::Declined,
         ErrorKind::AllFailed => Metric::AllFailed,
-        // The last two are errors of a settlement, and never refuse a claim.
+        // `Fenced` and `Unrecorded` are errors of a settlement, and never refuse a claim.
         ErrorKind::Unavailable | ErrorKind::Invalid | ErrorKind::Fenced | ErrorKind::Unrecorded => {
             Metric::StoreUnavailable
         }
     }
 }
 
-/// How long claiming took, however it ended.
+/// Measures how long claiming took, however it ended.
 pub(crate) fn asked(stopwatch: Stopwatch) {
     measure(Metric::ClaimLatency, stopwatch.read());
 }
 
-/// How long settling took, however it ended.
+/// Measures how long settling took, however it ended.
 pub(crate) fn settling_ended(stopwatch: Stopwatch) {
     measure(Metric::SettleLatency, stopwatch.read());
 }
@@ -309,7 +309,7 @@ pub(crate) fn not_extended(id: &StoredKey, held: &Held) {
     );
 }
 
-/// `frees_at` is when the key becomes claimable. At most once it never does.
+/// `frees_at` is when the key becomes claimable. Under at-most-once, it never becomes claimable.
 pub(crate) fn abandoned(id: &StoredKey, held: &Held, frees_at: Option<Timestamp>) {
     count(Metric::Abandoned);
     let message = match frees_at {
@@ -375,7 +375,7 @@ pub(crate) fn not_enforced() {
 pub(crate) enum Would {
     Run,
     TakeOver,
-    /// Whether the recorded answer is the one that the handler gave now, if both were kept.
+    /// Whether the recorded answer is the same as the handler's answer now. `None` if one of the two wasn't kept.
     Replay(Option<bool>),
     /// The refusal's kind.
     Refuse(&'static str),
@@ -383,7 +383,7 @@ pub(crate) enum Would {
     Unknown,
 }
 
-/// Reports how enforcing would have treated a delivery. Without an `id`, there was no key to ask for.
+/// Reports how enforcing would have treated a delivery. Without an `id`, the delivery has no key.
 pub(crate) fn shadow(id: Option<&StoredKey>, would: &Would, cause: Option<&StoreError>) {
     let (does, kind, answer) = match would {
         Would::Run => ("run", None, None),

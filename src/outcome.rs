@@ -26,7 +26,7 @@ const WORTH_COMPRESSING: usize = 1024;
 pub enum Outcome {
     /// The response is stored, and can be replayed.
     Retained(StoredResponse),
-    /// The operation is done, but its response couldn't be stored. Duplicates learn that, and nothing runs
+    /// The operation is done, but its response isn't stored. Duplicates don't get it, and nothing runs
     /// again.
     Omitted,
 }
@@ -38,13 +38,14 @@ pub struct StoredResponse {
     pub deflated: bool,
     /// The response's length in bytes, which bounds what decoding may produce.
     pub length: u64,
-    /// The SHA-256 of the response itself. For an encrypted response, it's that of the kept bytes: a digest of the
-    /// plaintext would let a reader of the table check guesses.
+    /// The SHA-256 of the response itself. For an encrypted response, it's the digest of the kept bytes: a digest of
+    /// the plaintext would let a reader of the table check guesses.
     pub sha256: [u8; 32],
-    /// Further facts that a reader must know, as a text that a store keeps as it is: `format=NAME` for a
-    /// [`Format`](crate::store::Format) other than JSON, and `key=ID` for the key that a
-    /// [`Cipher`](crate::store::Cipher) encrypted the kept bytes with, joined by `;`. `None` for neither. An `Arc<String>`, which is
-    /// small, since a record is part of many futures.
+    /// Labels that a reader needs, as a text that a store keeps unchanged.
+    ///
+    /// They are `format=NAME` for a [`Format`](crate::store::Format) other than JSON, and `key=ID` for the key with
+    /// which a [`Cipher`](crate::store::Cipher) encrypted the kept bytes, joined by `;`. `None` means no labels. The
+    /// type is an `Arc<String>`, which is small, since a record is part of many futures.
     pub labels: Option<Arc<String>>,
     /// Where the kept bytes are.
     pub place: Place,
@@ -67,10 +68,10 @@ pub(crate) struct Labels<'a> {
 }
 
 impl<'a> Labels<'a> {
-    /// Parses only texts that [`text`](Self::text) makes.
+    /// Parses a text that [`text`](Self::text) has made. Returns `None` for any other.
     pub(crate) fn parse(text: &'a str) -> Option<Self> {
         let (format, key_id) = match (text.strip_prefix("format="), text.strip_prefix("key=")) {
-            // A key's id may contain anything that's visible, a format's name not.
+            // A key's ID may contain `;key=`, a format's name can't. So the first `;key=` ends the name.
             (Some(rest), _) => match rest.split_once(";key=") {
                 Some((format, key_id)) => (Some(format), Some(key_id)),
                 None => (Some(rest), None),
@@ -91,7 +92,7 @@ impl<'a> Labels<'a> {
     }
 }
 
-/// Whether a key's id can be stored: 1 to 512 visible ASCII characters. An ARN of KMS has under 100.
+/// Whether a key's ID can be stored: 1 to 512 visible ASCII characters. A KMS key's ARN has fewer than 100.
 pub(crate) fn is_key_id(id: &str) -> bool {
     (1..=512).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic())
 }
@@ -122,9 +123,11 @@ impl StoredResponse {
         Self { sha256, labels, place: Place::Inline(ciphertext), ..self }
     }
 
+    /// Returns the labels.
+    ///
     /// # Errors
     ///
-    /// [`ErrorKind::Corrupt`] for a label that this version doesn't know: the bytes aren't what they seem to be.
+    /// [`ErrorKind::Corrupt`] for a label that this version doesn't know, since it can't tell what the bytes are.
     pub(crate) fn labels(&self) -> Result<Labels<'_>, Error> {
         let text = self.labels.as_ref().map(|labels| labels.as_str());
         text.map_or(Some(Labels::default()), Labels::parse)
@@ -137,7 +140,7 @@ impl StoredResponse {
         Self { place: Place::Chunks(count), ..self }
     }
 
-    /// Whether it's the kept form of `response`. An encrypted one doesn't tell.
+    /// Whether this is the kept form of `response`. `None` if it's unknown, because this is encrypted.
     pub(crate) fn is_of(&self, response: &[u8]) -> Option<bool> {
         let is_plain = self.labels().is_ok_and(|labels| labels.key_id.is_none());
         let is_it = || self.length == response.len() as u64 && self.check_digest(response).is_ok();
@@ -158,11 +161,11 @@ impl StoredResponse {
         Ok(response)
     }
 
-    /// Checks the ciphertext of an encrypted response.
+    /// Checks `bytes` against the recorded digest: the response, or the ciphertext of an encrypted response.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Corrupt`] if it isn't the recorded one.
+    /// [`ErrorKind::Corrupt`] if the digests differ.
     pub(crate) fn check_digest(&self, bytes: &[u8]) -> Result<(), Error> {
         if <[u8; 32]>::from(Sha256::digest(bytes)) == self.sha256 {
             Ok(())
@@ -171,7 +174,7 @@ impl StoredResponse {
         }
     }
 
-    /// Decodes `kept`, which isn't encrypted or is decrypted, without a look at the digest.
+    /// Decodes `kept`, which isn't encrypted or was decrypted, without checking the digest.
     ///
     /// # Errors
     ///
@@ -212,7 +215,7 @@ impl fmt::Debug for Place {
     }
 }
 
-/// The stored bytes aren't the response that was recorded.
+/// Returns the error for stored bytes that aren't the recorded response.
 fn damaged(how: &'static str) -> Error {
     Error::new(ErrorKind::Corrupt, how)
 }
@@ -228,7 +231,7 @@ fn compressed(response: &Bytes) -> Option<Bytes> {
     (compressed.len() <= response.len() / 8 * 7).then(|| compressed.into())
 }
 
-/// Reads at most `length` bytes and one more, so that a damaged record can't fill the memory.
+/// Decompresses at most `length + 1` bytes, so that a damaged record can't fill the memory.
 fn decompressed(kept: &Bytes, length: u64) -> Result<Bytes, Error> {
     let mut response = Vec::new();
     DeflateDecoder::new(kept.as_ref())
@@ -280,7 +283,7 @@ mod tests {
 
     #[test]
     fn responses_that_halve_are_compressed() {
-        // Each byte of a SHA-256 chain as two digits: deflate makes it about half as long.
+        // Each byte of a SHA-256 chain becomes two hexadecimal digits, which DEFLATE makes about half as long.
         let mut digest = Sha256::digest(b"");
         let mut digits = String::new();
         while digits.len() < 4096 {
@@ -325,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_labels_are_damage() {
+    fn unknown_labels_are_corrupt() {
         let long = format!("key={}", "k".repeat(513));
         for text in [
             "",

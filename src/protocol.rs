@@ -8,16 +8,16 @@
 //! ```text
 //! Begin ─▶ Apply(T1) ─ applied ───────────────▶ Claimed ── Settle ─▶ Apply(T4-6) ─ applied ─▶ Settled
 //!            │  └ refused ─ judge the record ─▶ Replay │ Refused │ Apply(T2│T3)        │
-//!            └ doubtful ─▶ Read ─ judge what is there                doubtful ─▶ Read ─┘
+//!            └ doubtful ─▶ Read ─ judge the record                   doubtful ─▶ Read ─┘
 //! ```
 //!
 //! While a claim is held, its lease can be extended (T7). If the handler has staged its own writes, the
-//! settlement is a transaction ([`Action::Commit`], T8). If those writes are the handler's only effect, it
-//! needs no claim: the library puts the finished record together with them ([`Write::Conclude`](crate::store::Write::Conclude)), and a
-//! duplicate that comes second writes nothing.
+//! settlement is a transaction ([`Action::Commit`], T8). If those writes are the handler's only effect, the
+//! handler needs no claim. One transaction stores its writes and the finished record
+//! ([`Write::Conclude`](crate::store::Write::Conclude)), and a concurrent duplicate that's second writes nothing.
 //!
 //! ```text
-//! Look ─▶ Read ─ nothing that counts ─▶ Open ── Settle ─▶ Commit(conclusion) ─ applied ─▶ Settled
+//! Look ─▶ Read ─ no live record ──────▶ Open ── Settle ─▶ Commit(conclusion) ─ applied ─▶ Settled
 //!            └ judge the record ─▶ Replay │ Refused         │    └ declined ─▶ Declined ── Settle ─▶ …
 //!                                                           └ refused ─ judge the record ─▶ Settled │ again
 //! ```
@@ -61,11 +61,11 @@ pub struct State {
 enum Phase {
     /// Nothing was sent yet.
     Fresh,
-    /// A claim was sent to the store, or is sent again after a pause.
+    /// A claim was sent to the store, or will be sent again after a pause.
     Claiming(Claiming),
     /// The claim's answer was ambiguous; the record is being read.
     LookingForClaim(Claiming),
-    /// This executor's own claim, which it can't use or which may have been applied, is being released.
+    /// The executor is releasing its own claim, which it can't use or which may have been applied.
     Releasing { held: Held, why: Refusal },
     /// The claim is held, and the handler may run.
     Held(Running),
@@ -75,11 +75,11 @@ enum Phase {
     Looking,
     /// Optimistic: there's no live record, and the handler may run.
     Open(open::Basis),
-    /// A transaction or a conclusion was sent to the store, or is sent again after a pause.
+    /// A transaction or a conclusion was sent to the store, or will be sent again after a pause.
     Committing(Box<Commit>),
-    /// Its answer was ambiguous, and so was the answer to its repetition; the record is being read.
+    /// The result of the transaction or conclusion is in doubt; the record is being read.
     LookingForCommit(Box<Commit>),
-    /// The settlement was sent to the store, or is sent again after a pause.
+    /// The settlement was sent to the store, or will be sent again after a pause.
     Settling { held: Held, task: Task },
     /// The settlement's answer was ambiguous; the record is being read.
     LookingForSettlement { held: Held, task: Task },
@@ -91,9 +91,9 @@ enum Phase {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Running {
     held: Held,
-    /// How many transactions were definitely not applied.
+    /// The number of the next transaction; see [`Action::Commit`].
     submissions: u32,
-    /// Whether one of them had an ambiguous answer before, so that it may still be applied; see
+    /// Whether an earlier transaction got an ambiguous answer, so that it may still be applied; see
     /// [`Task::is_in_doubt`].
     is_in_doubt: bool,
 }
@@ -118,7 +118,7 @@ impl State {
     }
 
     /// Whether a declined transaction may still be applied, because an earlier attempt of it was never
-    /// answered. Then don't report that nothing happened, unless a later write fences it.
+    /// answered. If so, don't report that nothing happened, unless a later write fences the transaction.
     pub fn is_in_doubt(&self) -> bool {
         match &self.phase {
             Phase::Held(running) | Phase::Extending { running, .. } => running.is_in_doubt,
@@ -139,12 +139,12 @@ pub fn step(state: &mut State, input: Input) -> Action {
         (Phase::Releasing { held, why }, event @ (Event::Answered(_) | Event::Failed(_))) => {
             acquire::releasing(plan, &held, why, &event)
         }
-        // A missing answer to an extension makes no difference: only the lease's end depends on it.
+        // The settlement doesn't wait for an extension's answer: only the lease's end depends on that answer.
         (Phase::Held(running) | Phase::Extending { running, .. }, Event::Settle(intent)) => {
             let task = Task::new(plan, now, intent, running.is_in_doubt);
             settle::begin(plan, now, running.held, task, running.submissions)
         }
-        // A new request abandons the earlier extension, which does no harm if it's applied late.
+        // A new extension abandons the earlier one. The earlier one does no harm if it's applied late.
         (Phase::Held(running) | Phase::Extending { running, .. }, Event::Extend(until)) => {
             extend::send(plan, running, until)
         }

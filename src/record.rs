@@ -16,9 +16,9 @@ pub const RECORD_VERSION: u32 = 2;
 
 /// Identifies who holds a claim: 128 bits that the operating system draws for every claim.
 ///
-/// They never come from a generator in memory, which a sandbox snapshot would copy, and the request id can't
-/// serve, since Lambda's asynchronous retries share it. The owner lets an executor recognise its own claim
-/// when the claim's response was lost.
+/// The bits never come from a generator in memory, since a sandbox snapshot would copy it. The request ID isn't
+/// used, since Lambda's asynchronous retries share it. The owner lets an executor recognise its own claim when
+/// the claim's response was lost.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Owner([u8; 16]);
 
@@ -88,12 +88,12 @@ impl Generation {
         self.0
     }
 
-    /// A first claim's generation: the current time, so that it grows even after the record was swept.
+    /// Returns a first claim's generation: the current time, so that it grows even after the record was swept.
     pub(crate) const fn first(now: Timestamp) -> Self {
         Self(now.as_millis())
     }
 
-    /// A later claim's generation.
+    /// Returns the next claim's generation: the current time, but at least one more than this one.
     pub(crate) fn next(self, now: Timestamp) -> Self {
         Self(self.0.saturating_add(1).max(now.as_millis()))
     }
@@ -119,7 +119,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// The status as it is stored.
+    /// The status's stored name.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Started => "STARTED",
@@ -173,7 +173,7 @@ impl State {
 /// mustn't silently drop a field that a new version adds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Record {
-    /// The owner of the last claim, or of the operator's write that resolved it since.
+    /// The owner of the last claim, or of a later operator's write that settled the record.
     pub owner: Owner,
     /// The fencing token of that claim, or of the operator's write.
     pub generation: Generation,
@@ -210,8 +210,7 @@ impl Record {
         }
     }
 
-    /// Returns the lock of the claim that made this record, with this lease: it describes the same record,
-    /// but STARTED.
+    /// Returns the lock that describes this record as STARTED, under this lease.
     ///
     /// ```
     /// use lambda_idempotency::{Fingerprint, store::{Generation, Lock, Owner, Record, State}, time::Timestamp};

@@ -102,7 +102,8 @@ pub(crate) fn some_of<'a>(fields: impl IntoIterator<Item = &'a str>) -> Result<V
     Ok(fields)
 }
 
-/// The fields' values. `None` if none names anything, since two such texts would match, or if a lookup fails.
+/// Returns the fields' values. `None` if a lookup fails, or if all values are absent or empty: any two such texts
+/// would match.
 #[cfg(feature = "events")]
 pub(crate) fn found_in<'a>(fields: &'a [Selector], json: &'a [u8]) -> Option<Vec<Found<'a>>> {
     let found: Result<Vec<_>, _> =

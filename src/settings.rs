@@ -22,17 +22,17 @@ pub enum Execution {
     /// unknown outcome. The table keeps one record for each crash until an operator settles it.
     /// `idempotency list --unresolved` counts them.
     ///
-    /// Settings that would break this are refused: unprotected runs ([`Settings::fail_open`]) when
-    /// you build the [`Idempotency`](crate::Idempotency), and [`optimistic`](crate::Idempotency::optimistic)
-    /// and `begin_in` when you call them. Settle a function's stale claims before you change it from
+    /// The library refuses what would break this: unprotected runs ([`Settings::fail_open`]) when you build
+    /// the [`Idempotency`](crate::Idempotency), and [`optimistic`](crate::Idempotency::optimistic) and
+    /// `begin_in` when you call them. Settle a function's stale claims before you change it from
     /// [`AtLeastOnce`](Self::AtLeastOnce): those claims have an expiry.
     AtMostOnce,
 }
 
-/// Whether a result is recorded as the operation's outcome: an error, by [`Settings::on_handler_error`], or an HTTP
-/// response, by its extensions.
+/// Whether a result is recorded as the operation's outcome.
 ///
-/// A response's extension decides in place of its status.
+/// For a handler's error, [`Settings::on_handler_error`] decides. An HTTP response can have a `Recording` as an
+/// extension, which decides in place of the response's status.
 ///
 #[cfg_attr(feature = "http", doc = "```")]
 #[cfg_attr(not(feature = "http"), doc = "```ignore")]
@@ -45,20 +45,21 @@ pub enum Execution {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Recording {
-    /// It isn't: release the key, so that the next delivery runs the handler again. At most once, only use it for a
-    /// response before any effect; `ReleaseRejections` sets it on a layer's rejections.
+    /// The result isn't recorded. The key is released, so that the next delivery runs the handler again. Under
+    /// at-most-once, use this only for a response before any effect; `ReleaseRejections` sets it on a layer's
+    /// rejections.
     #[default]
     Release,
-    /// It's the outcome: record and replay it.
+    /// The result is the outcome: it's recorded and replayed.
     Record,
 }
 
-/// Whether idempotency is in force: the switch, `IDEMPOTENCY_MODE` in the environment.
+/// Whether idempotency is in force. The environment variable `IDEMPOTENCY_MODE` can set it.
 ///
 /// [`Off`](Self::Off) and [`Shadow`](Self::Shadow) protect nothing: every duplicate runs the handler again. So
 /// the library warns when it's built and counts each delivery as
-/// [`NotEnforced`](crate::metrics::Metric::NotEnforced). Where the environment has `IDEMPOTENCY_REQUIRED=1`, both
-/// are refused. [`guide::operations`](crate::guide::operations) says what each wrapper does in each mode.
+/// [`NotEnforced`](crate::metrics::Metric::NotEnforced). With `IDEMPOTENCY_REQUIRED=1` in the environment, it
+/// refuses both modes. [`guide::operations`](crate::guide::operations) says what each wrapper does in each mode.
 ///
 /// ```
 /// use lambda_idempotency::settings::Mode;
@@ -73,8 +74,8 @@ pub enum Mode {
     /// One operation, one outcome.
     #[default]
     Enforce,
-    /// The handler always runs, and its answer is the caller's. Beside it, the library claims and records in a
-    /// namespace that [`Enforce`](Self::Enforce) never reads, and reports what `Enforce` would have done: as the
+    /// The handler always runs, and the caller gets its answer. Beside the handler, the library claims and records in
+    /// a namespace that [`Enforce`](Self::Enforce) never reads, and reports what `Enforce` would have done: as the
     /// event `shadow` and in the metrics whose names begin with `idempotency_shadow`. The store adds at most 100
     /// milliseconds to a delivery, and its failures are counted and otherwise ignored.
     Shadow,
@@ -108,7 +109,7 @@ impl FromStr for Mode {
     }
 }
 
-/// Plain settings, all with a default. They have the names of the builder's methods.
+/// All settings, each with a default. A setting has the same name as the builder's method for it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Settings {
@@ -123,10 +124,10 @@ pub struct Settings {
     /// `spawn_blocking` or spawned tasks: give those their own time limit.
     pub lease_grace: Duration,
     /// The lease's length if the deadline is unknown. Default: 60 seconds; at most a day. The handler is cut
-    /// off before it ends.
+    /// off before the lease ends.
     pub lease_fallback: Duration,
-    /// The length of a short lease that's extended while the handler runs: a third of its length after it was
-    /// acquired or last extended. Default: none; the lease then lasts until the deadline, or for
+    /// The length of a short lease that's extended while the handler runs, whenever a third of this length has
+    /// passed. Default: none. The lease then lasts until the deadline, or for
     /// [`lease_fallback`](Self::lease_fallback). Kinesis and DynamoDB Streams are the exception: without this
     /// setting, their records get leases of 15 seconds.
     ///
@@ -134,9 +135,9 @@ pub struct Settings {
     /// Managed Instances, or in a function with a long timeout. If the process dies, its key is free after
     /// this length and the skew margin instead of after the deadline. Each extension costs one request. An
     /// extended lease never goes past a known deadline plus the grace. If a lease can't be extended, the library
-    /// cuts the handler off before it ends. If another claim took over, it cuts the handler off at once. The library
-    /// checks the time when it polls the handler's future: it can neither extend nor cut off work that blocks its
-    /// thread.
+    /// cuts the handler off before the lease ends. If another claim took over, it cuts the handler off at once.
+    /// The library checks the time when it polls the handler's future: it can neither extend nor cut off work that
+    /// blocks its thread.
     ///
     /// At least three times [`lease_grace`](Self::lease_grace), so that an extension can fail and be retried;
     /// at most a day.
@@ -146,10 +147,10 @@ pub struct Settings {
     /// one attempt to record its outcome, which ends a fifth of the reserve before the deadline.
     ///
     /// Raise it if more has to happen after the handler, such as flushing telemetry. In a function with a
-    /// timeout of 1 second, it takes a quarter of the handler's time.
+    /// timeout of 1 second, the default takes a quarter of the handler's time.
     pub answer_reserve: Duration,
     /// How long the library retries recording an outcome while the store fails. The deadline less
-    /// [`answer_reserve`](Self::answer_reserve) may end it earlier. Default: 30 seconds. Lambda bills this
+    /// [`answer_reserve`](Self::answer_reserve) may end the retries earlier. Default: 30 seconds. Lambda bills this
     /// time; an outcome that isn't recorded means a second run.
     pub settle_within: Duration,
     /// Whether a handler that still runs when its time is over is dropped. Default: yes.
@@ -166,17 +167,18 @@ pub struct Settings {
     /// How long a duplicate waits while another delivery runs the operation. Then it's refused with
     /// [`ErrorKind::InProgress`]. Default: zero.
     ///
-    /// It polls at growing intervals of up to a second. Waiting takes at most half of the time that the invocation
-    /// has left, so that a handler whose key becomes free has the other half. Each poll is one request, and Lambda
-    /// bills the wait.
+    /// The duplicate polls at growing intervals of up to a second. It waits for at most half of the time that the
+    /// invocation has left, so that a handler whose key becomes free has the other half. Each poll is one request,
+    /// and Lambda bills the wait.
     pub wait_in_progress: Duration,
     /// Whether the handler runs without protection if the store fails before the claim. Every duplicate then runs
     /// too, and the library counts it. Default: no; the delivery is refused with [`ErrorKind::Unavailable`], and the
     /// handler doesn't run.
     pub fail_open: bool,
     /// The largest response that's kept, in bytes. Default: 8 MiB, which is over Lambda's own limit of 6 MB
-    /// ("Lambda quotas", AWS Lambda developer guide). A larger one is recorded as not retained. Over HTTP, so
-    /// is one that the front end can't deliver, such as one over 1 MB behind a load balancer.
+    /// ("Lambda quotas", AWS Lambda developer guide). A larger response is recorded as not retained.
+    /// Over HTTP, that includes a response that the front end can't deliver, such as one over 1 MB behind a load
+    /// balancer.
     ///
     /// 0 keeps no response and no failure's details: for jobs whose answer no caller needs. A duplicate then gets
     /// [`ErrorKind::NotRetained`], or the success that you choose with
@@ -194,10 +196,11 @@ pub struct Settings {
     pub mode: Mode,
 }
 
-/// A lease blocks its key when its process has died. No invocation lasts longer than 15 minutes ("Lambda
-/// quotas", AWS Lambda developer guide), but an operation outside an invocation may.
+/// The longest lease that's allowed. If a process dies, its lease blocks the key until the lease ends. No invocation
+/// lasts longer than 15 minutes ("Lambda quotas", AWS Lambda developer guide), but other operations may.
 const LONGEST_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
-/// Clocks on AWS are within milliseconds of each other ("Amazon Time Sync Service", EC2 user guide).
+/// The longest margin that's allowed. Clocks on AWS are within milliseconds of each other ("Amazon Time Sync
+/// Service", EC2 user guide).
 const LONGEST_MARGIN: Duration = Duration::from_secs(60 * 60);
 /// Ten years: longer than any queue, archive or person keeps retrying.
 const LONGEST_RETENTION: Duration = Duration::from_secs(10 * 366 * 24 * 60 * 60);
@@ -229,7 +232,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The policy that applies when the handler fails: at-most-once leaves no choice.
+    /// Returns the policy for a handler's failure. Under at-most-once, the failure is always recorded.
     pub(crate) fn effective_on_handler_error(&self) -> Recording {
         match self.execution {
             Execution::AtLeastOnce => self.on_handler_error,
@@ -242,16 +245,16 @@ impl Settings {
         self.mode == Mode::Enforce
     }
 
-    /// Refuses `what` under at-most-once, which it would break.
+    /// Refuses `what` under at-most-once, since it would allow a second run.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] at most once.
+    /// [`ErrorKind::Invalid`] under at-most-once.
     pub(crate) fn refuse_at_most_once(&self, what: &str) -> Result<(), Error> {
         match self.execution {
             Execution::AtLeastOnce => Ok(()),
             Execution::AtMostOnce => invalid(format!(
-                "at most once, {what} is refused, since nothing prevents it from running again; use a claim, or \
+                "under at-most-once, {what} is refused, since nothing prevents it from running again; use a claim, or \
                  AtLeastOnce"
             )),
         }
@@ -262,7 +265,8 @@ impl Settings {
     /// # Errors
     ///
     /// [`ErrorKind::Invalid`] for a duration that's zero or out of bounds, a lease that leaves no time to
-    /// run, a local cache that's too small to be useful or absent, or at-most-once with unprotected runs.
+    /// run, a local cache that's too small, a limit for a cache that doesn't exist, or at-most-once with
+    /// unprotected runs.
     pub(crate) fn validate(&self) -> Result<(), Error> {
         let durations = [
             ("retention", self.retention),
@@ -304,7 +308,7 @@ impl Settings {
         }
         if self.execution == Execution::AtMostOnce && self.fail_open {
             return invalid(
-                "at most once, a handler can't run without a claim: set fail_open to false, or execution to AtLeastOnce"
+                "under at-most-once, no handler runs without a claim: set fail_open to false, or use AtLeastOnce"
                     .to_owned(),
             );
         }
@@ -317,7 +321,7 @@ impl Settings {
         match self.local_cache_records {
             Some(0) => invalid("local_cache_records is 0; for no cache, set local_cache to 0".to_owned()),
             Some(_) if self.local_cache == 0 => invalid(
-                "local_cache_records is set, but local_cache is 0, so there's no cache; set it in bytes too"
+                "local_cache_records is set, but local_cache is 0, so there's no cache; set local_cache too"
                     .to_owned(),
             ),
             Some(_) | None => Ok(()),

@@ -47,7 +47,7 @@ use crate::{key::StoredKey, time::Timestamp};
 ///
 /// - [`apply`](Self::apply) applies the write if and only if its condition holds, in one atomic step for the
 ///   key. [`Write::apply_to`] defines the condition and the resulting record. A store that reads and writes
-///   under its own lock can call that function. Other stores express it as conditional requests.
+///   under its own lock can call `apply_to`. Other stores send each write as a conditional request.
 /// - When the condition fails, nothing changes. The answer contains the record that made it fail, as it was at
 ///   that moment.
 /// - [`read`](Self::read) is strongly consistent: it sees every write that was answered before the read began.
@@ -57,16 +57,16 @@ use crate::{key::StoredKey, time::Timestamp};
 ///
 /// # Errors
 ///
-/// An error is *ambiguous* if the write may have been applied, or may still be: after a timeout, a lost
-/// connection, or an answer that doesn't say. Such an error is marked with [`StoreError::maybe_applied`], even
-/// if only one of several attempts inside the store was ambiguous. A failed condition isn't an error, and is
-/// always definite.
+/// An error is *ambiguous* if the write may have been applied, or may still be applied later. Examples are a timeout,
+/// a lost connection, and an answer that doesn't say whether the write was applied. Mark such an error with
+/// [`StoreError::maybe_applied`], even if only one of several attempts inside the store was ambiguous. A failed
+/// condition isn't an error, and is always definite.
 ///
 /// A record that can't be decoded is [`StoreErrorKind::Corrupt`], never absent.
 ///
 /// # Cancel safety
 ///
-/// After a dropped future, the write may have been applied, not applied, or may still be applied later.
+/// If the future is dropped, the write may have been applied, may be applied later, or may never be applied.
 ///
 /// # Example
 ///
@@ -83,13 +83,13 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Reads the record of `key`, strongly consistent.
     fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>>;
 
-    /// The capability to store a large response beside the record, if this store has it. Otherwise, every
-    /// response is stored in the record, whatever its size.
+    /// Returns the capability to store a large response beside the record, if this store has it. Without this
+    /// capability, every response is stored in the record, whatever its size.
     fn chunks(&self) -> Option<&dyn ResponseChunks> {
         None
     }
 
-    /// The capability to settle a record together with the handler's own writes in one transaction, if this
+    /// Returns the capability to settle a record together with the handler's own writes in one transaction, if this
     /// store has it.
     fn transactions(&self) -> Option<&dyn Transactions> {
         None
@@ -156,8 +156,9 @@ pub trait ResponseChunks: Send + Sync {
     ) -> BoxFuture<'a, Result<Bytes, StoreError>>;
 }
 
-/// The handler's own writes, in the type of one kind of store; for DynamoDB, `store::dynamodb::Transaction`. `+=` appends
-/// more of them.
+/// The handler's own writes, as the store's own type; for DynamoDB, `store::dynamodb::Transaction`.
+///
+/// That type's `+=` appends more writes.
 pub type OwnWrites = dyn Any + Send + Sync;
 
 /// Optional store capability: applies a protocol write and the handler's own writes in one transaction, all or
@@ -185,7 +186,8 @@ pub trait Transactions: Send + Sync {
     /// show whether an earlier attempt inside the store was applied. If that attempt was ambiguous, the result
     /// is an ambiguous error instead of [`CommitOutcome::Declined`]. [`StoreErrorKind::Conflict`] means that
     /// another transaction is using one of the items. If the error is marked
-    /// [`maybe_applied`](StoreError::maybe_applied), that may be an earlier attempt of this same transaction.
+    /// [`maybe_applied`](StoreError::maybe_applied), that other transaction may be an earlier attempt of this same
+    /// one.
     fn commit<'a>(
         &'a self,
         key: &'a StoredKey,

@@ -44,21 +44,22 @@
 //! | [`Function`] | your own service with its layers, or a handler that uses [`run`](crate::Operation::run) |
 //! | [`Event`] | a sample event, how its sender repeats it, and the event of another operation |
 //! | [`Ledger`] | the effects: what your fakes write into |
-//! | [`Bench`] | one process: its store, its clock, and verbs that make things go wrong |
+//! | [`Bench`] | one process: its store, its clock, and methods that cause faults |
 //! | [`Delivery`] | what one delivery did, and what it answered |
 //! | [`survive()`] | every fault at every point, with every duplicate |
 //! | [`key_of`] | which fields change the key, which the fingerprint, which neither |
 //!
 //! # Survive
 //!
-//! [`survive()`] delivers the event once without a fault, in two worlds: what happens then must happen once per
-//! operation, whatever goes wrong. Then it plays schedules, each in a fresh world: one fault at each point that the
-//! first delivery reached, followed by a duplicate to the same process, to another one, at once or after the lease;
-//! then pairs of faults, drawn from the schedule's number, which is its seed. Each operation is delivered until it's
-//! done, as its source would, and once more after that. Then it plays other operations:
-//! the sample's own, and the same event with each field changed.
+//! [`survive()`] first delivers the event without a fault. The effects of this delivery must happen once per
+//! operation, whatever goes wrong. Then it plays schedules, each with an empty store and new processes. The first
+//! schedules have one fault each: every fault at every point that the first delivery reached. A duplicate follows, to
+//! the same process or to another one, at once or after the lease. The further schedules have up to three faults,
+//! drawn from the schedule's number, which is its seed. The event is delivered until the operation is done, as its
+//! source would do, and once more after that. At the end, [`survive()`] delivers other operations: the event set by
+//! [`Event::other`], and the sample event with each field changed.
 //!
-//! It compares effects and answers only, and has no rule about their meaning:
+//! It only compares effects and answers. It doesn't know their meaning:
 //!
 //! | found | when |
 //! |---|---|

@@ -12,7 +12,7 @@ use crate::future::BoxFuture;
 
 /// A moment, in whole milliseconds since the Unix epoch.
 ///
-/// Arithmetic saturates: a moment that is too far away is the farthest one, never a small number.
+/// Arithmetic saturates: a moment that's too far away becomes the farthest one, and doesn't wrap around.
 ///
 /// ```
 /// use std::time::Duration;
@@ -128,7 +128,7 @@ impl Clock for SystemClock {
 ///
 /// # Cancel safety
 ///
-/// As `future`'s, which is dropped at the limit.
+/// The same as `future`'s. At the limit, `future` is dropped.
 #[cfg(any(feature = "postgres", feature = "redis"))]
 pub(crate) async fn within<T>(limit: Duration, future: impl Future<Output = T>) -> Option<T> {
     tokio::time::timeout(limit, future).await.ok()
@@ -175,22 +175,22 @@ impl LastAnswer {
     }
 }
 
-/// A runtime whose time is virtual: when nothing else is left to do, it jumps to the next timer.
+/// A runtime whose time is virtual: when nothing else is left to do, the time jumps to the next timer.
 #[cfg(feature = "testing")]
 #[derive(Debug)]
 pub(crate) struct VirtualTime {
-    /// Always there until the drop.
+    /// `Some` until the runtime is dropped.
     runtime: Option<tokio::runtime::Runtime>,
     start: tokio::time::Instant,
 }
 
 #[cfg(feature = "testing")]
 impl VirtualTime {
-    /// A runtime whose time begins at zero.
+    /// Starts a runtime whose time begins at zero.
     ///
     /// # Errors
     ///
-    /// If the operating system gives no resources for it.
+    /// The operating system has no resources for a runtime.
     pub(crate) fn start() -> std::io::Result<Self> {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
@@ -201,12 +201,12 @@ impl VirtualTime {
         Ok(Self { runtime: Some(runtime), start })
     }
 
-    /// Runs `future` to its end. Only outside any other runtime.
+    /// Runs `future` to its end. Call this only outside any other runtime.
     pub(crate) fn block_on<F: Future>(&self, future: F) -> Option<F::Output> {
         self.runtime.as_ref().map(|runtime| runtime.block_on(future))
     }
 
-    /// Where its time begins.
+    /// The moment at which this runtime's time begins.
     pub(crate) fn beginning(&self) -> VirtualBeginning {
         VirtualBeginning(self.start)
     }
@@ -215,21 +215,21 @@ impl VirtualTime {
 #[cfg(feature = "testing")]
 impl Drop for VirtualTime {
     fn drop(&mut self) {
-        // An ordinary drop panics inside an asynchronous test.
+        // Inside an asynchronous test, dropping a runtime the ordinary way panics.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
     }
 }
 
-/// Where a [`VirtualTime`] begins.
+/// The moment at which a [`VirtualTime`] begins.
 #[cfg(feature = "testing")]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct VirtualBeginning(tokio::time::Instant);
 
 #[cfg(feature = "testing")]
 impl VirtualBeginning {
-    /// How much time has passed since then. Only inside that [`VirtualTime`].
+    /// The virtual time that has passed since this moment. Call this only inside that [`VirtualTime`].
     pub(crate) fn passed(self) -> Duration {
         self.0.elapsed()
     }

@@ -12,7 +12,7 @@ use testkit::source::{
     Named, Source, Token, follows, paths, paths_of, re_exports, read_under, root, shipped, tokens,
 };
 
-/// The modules, lowest first. A module may name only those before it; the tests check that no two are on one line.
+/// The modules, lowest first. A module may name only modules that come before it in this list.
 const ORDER: &[&str] = &[
     // Documentation only.
     "guide",
@@ -48,7 +48,7 @@ const ORDER: &[&str] = &[
     "client",
 ];
 
-/// The modules of `run`, lowest first, by the same rule.
+/// The modules of `run`, lowest first. The same rule applies to them.
 const ORDER_OF_RUN: &[&str] = &[
     "handle",
     "staging",
@@ -71,8 +71,8 @@ const ORDER_OF_RUN: &[&str] = &[
     "postgres",
 ];
 
-/// Modules that may name a store other than themselves: those whose users ask for it by name, and the suite
-/// that compares with one.
+/// Modules that may name a store, each with the store's name. Their users choose that store by name, or they need a
+/// store in memory.
 const MAY_NAME_A_STORE: &[(&str, &str)] = &[
     ("store::named", "dynamodb"),
     ("store::named", "memory"),
@@ -83,7 +83,7 @@ const MAY_NAME_A_STORE: &[(&str, &str)] = &[
     ("testing", "dynamodb"),
     ("idempotency::postgres", "postgres"),
     ("run::postgres", "postgres"),
-    // It derives keys, and stores nothing.
+    // `describe` derives keys on a memory store, and stores nothing.
     ("lambda::describe", "memory"),
 ];
 
@@ -92,7 +92,7 @@ const STORES: &[&str] = &["dynamodb", "memory", "postgres", "redis"];
 /// Modules that no other module names: they're for users, or combine everything.
 const NAMED_BY_NOBODY: &[&str] = &["client", "conformance", "guide", "testing"];
 
-/// The types whose methods are in at most this many files, so that a reader finds them.
+/// The types whose methods must be in at most [`MOST_FILES`] files, so that a reader finds them.
 const FEW_FILES: &[&str] = &["Idempotency", "Driver"];
 const MOST_FILES: usize = 3;
 
@@ -101,8 +101,8 @@ const MOST_NAMES: usize = 30;
 
 const LONGEST_FILE: usize = 600;
 
-/// Paths that read a clock or wait for one. No other file may even name a clock, since it could read it through
-/// an alias.
+/// Paths that read a clock or wait for one. Only `time.rs` may even name a clock: another file could read the clock
+/// through an alias.
 const CLOCKS: &[&[&str]] = &[
     &["SystemTime"],
     &["Instant"],
@@ -118,13 +118,13 @@ const CLOCKS: &[&[&str]] = &[
     &["wait_timeout_while"],
 ];
 
-/// Prefixes of the remaining functions that wait. No shipped path may begin like this.
+/// Prefixes of the paths of all other functions that wait. Outside `time.rs`, no shipped path may begin like this.
 const WAITS: &[&[&str]] = &[&["tokio", "time"], &["std", "thread", "sleep"]];
 
 /// The file with the one list of faults.
 const FAULTS: &str = "src/testing/fault.rs";
 
-/// How the names of faults of a request, a read or a process begin, in the kit's list and in others.
+/// The first words of names for faults of a request, a read or a process.
 const FAULT_WORDS: &[&str] = &[
     "Conflict",
     "Corrupt",
@@ -157,8 +157,8 @@ const FAULT_WORDS: &[&str] = &[
     "Unstorable",
 ];
 
-/// Enums with such names that cause no faults: the meanings of an error, and the ways in which a faulty store breaks the
-/// contract.
+/// Enums with such names that cause no faults: the meanings of an error, and the ways in which a faulty store breaks
+/// the contract.
 const NOT_FAULTS: &[&str] = &[
     "src/store/dynamodb/fault.rs: Class",
     "src/store/error.rs: StoreErrorKind",
@@ -184,14 +184,14 @@ fn no_file_is_in_two_crates() {
     let mut count = 0;
     for (file, text) in sources {
         count += 1;
-        // Most files are spared the reading.
+        // Most files contain neither word, and needn't be parsed.
         let may = text.contains("path") || text.contains("include!");
         assert!(!may || !takes_another_file(&tokens(&text)), "{file} names another file by its path");
     }
     assert!(count > 300, "the sources were not found");
 }
 
-/// A list of ways to cause faults has `amounts_to`, which names the fault of each way.
+/// A file may list its ways to cause faults if its `amounts_to` names the fault of each way.
 #[test]
 fn faults_have_one_list() {
     let (mut count, mut lists) = (0, Vec::new());
@@ -215,13 +215,13 @@ fn lists_faults(name: &str, variants: &[String]) -> bool {
     name.ends_with("Fault") || variants.iter().filter(is_fault).count() > MOST_FAULTS
 }
 
-/// `LoseAnswer` begins with `Lose`.
+/// Returns the first word of a variant's name: `Lose` for `LoseAnswer`.
 fn first_word(name: &str) -> &str {
     let next = name.char_indices().skip(1).find(|(_, letter)| letter.is_uppercase());
     &name[..next.map_or(name.len(), |(at, _)| at)]
 }
 
-/// The enums in a file: each one's name and variants.
+/// Returns the name and the variants of each enum in a file.
 fn enums(tokens: &[Token]) -> Vec<(String, Vec<String>)> {
     let mut found = Vec::new();
     for at in (0..tokens.len()).filter(|at| tokens[*at].text == "enum") {
@@ -250,7 +250,7 @@ fn enums(tokens: &[Token]) -> Vec<(String, Vec<String>)> {
     found
 }
 
-/// The repository's folders, without hidden ones and the build folder.
+/// Returns the repository's folders, without hidden folders and the build folder.
 fn packages() -> Vec<String> {
     let folders = fs::read_dir(root()).unwrap().map(Result::unwrap).filter(|entry| entry.path().is_dir());
     let names = folders.map(|entry| entry.file_name().into_string().unwrap());
@@ -300,7 +300,7 @@ fn is_test(file: &str) -> bool {
     file.split(['/', '.']).any(|part| part == "tests")
 }
 
-/// `store/dynamodb/codec.rs` is `store`, `dynamodb`, `codec`.
+/// Returns the path of a file's module: `store`, `dynamodb`, `codec` for `store/dynamodb/codec.rs`.
 fn module(file: &str) -> Vec<String> {
     file.trim_end_matches(".rs").split('/').map(str::to_owned).collect()
 }
@@ -342,7 +342,7 @@ fn imports(file: &str, tokens: &[Token], re_exports: &[(String, Vec<String>)]) -
     let module = module(file);
     let mut found = Vec::new();
     for Named { mut path, line } in paths(tokens, &module) {
-        // `crate::Owner` is `crate::record::Owner`.
+        // A re-export counts as its original: `crate::Owner` is `crate::record::Owner`.
         if let Some((_, of)) = re_exports.iter().find(|(name, _)| path.first() == Some(name)) {
             path.splice(..1, of.iter().cloned());
         }
@@ -389,7 +389,7 @@ fn is_upward(order: &[&str], from: &str, to: &str) -> Option<String> {
     }
 }
 
-/// The files that have an `impl NAME {`.
+/// Returns the files that have an `impl NAME {`.
 fn files_with_methods<'a>(sources: &'a [Source], name: &str) -> Vec<&'a str> {
     let has_methods = |(_, text): &&Source| has(&shipped(text), &["impl", name, "{"]);
     sources.iter().filter(has_methods).map(|(file, _)| file.as_str()).collect()
@@ -414,7 +414,7 @@ fn root_has_few_names() {
 }
 
 #[test]
-fn one_loop_performs_the_machines_actions() {
+fn only_the_driver_calls_step() {
     let sources = read_under("src");
     let calls_step = |(file, text): &&Source| {
         !is_test(file) && !file.starts_with("protocol") && has(&shipped(text), &["step", "(", "state"])

@@ -1,5 +1,5 @@
 //! Short leases on Lambda Managed Instances, where one process runs several invocations at once and isn't killed at
-//! their deadlines. This program also is the function, in its own process. The test's own Runtime API feeds it.
+//! their deadlines. The tests start this program again as the function, and hand it events by their own Runtime API.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
@@ -40,7 +40,7 @@ const STORE: &str = "MANAGED_INSTANCES_STORE";
 const LEASE: Duration = Duration::from_millis(2000);
 const GRACE: Duration = Duration::from_millis(500);
 const MARGIN: Duration = Duration::from_millis(200);
-/// Long after the end of every test.
+/// The time limit of ordinary invocations. No test lasts that long.
 const DEADLINE: Duration = Duration::from_secs(600);
 
 #[derive(Clone, Deserialize, Serialize)]
@@ -49,7 +49,7 @@ struct Work {
     millis: u64,
 }
 
-/// Counts its start, then takes its time. A takeover finishes quickly.
+/// Counts its start, then sleeps for `millis`. After a takeover, it doesn't sleep.
 async fn work(client: Client, table: String, work: Work) -> Result<String, lambda_runtime::Error> {
     let key = AttributeValue::S(format!("effect {}", work.id));
     let update = client.update_item().table_name(table).key("id", key).update_expression("ADD n :one");
@@ -60,7 +60,7 @@ async fn work(client: Client, table: String, work: Work) -> Result<String, lambd
     Ok(format!("done {}", work.id))
 }
 
-/// The function. Does nothing unless the environment makes this process the function.
+/// Runs the function if the environment says so. In the tests' own process, it does nothing.
 #[tokio::test]
 async fn function() {
     let (Ok(table), Ok(endpoint)) = (env::var(TABLE), env::var(STORE)) else { return };
@@ -208,7 +208,7 @@ fn next(id: &str, pending: &Pending) -> Reply {
     Reply::Whole(200, headers, pending.event.clone().into_bytes())
 }
 
-/// Returns a connection to the store, and a switch that cuts it.
+/// Starts a proxy to the store. Returns its URL, and a switch that cuts its connections.
 async fn cable(upstream: SocketAddr) -> (String, watch::Sender<bool>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (url, (cut, is_cut)) = (format!("http://{}", listener.local_addr().unwrap()), watch::channel(false));
@@ -286,11 +286,14 @@ async fn concurrent_handlers_outlive_leases_without_duplicates() {
     let running: Vec<_> = ["a", "b", "c"].map(|id| (id, function.deliver(id, 5000))).into();
     sleep(1000).await;
     let first = bench.lease_until("a").await;
-    assert!(first < system_clock().now().saturating_add(LEASE), "the lease is short, not until the deadline");
+    assert!(
+        first < system_clock().now().saturating_add(LEASE),
+        "the lease must be short, not last until the deadline"
+    );
     sleep(2500).await;
     for id in ["a", "b", "c"] {
-        assert!(first < system_clock().now(), "the lease of their claim has expired");
-        assert!(bench.lease_until(id).await > system_clock().now(), "{id} has an extended lease");
+        assert!(first < system_clock().now(), "the first lease must have expired");
+        assert!(bench.lease_until(id).await > system_clock().now(), "{id}: the lease must be extended");
         assert_eq!(function.deliver(id, 5000).await.unwrap(), Err(IN_PROGRESS.to_owned()));
     }
     for (id, answer) in running {
@@ -321,7 +324,7 @@ async fn killed_processes_free_keys_after_leases() {
         assert!(system_clock().now() < lease_until.saturating_add(MARGIN * 10), "the key is still claimed");
         sleep(50).await;
     };
-    assert!(system_clock().now() > lease_until.saturating_add(MARGIN), "and not earlier");
+    assert!(system_clock().now() > lease_until.saturating_add(MARGIN), "the key was free too early");
     assert_eq!(
         (answer.as_str(), bench.effects("d").await, bench.record("d").await.attempt),
         ("done d", 2, 2)
@@ -341,8 +344,8 @@ async fn failed_extensions_stop_handlers_before_expiry() {
     assert_eq!(cut_off.await.unwrap(), Err(IN_PROGRESS.to_owned()));
     let now = system_clock().now();
     let lease_until = bench.lease_until("e").await;
-    assert!(now < lease_until, "{now:?}, and its lease ends at {lease_until:?}");
-    assert!(now.until(lease_until) <= GRACE + Duration::from_millis(50), "and not much earlier");
+    assert!(now < lease_until, "cut off at {now:?}, after its lease ended at {lease_until:?}");
+    assert!(now.until(lease_until) <= GRACE + Duration::from_millis(50), "the handler was cut off too early");
     assert_eq!(bench.effects("e").await, 1);
 }
 
@@ -351,7 +354,7 @@ async fn late_answers_are_rejected_and_work_continues() {
     let bench = Bench::new().await;
     let function = bench.function().await;
     let late = function.deliver_within("g", 100_000, Duration::from_millis(800));
-    assert!(late.await.is_err(), "rejected with 410");
+    assert!(late.await.is_err(), "the late answer must be rejected with 410");
     assert!(function.unanswered.is_empty());
     assert_eq!(bench.effects("g").await, 1);
     assert_eq!(function.deliver("h", 100).await.unwrap(), Ok("done h".to_owned()));

@@ -245,8 +245,8 @@ fn store_errors_keep_message_and_cause() {
 
 // Tests of the suite itself.
 
-/// Every sabotage of the faulty store. One condition is missing: a takeover that doesn't test the status is still
-/// refused, since a settled record has no lease.
+/// Every sabotage of the faulty store. A takeover that doesn't test the status is left out: it's still refused for a
+/// settled record, which has no lease.
 const FAULTS: &[Sabotage] = &[
     Sabotage::Untested(ClaimAbsent),
     Sabotage::Untested(Reclaim(Status)),
@@ -531,16 +531,17 @@ async fn contention_finds_non_atomic_writes() {
     assert!(message.contains("were applied instead of one"), "{message}");
 }
 
-/// Checks that the list above leaves out no condition.
+/// Checks that [`FAULTS`] leaves out no other condition.
 #[test]
-fn every_condition_has_its_fault() {
+fn every_condition_has_its_sabotage() {
     let untested: Vec<Condition> = FAULTS
         .iter()
         .filter_map(
             |sabotage| if let Sabotage::Untested(condition) = sabotage { Some(*condition) } else { None },
         )
         .collect();
-    // T1 has one condition, T2 five, and T3 five, of which one is implied. T4 to T6 have three. T7 has those and the
-    // order of the leases. A conclusion has all six, or that there's no record. An operator's write has all six.
+    // T1 has one condition, T2 has five. T3 has five, and its lease test implies the status test. T4 to T6 share three.
+    // T7 has these three and the order of the leases. A conclusion has six for a record that was seen, and one for
+    // none. An operator's write has six.
     assert_eq!(untested.len(), 1 + 5 + 4 + 3 + 4 + 7 + 6);
 }

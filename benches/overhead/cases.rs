@@ -4,7 +4,7 @@
 //! leaves out the wire, the kernel and the TLS library, which cost a real call more than everything here. So
 //! the ratio is the strictest possible.
 //!
-//! [`Effort`] lists the three ways to do it by hand.
+//! [`Effort`] lists the three ways to make the requests by hand.
 
 use std::{
     borrow::Cow,
@@ -70,18 +70,18 @@ pub(crate) enum Case {
     DuplicateByHand(Effort),
     /// `Operation::run`, which replays the record.
     DuplicateRun,
-    /// The same, from the local cache. It sends no request, so there's nothing to compare it with.
+    /// `Operation::run`, which replays from the local cache. It sends no request, so no case by hand matches it.
     DuplicateCached,
 }
 
-/// How much of the library's work is done by hand.
+/// How much of the library's work the code by hand does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effort {
     /// Only the requests: all values exist already, and the code reads only whether the answer holds an outcome.
     Bare,
-    /// The same, with the timeouts that the library's store sets. The SDK has none by default.
+    /// `Bare`, with the timeouts that the library's store sets. The SDK has none by default.
     Timeouts,
-    /// The same, with values made as they're needed, in the plainest code. It hashes the key and the payload's
+    /// `Timeouts`, with values made when they're needed, in the plainest code. It hashes the key and the payload's
     /// JSON, draws an owner, and encodes and hashes the response. A replayed response is checked and decoded.
     Careful,
 }
@@ -96,11 +96,11 @@ pub(crate) enum Prepared {
 }
 
 impl Prepared {
-    /// Prepares `case`. Checks that it does what it should, so that nothing else is measured.
+    /// Prepares `case`, and checks once that a duplicate is answered from the record and a first run isn't.
     ///
     /// # Errors
     ///
-    /// Any error of that check.
+    /// If the check fails.
     pub(crate) async fn new(case: Case) -> Result<Self, Failure> {
         let item = completed_item().await?;
         let refusal = || {
@@ -115,7 +115,7 @@ impl Prepared {
             Case::DuplicateRun => Self::Run(Box::new(Run::new(refusal(), 0)?)),
             Case::DuplicateCached => {
                 let run = Run::new(Wire::Applies, LOCAL_CACHE)?;
-                // Without a cached copy, this wire would make it a first run again.
+                // This wire applies every claim, so only the cached copy can make the next run a duplicate.
                 Box::pin(run.once(KEY)).await?;
                 Self::Run(Box::new(run))
             }
@@ -123,16 +123,16 @@ impl Prepared {
         let is_duplicate =
             matches!(case, Case::DuplicateByHand(_) | Case::DuplicateRun | Case::DuplicateCached);
         if prepared.once().await? != is_duplicate {
-            return Err(format!("{case:?} doesn't do what it measures").into());
+            return Err(format!("{case:?}: a first run was replayed, or a duplicate ran").into());
         }
         Ok(prepared)
     }
 
-    /// Does it once. Returns whether the answer came from the record.
+    /// Runs the case once. Returns whether the answer came from the record.
     ///
     /// # Errors
     ///
-    /// The SDK's or the library's.
+    /// The SDK's error or the library's.
     pub(crate) async fn once(&self) -> Result<bool, Failure> {
         match self {
             Self::ByHand(by_hand) => Box::pin(by_hand.once()).await,
@@ -165,7 +165,7 @@ impl Run {
     ///
     /// # Errors
     ///
-    /// The library's.
+    /// The library's error.
     pub(crate) async fn once(&self, key: &str) -> Result<bool, Failure> {
         let mut has_run = false;
         let receipt: Receipt<'static> = self
@@ -222,7 +222,7 @@ impl ByHand {
         Ok(Self { client, effort, item, receipt: receipt() })
     }
 
-    /// The claim's values, made now with [`Effort::Careful`].
+    /// The claim's values. [`Effort::Careful`] makes them now.
     fn claim(&self) -> Result<Cow<'_, Item>, Failure> {
         if self.effort != Effort::Careful {
             return Ok(Cow::Borrowed(&self.item));
@@ -255,9 +255,9 @@ impl ByHand {
         let text = |name: &str| {
             old.get(name).and_then(|value| value.as_s().ok()).ok_or("a text attribute is missing")
         };
-        // The fingerprint is the library's own, and hashing by hand gives a different one.
+        // Compares with the library's own fingerprint, since a fingerprint made by hand is different.
         if text("status")? != "COMPLETED" || text("fingerprint")? != &self.item.fingerprint {
-            return Err("the record is another's".into());
+            return Err("the record isn't COMPLETED, or has another fingerprint".into());
         }
         let response = old.get("response").and_then(|value| value.as_b().ok()).ok_or("no response")?;
         if self.effort == Effort::Careful {
@@ -336,7 +336,7 @@ impl ByHand {
     }
 }
 
-/// The digest's 64 hexadecimal digits.
+/// Returns the SHA-256 digest as 64 hexadecimal digits.
 fn sha256(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digest = Sha256::digest(bytes);
@@ -375,7 +375,7 @@ fn config(wire: Wire, has_timeouts: bool) -> Config {
 pub(crate) enum Wire {
     /// Applies every write.
     Applies,
-    /// The same, and keeps the resulting item.
+    /// Applies every write, and keeps the resulting item.
     Records(Arc<Mutex<Map<String, Value>>>),
     /// Fails every condition, with this answer.
     Refuses(Bytes),
@@ -438,7 +438,7 @@ fn record(item: &mut Map<String, Value>, request: Option<&[u8]>) {
     }
 }
 
-/// 466 bytes of JSON and the key.
+/// The payload: 466 bytes of JSON, plus the key.
 #[derive(Serialize)]
 struct Payment<'a> {
     payment_id: &'a str,
@@ -504,7 +504,7 @@ fn payment(payment_id: &str) -> Payment<'_> {
     }
 }
 
-/// 261 bytes of JSON and the key.
+/// The response: 261 bytes of JSON, plus the key.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Receipt<'a> {
     payment_id: Cow<'a, str>,

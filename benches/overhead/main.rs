@@ -1,5 +1,5 @@
 //! Measures the time that the library adds to the requests that it sends. `overhead/cases.rs` describes the
-//! comparison. `scripts/bench-instructions` makes the same one in instructions, which repeat exactly.
+//! comparison. `scripts/bench-instructions` makes the same comparison in instructions, whose counts repeat exactly.
 //!
 //! `cargo bench --bench overhead`
 
@@ -29,8 +29,8 @@ fn overhead(criterion: &mut Criterion) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Shows that no cost grows with the keys that an `Idempotency` has seen: the hundred-thousandth costs what the
-/// first did.
+/// Shows that no cost grows with the number of keys that an `Idempotency` has seen: the 100,000th key costs the same
+/// as the first.
 fn keys_seen(criterion: &mut Criterion) -> Result<(), Failure> {
     let runtime = runtime()?;
     let run = Run::new(Wire::Applies, 0)?;

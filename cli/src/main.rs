@@ -1,6 +1,6 @@
 //! `idempotency`: the command line of lambda-idempotency.
 //!
-//! Exit codes: 0, success; 1, a record doesn't exist, or another write was faster; 2, the command couldn't do its
+//! Exit codes: 0, success; 1, the record doesn't exist, or it changed before the write; 2, the command couldn't do its
 //! work, or the table can't be used.
 
 mod problem;
@@ -44,12 +44,12 @@ const WHY_EXAMPLES: &str = "\
 Examples:
   A request that came through API Gateway, a function URL, a load balancer or VPC Lattice:
     idempotency why --event request.json --function payments
-  Messages of a queue, keyed by a field of their body; and those keyed by their own ids:
+  Messages of a queue. The first command is for a key in the body, the second for the message id as the key:
     idempotency why --event sqs.json --function orders --operation ship --key-field /order_id
     idempotency why --event sqs.json --function orders
   An event of your own, keyed by two of its fields:
     idempotency why --event invoke.json --function refunds --key-field /customer --key-field /refund_id
-  Any of a function's wrappers, as it describes itself:
+  Any event of a function, with the JSON of its `describe()`:
     idempotency why --event event.json --describe payments.json
   A key instead of an event:
     idempotency why order-17 --function payments --via http --jwt-issuer https://login --jwt-subject 17";
@@ -75,7 +75,7 @@ enum Command {
     /// List the records: all, the unresolved ones, or those with one status.
     #[command(after_help = UNRESOLVED)]
     List(list::Arguments),
-    /// Show claims, takeovers and outcomes as they happen, by reading the whole store at each look.
+    /// Show claims, takeovers and outcomes as they happen. Each look reads the whole store.
     ///
     /// It shows the last change of each record between two looks. Replays and refusals write nothing, so it can't show
     /// them: the metrics idempotency_replayed, _in_progress and _mismatch count them. DynamoDB bills each look as a
@@ -86,19 +86,19 @@ enum Command {
     /// Go from a saved event to the records of its operations: what happened, what the event's next delivery gets, and
     /// what you can do.
     ///
-    /// It derives the keys with the library's own code. For AWS's own sources it knows the key that the library has
-    /// for them; --describe and the options say what the function does otherwise.
+    /// It derives the keys with the library's own code, and knows the library's keys for AWS's own sources. If the
+    /// function takes its keys from elsewhere, say so with --describe or the options.
     #[command(after_help = WHY_EXAMPLES)]
     Why(why::Arguments),
     /// Release a key: the next delivery runs. A dry run, unless --confirm is given.
     ///
-    /// It writes only if the record is still the version that this run showed, or the one that --if-revision
+    /// It writes only if the record is still the version that this run read, or the one that --if-revision
     /// names. It sets a new owner and generation, which fences a claim that is still running.
     Release(settle::Release),
     /// Record an operation as done, with the response that duplicates get. A dry run, unless --confirm is
     /// given.
     ///
-    /// It writes only if the record is still the version that this run showed, or the one that --if-revision
+    /// It writes only if the record is still the version that this run read, or the one that --if-revision
     /// names. It sets a new owner and generation: a claim that is still running is fenced, and answers with
     /// this response.
     #[command(after_long_help = COMPLETE_EXAMPLES)]

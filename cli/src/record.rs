@@ -25,7 +25,7 @@ async fn read(store: &dyn Store, key: &StoredKey) -> Result<Option<Record>> {
     store.read(key).await.map_err(|error| Problem::of(&error))
 }
 
-/// An `Idempotency` on `store` that looks at records and settles them; `configure` sets its options.
+/// Builds an `Idempotency` on `store`, to read and settle records. `configure` sets its options.
 fn engine(store: &Arc<dyn Store>, configure: impl FnOnce(Builder) -> Builder) -> Result<Idempotency> {
     // The function's name only matters for deriving keys, and these keys are already derived.
     let builder = configure(Idempotency::builder(Arc::clone(store)).function("operator"));

@@ -13,7 +13,7 @@ use crate::{
     words,
 };
 
-/// A person waits longer than a handler, also for credentials, which may come from a service.
+/// Longer limits than a handler's: a person can wait, and the credentials may come from a service.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(8);
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(12);
 
@@ -46,7 +46,7 @@ pub(crate) struct StoreArguments {
     #[arg(long, value_name = "ATTRIBUTE")]
     sort_key: Option<String>,
 
-    /// The partition that all records share, if they do. The stored key is then the sort key.
+    /// The value of the partition key, if all records share one. Each record's id is then in the sort key.
     #[arg(long, value_name = "VALUE")]
     partition: Option<String>,
 
@@ -68,7 +68,7 @@ pub(crate) enum OpenStore {
 }
 
 impl OpenStore {
-    /// One page of the store's records, from the beginning or from an earlier page's end. A record may appear
+    /// Reads one page of the store's records, from the beginning or from an earlier page's end. A record may appear
     /// twice.
     ///
     /// # Errors
@@ -109,7 +109,7 @@ impl StoreArguments {
         }
     }
 
-    /// Opens the store, for commands that need only what every store has.
+    /// Opens the store, for commands that work with every kind of store.
     ///
     /// # Errors
     ///
@@ -122,7 +122,7 @@ impl StoreArguments {
         })
     }
 
-    /// The same, or the store that a description's `url` names, if neither the options nor the environment name one.
+    /// Opens the store. If neither the options nor the environment name one, opens the one at a description's `url`.
     ///
     /// # Errors
     ///
@@ -167,9 +167,9 @@ impl StoreArguments {
 
     fn has_no_table_options(&self) -> Result<()> {
         match self.table_options().into_iter().find(|(_, value)| value.is_some()) {
-            Some((option, _)) => {
-                Err(Problem::new(format!("{option} is for a DynamoDB table, but the store isn't one")))
-            }
+            Some((option, _)) => Err(Problem::new(format!(
+                "{option} is for a DynamoDB table, but the store isn't one: leave it out"
+            ))),
             None => Ok(()),
         }
     }

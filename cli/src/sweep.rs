@@ -1,4 +1,4 @@
-//! `idempotency sweep`: deletes expired records from a store that doesn't do that on its own.
+//! `idempotency sweep`: deletes expired records from a store that doesn't delete them on its own.
 
 use std::process::ExitCode;
 
@@ -15,11 +15,11 @@ use crate::{
 /// Options of `sweep`.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Delete this many at a time. Each batch is one short statement.
+    /// Delete this many records at a time. Each batch is one short statement.
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     batch: u32,
 
-    /// Stop after this many batches, even if expired records are left. Default: when none is left.
+    /// Stop after this many batches, even if expired records are left. Default: stop when no expired record is left.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     batches: Option<u32>,
 

@@ -149,7 +149,7 @@ const HEALTHY_IN_DYNAMODB: Healthy =
 const HEALTHY_IN_POSTGRES: Healthy =
     Healthy { when_new: "with an index for the sweep", when_there: "its schema is this version's" };
 
-/// The fix for `problem` in a database, as a command or a statement if there is one.
+/// Returns the fix for `problem` in PostgreSQL, as a command or a statement if there is one.
 fn fix_in_postgres(problem: &TableProblem, table: &str, arguments: &StoreArguments) -> String {
     match problem {
         TableProblem::Missing | TableProblem::Unmarked => {
@@ -168,7 +168,7 @@ fn fix_in_postgres(problem: &TableProblem, table: &str, arguments: &StoreArgumen
     }
 }
 
-/// Adds the column of the sweep's index, if the table is from before it, and the index.
+/// Returns the statements that create the sweep's index. The first adds its column, which older tables don't have.
 fn sweep_index(table: &str) -> String {
     format!(
         "`ALTER TABLE {table} ADD COLUMN IF NOT EXISTS sweep_hour bigint \
@@ -177,7 +177,7 @@ fn sweep_index(table: &str) -> String {
     )
 }
 
-/// The fix for `problem`, as a command if there is one.
+/// Returns the fix for `problem` in DynamoDB, as a command if there is one.
 fn fix_in_dynamodb(problem: &TableProblem, store: &DynamoDbStore, arguments: &StoreArguments) -> String {
     let create = || arguments.command_line(&["table", "create"]);
     let table = words::quoted(store.table());

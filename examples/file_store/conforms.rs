@@ -1,8 +1,8 @@
-//! The conformance suite on the store that the guide shows.
+//! Runs the conformance suite on the store that the guide shows.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
 
-#[allow(unreachable_pub, reason = "it is to be read as a store of a library's")]
+#[allow(unreachable_pub, reason = "it reads like a store in a library")]
 mod store;
 
 use std::{path::PathBuf, sync::Arc};
@@ -20,7 +20,7 @@ fn fresh_folder() -> PathBuf {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn conforms() {
+async fn file_store_passes_the_conformance_suite() {
     let folder = fresh_folder();
     let store = Arc::new(FileStore::new(&folder).unwrap());
     conformance::check(&*store).await;

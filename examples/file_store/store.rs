@@ -12,7 +12,7 @@ use lambda_idempotency::{
 };
 use serde_json::{Value, json};
 
-/// Records as files. A writer holds the folder's lock, and replaces the old file with the new one.
+/// Keeps each record in a file. A writer locks the folder, and replaces the old file with the new one.
 #[derive(Clone, Debug)]
 pub struct FileStore {
     folder: Arc<PathBuf>,
@@ -26,12 +26,12 @@ impl FileStore {
         Ok(Self { folder: Arc::new(folder) })
     }
 
-    /// The name is a digest, since a key may be longer than a file name.
+    /// The path of the record's file. The file's name is a digest, since a key may be longer than a file name.
     fn path(&self, key: &StoredKey) -> PathBuf {
         self.folder.join(Fingerprint::of_bytes(key.as_str().as_bytes()).to_string())
     }
 
-    /// Locks out other readers and writers until it's dropped.
+    /// Locks out other readers and writers until the returned file is dropped.
     fn locked(&self) -> Result<fs::File, StoreError> {
         let lock = fs::File::create(self.folder.join("lock")).map_err(unavailable)?;
         lock.lock().map_err(unavailable)?;
@@ -59,7 +59,7 @@ impl FileStore {
         let next = self.path(key).with_extension("next");
         fs::write(&next, encode(&record)).map_err(unavailable)?;
         fs::File::open(&next).and_then(|file| file.sync_all()).map_err(unavailable)?;
-        // From here on the write may have been applied, so an error is ambiguous.
+        // An error of `rename` is ambiguous: the write may have been applied.
         fs::rename(next, self.path(key)).map_err(|error| unavailable(error).maybe_applied(true))?;
         Ok(WriteOutcome::Applied)
     }
@@ -113,7 +113,7 @@ fn encode(record: &Record) -> Vec<u8> {
     fields.to_string().into_bytes()
 }
 
-/// `None` for anything that isn't exactly a record. It must pass neither for a record nor for an absent one.
+/// Returns `None` for bytes that aren't exactly a record. The caller must report them as corrupt, not as absent.
 fn decode(bytes: &[u8]) -> Option<Record> {
     let fields: Value = serde_json::from_slice(bytes).ok()?;
     let (text, number) = (|name: &str| fields[name].as_str(), |name: &str| fields[name].as_u64());
@@ -124,7 +124,7 @@ fn decode(bytes: &[u8]) -> Option<Record> {
         fingerprint: Fingerprint::from_stored(text("fingerprint")?)?,
         lock_acquired_at: Timestamp::from_millis(number("lock_acquired_at")?),
         expires_at: match fields.get("expires_at")? {
-            // A missing field must not pass for "never".
+            // `null` means that the record never expires. A missing field must not mean that.
             Value::Null => None,
             millis => Some(Timestamp::from_millis(millis.as_u64()?)),
         },

@@ -1,4 +1,4 @@
-//! Batches: each record is claimed by the library, and the function gets those that must run.
+//! Batches: the library claims each record, and the function gets the records that must run.
 
 mod together;
 
@@ -21,14 +21,14 @@ use crate::{
 };
 use together::Together;
 
-/// More records than any batch has: the library then claims all of them at once.
+/// A concurrency above the size of any batch, so that the library claims all records at once.
 const ALL: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 
 /// One record, as the function gets it.
 pub(super) struct Handed {
     identifier: String,
     json: String,
-    /// Whether it's the record as Lambda delivered it.
+    /// Whether `json` is the record as Lambda delivered it.
     is_original: bool,
 }
 
@@ -76,7 +76,9 @@ fn key(
     protection.rules.key.of_record(kind, content.as_ref(), own)
 }
 
-/// The record with the facts of its claim. Called inside the record's handler.
+/// Adds the facts of the claim to the record, if the settings name a field for them.
+///
+/// Call it inside the record's handler.
 fn handed(identifier: &str, raw: &RawValue, function: &Together) -> Handed {
     let facts = lambda_idempotency::current().as_ref().map(crate::event::facts);
     let extended = match (function.claim_field(), facts) {
@@ -140,20 +142,20 @@ where
         BatchAnswer::Fail => !returned.is_empty(),
     };
     match (together.error().filter(|_| is_failed), rules.batch_answer) {
-        // Lambda gets the function's own error, as without the layer.
+        // Lambda gets the function's own error, as it would without the layer.
         (Some((headers, body)), _) => {
             Answer::Made { is_error: true, headers, body: crate::upstream::full(body) }
         }
         (None, BatchAnswer::Fail) if is_failed => {
             let message =
-                format!("{} records of the batch failed; Lambda redelivers all of them", returned.len());
+                format!("{} records of the batch failed; Lambda redelivers the whole batch", returned.len());
             Answer::refusal("Idempotency.BatchFailed", &message)
         }
         _ => Answer::json_of(&answer),
     }
 }
 
-/// Whether every record of the event is redelivered: all that a queue's response names, or the first of a stream's.
+/// Whether Lambda redelivers every record of the event: the response names all records of a queue, or a stream's first.
 fn all_failed(event: &Event, returned: &[String], kind: Kind) -> bool {
     let records = records(event);
     match kind {

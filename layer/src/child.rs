@@ -1,4 +1,4 @@
-//! The function's process: started behind the proxy, with the signals that this process gets, and ended with its code.
+//! The function's process: starts it behind the proxy, passes signals on to it, and returns its exit code.
 
 use std::{ffi::OsString, io, net::SocketAddr, os::unix::process::ExitStatusExt as _, process::ExitStatus};
 
@@ -11,7 +11,7 @@ use tokio::{
 /// The variable that tells a runtime where the Runtime API is.
 pub(crate) const RUNTIME_API: &str = "AWS_LAMBDA_RUNTIME_API";
 
-/// The function's process, and the signals that this one gets.
+/// The function's process, and the signals to pass on to it.
 #[derive(Debug)]
 pub(crate) struct Function {
     child: Child,
@@ -25,9 +25,9 @@ impl Function {
     ///
     /// # Errors
     ///
-    /// If there's no such program, or it can't be started.
+    /// If the program doesn't exist, or can't be started.
     pub(crate) fn start(command: &[OsString], address: SocketAddr) -> io::Result<Self> {
-        // Before the process starts: the function then gets every signal that this process survives.
+        // The handlers come before the start, so that the function gets every signal that this process survives.
         let terminate = signal(SignalKind::terminate())?;
         let interrupt = signal(SignalKind::interrupt())?;
         let hang_up = signal(SignalKind::hangup())?;
@@ -36,11 +36,11 @@ impl Function {
         Ok(Self { child, terminate, interrupt, hang_up })
     }
 
-    /// Waits for the process to end, and passes signals on to it. Returns the exit code as a shell does.
+    /// Waits for the process to end, and passes signals on to it. Returns its exit code, or 128 + the fatal signal.
     ///
     /// # Errors
     ///
-    /// If the process can't be waited for.
+    /// If waiting for the process fails.
     pub(crate) async fn ended(mut self) -> io::Result<u8> {
         loop {
             let signal = tokio::select! {

@@ -20,12 +20,12 @@ use crate::event::Kind;
 
 /// The beginning of every variable's name.
 const PREFIX: &str = "IDEMPOTENCY_";
-/// The folder of the function's package, for an extension: Lambda gives `LAMBDA_TASK_ROOT` to the runtime alone.
+/// The default for `LAMBDA_TASK_ROOT`, the folder of the function's package. Lambda doesn't set it for extensions.
 const TASK_ROOT: &str = "/var/task";
-/// The port of the proxy, if it's an extension.
+/// The proxy's default port if the layer runs as an extension.
 const PORT: u16 = 9415;
 
-/// Every variable, by its name behind the prefix. The names in the file are these in lower case.
+/// The settings' variables, without the prefix. The JSON file uses the same names in lower case.
 const NAMES: [&str; 24] = [
     "TABLE",
     "STORE",
@@ -52,7 +52,7 @@ const NAMES: [&str; 24] = [
     "METRICS",
     "PORT",
 ];
-/// Variables that aren't settings: the file, the library's guard, and what the wrapper script reads.
+/// Allowed variables that aren't settings: the file's path, the library's guard, and the wrapper script's two.
 const OTHERS: [&str; 4] = ["CONFIG", "REQUIRED", "EXTENSION", "WRAPPER"];
 
 /// The place where the function finds the facts of its claim.
@@ -64,7 +64,7 @@ pub(crate) enum ClaimField {
     Context(String),
 }
 
-/// How an error that the function reports is settled.
+/// How the layer settles an error that the function reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum OnError {
     /// The key is released.
@@ -111,13 +111,13 @@ pub(crate) enum BatchAnswer {
     Fail,
 }
 
-/// Whose requests share keys over HTTP.
+/// Which callers share idempotency keys over HTTP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Callers {
-    /// The caller that the front end verified has its own keys. A request with other credentials is refused.
+    /// Each caller that the front end verified has its own keys. Credentials without a verified caller are refused.
     #[default]
     Verified,
-    /// Like that, and a request without a verified caller is refused.
+    /// Like `Verified`, but every request without a verified caller is refused.
     Required,
     /// Callers that the front end doesn't name share their keys.
     Shared,
@@ -130,7 +130,7 @@ pub(crate) struct Rules {
     pub(crate) compare: Option<Vec<String>>,
     pub(crate) operation: Option<String>,
     pub(crate) kind: Option<Kind>,
-    /// Whether events without a key pass. `None`: the default for the kind of event.
+    /// Whether events without a key reach the function unprotected. `None` means the default for the kind of event.
     pub(crate) passes_unkeyed: Option<bool>,
     pub(crate) on_error: OnError,
     pub(crate) passes_internal_errors: bool,
@@ -155,11 +155,11 @@ pub(crate) struct Config {
 }
 
 impl Rules {
-    /// The library's front door over `store`.
+    /// Builds the library's `Idempotency` on `store`.
     ///
     /// # Errors
     ///
-    /// The library's sentence, if it refuses the settings.
+    /// The library's error message, if it refuses the settings.
     pub(crate) fn open(&self, store: Arc<dyn Store>) -> Result<Idempotency, String> {
         self.build(Idempotency::builder(store))
     }
@@ -173,7 +173,7 @@ impl Rules {
     }
 }
 
-/// The variables, and where each is from, for error messages.
+/// The settings' values, and where each comes from, for error messages.
 struct Values<'e> {
     environment: &'e dyn Fn(&str) -> Option<String>,
     file: BTreeMap<String, String>,
@@ -187,7 +187,7 @@ impl Values<'_> {
         value.filter(|value| !value.is_empty()).or_else(|| self.file.get(name).cloned())
     }
 
-    /// How a message names the setting.
+    /// The setting's name in error messages.
     fn named(&self, name: &str) -> String {
         match (&self.path, self.file.contains_key(name)) {
             (Some(path), true) => format!("`{}` in {}", name.to_lowercase(), path.display()),
@@ -243,7 +243,7 @@ impl Config {
         })?;
         let rules = rules(&values, mode.unwrap_or_default())?;
         let store = match rules.settings.mode {
-            // It's never used.
+            // The layer doesn't use a store in this mode.
             Mode::Off => NamedStore::Memory,
             Mode::Enforce | Mode::Shadow => {
                 let lookup = |name: &str| match name.strip_prefix(PREFIX) {
@@ -258,7 +258,7 @@ impl Config {
     }
 }
 
-/// The rules. Switched off, the layer needs no key.
+/// Reads the rules. In mode `off`, the layer needs no key.
 fn rules(values: &Values<'_>, mode: Mode) -> Result<Rules, String> {
     let is_on = mode != Mode::Off;
     let kind = values.parsed("EVENT", |kind| match kind {
@@ -317,7 +317,7 @@ fn rules(values: &Values<'_>, mode: Mode) -> Result<Rules, String> {
 fn settings(values: &Values<'_>, mode: Mode) -> Result<Settings, String> {
     let mut settings = Settings::default();
     settings.mode = mode;
-    // The function is another process: nothing here can stop it.
+    // The function is another process, which the library can't stop.
     settings.cut_off = false;
     if let Some(retention) = values.parsed("RETENTION", value::duration)? {
         settings.retention = retention;
@@ -375,7 +375,7 @@ fn shown(path: &std::path::Path, name: &str) -> String {
     format!("`{}` in {}", name.to_lowercase(), path.display())
 }
 
-/// The settings of the file, by their names in the environment.
+/// Reads the settings of the file, and returns them by their names in `NAMES`.
 fn in_file(text: &str) -> Result<BTreeMap<String, String>, String> {
     use serde_json::Value;
     let parsed: serde_json::Map<String, Value> = serde_json::from_str(text).map_err(|error| {
@@ -400,7 +400,7 @@ fn in_file(text: &str) -> Result<BTreeMap<String, String>, String> {
             value => text_of(value),
         };
         let text = text.filter(|text| !text.is_empty());
-        let text = text.ok_or_else(|| format!("`{name}` isn't a text, a number, or a list of texts"))?;
+        let text = text.ok_or_else(|| format!("`{name}` isn't a text, a number, a boolean or a list"))?;
         settings.insert(variable, text);
     }
     Ok(settings)

@@ -1,7 +1,7 @@
-//! The proxy's edge for the fuzzing: bytes that a function sends, through the same connection code, without a socket.
+//! The proxy's edge, for fuzzing: sends a function's bytes through the real connection code, without a socket.
 //!
-//! Lambda is played in memory. It hands out an event, its duplicate, and another event. The bytes come first, on one
-//! connection. Then a runtime polls and answers as it should.
+//! A Lambda in memory hands out an event, its duplicate, and another event. First the fuzzer's bytes arrive on one
+//! connection. Then a correct runtime polls and answers.
 
 use std::{
     cell::Cell,
@@ -35,11 +35,11 @@ use crate::{
 
 /// The limit for recorded answers. It's low, so that small inputs exceed it.
 const MAX_RESPONSE: usize = 200;
-/// With the clock paused, this passes when there's nothing left to do.
+/// How long to wait until the layer is idle. The clock is paused, so this time passes once no task has work left.
 const IDLE: Duration = Duration::from_millis(1);
 /// The runtime's answer to each event.
 const OWN_ANSWER: &[u8] = b"\"own\"";
-/// The events: an event, the same again, and another.
+/// Request ids and events: an event, its duplicate, and another event.
 const EVENTS: [(&str, &[u8]); 3] = [("x", b"{\"id\":1}"), ("y", b"{\"id\":1}"), ("z", b"{\"id\":2}")];
 
 const SETTINGS: [(&str, &str); 4] = [
@@ -59,13 +59,13 @@ struct Answered {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The events that are still to be handed out, as places in `EVENTS`.
+    /// The events to hand out next, as indexes of `EVENTS`.
     queue: VecDeque<usize>,
     /// Whether each event was handed out, and its first answer.
     events: [(bool, Option<Answered>); EVENTS.len()],
 }
 
-/// Lambda's Runtime API.
+/// Lambda's Runtime API, in memory.
 #[derive(Clone, Debug, Default)]
 struct Lambda(Arc<Mutex<State>>);
 
@@ -78,7 +78,7 @@ impl Lambda {
         self.state().events[event].1.clone()
     }
 
-    /// A connection to it.
+    /// Opens a connection to the Runtime API.
     fn connect(&self) -> DuplexStream {
         let (near, far) = tokio::io::duplex(64 * 1024);
         let lambda = self.clone();
@@ -145,7 +145,7 @@ thread_local! {
     static PANICS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Counts this thread's panics: those of a task would be lost.
+/// Counts this thread's panics. Tokio catches the panics of tasks, so the test would miss them.
 fn watch_panics() {
     static WATCHES: Once = Once::new();
     WATCHES.call_once(|| {
@@ -157,12 +157,13 @@ fn watch_panics() {
     });
 }
 
-/// Checks `data` as the bytes of the function's first connection. Its first byte says in which pieces they come. The
-/// runtime has one thread, and its clock is paused.
+/// Checks the layer with `data`: the size of the pieces in one byte, then the bytes of the function's first connection.
+///
+/// Call it on a Tokio runtime with one thread and a paused clock.
 ///
 /// # Panics
 ///
-/// If the layer panics, a duplicate isn't answered as its event was, or the layer serves no more.
+/// If the layer panics, answers a duplicate in another way than its event, or stops serving.
 pub async fn check(data: &[u8]) {
     watch_panics();
     let panics = PANICS.get();
@@ -200,14 +201,14 @@ fn proxy(lambda: &Lambda) -> Proxy {
     Proxy::new(upstream, Some(protection))
 }
 
-/// Sends the bytes in pieces, and hangs up when nothing happens any more. Returns what came back.
+/// Sends the bytes in pieces, and hangs up once the layer is idle. Returns the layer's answer.
 async fn talk(proxy: &Proxy, piece: usize, bytes: &[u8]) -> Vec<u8> {
     let (function, layer) = tokio::io::duplex(64 * 1024);
     let serving = tokio::spawn(server::connection(layer, proxy.clone()));
     let (mut reads, mut writes) = tokio::io::split(function);
     let mut heard = Vec::new();
     let sending = async {
-        // A piece of 0 bytes means all at once.
+        // A size of 0 sends all bytes at once.
         for part in bytes.chunks(if piece == 0 { usize::MAX } else { piece }) {
             if writes.write_all(part).await.is_err() {
                 break;
@@ -227,7 +228,7 @@ async fn talk(proxy: &Proxy, piece: usize, bytes: &[u8]) -> Vec<u8> {
     heard
 }
 
-/// Plays a runtime until there's nothing left to do. Returns the request ids of the events that it got.
+/// Polls and answers like a runtime, until no event is left. Returns the request ids of the events that it got.
 async fn run(proxy: &Proxy) -> Vec<String> {
     let (function, layer) = tokio::io::duplex(64 * 1024);
     tokio::spawn(server::connection(layer, proxy.clone()));
@@ -244,7 +245,7 @@ async fn run(proxy: &Proxy) -> Vec<String> {
             got.push(id.clone());
             let response = Request::post(format!("{VERSION}/invocation/{id}/response")).header("host", "r");
             let answered = sender.send_request(response.body(full(OWN_ANSWER))?).await?;
-            assert_eq!(answered.status(), StatusCode::ACCEPTED, "the answer to {id}");
+            assert_eq!(answered.status(), StatusCode::ACCEPTED, "the layer rejected the answer to {id}");
             answered.into_body().collect().await?;
         }
     };
@@ -253,12 +254,12 @@ async fn run(proxy: &Proxy) -> Vec<String> {
         () = system_clock().sleep(IDLE) => Ok(()),
     };
     if let Err(error) = ended {
-        panic!("the runtime's connection: {error}");
+        panic!("the runtime's connection broke: {error}");
     }
     got
 }
 
-/// Compares what Lambda got with the promise: `first` is the first event when the bytes had been sent.
+/// Checks that Lambda got the answers that the layer promises. `first` is the first event's state after the bytes.
 fn judge(lambda: &Lambda, first: (bool, Option<Answered>), runs: &[String]) {
     let (was_handed_out, answered) = first;
     let told = format!("first {answered:?}, then {runs:?}, {:?}", lambda.state().events);

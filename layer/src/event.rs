@@ -37,7 +37,7 @@ pub(crate) enum Kind {
 /// One invocation.
 #[derive(Debug)]
 pub(crate) struct Event {
-    /// Its headers, without those of the connection.
+    /// The invocation's headers, without those of the connection.
     pub(crate) headers: HeaderMap,
     /// The event.
     pub(crate) body: Bytes,
@@ -45,11 +45,11 @@ pub(crate) struct Event {
     pub(crate) context: Context,
     /// Whether the function was called.
     has_begun: AtomicBool,
-    /// Whether the Runtime API has its answer.
+    /// Whether an answer was sent to the Runtime API, or is on its way.
     is_answered: AtomicBool,
 }
 
-/// The fields that tell the kinds apart.
+/// The fields that show an event's kind.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Shape<'e> {
@@ -57,10 +57,10 @@ struct Shape<'e> {
     records: Option<Vec<&'e RawValue>>,
     #[serde(rename = "requestContext", borrow)]
     request_context: Option<RequestContext<'e>>,
-    /// REST APIs and load balancers have it.
+    /// Events of REST APIs and load balancers have this field.
     #[serde(rename = "httpMethod", borrow)]
     http_method: Option<&'e RawValue>,
-    /// VPC Lattice has it.
+    /// VPC Lattice's events have this field.
     #[serde(borrow)]
     method: Option<&'e RawValue>,
 }
@@ -70,13 +70,13 @@ struct Shape<'e> {
 struct RequestContext<'e> {
     #[serde(borrow)]
     http: Option<&'e RawValue>,
-    /// A WebSocket's events have it.
+    /// A WebSocket's events have this field.
     #[serde(borrow)]
     connection_id: Option<&'e RawValue>,
 }
 
 impl Event {
-    /// The invocation that the Runtime API handed out; the response itself if it isn't one.
+    /// Reads the invocation from the Runtime API's response. Returns the response if it isn't an invocation.
     pub(crate) fn of(response: Response<Bytes>) -> Result<Self, Box<Response<Bytes>>> {
         let deadline = response.headers().get("lambda-runtime-deadline-ms");
         let is_number = |value: &HeaderValue| value.to_str().is_ok_and(|text| text.parse::<u64>().is_ok());
@@ -101,7 +101,7 @@ impl Event {
         &self.context.request_id
     }
 
-    /// The headers of an answer that isn't the function's own.
+    /// Adds the invocation id to an answer's headers.
     pub(crate) fn answering(&self, mut headers: HeaderMap) -> HeaderMap {
         if let Some(id) = self.headers.get(INVOCATION_ID) {
             headers.insert(INVOCATION_ID, id.clone());
@@ -119,7 +119,7 @@ impl Event {
         self.has_begun.load(Ordering::Relaxed)
     }
 
-    /// Whether an answer is still to be sent. The first caller of this sends it.
+    /// Whether the caller must send its answer. Only the first call returns true.
     pub(crate) fn answers_now(&self) -> bool {
         !self.is_answered.swap(true, Ordering::Relaxed)
     }
@@ -137,7 +137,7 @@ impl Event {
         }
     }
 
-    /// The headers and the event for the function, with the facts of `claim` under the user's name for them.
+    /// The headers and the event for the function, with the facts of `claim` in `field`.
     pub(crate) fn with_claim(
         &self,
         field: Option<&ClaimField>,
@@ -150,7 +150,7 @@ impl Event {
                     body = extended;
                 }
             }
-            // Without a claim, a caller's own value must not look like one.
+            // Without a claim, this removes the caller's own value of that name, which would look like a claim.
             (Some(ClaimField::Context(name)), facts) => {
                 if let Some(context) = with_custom(headers.get(CLIENT_CONTEXT), name, facts) {
                     headers.insert(CLIENT_CONTEXT, context);
@@ -165,7 +165,7 @@ impl Event {
 fn context(headers: &HeaderMap) -> Context {
     let config = Arc::new(lambda_runtime::Config::default());
     let request_id = headers.get(REQUEST_ID).and_then(|id| id.to_str().ok()).unwrap_or_default();
-    // The client context and the identity are for the function. A malformed one is no reason to refuse its event.
+    // Only the function reads the client context and the identity. The event must run even if one is malformed.
     let mut read = headers.clone();
     read.remove(CLIENT_CONTEXT);
     read.remove("lambda-runtime-cognito-identity");
@@ -187,7 +187,7 @@ fn kind_of_record(record: &RawValue) -> Kind {
     }
 }
 
-/// The facts of a claim that the function gets.
+/// The facts of a claim, as the function gets them.
 pub(crate) fn facts(claim: &ClaimHandle) -> Value {
     serde_json::json!({
         "key": claim.derive_key(""),
@@ -197,7 +197,7 @@ pub(crate) fn facts(claim: &ClaimHandle) -> Value {
     })
 }
 
-/// The JSON object with one more field at its end. `None` if it isn't an object.
+/// Adds a field at the end of the JSON object. `None` if `json` isn't an object.
 pub(crate) fn with_field(json: &[u8], name: &str, value: &Value) -> Option<Bytes> {
     let trimmed = json.trim_ascii_end();
     let inner = trimmed.strip_suffix(b"}")?;
@@ -209,8 +209,8 @@ pub(crate) fn with_field(json: &[u8], name: &str, value: &Value) -> Option<Bytes
     Some([inner, field.as_bytes()].concat().into())
 }
 
-/// The client context with this custom value, or without it. `None` if there's nothing to change, or a client context
-/// that can't be read.
+/// Sets a custom value of the client context, or removes it if `value` is `None`. Returns `None` if nothing changes, or
+/// if the client context can't be read.
 fn with_custom(context: Option<&HeaderValue>, name: &str, value: Option<Value>) -> Option<HeaderValue> {
     let mut context: Map<String, Value> = match context {
         Some(context) if !context.is_empty() => serde_json::from_slice(context.as_bytes()).ok()?,

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use crate::upstream::{AnyBody, BoxError, ERROR_TYPE, Upstream, empty, error_report, full};
 
 const VERSION: &str = "/2020-01-01/extension";
-/// The name of the program's file in the folder `extensions`, which Lambda compares.
+/// The extension's name. Lambda requires that it's the name of the program's file in the folder `extensions`.
 const NAME: &str = "idempotency";
 const EXTENSION_ID: &str = "lambda-extension-identifier";
 
@@ -27,8 +27,9 @@ struct Next {
 }
 
 impl Extension {
-    /// Registers for the end of the sandbox alone: the proxy sees each invocation itself, and Managed Instances allow
-    /// nothing else.
+    /// Registers for the sandbox's end only.
+    ///
+    /// The proxy sees each invocation itself, and Managed Instances allow no other event.
     ///
     /// # Errors
     ///
@@ -60,7 +61,7 @@ impl Extension {
             match next {
                 Ok(next) if next.event_type == "SHUTDOWN" => return Ok(()),
                 Ok(_) if status.is_success() => {}
-                _ => return Err(format!("Lambda refused to name the next event: {status}").into()),
+                _ => return Err(format!("Lambda didn't send the extension's next event: {status}").into()),
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The hand-over with the function: who waits for an event, which events wait, and which are being run.
+//! Hands events to the function: keeps its waiting polls, the queued events, and the events that it runs.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 
 use crate::upstream::{AnyBody, INVOCATION_ID, REQUEST_ID, full};
 
-/// The largest number of virtual invocations of one request id at a time.
+/// The limit for concurrent events of one request id, such as the records of a batch.
 const MOST_OF_ONE_ID: usize = 100_000;
 
 /// An event for the function, and where its answer goes.
@@ -34,36 +34,36 @@ struct Running {
 /// The function's answer to one event, as posted.
 #[derive(Debug)]
 pub(crate) struct Posted {
-    /// Whether it's an error.
+    /// Whether the function reported an error.
     pub(crate) is_error: bool,
     /// The request's headers.
     pub(crate) headers: HeaderMap,
     /// The request's body.
     pub(crate) body: Payload,
-    /// Where the Runtime API's answer to the function goes.
+    /// Sends the Runtime API's answer back to the function.
     pub(crate) reply: oneshot::Sender<Response<AnyBody>>,
 }
 
 /// The body that the function posted.
 #[derive(Debug)]
 pub(crate) enum Payload {
-    /// All of it.
+    /// The complete body.
     Whole(Bytes),
     /// A stream that ended with an error, which its trailers name.
     Broken(Bytes, HeaderMap),
-    /// More than can be recorded: the part that has been read, and the rest.
+    /// A body that's too large to record: the parts read so far, and the rest.
     Endless(Vec<Bytes>, Incoming),
 }
 
-/// How much is going on, to know whether to poll for another invocation.
+/// The polls and events in progress. They decide whether to poll for another invocation.
 #[derive(Debug, Default)]
 struct State {
     waiting: VecDeque<oneshot::Sender<Response<AnyBody>>>,
     queued: VecDeque<Delivery>,
     running: HashMap<String, Running>,
-    /// Polls of the real Runtime API.
+    /// The number of open polls of the real Runtime API.
     polls: usize,
-    /// Invocations that it handed out, and that aren't answered.
+    /// The number of invocations that the real Runtime API handed out and that aren't answered yet.
     open: usize,
 }
 
@@ -75,11 +75,11 @@ pub(crate) struct Function {
 
 impl Function {
     fn state(&self) -> MutexGuard<'_, State> {
-        // No code between two related changes can panic.
+        // No code between two related changes can panic, so a poisoned lock's state is consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Serves the function's poll: an event that waits, or a receiver for the next one.
+    /// Serves the function's poll: returns a queued event, or a receiver for the next event.
     pub(crate) fn next(&self) -> Result<Response<AnyBody>, oneshot::Receiver<Response<AnyBody>>> {
         let mut state = self.state();
         while let Some(delivery) = state.queued.pop_front() {
@@ -107,7 +107,7 @@ impl Function {
             Some(waiter) => {
                 let (id, event) = state.begin(delivery);
                 if waiter.send(event).is_err() {
-                    // The function hung up just now: it doesn't have the event.
+                    // The function hung up just now, so it didn't get the event.
                     state.running.remove(&id);
                 }
             }
@@ -115,7 +115,7 @@ impl Function {
         }
     }
 
-    /// Answers the function's poll with this, such as a refusal of the real Runtime API.
+    /// Answers one of the function's polls with `response`, such as a refusal of the real Runtime API.
     pub(crate) fn pass(&self, response: Response<AnyBody>) {
         let mut state = self.state();
         state.waiting.retain(|waiter| !waiter.is_closed());
@@ -129,8 +129,8 @@ impl Function {
         self.state().runs(request_id, invocation_id)
     }
 
-    /// Takes the event that the function answers with this id. `None` if it runs no such event, or another one of
-    /// the same id.
+    /// Takes the sender for the function's answer to this event. `None` if the function doesn't run the event, or runs
+    /// another event of the same request id.
     pub(crate) fn answered(
         &self,
         request_id: &str,
@@ -143,7 +143,7 @@ impl Function {
         state.running.remove(request_id).map(|running| running.posted)
     }
 
-    /// How many polls of the real Runtime API to begin: each of the function's pollers that has nothing to do gets one.
+    /// Returns how many polls of the real Runtime API to begin, one for each idle poller, and counts them as open.
     pub(crate) fn polls_to_begin(&self) -> usize {
         let mut state = self.state();
         state.waiting.retain(|waiter| !waiter.is_closed());
@@ -153,20 +153,20 @@ impl Function {
         missing
     }
 
-    /// Whether the function has answered everything it got, and Lambda hasn't got every answer yet.
+    /// Whether the function has answered all its events, but Lambda doesn't have every answer yet.
     pub(crate) fn is_settling(&self) -> bool {
         let state = self.state();
         state.open > 0 && state.running.is_empty()
     }
 
-    /// A poll has ended: with an invocation, or without.
+    /// Notes that a poll has ended, with or without an invocation.
     pub(crate) fn polled(&self, is_invocation: bool) {
         let mut state = self.state();
         state.polls = state.polls.saturating_sub(1);
         state.open += usize::from(is_invocation);
     }
 
-    /// An invocation is answered.
+    /// Notes that an invocation is answered.
     pub(crate) fn closed(&self) {
         let mut state = self.state();
         state.open = state.open.saturating_sub(1);
@@ -178,13 +178,13 @@ impl State {
         let Some(running) = self.running.get(request_id) else { return false };
         match (&running.invocation_id, invocation_id) {
             (Some(sent), Some(echoed)) => sent == echoed,
-            // Older runtimes send none back.
+            // Older runtimes don't send the invocation id back.
             _ => true,
         }
     }
 
-    /// Notes that the function runs this event, and makes the response that carries it. If the function runs another
-    /// event of this request id, this one gets a number behind it.
+    /// Notes that the function runs this event. Returns its id, and the response that carries the event. If the
+    /// function already runs an event of this request id, a number is appended to the id.
     fn begin(&mut self, delivery: Delivery) -> (String, Response<AnyBody>) {
         let Delivery { request_id, mut headers, body, posted } = delivery;
         let id = match self.running.contains_key(&request_id) {

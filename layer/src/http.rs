@@ -1,4 +1,4 @@
-//! HTTP events: the whole `Idempotency-Key` contract, by the library's layer.
+//! HTTP events: the library's layer does the whole `Idempotency-Key` contract.
 
 mod envelope;
 
@@ -34,14 +34,14 @@ use crate::{
 #[derive(Clone, Copy)]
 struct Own;
 
-/// The answer of the library's layer.
+/// The facts that the proxy needs about the response of the library's layer.
 #[derive(Default)]
 struct Seen {
-    /// The function's own response.
+    /// Whether it's the function's own response.
     is_own: AtomicBool,
-    /// The response, if it has to be streamed.
+    /// The response as a stream, if the function streams its responses.
     streamed: Mutex<Option<Bytes>>,
-    /// The problem that the response wasn't retained.
+    /// Whether it's the problem `not-retained`.
     is_not_retained: AtomicBool,
 }
 
@@ -84,7 +84,7 @@ pub(crate) async fn request(
     let own = turn.take().map(Box::new);
     Some(match (ended, own) {
         (Ok(_), Some(own)) if seen.is_own.load(Ordering::Relaxed) => Answer::Own(own),
-        // More than can be recorded, or delivered whole: it's recorded as done, and passes through.
+        // The response is too large to record, so the record has none. The function's own response is still sent.
         (Ok(_), Some(own)) if is_streamed(&own) && seen.is_not_retained.load(Ordering::Relaxed) => {
             Answer::Own(own)
         }
@@ -103,7 +103,7 @@ fn is_streamed(own: &crate::function::Posted) -> bool {
     matches!(own.body, Payload::Endless(..)) || recorded::is_streamed(&own.headers)
 }
 
-/// Whether the front end takes a response that isn't an envelope: payload 2.0 does.
+/// Whether the front end accepts a response without `statusCode`. Payload format 2.0 does.
 fn infers(request: &Request<Body>) -> bool {
     matches!(request.extensions().request_context_ref(), Some(RequestContext::ApiGatewayV2(_)))
 }
@@ -115,7 +115,7 @@ fn layer(protection: &Protection, turn: &Turn) -> Result<HttpLayer, lambda_idemp
     let mut layer = protection.idempotency.http().on_replay(move |_, _| replayed.replays());
     let is_required = match (passes_unkeyed, key) {
         (Some(passes), _) => !passes,
-        // A client that sends no header asks for no protection. A field is the user's own choice.
+        // Clients may leave the header out, and run unprotected. Key fields are the user's choice, so they're required.
         (None, KeyOf::Fields(_)) => true,
         (None, _) => false,
     };
@@ -152,7 +152,7 @@ impl Seen {
         }
     }
 
-    /// The response for a function that streams.
+    /// Takes the answer for a function that streams its responses.
     fn streamed(&self) -> Option<Answer> {
         let body = self.streamed.lock().unwrap_or_else(PoisonError::into_inner).take()?;
         let content_type = HeaderValue::from_static(envelope::STREAM_TYPE);
@@ -161,7 +161,7 @@ impl Seen {
     }
 }
 
-/// The code of a problem.
+/// The field `code` of a problem's JSON.
 fn code(body: &[u8]) -> Option<String> {
     #[derive(serde::Deserialize)]
     struct Problem {

@@ -29,19 +29,18 @@ use crate::{
     upstream::{self, AnyBody, BoxError, ERROR_TYPE, error_report, full, json_headers},
 };
 
-/// How long after its deadline an invocation is given up whose function never answers. Until then a late answer is
-/// recorded.
+/// How long after the deadline the layer waits for the function's answer. Until then it records a late answer.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(15 * 60);
-/// The same, if the deadline is unknown.
+/// How long the layer waits for the function's answer if the deadline is unknown.
 const LONGEST_RUN: Duration = Duration::from_secs(24 * 60 * 60);
 /// The type of an error of the layer itself.
 const INTERNAL: &str = "Idempotency.Internal";
 
 /// The answer to an invocation, for the Runtime API.
 pub(crate) enum Answer {
-    /// What the function posted.
+    /// The function's answer, as posted.
     Own(Box<Posted>),
-    /// What the layer made.
+    /// An answer that the layer made.
     Made { is_error: bool, headers: HeaderMap, body: AnyBody },
 }
 
@@ -69,13 +68,13 @@ impl Answer {
         }
     }
 
-    /// An error with this message, of a kind that the library has none for.
+    /// An error of the layer, for a case that the library has no error for.
     pub(crate) fn refusal(error_type: &str, message: &str) -> Self {
         Self::error(Diagnostic { error_type: error_type.into(), error_message: message.into() })
     }
 }
 
-/// Runs one invocation, to its answer. A panic ends this invocation alone.
+/// Runs one invocation, and posts its answer. A panic ends this invocation alone.
 pub(crate) async fn invoke(protection: &Arc<Protection>, event: Event) {
     let event = Arc::new(event);
     let running = tokio::spawn(protected(Arc::clone(protection), Arc::clone(&event)));
@@ -87,7 +86,7 @@ pub(crate) async fn invoke(protection: &Arc<Protection>, event: Event) {
         request_id = event.request_id(),
         has_begun = event.has_begun(),
         passes,
-        "the layer panicked; this is a fault in it"
+        "the layer panicked; this is a bug in the layer"
     );
     protection.telemetry.internal_error();
     let answer = match passes {
@@ -131,13 +130,13 @@ async fn protected(protection: Arc<Protection>, event: Arc<Event>) {
         }
     };
     match tokio::time::timeout(longest, Box::pin(answering)).await {
-        // A shadow refuses nothing.
+        // In shadow mode the layer never refuses an event, so the function runs it.
         Ok(Some(_)) if rules.settings.mode != Mode::Enforce && !event.has_begun() => {
             let answer = unprotected(&protection, &event).await;
             post(&protection, &event, answer).await;
         }
         Ok(Some(answer)) => post(&protection, &event, answer).await,
-        // It was sent already.
+        // The answer was sent already.
         Ok(None) => {}
         Err(_) => tracing::warn!(request_id = event.request_id(), "the function never answered"),
     }
@@ -208,7 +207,7 @@ fn is_own_and_unrecordable(own: &Posted, error: &Error, turn: &Turn) -> bool {
         && !turn.is_replay()
 }
 
-/// The answer, for a function that has answered too, and was overruled.
+/// Returns `answer`. If the function has answered too, tells it that its own answer was accepted.
 fn also(own: Option<Box<Posted>>, answer: Answer) -> Answer {
     if let Some(own) = own {
         accept(own.reply);
@@ -223,8 +222,8 @@ pub(crate) fn accept(reply: oneshot::Sender<Response<AnyBody>>) {
     let _ = reply.send(accepted);
 }
 
-/// Awaits the library's call. If the function has answered in time and its outcome isn't recorded when time is up, the
-/// caller gets the answer, and the recording goes on. `None` if it was sent like that.
+/// Awaits the library's call. If the function has answered, but its outcome isn't recorded shortly before the deadline,
+/// posts the function's answer, goes on recording, and returns `None`.
 pub(crate) async fn in_time<T>(
     protection: &Arc<Protection>,
     event: &Arc<Event>,
@@ -237,7 +236,7 @@ pub(crate) async fn in_time<T>(
     let overdue = async {
         turn.answered().await;
         match deadline.map(|deadline| system_clock().now().until(deadline.saturating_sub(reserve))) {
-            // Lambda no longer waits for a late answer, so it's recorded first.
+            // Lambda doesn't wait for a late answer, and an unknown deadline sets no limit: record the outcome first.
             None | Some(Duration::ZERO) => std::future::pending().await,
             Some(left) => system_clock().sleep(left).await,
         }
@@ -258,13 +257,13 @@ pub(crate) async fn in_time<T>(
     None
 }
 
-/// The event as JSON; `None` if it isn't.
+/// The event as JSON. `None` if it isn't JSON.
 pub(crate) fn raw(event: &Event) -> Option<Box<RawValue>> {
     let text = std::str::from_utf8(&event.body).ok()?;
     RawValue::from_string(text.to_owned()).ok()
 }
 
-/// Posts the answer, unless the invocation has one.
+/// Posts the answer, unless the invocation was answered already.
 pub(crate) async fn post(protection: &Protection, event: &Event, answer: Answer) {
     let (is_error, headers, body, reply) = match answer {
         Answer::Own(posted) => {
@@ -283,7 +282,7 @@ pub(crate) async fn post(protection: &Protection, event: &Event, answer: Answer)
     tell(protection, event, &answered);
     if let Some(reply) = reply {
         if is_late(&answered) {
-            // The function can't do anything about it, and Go's runtime client would end the process.
+            // The function can't send its answer earlier. At the error, Go's runtime client would end the process.
             return accept(reply);
         }
         let answered = answered.map(|response| response.map(full));
@@ -293,12 +292,12 @@ pub(crate) async fn post(protection: &Protection, event: &Event, answer: Answer)
     }
 }
 
-/// Whether Lambda no longer waits for the answer.
+/// Whether Lambda rejected the answer because it was late.
 fn is_late(answered: &Result<Response<bytes::Bytes>, BoxError>) -> bool {
     answered.as_ref().is_ok_and(|response| response.status() == http::StatusCode::GONE)
 }
 
-/// Logs what the Runtime API says, if it isn't ordinary.
+/// Logs the Runtime API's response to an answer, unless it's a success.
 fn tell(protection: &Protection, event: &Event, answered: &Result<Response<bytes::Bytes>, BoxError>) {
     let request_id = event.request_id();
     match answered {

@@ -35,7 +35,7 @@ const USAGE: &str = "usage: idempotency-extension [-- COMMAND ARGUMENTS…]\n\n\
                      extension, and the wrapper script starts the runtime. Settings are in the environment, in\n\
                      variables that begin with IDEMPOTENCY_.";
 
-/// Runs the program with these arguments, without its own name.
+/// Runs the program. `arguments` doesn't include the program's name.
 ///
 /// It blocks until the function's process ends, or Lambda ends the sandbox.
 pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
@@ -67,7 +67,7 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
 
 async fn run(command: Option<&[OsString]>) -> Result<ExitCode, BoxError> {
     let api = std::env::var(child::RUNTIME_API)
-        .map_err(|_| format!("{} isn't set: Lambda, or its emulator, sets it", child::RUNTIME_API))?;
+        .map_err(|_| format!("{} isn't set; run this in Lambda or its emulator", child::RUNTIME_API))?;
     let upstream = Upstream::new(api);
     let built = build(&upstream).await;
     match command {
@@ -76,13 +76,13 @@ async fn run(command: Option<&[OsString]>) -> Result<ExitCode, BoxError> {
     }
 }
 
-/// The proxy, what it protects with, and its port as an extension.
+/// The proxy, its protection unless the mode is `off`, and its port as an extension.
 type Built = (Proxy, Option<Arc<Protection>>, u16);
 
 async fn build(upstream: &Upstream) -> Result<Built, String> {
     let config = Config::of_process()?;
     let store = config.store.open().await.map_err(|error| error.to_string())?;
-    // Switched off, this refuses if the environment requires protection, and warns otherwise.
+    // In mode `off`, the library returns an error if the environment requires protection, and warns otherwise.
     let idempotency = config.rules.open(store)?;
     let protection = (config.rules.settings.mode != Mode::Off).then(|| {
         let telemetry = if config.has_metrics { Telemetry::start() } else { Telemetry::default() };
@@ -91,7 +91,7 @@ async fn build(upstream: &Upstream) -> Result<Built, String> {
     Ok((Proxy::new(upstream.clone(), protection.clone()), protection, config.port))
 }
 
-/// Runs in front of the function's runtime, which it starts.
+/// Starts the proxy, and the function's runtime behind it.
 async fn in_front(
     command: &[OsString],
     upstream: Upstream,
@@ -100,7 +100,7 @@ async fn in_front(
     let (proxy, protection, _) = match built {
         Ok(built) => built,
         Err(problem) => {
-            // The caller of the function gets the sentence too.
+            // The caller of the function gets the error message too.
             if let Err(error) = upstream.cannot_start(&problem).await {
                 tracing::error!(error = &*error, "couldn't report that the function can't start");
             }
@@ -118,15 +118,15 @@ async fn in_front(
     Ok(ExitCode::from(code))
 }
 
-/// Runs beside the runtime, which the wrapper script starts.
+/// Runs the proxy as an extension. The wrapper script starts the function's runtime.
 async fn beside(upstream: Upstream, built: Result<Built, String>) -> Result<ExitCode, BoxError> {
     let extension;
     let serving = match built {
-        // The runtime starts once every extension is registered, and finds the port open.
+        // Listen before registering: the runtime needs the port, and starts once every extension is registered.
         Ok((proxy, _, port)) => match server::listen(port).await {
             Ok((listener, _)) => Ok(tokio::spawn(server::serve(listener, proxy))),
             Err(error) => {
-                Err(format!("port {port} of the loopback interface: {error}; IDEMPOTENCY_PORT names another"))
+                Err(format!("can't listen on loopback port {port}: {error}; set IDEMPOTENCY_PORT to another"))
             }
         },
         Err(problem) => Err(problem),
@@ -142,7 +142,7 @@ async fn beside(upstream: Upstream, built: Result<Built, String>) -> Result<Exit
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes to standard error, which is in the function's log.
+/// Writes to standard error, which Lambda puts into the function's log.
 #[expect(clippy::print_stderr, reason = "the reason why a program ends")]
 fn report(text: &str) {
     eprintln!("{text}");

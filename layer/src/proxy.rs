@@ -24,7 +24,7 @@ use crate::{
     upstream::{self, AnyBody, BoxError, Chunked, ERROR_TYPE, INVOCATION_ID, Upstream, VERSION, answer},
 };
 
-/// How long a program that ends waits for outcomes that are being recorded.
+/// How long the program waits at its end for outcomes that are being recorded.
 const LAST_SETTLEMENTS: Duration = Duration::from_secs(5);
 
 /// The parts that the protected invocations share.
@@ -73,7 +73,7 @@ fn route<'r>(method: &http::Method, path: &'r str) -> Route<'r> {
 }
 
 impl Protection {
-    /// Protection by `rules`.
+    /// Creates protection with these parts.
     pub(crate) fn new(
         idempotency: Idempotency,
         rules: Rules,
@@ -84,7 +84,7 @@ impl Protection {
         Arc::new(Self { idempotency, rules, function: Function::default(), upstream, telemetry, streams })
     }
 
-    /// Begins as many polls of the real Runtime API as the function has pollers with nothing to do.
+    /// Begins one poll of the real Runtime API for each idle poller of the function.
     fn pump(self: &Arc<Self>) {
         for _ in 0..self.function.polls_to_begin() {
             let protection = Arc::clone(self);
@@ -92,7 +92,7 @@ impl Protection {
         }
     }
 
-    /// Polls once, and runs the invocation that comes.
+    /// Polls once, and runs the invocation that Lambda hands out.
     async fn poll(self: Arc<Self>) {
         let polled = match self.upstream.next().await {
             Ok(response) => Event::of(response),
@@ -126,7 +126,7 @@ impl Protection {
         }
     }
 
-    /// Takes the function's answer, and waits for what the Runtime API says to it.
+    /// Takes the function's answer, and returns the Runtime API's response to it.
     async fn answered(
         &self,
         request_id: &str,
@@ -140,7 +140,7 @@ impl Protection {
         let path = request.uri().path().to_owned();
         let (parts, body) = request.into_parts();
         let body = read(body, self.rules.settings.max_response).await?;
-        // The body is complete now. If it broke off, the event is still running.
+        // Take the event only when the body is complete. If the body breaks off, the event must still be running.
         let Some(waiting) = self.function.answered(request_id, invocation_id.as_ref()) else {
             return self.late(&path, parts.headers, body).await;
         };
@@ -150,7 +150,7 @@ impl Protection {
             Ok(()) => replied.await.map_err(|_| ()),
             Err(Posted { .. }) => Err(()),
         };
-        // The invocation was answered without it.
+        // If the invocation was answered without this answer, tell the function that its answer was accepted.
         Ok(replied
             .unwrap_or_else(|()| answer(StatusCode::ACCEPTED, Bytes::from_static(b"{\"status\":\"OK\"}"))))
     }
@@ -166,7 +166,7 @@ impl Protection {
         Ok(self.upstream.post(path, headers, body).await?.map(upstream::full))
     }
 
-    /// Waits until the answers that the function has given are recorded and sent, for a while.
+    /// Waits until the function's answers are recorded and sent, for at most `LAST_SETTLEMENTS`.
     pub(crate) async fn settled(&self) {
         let settled = async {
             while self.function.is_settling() {
@@ -187,7 +187,7 @@ impl Proxy {
     ///
     /// # Errors
     ///
-    /// If the real Runtime API can't be reached, or a connection breaks. The function's connection is closed then.
+    /// If the real Runtime API can't be reached, or a connection breaks. The function's connection is then closed.
     pub(crate) async fn handle(self, request: Request<Incoming>) -> Result<Response<AnyBody>, BoxError> {
         let Some(protection) = &self.protection else { return pass(&self.upstream, request).await };
         let path = request.uri().path().to_owned();
@@ -232,12 +232,12 @@ async fn read(mut body: Incoming, most: usize) -> Result<Payload, BoxError> {
     }))
 }
 
-/// The body that the function posted with these headers, as it's sent on.
+/// The function's body, to send to Lambda. Announces the body's trailers in `headers`.
 pub(crate) fn sent(headers: &mut HeaderMap, body: Payload) -> AnyBody {
     match body {
         Payload::Whole(bytes) => recorded::body_of(bytes, recorded::is_streamed(headers)),
         Payload::Broken(bytes, trailers) => {
-            // hyper drops trailers that no header announces, and Lambda would take the part for the whole.
+            // hyper drops trailers that no header announces. Lambda would take the broken stream for a complete one.
             let names: Vec<_> = trailers.keys().map(HeaderName::as_str).collect();
             if let Ok(names) = HeaderValue::from_str(&names.join(", ")) {
                 headers.insert(header::TRAILER, names);
@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_runtime_calls_are_taken() {
+    fn only_polls_and_answers_are_intercepted() {
         let is_other = |method, path| matches!(route(&method, path), Route::Other);
         assert!(matches!(route(&Method::GET, "/2018-06-01/runtime/invocation/next"), Route::Next));
         assert!(matches!(

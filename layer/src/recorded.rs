@@ -1,7 +1,7 @@
-//! A function's answer as it's recorded, and back.
+//! Converts a function's answer into its recorded form, and back.
 //!
-//! JSON is recorded as it is, so that a Rust function with the same key reads it. Anything else, such as binary data, a
-//! stream, or JSON with white space around it, is recorded in an envelope that keeps its bytes and its type.
+//! JSON is recorded unchanged, so that a Rust function with the same key can read it. Anything else, such as binary
+//! data, a stream, or JSON with white space around it, is recorded in an envelope that keeps its bytes and its type.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
@@ -14,7 +14,7 @@ use crate::{
     upstream::{Chunked, RESPONSE_MODE, full, json_headers},
 };
 
-/// The envelope's field. JSON that begins like an envelope is put into one itself.
+/// The envelope's field. JSON that begins like an envelope is itself put into an envelope.
 const ENVELOPE: &str = "lambda-idempotency-layer";
 
 const STREAMING: HeaderValue = HeaderValue::from_static("streaming");
@@ -22,7 +22,7 @@ const STREAMING: HeaderValue = HeaderValue::from_static("streaming");
 /// The part of an answer that's recorded.
 #[derive(Debug)]
 pub(crate) struct Recordable {
-    /// `None` if it's more than can be recorded.
+    /// The answer's body. `None` if it's too large to record.
     bytes: Option<Bytes>,
     content_type: Option<String>,
     is_streamed: bool,
@@ -56,7 +56,7 @@ impl Recordable {
         }
     }
 
-    /// The JSON that's recorded as it is.
+    /// The answer as JSON that can be recorded unchanged. `None` if it needs an envelope.
     fn plain(&self) -> Option<&RawValue> {
         let bytes = self.bytes.as_ref()?;
         let is_json = self.content_type.as_deref().is_none_or(|name| name.starts_with("application/json"));
@@ -64,7 +64,7 @@ impl Recordable {
             return None;
         }
         let json: &RawValue = serde_json::from_slice(bytes).ok()?;
-        // White space around it would be lost.
+        // `RawValue` would lose white space around the JSON.
         (json.get().len() == bytes.len()).then_some(json)
     }
 }
@@ -74,7 +74,7 @@ impl Serialize for Recordable {
         if let Some(json) = self.plain() {
             return json.serialize(serializer);
         }
-        // The library then records that the operation is done, without its answer.
+        // At this error, the library records that the operation is done, without its answer.
         let bytes = self.bytes.as_ref().ok_or_else(|| S::Error::custom("too large to record"))?;
         let content = Content {
             content_type: self.content_type.clone(),
@@ -93,11 +93,11 @@ pub(crate) fn is_streamed(headers: &HeaderMap) -> bool {
 fn begins_like_an_envelope(json: &[u8]) -> bool {
     let start = json.trim_ascii_start().strip_prefix(b"{").map(<[u8]>::trim_ascii_start);
     let start = start.and_then(|start| start.strip_prefix(b"\""));
-    // A name can be written with escapes, so anything that begins with one counts.
+    // The name can be written with escapes, so a name that begins with an escape counts as an envelope's.
     start.is_some_and(|name| name.starts_with(ENVELOPE.as_bytes()) || name.starts_with(b"\\"))
 }
 
-/// The headers and the body with which a recorded answer is posted.
+/// The headers and the body of a recorded answer, to post them again.
 pub(crate) fn replayed(recorded: Box<RawValue>) -> (HeaderMap, crate::upstream::AnyBody) {
     if begins_like_an_envelope(recorded.get().as_bytes())
         && let Ok(Envelope { content }) = serde_json::from_str(recorded.get())
@@ -121,7 +121,7 @@ pub(crate) fn headers_of(content_type: Option<HeaderValue>, is_streamed: bool) -
     headers
 }
 
-/// The body of an answer: in chunks, if it's a stream.
+/// The body of an answer, which is sent in chunks if it's a stream.
 pub(crate) fn body_of(bytes: Bytes, is_streamed: bool) -> crate::upstream::AnyBody {
     if is_streamed { Chunked::body([bytes], None, None) } else { full(bytes) }
 }
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn endless_answers_cannot_be_recorded() {
+    fn oversized_answers_cannot_be_recorded() {
         let answer = Recordable { bytes: None, content_type: None, is_streamed: true };
         assert!(serde_json::to_vec(&answer).is_err());
     }

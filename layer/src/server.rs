@@ -11,7 +11,7 @@ use tokio::{
 
 use crate::{proxy::Proxy, upstream::MAX_HEAD};
 
-/// Listens on this port of the loopback interface; on a free one if it's 0.
+/// Listens on this port of the loopback interface, or on a free port if `port` is 0.
 ///
 /// # Errors
 ///

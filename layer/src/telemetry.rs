@@ -5,7 +5,7 @@ use std::{env, io};
 use lambda_idempotency::metrics::Metric;
 use metrics_cloudwatch_embedded::{Builder, Collector};
 
-/// The CloudWatch namespace, the same as that of Rust functions in the project's template.
+/// The CloudWatch namespace. The project's template uses the same namespace for Rust functions.
 const NAMESPACE: &str = "LambdaIdempotency";
 /// The layer's own counters. The others are the library's.
 const INTERNAL_ERROR: &str = "idempotency_layer_internal_error";
@@ -36,7 +36,7 @@ impl Telemetry {
                 Self { collector: Some(collector) }
             }
             Err(error) => {
-                tracing::warn!(%error, "no metrics");
+                tracing::warn!(%error, "couldn't start the metrics");
                 Self::default()
             }
         }

@@ -1,4 +1,4 @@
-//! One turn of the function: it gets an event, and its answer waits until the library has settled the operation.
+//! One turn of the function: it gets an event, and the layer holds its answer until the library settles the operation.
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
@@ -30,7 +30,7 @@ struct Shared {
     /// The function's answer, until it's sent on.
     posted: Mutex<Option<Posted>>,
     has_posted: Notify,
-    /// Whether the operation's outcome is another run's.
+    /// Whether the outcome is replayed from another run.
     is_replay: AtomicBool,
 }
 
@@ -95,12 +95,12 @@ impl Turn {
         self.0.has_posted.notified().await;
     }
 
-    /// Notes that the outcome is another run's.
+    /// Notes that the outcome is replayed from another run.
     pub(crate) fn replays(&self) {
         self.0.is_replay.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the outcome is another run's.
+    /// Whether the outcome is replayed from another run.
     pub(crate) fn is_replay(&self) -> bool {
         self.0.is_replay.load(Ordering::Relaxed)
     }
@@ -117,7 +117,7 @@ fn failure(posted: &Posted, rules: &Rules) -> Failure {
 /// The type and the message of the error that the function reported, and whether it's recorded.
 pub(crate) fn reported(posted: &Posted, rules: &Rules) -> (String, String, bool) {
     let (error_type, message) = read(posted);
-    // At most once, the function mustn't run again, whatever it says.
+    // Under at-most-once, the function mustn't run again, whatever error it reports.
     let is_recorded =
         rules.on_error.records(&error_type) || rules.settings.execution == Execution::AtMostOnce;
     (error_type, message, is_recorded)

@@ -27,7 +27,7 @@ pub(crate) const MAX_HEAD: usize = 4 * 1024 * 1024;
 /// The version of the Runtime API, which begins each of its paths.
 pub(crate) const VERSION: &str = "/2018-06-01/runtime";
 
-/// Tells two deliveries of one request id apart. A runtime sends it back.
+/// Identifies one delivery, since deliveries can share a request id. A runtime sends it back with its answer.
 pub(crate) const INVOCATION_ID: HeaderName = HeaderName::from_static("lambda-runtime-invocation-id");
 /// The request id of an invocation.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("lambda-runtime-aws-request-id");
@@ -55,7 +55,7 @@ pub(crate) struct Upstream {
 #[derive(Clone)]
 enum Wire {
     Pool(Box<Client<HttpConnector, AnyBody>>),
-    /// A fresh connection for each request.
+    /// A Runtime API in memory, with a new connection for each request.
     #[cfg(feature = "fuzz")]
     Memory(std::sync::Arc<dyn Fn() -> tokio::io::DuplexStream + Send + Sync>),
 }
@@ -96,7 +96,7 @@ impl Upstream {
         Self { authority: "memory".into(), wire: Wire::Memory(std::sync::Arc::new(connect)) }
     }
 
-    /// Passes a request on as it is.
+    /// Passes a request on to Lambda, without its connection's headers.
     ///
     /// # Errors
     ///
@@ -183,7 +183,7 @@ pub(crate) fn empty() -> AnyBody {
     full(Bytes::new())
 }
 
-/// A response of the proxy's own.
+/// A response that the proxy makes itself.
 pub(crate) fn answer(status: StatusCode, body: impl Into<Bytes>) -> Response<AnyBody> {
     let mut response = Response::new(full(body));
     *response.status_mut() = status;
@@ -191,8 +191,7 @@ pub(crate) fn answer(status: StatusCode, body: impl Into<Bytes>) -> Response<Any
     response
 }
 
-/// A body whose length isn't announced, so that it's sent in chunks: parts that have been read, what's still to come,
-/// and trailers.
+/// A body of unknown length, which is sent in chunks: the parts read so far, the rest of the stream, and the trailers.
 pub(crate) struct Chunked {
     begun: std::collections::VecDeque<Bytes>,
     rest: Option<Incoming>,

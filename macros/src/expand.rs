@@ -1,4 +1,4 @@
-//! From the attribute and its function to what a user would write with `Operation::run`.
+//! Expands the attribute and its function into the code that a user would write with `Operation::run`.
 
 use proc_macro2::{Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote, quote_spanned};
@@ -17,7 +17,7 @@ pub(crate) fn expand(arguments: TokenStream, function: TokenStream) -> TokenStre
         let arguments = syn::parse2(arguments)?;
         idempotent(&arguments, parsed)
     });
-    // The function stays after an error, so that its callers don't report one too.
+    // After an error, the function stays in the output, so that the compiler reports no further errors in its callers.
     expanded.unwrap_or_else(|error| {
         let error = error.into_compile_error();
         quote!(#error #function)
@@ -44,7 +44,7 @@ fn idempotent(arguments: &Arguments, mut function: Function) -> Result<TokenStre
         parse_quote!(-> ::core::result::Result<#value, ::lambda_idempotency::RunError<#error>>);
     function.signature.output = output;
     let signature = &function.signature;
-    // The closure and its future borrow what the body borrows, and take what it consumes.
+    // The closure and its future borrow the variables that the body borrows, and take those that it consumes.
     Ok(quote_spanned! {Span::mixed_site()=>
         #check
         #(#attributes)*
@@ -56,12 +56,13 @@ fn idempotent(arguments: &Arguments, mut function: Function) -> Result<TokenStre
     })
 }
 
-/// The place of the user's tokens, so that errors about types point there. Clippy leaves the macro's own tokens out.
+/// The user's tokens as a place for generated code, so that errors about types point there. Clippy doesn't check code
+/// with this span, because it counts as the macro's own.
 fn at(tokens: &impl Spanned) -> Span {
     tokens.span().resolved_at(Span::mixed_site())
 }
 
-/// Where the `Idempotency` is.
+/// Returns the expression for the `Idempotency`: the argument `with`, a parameter, or a field of `self`.
 fn with(arguments: &Arguments, function: &Function) -> Result<TokenStream> {
     if let Some(with) = &arguments.with {
         return Ok(with.to_token_stream());
@@ -85,24 +86,25 @@ fn operation(arguments: &Arguments, function: &Function) -> Result<(TokenStream,
         return Ok((given.to_token_stream(), TokenStream::new()));
     }
     let (ident, name) = (&function.signature.ident, function.name());
-    // Two types of one module may have methods of one name, which would share their keys.
+    // Two types in one module may have methods with the same name, and these would share their keys.
     if function.has_receiver() {
         let text = format!("a method's operation needs a name: `operation = \"{name}\"`");
         return Err(Error::new_spanned(ident, text));
     }
     let path = quote!(::core::concat!(::core::module_path!(), "::", #name));
     let text = format!(
-        "the path of `{name}` isn't a name for an operation: up to {LONGEST_NAME} ASCII letters. \
+        "the path of `{name}` can't be the operation's name: it isn't ASCII, or has more than {LONGEST_NAME} letters. \
          Name the operation: `operation = \"…\"`"
     );
-    // An `impl` refuses this item, and with it a function without `self` whose type isn't part of the path.
+    // The compiler refuses this item in an `impl`. It should: a function's path leaves out the type of its `impl`, so
+    // two types' functions would share their keys.
     let check = quote_spanned! {ident.span()=>
         const _: () = ::core::assert!(#path.len() <= #LONGEST_NAME && #path.is_ascii(), #text);
     };
     Ok((quote!(#path.replace("::", ".")), check))
 }
 
-/// The payload to compare: by default, all parameters but the one with the `Idempotency`.
+/// Returns the payload to compare: by default, all parameters except the one with the `Idempotency`.
 fn compare(arguments: &Arguments, function: &Function, with: &TokenStream) -> Result<TokenStream> {
     if let Some(compare) = &arguments.compare {
         return Ok(compare.to_token_stream());
@@ -124,7 +126,7 @@ fn compare(arguments: &Arguments, function: &Function, with: &TokenStream) -> Re
     })
 }
 
-/// Says whether `tokens` begin at `name`, as `app.idempotency` begins at `app`.
+/// Whether `tokens` begin with the variable `name`, as `app.idempotency` begins with `app`.
 fn names(tokens: &TokenStream, name: &Ident) -> bool {
     let first = tokens.clone().into_iter().find(|token| !matches!(token, TokenTree::Punct(_)));
     matches!(first, Some(TokenTree::Ident(first)) if first == *name)

@@ -1,4 +1,4 @@
-//! The function that the attribute is on. Its body stays a list of tokens.
+//! Parses the function that the attribute is on, except its body, which stays a list of tokens.
 
 use proc_macro2::{Group, TokenStream};
 use quote::{ToTokens, quote};
@@ -24,7 +24,7 @@ impl Parse for Function {
         if input.peek(Token![;]) {
             return Err(Error::new(
                 input.span(),
-                "`idempotent` needs the function's body; put it on the `impl`",
+                "`idempotent` needs the function's body; put the attribute on the method in the `impl`",
             ));
         }
         Ok(Self { attributes, visibility, signature, body: input.parse()? })
@@ -40,7 +40,7 @@ impl Function {
         self.signature.receiver().is_some()
     }
 
-    /// The parameters but `self`, each by its name. `None` for a pattern that isn't a single name.
+    /// The parameters except `self`, each with its name. The name is `None` for a pattern that isn't a single name.
     pub(crate) fn parameters(&self) -> impl Iterator<Item = (&Pat, Option<&Ident>)> {
         self.signature.inputs.iter().filter_map(|input| match input {
             FnArg::Receiver(_) => None,

@@ -47,9 +47,9 @@ use proc_macro::TokenStream;
 /// # }
 /// ```
 ///
-/// The function is `async` and returns `Result<T, E>`, written with both types. The attribute changes that into
-/// `Result<T, RunError<E>>`; `T` and `E` need what `Operation::run` asks of them. The rest of the signature
-/// stays. This is what the example expands to:
+/// The function is `async` and returns `Result<T, E>`, written with both types. The attribute changes this return
+/// type into `Result<T, RunError<E>>`. `T` and `E` need the traits that `Operation::run` requires. The rest of the
+/// signature stays. The example expands to this function:
 ///
 /// ```
 /// # use lambda_idempotency::{Idempotency, Key, RunError};
@@ -72,21 +72,21 @@ use proc_macro::TokenStream;
 ///
 /// # Arguments
 ///
-/// Each is a Rust expression over the parameters, without quotes. The body runs after them, and only once, so it
-/// may borrow any parameter.
+/// Each argument except `operation` is a Rust expression over the parameters, without quotes. The expressions are
+/// evaluated before the body runs. The body runs only once, so it may borrow any parameter.
 ///
-/// | argument | what it is | if left out |
+/// | argument | meaning | default |
 /// |---|---|---|
-/// | `key` | the operation's key: a `Key`, or text that makes one | it's required |
-/// | `compare` | what must match if the key comes again; `()`: nothing | all parameters but `self` and `idempotency` |
+/// | `key` | the operation's key: a `Key`, or text that makes one | none: it's required |
+/// | `compare` | the payload that must match when the key is used again; `()` compares nothing | all parameters but `self` and `idempotency` |
 /// | `operation` | the operation's name, in quotes | the function's path with dots: `orders.payment.charge` |
 /// | `with` | where the `Idempotency` is | the parameter `idempotency`, or the field `self.idempotency` |
 ///
-/// The name is part of every stored key. So an operation that's named after its function is a new one when
-/// you move or rename the function. A name of yours avoids that. Functions in an `impl` need one, because the
-/// attribute doesn't see their type. (Without `self`, the compiler's words for that are "`const` items in
-/// this context need a name".) Give a function inside another function one too, since the path leaves out the
-/// outer function.
+/// The operation's name is part of every stored key. If you move or rename a function without the argument
+/// `operation`, its operation gets a new name, and earlier records aren't found. Functions in an `impl` need the
+/// argument, because the attribute doesn't see their type. (For a function without `self`, the compiler then says
+/// "`const` items in this context need a name".) A function inside another function needs the argument too,
+/// since the path leaves out the outer function.
 ///
 /// The payload is borrowed while the body runs. If the body changes or consumes a parameter, compare a clone:
 /// `compare = order.clone()`.

@@ -1,4 +1,4 @@
-//! Functions with the attribute on the memory store, beside the same work written by hand.
+//! Runs functions with the attribute on the memory store, and compares one with its handwritten form.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by a panic")]
 
@@ -102,8 +102,8 @@ async fn invalid_keys_run_nothing() {
     assert_eq!((kind(failed), runs.get()), (ErrorKind::InvalidKey, 0));
 }
 
-/// The attribute's record answers the handwritten call, and the other way round: one name, one stored key, one
-/// fingerprint.
+/// The attribute's record answers the handwritten call, and the other way round. So both forms have the same name,
+/// stored key and fingerprint.
 #[tokio::test]
 async fn expansion_equals_the_handwritten_form() {
     let (store, idempotency) = memory();
@@ -116,7 +116,7 @@ async fn expansion_equals_the_handwritten_form() {
     let record = store.read(&by_hand.stored_key(&key)).await.unwrap();
     assert!(record.is_some(), "the attribute stored another key");
     let replayed: Result<String, RunError<io::Error>> =
-        by_hand.run(key, &first, || async { panic!("ran again") }).await;
+        by_hand.run(key, &first, || async { panic!("the operation ran again") }).await;
     assert_eq!(replayed.unwrap(), receipt);
 
     let key = Key::new("18").unwrap();
@@ -171,7 +171,7 @@ async fn all_parameters_are_compared_by_default() {
 }
 
 #[tokio::test]
-async fn consumed_parameters_compare_by_clone() {
+async fn consumed_parameters_are_compared_by_clone() {
     let (_, idempotency) = memory();
     assert_eq!(Payments::keep(order("17", 1250), (&idempotency, 1)).await.unwrap(), 1);
     assert_eq!(Payments::keep(order("17", 1250), (&idempotency, 2)).await.unwrap(), 1);
@@ -179,7 +179,7 @@ async fn consumed_parameters_compare_by_clone() {
 }
 
 #[tokio::test]
-async fn changed_parameters_keep_their_record() {
+async fn handlers_may_change_compared_parameters() {
     #[idempotent(operation = "order", key = order.id, compare = order.clone())]
     async fn place(mut order: Order, idempotency: &Idempotency) -> Result<String, io::Error> {
         order.id.push_str(", changed");
@@ -217,14 +217,14 @@ impl Store for WithoutReleases {
 }
 
 #[tokio::test]
-async fn lost_releases_keep_the_handlers_error() {
+async fn failed_releases_return_the_handlers_error() {
     let store = WithoutReleases(MemoryStore::new());
     let builder = Idempotency::builder(store).function("orders").settle_within(Duration::ZERO);
     let idempotency = builder.build().unwrap();
     let (runs, mut log) = (Rc::default(), Vec::new());
     let failed = charge(&order("order-17", 0), &runs, &mut log, &idempotency).await;
     assert!(matches!(failed, Err(RunError::Handler(error)) if error.to_string() == "nothing to charge"));
-    // The lease frees the key. Until then, the error names the stored key, and not the caller's.
+    // Until the lease expires, the key is in progress. The error names the stored key, and not the caller's key.
     let again = charge(&order("order-17", 0), &runs, &mut log, &idempotency).await.unwrap_err().to_string();
     let key = idempotency.operation("idempotent.charge").unwrap().stored_key(&Key::new("order-17").unwrap());
     assert!(again.contains(key.as_str()) && !again.contains("order-17"), "{again}");

@@ -1,8 +1,8 @@
-//! The compiler's messages about an attribute that's used wrongly. If another compiler words them differently,
+//! Checks the compiler's messages about wrong uses of the attribute. If another compiler words them differently,
 //! `TRYBUILD=overwrite cargo test --package lambda-idempotency-macros` updates the expected texts.
 
 #[test]
-fn mistakes_are_explained_where_they_are() {
+fn errors_point_at_the_mistake() {
     let cases = trybuild::TestCases::new();
     cases.pass("tests/ui/pass.rs");
     cases.compile_fail("tests/ui/attribute.rs");

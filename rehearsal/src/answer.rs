@@ -24,7 +24,7 @@ pub enum Answer {
     },
     /// The process ended without a response.
     Died(String),
-    /// No response by the deadline. The process was killed then, as Lambda does.
+    /// No response by the deadline. The rehearsal killed the process then, as Lambda does.
     TimedOut(Duration),
 }
 
@@ -53,7 +53,7 @@ impl Answer {
         HttpAnswer::parse(response).map_or_else(|| Self::Payload(response.to_vec()), Self::Http)
     }
 
-    /// The same, read as a batch's answer if it has that form.
+    /// Converts a payload with `batchItemFailures` to a batch's answer. Other answers stay unchanged.
     pub(crate) fn of_batch(self) -> Self {
         let Self::Payload(bytes) = &self else { return self };
         let json: Value = serde_json::from_slice(bytes).unwrap_or_default();
@@ -62,8 +62,8 @@ impl Answer {
         Self::Batch(failures.iter().map(name).collect())
     }
 
-    /// Whether it says that the outcome of an earlier run is unknown: 409 `outcome-unknown`, the function error of that
-    /// name, or a record that is redelivered.
+    /// Whether the answer says that the outcome of an earlier run is unknown: 409 `outcome-unknown`, the function error
+    /// of that name, or a batch that returns a record.
     pub fn is_unknown(&self) -> bool {
         match self {
             Self::Http(http) => http.problem_code().as_deref() == Some("outcome-unknown"),
@@ -73,7 +73,7 @@ impl Answer {
         }
     }
 
-    /// The HTTP answer, if it is one.
+    /// Returns the HTTP response, if the answer is one.
     pub fn http(&self) -> Option<&HttpAnswer> {
         match self {
             Self::Http(http) => Some(http),
@@ -81,7 +81,7 @@ impl Answer {
         }
     }
 
-    /// Whether it's a response, and for HTTP a successful one.
+    /// Whether the function succeeded. For HTTP that's a status from 200 to 399, for a batch a list without records.
     pub fn is_success(&self) -> bool {
         match self {
             Self::Http(http) => (200..400).contains(&http.status),
@@ -91,25 +91,25 @@ impl Answer {
         }
     }
 
-    /// Whether it was refused because another attempt is running: 409 with Retry-After, or the function error
-    /// of that name.
+    /// Whether the delivery was refused because another attempt is running: 409 with Retry-After, the function error
+    /// `Idempotency.InProgress`, or a batch that returns a record.
     pub fn is_in_progress(&self) -> bool {
         match self {
             Self::Http(http) => http.status == 409 && http.retry_after().is_some(),
             Self::Error { kind, .. } => kind == "Idempotency.InProgress",
-            // The answer doesn't say why.
+            // A batch's answer doesn't say why it returns a record.
             Self::Batch(returned) => !returned.is_empty(),
             _ => false,
         }
     }
 
-    /// Whether it's marked as answered from the record.
+    /// Whether the answer is marked as a replay.
     pub fn is_marked_replay(&self) -> bool {
         self.http().is_some_and(|http| http.header("idempotent-replayed") == Some("true"))
     }
 
-    /// Whether both have the same outcome: for HTTP the same status and body (headers also describe the
-    /// delivery), else the same bytes.
+    /// Whether both answers have the same outcome. For HTTP that's the same status and body, since headers also
+    /// describe the delivery. Other answers must be equal.
     pub fn same_outcome(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Http(one), Self::Http(other)) => (one.status, &one.body) == (other.status, &other.body),

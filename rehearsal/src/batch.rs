@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use super::{answer::Answer, event::Event, function::Function};
 use crate::problem::{Problem, Result};
 
-/// The messages of a batch.
+/// The number of messages in a batch.
 pub(crate) const MESSAGES: usize = 100;
-/// The number of orders in it: the last messages repeat earlier orders.
+/// The number of orders in a batch. Its last messages repeat earlier orders.
 pub(crate) const ORDERS: usize = 90;
 
 /// The example function that ships orders, and the messages that its batches are made of.
@@ -48,7 +48,7 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// A batch whose orders have this name and a number.
+    /// Builds a batch. Each order's id is `name` and a number.
     pub(crate) fn new(orders: &Orders, name: &str) -> Self {
         let messages = (0..MESSAGES).map(|nth| (format!("{name}-message-{nth}"), nth % ORDERS));
         let order_of: BTreeMap<String, usize> = messages.collect();
@@ -77,7 +77,7 @@ impl Batch {
         let of_those = self.order_of.values().filter(|order| orders.contains(*order)).count();
         if of_those != named.len() {
             return Err(format!(
-                "{} messages are to be redelivered, but their orders have {of_those}",
+                "the answer returns {} messages, but their orders have {of_those} messages",
                 named.len()
             ));
         }
@@ -85,7 +85,7 @@ impl Batch {
     }
 }
 
-/// The message `id` about an order.
+/// Builds the message `id` for an order.
 fn record(message: &Value, name: &str, id: &str, order: usize) -> Value {
     let mut record = message.clone();
     record["messageId"] = id.into();
@@ -117,7 +117,7 @@ impl fmt::Display for Returned {
 pub(crate) struct Shipped {
     /// The parcel: the same in each attempt of one order.
     pub(crate) parcel: String,
-    /// The number of the attempt: after the first one, a takeover.
+    /// The number of the attempt, from 1. Every later attempt is a takeover.
     pub(crate) attempt: u32,
 }
 
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(returned, Returned { messages: 3, orders: 2 });
         assert_eq!(returned.to_string(), "3 returned, of 2 orders");
         for (answer, fault) in [
-            (naming(&["step-message-3"]), "1 messages are to be redelivered, but their orders have 2"),
+            (naming(&["step-message-3"]), "the answer returns 1 messages, but their orders have 2 messages"),
             (naming(&["another"]), "the batch has no message `another`"),
             (Answer::Payload(b"{}".to_vec()), "a list of the messages to redeliver"),
             (Answer::Died("killed".into()), "a list of the messages to redeliver"),

@@ -69,7 +69,7 @@ impl Database {
         &self.endpoint
     }
 
-    /// Whether it ends with this process, together with its tables.
+    /// Whether the DynamoDB is embedded. An embedded one ends with this process, and its tables are gone.
     pub fn is_embedded(&self) -> bool {
         self.embedded.is_some()
     }
@@ -156,7 +156,7 @@ impl Database {
     }
 }
 
-/// A header in the form that emulators expect. None of them checks the signature.
+/// Returns a header in the form that emulators expect. Emulators don't check the signature.
 fn authorization() -> String {
     format!(
         "AWS4-HMAC-SHA256 Credential={ACCESS_KEY}/20261120/{REGION}/dynamodb/aws4_request, \

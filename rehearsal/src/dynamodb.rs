@@ -21,7 +21,7 @@ pub struct Arguments {
     table: Option<String>,
 }
 
-/// Runs until Ctrl-C. Its data is lost then.
+/// Runs the embedded DynamoDB until Ctrl-C. Then its data is lost.
 pub fn main(arguments: &Arguments) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     runtime.context("couldn't start the asynchronous runtime")?.block_on(serve(arguments))

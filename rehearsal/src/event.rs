@@ -37,7 +37,7 @@ impl Events {
         })
     }
 
-    /// The only event of a user's function.
+    /// Uses the only event of a user's function for every delivery.
     pub fn of_one(event: Event) -> Self {
         Self { first: event.clone(), again: event, conflicting: None }
     }
@@ -47,7 +47,7 @@ impl Events {
         self.first.has_key()
     }
 
-    /// The same events for one step, with its key and its order, if they have such fields.
+    /// Adapts the events to one step: sets the step's key and order in events that have such fields.
     pub fn for_step(&self, name: &str) -> Self {
         let adapt = |event: &Event| event.with_key(name).with_order(name);
         Self {
@@ -75,12 +75,12 @@ impl Event {
         serde_json::from_slice(text).map(Self).context("isn't JSON")
     }
 
-    /// A batch of this source with one record.
+    /// Builds a batch of this source with one record.
     pub(crate) fn in_batch(&self, source: Source) -> Result<Self> {
         source.batch_of(&self.0).map(Self)
     }
 
-    /// The event, unless it's a batch.
+    /// Returns the event, or an error if it's a batch.
     pub(crate) fn refuse_batch(self) -> Result<Self> {
         expect::refuse_batch(&self.0)?;
         Ok(self)
@@ -162,8 +162,11 @@ mod tests {
             assert_eq!(event.0["headers"]["idempotency-key"], "step-7");
             assert!(event.0["body"].as_str().unwrap().contains("\"order_id\":\"step-7\""));
         }
-        assert_eq!(step.first.0["body"], step.again.0["body"], "a retry is the same request");
-        assert_ne!(step.first.0["requestContext"], step.again.0["requestContext"], "at another time");
+        assert_eq!(step.first.0["body"], step.again.0["body"], "a retry must send the same body");
+        assert_ne!(
+            step.first.0["requestContext"], step.again.0["requestContext"],
+            "a retry must have its own request context"
+        );
         assert_ne!(step.first.0["body"], conflicting.0["body"]);
     }
 

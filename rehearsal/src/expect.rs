@@ -41,11 +41,12 @@ impl Source {
         }
     }
 
-    /// A batch of one record: the event's first one, or for a queue a message whose body is the event.
+    /// Builds a batch of one record: the event's first record. For a queue, an event without records becomes the body
+    /// of a message.
     ///
     /// # Errors
     ///
-    /// If the event is from another source, or a stream's record can't be made of it.
+    /// If the event is from another source, or if it has no records and the source is a stream.
     pub(crate) fn batch_of(self, event: &Value) -> Result<Value> {
         let Some(record) = event.pointer("/Records/0") else {
             if self == Self::Kinesis {
@@ -83,7 +84,7 @@ fn source_of(event: &Value) -> Option<&str> {
     event.pointer("/Records/0/eventSource").and_then(Value::as_str)
 }
 
-/// Refuses an event that needs `--batch`: a worker's answers don't say whether a record was run or replayed.
+/// Refuses an event that needs `--batch`: an answer to a batch doesn't say whether a record was run or replayed.
 ///
 /// # Errors
 ///
@@ -97,7 +98,7 @@ pub(crate) fn refuse_batch(event: &Value) -> Result<()> {
             Err(Problem::new("the event is a batch of Kinesis records: add --batch kinesis"))
         }
         Some("aws:dynamodb") => Err(Problem::new(
-            "the rehearsal doesn't fit DynamoDB Streams: it can't read what happens to their records",
+            "the rehearsal can't check workers of DynamoDB Streams: it can't read what happens to their records",
         )),
         _ => Ok(()),
     }
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn events_that_do_not_fit_are_refused() {
+    fn unsuitable_events_are_refused() {
         let of =
             |source: &str| json!({ "Records": [{ "eventSource": source, "eventSourceARN": "arn:queue" }] });
         for (source, event, says) in [
@@ -136,7 +137,7 @@ mod tests {
             assert!(problem.contains(says), "{problem}");
         }
         for (source, says) in
-            [("aws:sqs", "--batch sqs"), ("aws:kinesis", "--batch kinesis"), ("aws:dynamodb", "doesn't fit")]
+            [("aws:sqs", "--batch sqs"), ("aws:kinesis", "--batch kinesis"), ("aws:dynamodb", "can't check")]
         {
             assert!(refuse_batch(&of(source)).unwrap_err().to_string().contains(says), "{source}");
         }

@@ -1,4 +1,4 @@
-//! The function under test: building it, starting it, and its processes, one for each concurrent invocation.
+//! Builds and starts the function under test: one process for each concurrent invocation.
 
 use std::{
     collections::VecDeque,
@@ -32,12 +32,12 @@ const LINES_KEPT: usize = 6;
 pub struct Function {
     program: PathBuf,
     arguments: Vec<String>,
-    /// Part of the line that a handler writes at each run. Counting it counts the runs.
+    /// A part of the line that the handler writes at each run. The rehearsal counts runs by these lines.
     run_mark: Option<String>,
     behind_layer: Option<BehindLayer>,
 }
 
-/// A function whose program is the layer in front of it.
+/// What the layer needs to run in front of a function. The layer is then the `program`, and starts the function.
 #[derive(Clone, Debug)]
 struct BehindLayer {
     /// The function's name.
@@ -73,12 +73,12 @@ impl Function {
         Ok(Self::at(program))
     }
 
-    /// A function that is already built, in this file.
+    /// Uses a function that is already built, in this file.
     pub fn at(program: impl Into<PathBuf>) -> Self {
         Self { program: program.into(), arguments: Vec::new(), run_mark: None, behind_layer: None }
     }
 
-    /// The same function, linked or copied into `folder`, so that a concurrent build can't change it.
+    /// Links or copies the function's program into `folder`, so that a concurrent build can't change it.
     pub fn kept_in(&self, folder: &Path) -> Result<Self> {
         let program = folder.join(self.name());
         if std::fs::hard_link(&self.program, &program).is_err() {
@@ -92,19 +92,19 @@ impl Function {
         Ok(Self { program, ..self.clone() })
     }
 
-    /// A user's function: a command, split at white space.
+    /// Uses a user's function: `command` starts it, and is split at white space.
     pub fn from_command(command: &str, run_mark: Option<String>) -> Result<Self> {
         Self::from_words(command.split_whitespace().map(str::to_owned), run_mark)
     }
 
-    /// A user's function: the words of a command.
+    /// Uses a user's function: a command with these words starts it.
     pub fn from_words(words: impl IntoIterator<Item = String>, run_mark: Option<String>) -> Result<Self> {
         let mut words = words.into_iter();
         let program = words.next().ok_or_else(|| Problem::new("--function is empty: give it a command"))?;
         Ok(Self { program: program.into(), arguments: words.collect(), run_mark, behind_layer: None })
     }
 
-    /// The same function behind the Lambda layer, whose program starts it with these variables.
+    /// Puts the function behind the Lambda layer, whose program is `layer`. `settings` are environment variables.
     #[must_use]
     pub fn behind(self, layer: impl Into<PathBuf>, settings: Vec<(String, String)>) -> Self {
         let behind_layer = Some(BehindLayer { name: self.name(), settings });
@@ -171,7 +171,7 @@ impl Sandbox {
         let mut command = Command::new(&function.program);
         isolate(&mut command);
         if let Some(layer) = &function.behind_layer {
-            // Lambda stops, and ends, both at once.
+            // Lambda freezes and kills the layer and the function together, so they share a process group.
             command.process_group(0);
             command.envs(layer.settings.iter().map(|(name, value)| (name, value)));
         }
@@ -224,12 +224,13 @@ impl Sandbox {
         self.answer_within(&mut delivery, limit).await
     }
 
-    /// Waits for the response for `limit`, whatever the event's own deadline was, then kills the process.
+    /// Waits for the response, and kills the process if there's none after `limit`. The event's own deadline
+    /// doesn't count.
     pub async fn answer_within(&mut self, delivery: &mut Delivery, limit: Duration) -> Answer {
         if let Some(answer) = self.watch(delivery, limit).await {
             return answer;
         }
-        // The process may have just ended, so that the kill fails. That's fine.
+        // If the process has just ended, the kill fails. That's fine.
         let _ = self.kill().await;
         self.output.catch_up().await;
         Answer::TimedOut(limit)
@@ -292,11 +293,11 @@ impl Sandbox {
 }
 
 impl Drop for Sandbox {
-    /// The function would outlive the layer.
+    /// Kills the whole process group. If only the layer were killed, the function would keep running.
     fn drop(&mut self) {
         let Some(group) = self.group else { return };
         let kill = format!("kill -s KILL -- -{group} 2>/dev/null");
-        // It's fine if they've ended.
+        // If the processes have ended, the kill fails. That's fine.
         let _ = std::process::Command::new("sh").arg("-c").arg(kill).status();
     }
 }
@@ -334,13 +335,13 @@ impl Output {
         Self { last, requests }
     }
 
-    /// Returns when everything that was written before this call has been read. (The pipe became readable
-    /// before the response or request that made the driver call this, and the reader polls its pipes first.)
+    /// Waits until everything that was written before this call has been read. The driver calls this after a
+    /// response or a request of the process. The pipe became readable earlier, and the reader polls its pipes first.
     async fn catch_up(&self) {
         let (sender, done) = oneshot::channel();
         if self.requests.send(sender).is_ok() {
-            // After the end of both pipes the reader has read everything, but may leave the request in the
-            // channel for as long as there's a sender. `done` alone wouldn't notice that.
+            // When both pipes have ended, the reader has read everything and stops. It may leave this request in the
+            // channel, unanswered, as long as there's a sender. Then only `closed` ends the wait.
             tokio::select! {
                 _ = done => {}
                 () = self.requests.closed() => {}
@@ -380,7 +381,7 @@ impl Keeper {
                 biased;
                 more = line(&mut out, &mut out_line) => self.keep(more, &mut out, &mut out_line),
                 more = line(&mut err, &mut err_line) => self.keep(more, &mut err, &mut err_line),
-                // The waiter may be gone.
+                // If the waiter is gone, the send fails. That's fine.
                 Some(done) = asked.recv() => { let _ = done.send(()); }
             }
         }

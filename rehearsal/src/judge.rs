@@ -34,8 +34,8 @@ impl Verdict {
         self.must(made == must_be, || format!("{} made (expected {must_be})", several(made, "payment")))
     }
 
-    /// The function must have sent this many requests to the store. The SDK's retries of calls that it
-    /// thought lost don't count, since they aren't the protocol's.
+    /// The function must have sent this many requests to the store. Retries by the SDK don't count, since the
+    /// protocol doesn't ask for them.
     pub(crate) fn requests(&mut self, measured: &Measured, must_be: usize) -> &mut Self {
         let sent = measured.requests().filter(|one| one.first_attempt).count();
         self.must(sent == must_be, || {
@@ -52,7 +52,7 @@ impl Verdict {
             }
             (0, Some(_)) if must_be > 0 && measured.settled() > 0 => {
                 "no claim was won, but an outcome was recorded: the function runs without claims (`optimistic`), which \
-                 this rehearsal doesn't fit"
+                 the rehearsal can't check"
                     .into()
             }
             _ => format!("{} won (expected {must_be})", several(won, "claim")),
@@ -78,7 +78,7 @@ impl Verdict {
         self.must(!answer.is_marked_replay(), || "the answer is marked as a replay, but isn't one".into())
     }
 
-    /// The response must have the first one's outcome, and for HTTP be marked as a replay.
+    /// The response `again` must have the outcome of `first`. For HTTP, it must be marked as a replay.
     pub(crate) fn replay(&mut self, first: &Answer, again: &Answer) -> &mut Self {
         if !again.same_outcome(first) {
             let fault = format!("expected the recorded answer, got {}", in_full(again));
@@ -88,7 +88,7 @@ impl Verdict {
         self.must(marked, || "the replay isn't marked `Idempotent-Replayed: true`".into())
     }
 
-    /// The response must be a refusal as in progress.
+    /// The response must be the refusal InProgress.
     pub(crate) fn in_progress(&mut self, answer: &Answer) -> &mut Self {
         self.must(answer.is_in_progress(), || {
             format!("expected 409 with Retry-After, got {}", in_full(answer))
@@ -110,8 +110,8 @@ impl Verdict {
         })
     }
 
-    /// Among concurrent deliveries, one must have run, and the others must be its replays or refusals as in
-    /// progress.
+    /// One of the concurrent deliveries must have run. The others must be answered with its replay, or refused with
+    /// InProgress.
     pub(crate) fn one_of_many(&mut self, answers: &[Answer]) -> &mut Self {
         let crowd = Crowd::of(answers);
         if let Some(odd) = crowd.odd.first() {
@@ -127,14 +127,14 @@ impl Verdict {
     }
 }
 
-/// The responses to many concurrent deliveries, sorted.
+/// The responses to many concurrent deliveries, counted by kind.
 #[derive(Debug)]
 pub(crate) struct Crowd<'a> {
     /// Successes that aren't marked as replays.
     pub(crate) firsts: usize,
     /// Replays.
     pub(crate) replays: usize,
-    /// Refusals as in progress.
+    /// Refusals with InProgress.
     pub(crate) refused: usize,
     /// Anything else.
     pub(crate) odd: Vec<&'a Answer>,
@@ -143,7 +143,7 @@ pub(crate) struct Crowd<'a> {
 }
 
 impl<'a> Crowd<'a> {
-    /// Sorts the responses.
+    /// Counts the responses by kind.
     pub(crate) fn of(answers: &'a [Answer]) -> Self {
         let (outcomes, others): (Vec<_>, Vec<_>) = answers.iter().partition(|answer| answer.is_success());
         let (refused, odd): (Vec<_>, Vec<_>) = others.into_iter().partition(|answer| answer.is_in_progress());
@@ -171,7 +171,7 @@ impl<'a> Crowd<'a> {
     }
 }
 
-/// A response with its own message, for a fault.
+/// Formats a response with its error message or its body, for a fault.
 fn in_full(answer: &Answer) -> String {
     match answer {
         Answer::Error { message, .. } => format!("{answer} ({message})"),

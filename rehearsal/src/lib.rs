@@ -3,7 +3,7 @@
 //!
 //! [`main`] is the command. Its parts are public, since other tests use them: the embedded DynamoDB
 //! ([`database`]), and functions in processes that can be frozen and killed, behind an emulator of Lambda's Runtime
-//! API ([`function`]). They promise no stable API.
+//! API ([`function`]). These parts have no stable API.
 
 pub mod answer;
 mod batch;
@@ -53,12 +53,12 @@ pub struct Arguments {
     #[arg(long, value_name = "COMMAND", requires = "event", group = "subject")]
     function: Option<String>,
 
-    /// The same, as words behind `--`.
+    /// The same as --function, but as words after `--`.
     #[arg(last = true, value_name = "COMMAND", requires = "event", group = "subject")]
     command: Vec<String>,
 
-    /// Start the function behind the Lambda layer, with this environment's IDEMPOTENCY_ variables as its settings.
-    /// PROGRAM is the layer's; without it, cargo builds it.
+    /// Start the function behind the Lambda layer, with this environment's IDEMPOTENCY_ variables as the layer's
+    /// settings. PROGRAM is the layer's executable; without PROGRAM, cargo builds the layer.
     #[arg(
         long,
         value_name = "PROGRAM",
@@ -80,8 +80,8 @@ pub struct Arguments {
     #[arg(long, value_enum, value_name = "HOW OFTEN", default_value = "at-least-once", requires = "subject")]
     expect: Expect,
 
-    /// The function takes batches from this source. The event is a batch, whose first record is delivered, or for a
-    /// queue the body of a message.
+    /// The function takes batches from this source. If the event is a batch, only its first record is delivered. For a
+    /// queue, the event can also be the body of one message.
     #[arg(long, value_enum, value_name = "SOURCE", requires = "subject")]
     batch: Option<Source>,
 
@@ -96,11 +96,11 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// The options of a command line, without the command.
+    /// Parses the options of a command line, given without the command's name.
     ///
     /// # Errors
     ///
-    /// If it isn't valid.
+    /// If the command line isn't valid.
     pub fn parse(words: &[&str]) -> Result<Self> {
         let command = Self::augment_args(clap::Command::new("idempotency-rehearse").no_binary_name(true));
         let matches = command.try_get_matches_from(words).context("the command line isn't valid")?;
@@ -193,14 +193,14 @@ async fn play(world: &World) -> Result<Vec<Row>> {
     }
 }
 
-/// The function under test and its events; the other example too, unless it's the user's function.
+/// The function under test and its events. With the example function, also the other example.
 struct Subject {
     function: Function,
     events: Events,
     orders: Option<Orders>,
 }
 
-/// The user's function with its event, or both example functions with theirs.
+/// Returns the user's function with its event, or builds both example functions and reads their events.
 async fn subject(arguments: &Arguments) -> Result<Subject> {
     if let Some(event) = &arguments.event {
         let mark = arguments.count_runs.clone();
@@ -237,7 +237,8 @@ async fn subject(arguments: &Arguments) -> Result<Subject> {
     Ok(Subject { function, events, orders })
 }
 
-/// The function behind the layer, with the settings that this process has for it. The rehearsal has its own table.
+/// Puts the function behind the layer, with this process's `IDEMPOTENCY_` variables as the layer's settings. The
+/// variables that name a store are left out, since the rehearsal has its own table.
 async fn behind_layer(function: Function, layer: Option<&Path>) -> Result<Function> {
     let is_setting = |name: &str| {
         name.starts_with("IDEMPOTENCY_") && !["IDEMPOTENCY_TABLE", "IDEMPOTENCY_STORE"].contains(&name)

@@ -9,7 +9,7 @@ use std::{
 #[derive(Debug)]
 pub struct Problem(String);
 
-/// A result whose error lies outside the system that the command checks.
+/// A result whose error means that the command couldn't do its work.
 pub type Result<T, E = Problem> = std::result::Result<T, E>;
 
 impl Problem {
@@ -32,7 +32,7 @@ impl Display for Problem {
     }
 }
 
-/// Adds what the command was doing to a lower layer's error.
+/// Puts a description of the command's work in front of a lower layer's error.
 pub trait Context<T> {
     /// Turns the error into a problem that begins with `doing`.
     fn context(self, doing: impl Display) -> Result<T>;

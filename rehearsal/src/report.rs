@@ -22,7 +22,7 @@ pub(crate) struct Row {
     pub(crate) answered: String,
     /// Runs of the handler; `None` if they can't be counted.
     pub(crate) handler_runs: Option<usize>,
-    /// Payments made; `None` for another function.
+    /// Payments made; `None` if the function makes none.
     pub(crate) payments_made: Option<usize>,
     /// Requests to the store.
     pub(crate) requests: usize,
@@ -95,7 +95,7 @@ fn requests(count: usize, operations: &[String]) -> String {
         }
     }
     if runs.len() > 3 {
-        // With concurrent senders, the order means nothing.
+        // Many changes mean concurrent senders, whose order doesn't matter: count each operation.
         let mut total = std::collections::BTreeMap::new();
         for (operation, times) in runs {
             *total.entry(operation).or_insert(0) += times;
@@ -123,7 +123,8 @@ pub(crate) fn json(rows: &[Row]) -> String {
 
 const COLUMNS: usize = 5;
 const HEADINGS: [&str; COLUMNS] = ["delivered", "answered", "runs", "paid", "requests"];
-/// With the indent, two blanks after each column and the verdict's 7, this makes 103.
+/// The widths of the columns. With the indent, two blanks after each column and 7 for the verdict, a line has 103
+/// characters.
 const WIDTHS: [usize; COLUMNS] = [23, 33, 4, 4, 18];
 const RIGHT_ALIGNED: [bool; COLUMNS] = [false, false, true, true, false];
 const INDENT: usize = 4;
@@ -168,7 +169,7 @@ pub(crate) fn summary(rows: &[Row], seconds: f32) -> String {
     }
 }
 
-/// Whether each exchange of this meaning succeeded, for faults about the wire.
+/// Returns whether each request with this meaning succeeded, in the order in which they were sent.
 pub(crate) fn outcome_of(exchanges: &[Exchange], meaning: Meaning) -> Vec<bool> {
     exchanges.iter().filter(|one| one.to_store && one.meaning == meaning).map(Exchange::succeeded).collect()
 }
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn one_failed_row_or_none_fails_rehearsal() {
+    fn failed_or_missing_rows_fail_the_rehearsal() {
         assert!(all_ok(&[row("1", &[]), row("2", &[])]));
         assert!(!all_ok(&[row("1", &[]), row("2", &["wrong"])]));
         assert!(!all_ok(&[]));

@@ -24,8 +24,8 @@ use super::{
 const VERSION: &str = "/2018-06-01";
 const FUNCTION_ARN: &str = "arn:aws:lambda:eu-central-1:123456789012:function:";
 
-/// The id of one invocation. A runtime sends it back with the response, since a request id may come from the
-/// caller and repeat.
+/// The header with an invocation's id. A runtime sends the id back with the response. The request id isn't enough,
+/// since it may come from the caller and repeat.
 const INVOCATION_ID: &str = "lambda-runtime-invocation-id";
 
 /// Numbers the invocations of this process, so that no two share a request id unless the driver asks for it.
@@ -112,12 +112,13 @@ impl RuntimeApi {
         started.map_or(Phase::Starting, |phase| phase.clone())
     }
 
-    /// Hands the event to the function when it next asks. The deadline counts from then, as on Lambda.
+    /// Hands the event to the function when it next asks for one. The time limit starts at that moment, as on Lambda.
     pub(crate) fn deliver(&self, event: Bytes, time_limit: Duration) -> oneshot::Receiver<Posted> {
         self.deliver_as(fresh_id(), event, time_limit)
     }
 
-    /// As [`Self::deliver`], under this request id: Lambda's own retries of an asynchronous invoke share one.
+    /// Hands over the event like [`Self::deliver`], but under this request id. Lambda's retries of an asynchronous
+    /// invoke share one.
     pub(crate) fn deliver_as(
         &self,
         request_id: String,
@@ -201,9 +202,8 @@ impl Shared {
             .map_err(|_| HangUp)
     }
 
-    /// Rejects a late response, and one for an earlier invocation under the same request id, as Lambda does.
-    /// A late one still goes to the driver, since what a process answers after it was frozen past its
-    /// deadline is evidence.
+    /// Rejects a late response, and a response to an earlier invocation under the same request id, as Lambda does.
+    /// The driver still gets a late response: it shows what a process does after it was frozen past its deadline.
     fn answered(&self, request_id: &str, invocation: Option<&str>, posted: Posted) -> Response<Bytes> {
         let mut all = self.unanswered();
         let Some(latest) = all.get(request_id) else {
@@ -290,7 +290,10 @@ mod tests {
         let before = clock::now_ms();
         let (id, deadline, event) = next(&api).await;
         assert_eq!(event, "{\"n\":1}");
-        assert!((before + 3_000..=clock::now_ms() + 3_000).contains(&deadline), "a deadline in epoch ms");
+        assert!(
+            (before + 3_000..=clock::now_ms() + 3_000).contains(&deadline),
+            "the deadline must be in epoch ms"
+        );
 
         let posted = call(&api, Method::POST, &format!("invocation/{id}/response"), "\"done\"").await;
         assert_eq!(posted.status(), StatusCode::ACCEPTED);
@@ -326,7 +329,7 @@ mod tests {
         let path = "invocation/chosen/response";
         let stale = call_of(&api, Method::POST, path, "1", Some(&first)).await;
         assert_eq!(stale.status(), StatusCode::GONE);
-        assert!(answer.try_recv().is_err(), "the stale response must not answer it");
+        assert!(answer.try_recv().is_err(), "the stale response must not answer the later invocation");
         let posted = call_of(&api, Method::POST, path, "2", Some(&second)).await;
         assert_eq!(posted.status(), StatusCode::ACCEPTED);
         assert_eq!(answer.await.unwrap(), Posted::Response(Bytes::from("2")));
@@ -342,7 +345,7 @@ mod tests {
             let path = format!("invocation/{request}/{how}");
             let late = call_of(&api, Method::POST, &path, "{}", Some(&id)).await;
             assert_eq!(late.status(), StatusCode::GONE, "{how}");
-            assert!(answer.await.is_ok(), "the driver sees it as evidence");
+            assert!(answer.await.is_ok(), "the driver must get the late response");
         }
     }
 

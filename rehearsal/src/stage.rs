@@ -1,4 +1,4 @@
-//! The setting of one step: its own key, its own wire, and the sandboxes that take its events.
+//! The stage of one step: its key, its wire to DynamoDB, and its sandboxes, which are processes of the function.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -21,9 +21,9 @@ use crate::problem::{Context, Problem, Result};
 
 /// The time limit of an ordinary invocation.
 pub(crate) const ORDINARY_LIMIT: Duration = Duration::from_secs(20);
-/// The time limit of an invocation whose lease has to expire: short, to keep the wait short.
+/// The time limit of an invocation whose lease must expire before the step goes on. It's short, to keep the wait short.
 pub(crate) const LEASE_LIMIT: Duration = Duration::from_secs(3);
-/// The length of the leases that are extended.
+/// The length of the leases in steps where the library extends them.
 pub(crate) const SHORT_LEASE: Duration = Duration::from_secs(2);
 /// The library's default grace after the deadline, and its skew margin.
 const GRACE_MS: u64 = 2_000;
@@ -36,32 +36,32 @@ const CLEARLY_STALE_MS: u64 = 100;
 pub(crate) struct World {
     /// The function under test.
     pub(crate) function: Function,
-    /// Whether it's the example function. The rehearsal can check more of it than of an unknown one.
+    /// Whether `function` is the example function. The rehearsal can check more of it than of a user's function.
     pub(crate) is_payments: bool,
-    /// Its events.
+    /// The events for the function.
     pub(crate) events: Events,
-    /// The other example, which takes batches; `None` with a user's function.
+    /// The other example function, which takes batches; `None` when the function under test is a user's.
     pub(crate) orders: Option<Orders>,
     /// How often the handler may run.
     pub(crate) expect: Expect,
-    /// The source of its batches, if it takes any.
+    /// The source of the function's batches; `None` if it takes none.
     pub(crate) batch: Option<Source>,
-    /// Whether its outcomes are recorded by transactions.
+    /// Whether the function records its outcomes by transactions.
     pub(crate) is_transactional: bool,
     /// DynamoDB.
     pub(crate) database: Database,
-    /// The tables of all steps that don't need their own.
+    /// The tables of all steps that don't have their own.
     pub(crate) tables: Tables,
     /// Every table that was created, to remove it at the end.
     pub(crate) created: Mutex<Vec<String>>,
-    /// Makes this rehearsal's keys and tables different from any other's.
+    /// A part of each key and each table's name, so that two rehearsals never share one.
     pub(crate) run_id: String,
     /// Shows a line of progress.
     pub(crate) show: fn(&str),
 }
 
 impl World {
-    /// The function's answer as its form says.
+    /// Reads the answer as a batch's, if the function takes batches.
     pub(crate) fn understood(&self, answer: Answer) -> Answer {
         if self.batch.is_some() { answer.of_batch() } else { answer }
     }
@@ -78,7 +78,7 @@ impl World {
         self.database.create_payments_table(name).await
     }
 
-    /// The tables for a step. If all events have one fixed key, each step needs new ones.
+    /// Returns the tables for a step. If all events have one fixed key, each step gets its own table of records.
     fn tables_for(&self, step: &str) -> Tables {
         if self.events.take_keys() {
             return self.tables.clone();
@@ -88,7 +88,7 @@ impl World {
     }
 }
 
-/// The setting of one step.
+/// The surroundings of one step: its wire, its events, its tables and its sandboxes.
 #[derive(Debug)]
 pub(crate) struct Stage<'w> {
     /// The state that all steps share.
@@ -106,22 +106,22 @@ pub(crate) struct Stage<'w> {
     idle: Mutex<Vec<Sandbox>>,
 }
 
-/// How the example function is set up, and where it makes its payment.
+/// Where the example function makes its payment, and under which leases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// In its handler, between the claim and the completion.
+    /// It pays in its handler, between the claim and the completion.
     #[default]
     Handler,
-    /// In the transaction that records its outcome.
+    /// It pays in the transaction that records its outcome.
     Transaction,
-    /// In its handler, under short leases that are extended.
+    /// It pays in its handler, under short leases that the library extends.
     ShortLeases,
 }
 
-/// A point to measure from.
+/// The counts at one moment, to measure from.
 #[derive(Debug)]
 pub(crate) struct Mark {
-    /// On the wire.
+    /// Requests on the wire so far.
     pub(crate) wire: usize,
     runs: usize,
     payments: usize,
@@ -210,7 +210,7 @@ impl<'w> Stage<'w> {
         })
     }
 
-    /// An idle sandbox, or a new one.
+    /// Takes an idle sandbox, or starts a new one.
     pub(crate) async fn sandbox(&self) -> Result<Sandbox> {
         if let Some(sandbox) = self.idle.lock().await.pop() {
             return Ok(sandbox);
@@ -218,7 +218,7 @@ impl<'w> Stage<'w> {
         Sandbox::start(self.function, &self.environment(), self.runs.clone()).await
     }
 
-    /// A new sandbox whose handler blocks its thread for this long.
+    /// Starts a sandbox whose handler blocks its thread for `length`.
     pub(crate) async fn sandbox_that_blocks(&self, length: Duration) -> Result<Sandbox> {
         let mut environment = self.environment();
         environment.push(("PAYMENTS_BLOCK_MS", clock::millis(length).to_string()));
@@ -265,7 +265,7 @@ impl<'w> Stage<'w> {
         Ok(answers)
     }
 
-    /// Marks the present, to measure from.
+    /// Notes the counts at this moment, to measure from.
     pub(crate) async fn mark(&self) -> Result<Mark> {
         let payments = self.payments().await?;
         Ok(Mark { wire: self.wire.mark(), runs: self.runs.count(), payments })
@@ -295,7 +295,7 @@ impl<'w> Stage<'w> {
         self.world.database.payments_of(&self.tables.payments, &self.order).await
     }
 
-    /// The record of this step's first claim.
+    /// Reads the record of this step's first claim.
     pub(crate) async fn record(&self) -> Result<Value> {
         let passed = self.wire.since(0);
         let id = passed.iter().find(|one| one.meaning == Meaning::Claim).and_then(|one| one.id.as_deref());
@@ -310,8 +310,8 @@ impl<'w> Stage<'w> {
         self.passed(lease_of(&self.record().await?), delivered_at_ms, LEASE_LIMIT).await
     }
 
-    /// Waits until the claims are stale that an invocation with this time limit won on this stage and didn't
-    /// settle. Their leases all end at the same time.
+    /// Waits until an invocation's unsettled claims are stale. `limit` is the invocation's time limit. The leases of
+    /// all its claims expire at the same time.
     pub(crate) async fn leases_passed(&self, delivered_at_ms: u64, limit: Duration) -> Result<()> {
         let passed = self.wire.since(0);
         let ids = |meaning: Meaning| {
@@ -321,7 +321,7 @@ impl<'w> Stage<'w> {
         let settled: HashSet<_> = ids(Meaning::Settle).collect();
         let mut lease = None;
         for id in ids(Meaning::Claim).filter(|id| !settled.contains(id)) {
-            // This one may be settled after all, by a request whose sender died before the response.
+            // DynamoDB may have settled this claim although the wire logged no response: its sender had died by then.
             lease = lease_of(&self.world.database.record(&self.tables.idempotency, id).await?);
             if lease.is_some() {
                 break;
@@ -331,13 +331,14 @@ impl<'w> Stage<'w> {
     }
 
     async fn passed(&self, lease: Option<u64>, delivered_at_ms: u64, limit: Duration) -> Result<()> {
-        // Without the attribute (if it has another name, for example) the library's defaults give the time.
+        // If the record has no `lease_until` (the attribute may have another name), compute it from the defaults.
         let limit = clock::millis(limit);
         let lease: u64 = lease.unwrap_or(delivered_at_ms + limit + GRACE_MS);
         let wait = lease.saturating_sub(clock::now_ms());
         if wait > 2 * (limit + GRACE_MS) {
             return Err(Problem::new(format!(
-                "the lease is {} s, but the invocation may take only {} s: the rehearsal doesn't wait that long",
+                "the record's lease expires in {} s, but the invocation's time limit is {} s: the rehearsal doesn't \
+                 wait that long, so rehearse the function with a shorter lease",
                 wait / 1_000,
                 limit / 1_000
             )));
@@ -381,7 +382,7 @@ impl<'w> Stage<'w> {
     }
 }
 
-/// When a record's lease expires.
+/// Reads when a record's lease expires, in milliseconds since the epoch.
 fn lease_of(record: &Value) -> Option<u64> {
     record.pointer("/lease_until/N").and_then(Value::as_str).and_then(|text| text.parse().ok())
 }

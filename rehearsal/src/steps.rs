@@ -15,7 +15,7 @@ use super::{
 };
 use crate::problem::Result;
 
-/// Runs all steps. Those that wait for leases start first and wait concurrently, while the others run.
+/// Runs all steps. Steps that wait for leases start first. The others run while these wait.
 pub(crate) async fn play(world: &World) -> Result<Vec<Row>> {
     let points = crash::points(world);
     let mut killed = Vec::new();
@@ -71,13 +71,13 @@ pub(crate) async fn play(world: &World) -> Result<Vec<Row>> {
         tokio::try_join!(others, leases, blocked)?;
     rows.extend(crashed.into_iter().chain(lost).chain(batches).chain(half_done));
     let mut transactions: Vec<Row> = transactions.into_iter().chain(interrupted).collect();
-    // Sorts them by step.
     transactions.sort_by_key(|row| row.step);
     rows.extend(transactions.into_iter().chain(blocked));
     Ok(rows)
 }
 
-/// The status of the example function's first response. Another function's only has to be a success.
+/// Returns the status that a first response must have: 201 for the example function. A user's function only has to
+/// succeed.
 fn first_status(world: &World) -> Option<u64> {
     world.is_payments.then_some(201)
 }

@@ -47,16 +47,16 @@ impl Meaning {
     }
 }
 
-/// One request that was sent on to DynamoDB (a held one only after its release), and the response.
+/// A request that the wire forwarded to DynamoDB, and the response. A held request is forwarded after its release.
 #[derive(Clone, Debug)]
 pub(crate) struct Exchange {
     /// The operation, such as `PutItem`.
     pub(crate) operation: String,
-    /// Whether it's for the idempotency table.
+    /// Whether the request is for the idempotency table.
     pub(crate) to_store: bool,
-    /// Its role.
+    /// The request's role.
     pub(crate) meaning: Meaning,
-    /// Whether it's the first attempt of its SDK call. The SDK's retries aren't the protocol's.
+    /// Whether the request is the first attempt of its SDK call. The protocol doesn't ask for the SDK's retries.
     pub(crate) first_attempt: bool,
     /// The item's id, if it has one.
     pub(crate) id: Option<String>,
@@ -73,7 +73,7 @@ impl Exchange {
     }
 }
 
-/// The next interference at a request with this meaning, after `to_pass` others with it have passed.
+/// An interference that waits for a request with the meaning `at`, after `to_pass` such requests have passed.
 #[derive(Debug)]
 struct Planned {
     at: Meaning,
@@ -103,14 +103,14 @@ impl Outage {
 /// How the wire interferes with a request, once.
 #[derive(Debug)]
 enum Interference {
-    /// Notify the driver, and wait for its release before sending the request on.
+    /// Notify the driver, and forward the request only when the driver releases it.
     Hold { reached: oneshot::Sender<()>, released: oneshot::Receiver<()> },
-    /// Send it on if this fault applies it, and cut the connection instead of answering.
+    /// Forward the request if this fault lets DynamoDB apply it. Then cut the connection instead of answering.
     Cut(Fault),
 }
 
-/// A request that the wire holds or will hold. If this is dropped without a release, the request never
-/// arrives.
+/// A request that the wire holds or will hold. If the `Hold` is dropped without a release, DynamoDB never gets the
+/// request.
 #[derive(Debug)]
 pub(crate) struct Hold {
     reached: oneshot::Receiver<()>,
@@ -118,12 +118,12 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
-    /// Waits until the request is held. False if none came in time.
+    /// Waits until the request is held. Returns false if no such request came in time.
     pub(crate) async fn reached(&mut self, within: Duration) -> bool {
         matches!(tokio::time::timeout(within, &mut self.reached).await, Ok(Ok(())))
     }
 
-    /// Sends the request on. False if its sender has disconnected: then it never arrives.
+    /// Forwards the request. Returns false if the sender has disconnected: then DynamoDB never gets the request.
     pub(crate) fn release(self) -> bool {
         self.release.send(()).is_ok()
     }
@@ -170,7 +170,7 @@ impl Wire {
         self.hold_after(0, at)
     }
 
-    /// Holds the next request at this point, after `to_pass` of them have passed.
+    /// Holds the next request at this point, after `to_pass` such requests have passed.
     pub(crate) fn hold_after(&self, to_pass: usize, at: Point) -> Hold {
         let (reached, on_reached) = oneshot::channel();
         let (release, released) = oneshot::channel();
@@ -178,8 +178,7 @@ impl Wire {
         Hold { reached: on_reached, release }
     }
 
-    /// From now on, every n-th claimed item is unreachable: the wire answers all its requests with 500, and
-    /// doesn't send them on.
+    /// Makes every n-th claimed item unreachable: the wire answers all requests for it with 500, and forwards none.
     pub(crate) fn fail_every(&self, every: usize) {
         let outage = Outage { every, claimed: HashSet::new(), out_of_reach: HashSet::new() };
         *lock(&self.shared.outage) = Some(outage);
@@ -190,7 +189,7 @@ impl Wire {
         *lock(&self.shared.outage) = None;
     }
 
-    /// Loses the response to the next request of this call, after DynamoDB applied it.
+    /// Loses the response to the next request of this call, after DynamoDB applied the request.
     pub(crate) fn lose_answer(&self, call: Call) {
         self.break_at(Meaning::at(Point::After(call)), 0, Interference::Cut(Fault::LoseAnswer));
     }
@@ -204,13 +203,12 @@ impl Wire {
         !lock(&self.shared.planned).is_empty()
     }
 
-    /// How many requests have been sent on so far: a mark for [`Self::since`].
+    /// Counts the requests forwarded so far: a mark for [`Self::since`].
     pub(crate) fn mark(&self) -> usize {
         lock(&self.shared.log).len()
     }
 
-    /// Waits until DynamoDB has answered a request that was sent on since the mark, or a short time if
-    /// there's none.
+    /// Waits until DynamoDB has answered a request that was forwarded since the mark, for at most a second.
     pub(crate) async fn answered_since(&self, mark: usize) {
         for _ in 0..100 {
             if self.since(mark).iter().any(|exchange| exchange.status.is_some()) {
@@ -220,7 +218,7 @@ impl Wire {
         }
     }
 
-    /// The requests sent on since the mark.
+    /// Returns the requests forwarded since the mark.
     pub(crate) fn since(&self, mark: usize) -> Vec<Exchange> {
         lock(&self.shared.log).get(mark..).unwrap_or_default().to_vec()
     }
@@ -231,8 +229,7 @@ impl Shared {
         let (parts, body) = request.into_parts();
         let exchange = self.read(&parts, &body);
         if lock(&self.outage).as_mut().is_some_and(|outage| outage.is_met_by(&exchange)) {
-            let failed =
-                json!({ "__type": "InternalServerError", "message": "the rehearsal's wire: out of reach" });
+            let failed = json!({ "__type": "InternalServerError", "message": "the rehearsal made this item unreachable" });
             return Ok(http::json(StatusCode::INTERNAL_SERVER_ERROR, &failed));
         }
         let mut is_cut = false;
@@ -277,8 +274,8 @@ impl Shared {
         }
     }
 
-    /// Takes the first interference that is due at a request with this meaning. Each happens once. The request
-    /// counts for all the others that wait for this meaning.
+    /// Takes the first interference that is due at a request with this meaning. Each interference happens once. All
+    /// others that wait for this meaning count the request as passed.
     fn interference_at(&self, meaning: Meaning) -> Option<Interference> {
         let mut planned = lock(&self.planned);
         let due = planned.iter().position(|one| one.at == meaning && one.to_pass == 0);
@@ -332,7 +329,7 @@ fn tables_of(request: &Value) -> Vec<&str> {
         .collect()
 }
 
-/// Recognises a request to the store by the states in it, which have fixed names. Attribute names can be
+/// Recognises a request to the store by the states in it. Their names are fixed, while attribute names can be
 /// configured.
 fn meaning_to_store(operation: &str, request: &Value) -> Meaning {
     match operation {

@@ -16,7 +16,8 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// The wait after attempt `nth`, counted from one. Without random bits it's the longest possible.
+    /// The wait after attempt `nth`, counted from one. If the operating system returns no random bits, it's the longest
+    /// possible wait.
     pub(super) fn wait(self, nth: u32) -> Duration {
         let bits = random_bits("a wait").map_or(u64::MAX, |bits| {
             let [a, b, c, d, e, f, g, h, ..] = bits;
@@ -41,7 +42,8 @@ fn part(whole: Duration, bits: u64) -> Duration {
 /// The wait that `Retry-After` asks for: seconds, or a date (RFC 9110, section 10.2.3). `None` if it can't be
 /// read.
 ///
-/// A date is compared with the response's own `Date`, if it has one, so that the two clocks needn't agree.
+/// A date is compared with the response's own `Date`, if there is one, so that the client's and the server's clock
+/// needn't agree.
 pub(super) fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {

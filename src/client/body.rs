@@ -13,14 +13,14 @@ use reqwest::{Body, Response, ResponseBuilderExt, header::CONTENT_TYPE};
 
 use super::judge::Problem;
 
-/// The longest body to parse: no problem is longer.
+/// The longest body to parse, in bytes. No problem is longer.
 const LONGEST: usize = 64 * 1024;
 
 /// The response's problem, and the response unchanged.
 ///
 /// # Errors
 ///
-/// `reqwest`'s, if the body breaks off before it could be read.
+/// `reqwest`'s error, if the body breaks off before it's read.
 pub(super) async fn read_problem(mut response: Response) -> Result<(Problem, Response), reqwest::Error> {
     if !is_problem(&response) || response.content_length().is_some_and(|length| length > LONGEST as u64) {
         return Ok((Problem::default(), response));
@@ -49,14 +49,14 @@ fn is_problem(response: &Response) -> bool {
 fn with_body(response: Response, change: impl FnOnce(Body) -> Body) -> Response {
     let url = response.url().clone();
     let (mut parts, rest) = http::Response::from(response).into_parts();
-    // The URL is an extension of a type that only this builder can make.
+    // `reqwest` keeps the URL in an extension, whose type only this builder can make.
     if let Some(extensions) = Builder::new().url(url).extensions_mut() {
         parts.extensions.extend(take(extensions));
     }
     http::Response::from_parts(parts, change(rest)).into()
 }
 
-/// The data that has been read, and then the rest.
+/// A body of the data that has been read, and then the unread rest.
 struct Resumed(Bytes, Body);
 
 impl http_body::Body for Resumed {

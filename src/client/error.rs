@@ -9,7 +9,7 @@ use crate::key::Key;
 /// No attempt of an operation got a final response, so it may have run or not.
 ///
 /// Send the same request again with the same [`key`](Self::key), now or after a restart. If the operation ran,
-/// you get the recorded response. Do so while the server still replays it, by default for 24 h; later, the
+/// you get the recorded response. Send it while the server still has the record, by default for 24 h. Later, the
 /// operation runs again.
 ///
 /// ```
@@ -44,7 +44,7 @@ impl Unanswered {
         self.attempts
     }
 
-    /// The status of the last attempt that got a response, before the one that didn't.
+    /// The status of the last response that an earlier attempt got. `None` if no attempt got one.
     pub fn last_status(&self) -> Option<StatusCode> {
         self.last_status
     }
@@ -58,11 +58,11 @@ impl Unanswered {
 impl fmt::Display for Unanswered {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { attempts, budget, .. } = self;
-        let why = if self.source.is_some() { "the last one failed" } else { "the last one was dropped" };
+        let why = if self.source.is_some() { "the last attempt failed" } else { "the budget ended" };
         write!(
             f,
-            "the operation got no response (attempts: {attempts}, budget: {budget:?}): {why}; it may have run, so \
-             retry it with the same key"
+            "the operation got no response (attempts: {attempts}, budget: {budget:?}): {why}; the operation \
+             may have run, so retry it with the same key"
         )
     }
 }

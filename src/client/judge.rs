@@ -10,7 +10,7 @@ const IN_PROGRESS: &str = "in-progress";
 #[derive(Clone, Debug)]
 pub(super) struct Shown {
     pub(super) status: StatusCode,
-    /// Marked as a replay.
+    /// Whether the response is marked as a replay.
     pub(super) is_replay: bool,
     pub(super) has_retry_after: bool,
     pub(super) problem: Problem,
@@ -24,7 +24,7 @@ pub(super) struct Problem {
 }
 
 impl Problem {
-    /// A body that can't be parsed has no fields.
+    /// Reads the fields from a body. A body that can't be parsed has no fields.
     pub(super) fn parse(body: &[u8]) -> Self {
         let said: Value = serde_json::from_slice(body).unwrap_or_default();
         Self {

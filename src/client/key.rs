@@ -38,9 +38,11 @@ impl Key {
 pub(super) struct Sendable(Key);
 
 impl Sendable {
+    /// Checks that a header can carry this key.
+    ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidKey`] if it contains anything but printable ASCII.
+    /// [`ErrorKind::InvalidKey`] if the key contains anything but printable ASCII.
     pub(super) fn new(key: Key) -> Result<Self, Error> {
         match key.as_str().bytes().position(|byte| !matches!(byte, b' '..=b'~')) {
             Some(at) => Err(invalid(format!(
@@ -54,9 +56,10 @@ impl Sendable {
         self.0
     }
 
-    /// The key of `request`: from its header, from `extensions`, or a new one. The last two are put into both,
-    /// so that a middleware before this one can send its own copy of the request again, with the same
-    /// extensions, as the same operation.
+    /// Returns the key of `request`: from its header, from `extensions`, or a new one.
+    ///
+    /// A key that isn't from the header is put into the header and into `extensions`. So if a middleware before this
+    /// one sends its own copy of the request again with the same extensions, that's the same operation.
     pub(super) fn of(
         request: &mut Request,
         name: &HeaderName,

@@ -40,8 +40,8 @@ struct Answered {
     is_replay: bool,
 }
 
-/// Whether the response was recorded by an earlier attempt, or by an earlier operation with the same key: the
-/// handler didn't run for this one.
+/// Whether the response is from the record of an earlier attempt, or of an earlier operation with the same key. The
+/// handler didn't run for this response's attempt.
 pub fn is_replay(response: &Response) -> bool {
     match response.extensions().get::<Answered>() {
         Some(answered) => answered.is_replay,
@@ -74,7 +74,7 @@ enum Attempted {
 }
 
 impl Attempted {
-    /// Removes the URL, which may have a token in its query.
+    /// An attempt without a response. Removes the error's URL, whose query may contain a token.
     fn lost(error: reqwest::Error) -> Self {
         Self::Lost(error.without_url())
     }
@@ -123,7 +123,7 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// How long to wait before a retry; `None` if there is none.
+    /// How long to wait before a retry; `None` if the result is final.
     fn wait_after(&self, attempted: &Attempted) -> Option<Duration> {
         let asked = match attempted {
             Attempted::Last(_) => return None,
@@ -138,7 +138,7 @@ impl<'a> Operation<'a> {
         self.attempts < self.rules.max_attempts && self.budget.outlasts(wait)
     }
 
-    /// Takes the retry's tokens from the quota that all operations share, if it has enough.
+    /// Takes the retry's tokens from the quota that all operations share. Returns false if too few tokens are left.
     fn pays(&mut self, attempted: &Attempted) -> bool {
         let cause = match attempted {
             Attempted::Answered(response) => Cause::Status(response.status()),
@@ -200,9 +200,8 @@ impl IdempotentRequests {
     }
 }
 
-/// Whether the request may have arrived. In `reqwest` that's a failure between the request and the response's
-/// head: no connection, a broken one, a timeout. It doesn't include a request that couldn't be built or
-/// redirected.
+/// Whether the request may have reached the server, but the response's head didn't arrive: no connection, a broken
+/// connection, a timeout. A request that couldn't be built or redirected doesn't count.
 fn is_lost(error: &reqwest::Error) -> bool {
     error.is_request()
 }
@@ -228,8 +227,8 @@ impl Budget {
 
     /// The result of `work`, or `None` if the budget ends first.
     ///
-    /// It checks the clock before each poll, and not only the timer: a timer may not count the time that a
-    /// sandbox is frozen.
+    /// Besides the timer, this checks the clock before each poll: a timer may not count the time for which a sandbox is
+    /// frozen.
     async fn within<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
         let mut work = pin!(work);
         poll_fn(|cx| {

@@ -10,7 +10,7 @@ use reqwest::StatusCode;
 pub(super) const CAPACITY: u32 = 500;
 const RETRY: u32 = 5;
 const RETRY_AFTER_TIMEOUT: u32 = 10;
-/// An operation whose first attempt succeeds gives one back.
+/// The tokens that an operation returns if its first attempt succeeds.
 const FIRST_SUCCESS: u32 = 1;
 
 /// Why an operation is sent again.
@@ -25,7 +25,7 @@ pub(super) enum Cause {
 impl Cause {
     fn cost(self) -> u32 {
         match self {
-            // The server works: another attempt of the operation is in progress.
+            // The server is up: another attempt of the operation is in progress.
             Self::Status(StatusCode::CONFLICT | StatusCode::TOO_EARLY) => 0,
             Self::Status(_) | Self::Lost => RETRY,
             Self::Timeout => RETRY_AFTER_TIMEOUT,
@@ -53,7 +53,7 @@ impl Quota {
         Some(cause.cost())
     }
 
-    /// An operation succeeded: returns what its last retry took, or one token if it had none.
+    /// Puts back the tokens that a successful operation's last retry took, or one token if it had no retry.
     pub(super) fn succeeded(&self, last_retry: Option<u32>) {
         let mut left = self.left();
         *left = left.saturating_add(last_retry.unwrap_or(FIRST_SUCCESS)).min(self.capacity);

@@ -41,7 +41,7 @@ pub(super) async fn read(store: &dyn Store, key: &StoredKey) -> Verdict<Option<R
     store.read(key).await.map_err(|error| format!("the store failed to answer a read: {}", chain(&error)))
 }
 
-/// Sends `write`, which the store must apply, and which must leave `expected` behind.
+/// Sends `write`. The store must apply it, and the record must then be `expected`.
 pub(super) async fn applied(store: &dyn Store, key: &StoredKey, write: &Write, expected: &Record) -> Verdict {
     match apply(store, key, write).await? {
         WriteOutcome::Applied => {
@@ -55,7 +55,7 @@ pub(super) async fn applied(store: &dyn Store, key: &StoredKey, write: &Write, e
     }
 }
 
-/// Sends `write`, which the store must refuse because of `current`, and which must change nothing.
+/// Sends `write`. The store must refuse it because of `current`, and change nothing.
 pub(super) async fn refused(
     store: &dyn Store,
     key: &StoredKey,
@@ -86,7 +86,7 @@ pub(super) async fn stands(
     same(found.as_ref(), expected, &format!("the record {when}"))
 }
 
-/// Makes `writes`, a claim and perhaps a settlement, to reach any prior state of the contract.
+/// Sends `writes`, a claim and perhaps a settlement, to bring a fresh key into a state of the contract.
 pub(super) async fn prepare(store: &dyn Store, key: &StoredKey, writes: &[Write]) -> Verdict {
     for write in writes {
         if let WriteOutcome::Refused(record) = apply(store, key, write).await? {

@@ -76,7 +76,7 @@ pub(super) async fn limit(store: &dyn Store) -> Verdict {
     Ok(())
 }
 
-/// Parts aren't records, and writes on the record don't touch its chunks.
+/// Chunks aren't records, and writes on the record don't touch its chunks.
 pub(super) async fn beside_the_record(store: &dyn Store) -> Verdict {
     let Some(chunks) = store.chunks() else { return Ok(()) };
     let (key, lock, bytes) = (fresh_key()?, first_lock()?, noise(500_000, 5));
@@ -108,7 +108,7 @@ async fn written(chunks: &dyn ResponseChunks, key: &StoredKey, owner: Owner, byt
         .map_err(|error| format!("{} bytes couldn't be written in chunks: {}", bytes.len(), chain(&error)))
 }
 
-/// The chunks return the bytes, and accept exactly their length as the limit.
+/// Checks that the chunks return the bytes if the limit is exactly their length.
 async fn comes_back(
     chunks: &dyn ResponseChunks,
     key: &StoredKey,

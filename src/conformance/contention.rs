@@ -1,4 +1,4 @@
-//! Concurrent writes on one key: the store applies one, and the others learn which.
+//! Concurrent writes on one key: the store applies one, and the others get its record.
 
 use std::sync::Arc;
 
@@ -83,11 +83,12 @@ pub(super) async fn settlement_and_operator(store: &dyn Store) -> Verdict {
     Ok(())
 }
 
-/// Races `tasks` concurrent tasks on `store`, for `rounds` rounds: claims, takeovers, reclaims, extensions,
-/// conclusions without a claim; settlements and extensions against takeovers, settlements against an
-/// operator's write, conclusions against claims. Each race must have exactly one winner, or this panics.
+/// Races `tasks` concurrent tasks on `store`, for `rounds` rounds. Each race must have exactly one winner.
 ///
-/// [`check`](super::check) runs the same races in one task, so they overlap only while the store waits for
+/// There are races of claims, takeovers, reclaims, extensions, and conclusions without a claim. Settlements and
+/// extensions also race against takeovers, settlements against an operator's write, and conclusions against claims.
+///
+/// [`check`](super::check) runs the same races in one task, so its writes overlap only while the store waits for
 /// something. This function is for stores that can run in several threads: call it in a multi-threaded
 /// runtime.
 ///
@@ -103,12 +104,12 @@ pub(super) async fn settlement_and_operator(store: &dyn Store) -> Verdict {
 ///
 /// # Panics
 ///
-/// If a race has no winner, or more than one, or a loser gets a record other than the winner's. Also if it's
-/// called outside a tokio runtime.
+/// If a race has no winner, or more than one, or a loser gets a record other than the winner's. Also if you call it
+/// outside a tokio runtime.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future aborts the tasks; what they wrote stays until it expires.
+/// Dropping the future aborts the tasks. The records that the tasks wrote stay until they expire.
 pub async fn check_contention(store: Arc<dyn Store>, tasks: usize, rounds: u32) {
     for round in 0..rounds {
         let races = [
@@ -134,7 +135,7 @@ pub async fn check_contention(store: Arc<dyn Store>, tasks: usize, rounds: u32) 
     }
 }
 
-/// Writes of which the store may apply only one.
+/// Concurrent writes. The store may apply only one of them.
 struct Race {
     name: &'static str,
     key: StoredKey,
@@ -207,7 +208,7 @@ impl Race {
         Ok(race)
     }
 
-    /// Each changes the version that the other names.
+    /// The extension and the takeover each change the version that the other one names.
     fn extension_and_takeover(round: u32) -> Verdict<Self> {
         let mut race = Self { name: "extension and takeover", ..Self::takeovers(1)? };
         if let Some(current) = &race.current {
@@ -217,7 +218,7 @@ impl Race {
         Ok(race)
     }
 
-    /// Conclusions of an absent record; every second round, of a released one.
+    /// Conclusions on an absent record or, every second round, on a released one.
     fn conclusions(tasks: usize, round: u32) -> Verdict<Self> {
         let race = if round.is_multiple_of(2) { Self::claims(0)? } else { Self::reclaims(0)? };
         let writes = conclusions_on(race.current.as_ref(), tasks)?;
@@ -295,8 +296,8 @@ async fn parallel_race(store: &Arc<dyn Store>, race: Race) -> Verdict {
     judge(&**store, &race, &answers).await
 }
 
-/// Checks that the store applied one write, that its record is stored, and that every other write was refused
-/// because of it.
+/// Checks that the store applied one write, stored this write's record, and refused every other write because of
+/// this record.
 async fn judge(store: &dyn Store, race: &Race, answers: &[WriteOutcome]) -> Verdict {
     let name = race.name;
     let stands = read(store, &race.key).await?;

@@ -25,8 +25,9 @@ pub(super) async fn case(store: &dyn Store) -> Verdict {
     run(store, 1, 300).await
 }
 
-/// Runs `operations` random operations on a few fresh keys of `store`, and the same ones in memory. The same
-/// `seed` gives the same operations, so a failure can be reproduced. Let a test draw a new seed every time,
+/// Runs the same random operations on a few fresh keys of `store` and of the memory store.
+///
+/// The same `seed` gives the same operations, so a failure can be reproduced. Let a test draw a new seed every time,
 /// and print it.
 ///
 /// ```
@@ -40,12 +41,12 @@ pub(super) async fn case(store: &dyn Store) -> Verdict {
 ///
 /// # Panics
 ///
-/// At the first result that differs from the one in memory. The message has the seed, the number of
-/// operations it takes, and those of them on the same key.
+/// If a result differs from the memory store's. The message has the seed, the number of operations up to the first
+/// such result, and those operations that were on its key.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future ends the run; what it wrote stays until it expires.
+/// Dropping the future ends the run. The records that the run wrote stay until they expire.
 pub async fn differential(store: &dyn Store, seed: u64, operations: u32) {
     if let Err(finding) = run(store, seed, operations).await {
         panic!("{finding}");
@@ -143,7 +144,7 @@ impl Script {
         Ok(Self { random: Random::new(seed), keys, base: base(), tomorrow: tomorrow() })
     }
 
-    /// The next operation: the key's index, and the write, if it isn't a read.
+    /// Draws the next operation: the key's index, and a write or, if it's `None`, a read.
     fn next(&mut self) -> (usize, Option<Write>) {
         let at = self.random.below(KEYS) as usize;
         let write = match self.random.below(16) {
@@ -167,7 +168,7 @@ impl Script {
         }
     }
 
-    /// The protocol only takes over a STARTED record.
+    /// Draws a takeover of a STARTED record, else a claim: the protocol takes over no other records.
     fn take_over(&mut self, at: usize) -> Write {
         let lock = self.lock();
         match self.version(at) {
@@ -235,14 +236,14 @@ impl Script {
         }
     }
 
-    /// Mostly the current version, else an earlier one.
+    /// Draws a version of the record: mostly the current one, else an earlier one.
     fn version(&mut self, at: usize) -> Option<Record> {
         let versions = &self.keys[at].versions;
         let back = if self.random.below(4) == 0 { self.random.below(versions.len() as u64) } else { 0 };
         versions.iter().rev().nth(back as usize).cloned()
     }
 
-    /// `record`'s version; in one of three cases, one part of it is drawn again.
+    /// Returns `record`'s version. In one of three cases, one part of the version is random.
     fn blurred(&mut self, record: &Record) -> Revision {
         let mut seen = Revision::of(record);
         let other = self.lock();
@@ -282,7 +283,7 @@ impl Script {
         time.saturating_add(Duration::from_millis(self.random.below(3)))
     }
 
-    /// In whole seconds, and far enough in the future for any sweeper.
+    /// Draws an expiry in whole seconds, so far in the future that no sweeper removes the record.
     fn expiry(&mut self) -> Timestamp {
         self.tomorrow.saturating_add(Duration::from_secs(self.random.below(3)))
     }

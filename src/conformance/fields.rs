@@ -53,7 +53,7 @@ pub(super) async fn outcomes(store: &dyn Store) -> Verdict {
     Ok(())
 }
 
-/// A conclusion writes a whole record at once, and its condition has to work at the limits, too.
+/// A conclusion writes a whole record at once. Its condition must also work for fields at their limits.
 pub(super) async fn conclusions(store: &dyn Store) -> Verdict {
     for lock in edge_locks()? {
         let key = fresh_key()?;
@@ -88,7 +88,7 @@ async fn conclude(store: &dyn Store, key: &StoredKey, before: &Record, after: &R
     applied(store, key, &write, after).await
 }
 
-/// Takeovers and reclaims write a lock, too, and their conditions have to work at its limits.
+/// Takeovers and reclaims also write a lock. Their conditions must work for fields at their limits.
 pub(super) async fn later_writes(store: &dyn Store) -> Verdict {
     let mut before = first_lock()?;
     for lock in edge_locks()? {
@@ -109,7 +109,7 @@ pub(super) async fn later_writes(store: &dyn Store) -> Verdict {
     Ok(())
 }
 
-/// Each field at its limits: one at a time, then all together.
+/// Returns locks with fields at their limits: first one field at a time, then all together.
 pub(super) fn edge_locks() -> Verdict<Vec<Lock>> {
     let mut locks = Vec::new();
     for number in NUMBERS {
@@ -172,7 +172,7 @@ fn edge_outcomes() -> Vec<Outcome> {
         inline(&noise(30 * 1024, 1)),
         inline(&[b'a'; 100_000]),
     ];
-    // The library checks whether a response is intact, not the store.
+    // These responses are damaged. A store must keep them, since only the library checks responses.
     let odd = [
         kept(false, 7, other()),
         kept(true, u64::MAX, Place::Inline(Bytes::new())),
@@ -188,7 +188,7 @@ fn edge_outcomes() -> Vec<Outcome> {
     outcomes
 }
 
-/// Replaces a record that no sweeper would ever remove by an ordinary one.
+/// Replaces a record that no sweeper would ever remove with a record that expires.
 pub(super) async fn put_away(store: &dyn Store, key: &StoredKey, record: &Record) -> Verdict {
     let lock = second_lock()?;
     let write = Write::Reclaim { seen: Revision::of(record), lock: lock.clone() };

@@ -14,8 +14,8 @@ use crate::{
 /// The longest names that a scope may have.
 const LONGEST_NAME: usize = 128;
 
-/// Keys of short names and of the longest. They differ only at their ends, so a store that truncates keys
-/// confuses two of them.
+/// Tests keys with short names and with the longest names. Two such keys differ only at their ends, so a store that
+/// truncates keys confuses them.
 pub(super) async fn long_keys(store: &dyn Store) -> Verdict {
     let longest = format!("{:x<LONGEST_NAME$}", "conformance");
     for (function, operation) in
@@ -40,7 +40,7 @@ pub(super) async fn long_keys(store: &dyn Store) -> Verdict {
     Ok(())
 }
 
-/// Keys that a store might confuse: by case, by a prefix, by a wildcard, by a trailing blank.
+/// Tests keys that a store might confuse: they differ in case, in a suffix, a wildcard or a trailing blank.
 pub(super) async fn neighbours(store: &dyn Store) -> Verdict {
     let stem = fresh_key_in("neighbours")?;
     let suffixes = ["", "x", "X", "xx", "x ", "_", "%", "*", "#1", "/1", "\u{e9}", "e\u{301}"];

@@ -1,4 +1,4 @@
-//! Sequences of writes: what each leaves of the previous one.
+//! Sequences of writes on one record: the fields that each write keeps, replaces or removes.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ pub(super) async fn reclaim_leaves_nothing(store: &dyn Store) -> Verdict {
     applied(store, &key, &release, &released).await
 }
 
-/// Each takeover replaces the previous invocation's id, even if one of them has none.
+/// Each takeover replaces the previous invocation's id, even if one of the two invocations has no id.
 pub(super) async fn take_over_replaces(store: &dyn Store) -> Verdict {
     for before in odd_request_ids() {
         for after in odd_request_ids() {
@@ -70,8 +70,8 @@ pub(super) async fn take_over_replaces(store: &dyn Store) -> Verdict {
     Ok(())
 }
 
-/// A claim that never expires is extended, taken over and reclaimed like any other, and has no expiry until a
-/// write sets one. Every settlement sets one.
+/// A claim that never expires is extended, taken over and reclaimed like any other. It has no expiry until a
+/// write sets one. Every settlement sets an expiry.
 pub(super) async fn lasting_claims(store: &dyn Store) -> Verdict {
     for nth in 0..6 {
         let (key, lock) = (fresh_key()?, lasting_lock()?);
@@ -106,7 +106,8 @@ pub(super) async fn lasting_claims(store: &dyn Store) -> Verdict {
     Ok(())
 }
 
-/// Every claim and every release writes whether an earlier attempt was interrupted. No other write does.
+/// Every claim, release and conclusion writes whether an earlier attempt was interrupted. Extensions and completions
+/// keep the record's value.
 pub(super) async fn interrupted_is_kept(store: &dyn Store) -> Verdict {
     for first in [false, true] {
         for second in [false, true] {
@@ -145,7 +146,7 @@ pub(super) async fn interrupted_is_kept(store: &dyn Store) -> Verdict {
     Ok(())
 }
 
-/// Refuses a takeover of a version that was settled since, and a second settlement.
+/// After a settlement, the store refuses a takeover of the STARTED version, an extension, and a second settlement.
 pub(super) async fn settled_without_lease(store: &dyn Store) -> Verdict {
     for settlement in settlements() {
         let (key, lock) = (fresh_key()?, first_lock()?);
@@ -163,8 +164,8 @@ pub(super) async fn settled_without_lease(store: &dyn Store) -> Verdict {
     Ok(())
 }
 
-/// An operator settles a record in any state. The case tries all ways in sequence: an attribute left over
-/// from the last would change the next one's shape. Later writes of the claim's owner are refused.
+/// An operator settles a record in any state. The case tries all settlements in sequence: an attribute left over
+/// from one settlement would change the shape of the next. Later writes of the claim's owner are refused.
 pub(super) async fn operators_replace(store: &dyn Store) -> Verdict {
     let expires_at = tomorrow().saturating_add(Duration::from_secs(9));
     let (completed, failed) = (
@@ -253,7 +254,7 @@ fn far_lease() -> Timestamp {
     tomorrow()
 }
 
-/// Refuses the writes of an executor whose record was taken over or reclaimed.
+/// The store refuses the late writes of an executor after a takeover, and after the successor's release.
 pub(super) async fn predecessors_are_fenced(store: &dyn Store) -> Verdict {
     let (key, first, second) = (fresh_key()?, first_lock()?, second_lock()?);
     let (mine, seen) = (Record::from(first.clone()), Revision::of(&first.clone().into()));

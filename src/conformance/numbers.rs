@@ -1,5 +1,5 @@
-//! Numbers must be compared as numbers, over their whole range. As a text, a 64-bit float or a signed
-//! integer, some of them compare wrongly, or as equal.
+//! A store must compare numbers as numbers, over their whole range. If it compares them as text, 64-bit floats or
+//! signed integers, some of them compare wrongly, or as equal.
 
 use std::time::Duration;
 
@@ -16,7 +16,8 @@ use crate::{
     time::Timestamp,
 };
 
-/// Pairs in rising order. Compared as text, float, 32-bit or signed integer, some pairs aren't.
+/// Pairs of a lesser and a greater number. If a store compares them as text, floats, 32-bit or signed integers,
+/// it gets some pairs wrong.
 const RISING: [(u64, u64); 12] = [
     (0, 1),
     (0, u64::MAX),
@@ -32,7 +33,7 @@ const RISING: [(u64, u64); 12] = [
     (u64::MAX - 1, u64::MAX),
 ];
 
-/// A lease can move from the lesser number to the greater, and to no other.
+/// An extension can move a lease from the lesser number to the greater, but not to the same number or back.
 pub(super) async fn leases(store: &dyn Store) -> Verdict {
     for (less, greater) in RISING.map(|(less, greater)| (millis(less), millis(greater))) {
         let (key, lock) = (fresh_key()?, Lock { lease_until: less, ..first_lock()? });
@@ -48,7 +49,7 @@ pub(super) async fn leases(store: &dyn Store) -> Verdict {
     Ok(())
 }
 
-/// A record with one number isn't the version with the other, for every write that names a version.
+/// If the record has one number, the store refuses every write that names the version with the other.
 pub(super) async fn versions(store: &dyn Store) -> Verdict {
     for (less, greater) in RISING {
         for (there, named) in [(less, greater), (greater, less)] {
@@ -75,14 +76,14 @@ pub(super) async fn versions(store: &dyn Store) -> Verdict {
     let one_before = LAST_SECOND.saturating_sub(Duration::from_secs(1));
     for (one, other) in [
         (Some(LAST_SECOND), Some(one_before)),
-        // An absent expiry equals no time, neither the last possible one nor one of today.
+        // An absent expiry isn't equal to any time: neither to the last possible one nor to tomorrow.
         (None, Some(LAST_SECOND)),
         (None, Some(tomorrow())),
     ] {
         told_apart(store, expiry(one), expiry(other), names_expiry).await?;
         told_apart(store, expiry(other), expiry(one), names_expiry).await?;
     }
-    // A record that expired in 1970 would be swept before the case reads it.
+    // Only in this order: a sweeper would remove a record that expired in 1970 before the case reads it.
     told_apart(store, expiry(None), expiry(Some(millis(0))), names_expiry).await
 }
 
@@ -90,7 +91,7 @@ pub(super) async fn versions(store: &dyn Store) -> Verdict {
 pub(super) async fn extension_keeps_the_rest(store: &dyn Store) -> Verdict {
     let millisecond = Duration::from_millis(1);
     for lock in edge_locks()? {
-        // Nothing is later than the last lease, and nothing earlier than the first.
+        // Makes room for the extension, since no lease can be later than the greatest number.
         let lock = Lock { lease_until: lock.lease_until.saturating_sub(millisecond), ..lock };
         let lease_until = lock.lease_until.saturating_add(millisecond);
         let (key, before) = (fresh_key()?, Record::from(lock.clone()));
@@ -108,8 +109,8 @@ fn reclaim(record: &Record) -> Verdict<Write> {
     Ok(Write::Reclaim { seen: Revision::of(record), lock: second_lock()? })
 }
 
-/// Writes a record as `there` makes it. Each write that `names` the difference names the version as `named`
-/// makes it, and must be refused.
+/// Writes the record that `there` makes. Then sends the writes that `names` accepts, with the version that `named`
+/// makes: the store must refuse them.
 async fn told_apart(
     store: &dyn Store,
     there: impl FnOnce(Lock) -> Lock,
@@ -126,7 +127,8 @@ async fn told_apart(
     put_away(store, &key, &current).await
 }
 
-/// Every write that names a version, naming that of `seen`. Everything else fits `current`.
+/// Returns every kind of write that names a version, with the version of `seen`. Apart from the version, the writes
+/// fit `current`.
 fn writes_on(seen: &Record, current: &Record) -> Verdict<Vec<Write>> {
     let (lock, version) = (second_lock()?, Revision::of(seen));
     let later = current.lease_until().unwrap_or_default().saturating_add(Duration::from_millis(1));
@@ -155,7 +157,7 @@ pub(super) fn extended(record: &Record, lease_until: Timestamp) -> Record {
     Record { state: State::Started { lease_until }, expires_at: other_expiry(record), ..record.clone() }
 }
 
-/// An earlier expiry, since none is later than the last. A record that never expires stays like that.
+/// Returns an earlier expiry, since no time is later than the last. A record that never expires keeps `None`.
 fn other_expiry(record: &Record) -> Option<Timestamp> {
     record.expires_at.map(|expires_at| expires_at.saturating_sub(Duration::from_secs(11)))
 }

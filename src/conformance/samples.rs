@@ -39,13 +39,13 @@ pub(super) fn first_lock() -> Verdict<Lock> {
     })
 }
 
-/// A first lock that never expires, as under at-most-once, after an interrupted attempt. Cases replace its
-/// records when they're done, since no sweeper removes them.
+/// A first lock that never expires, as under at-most-once, after an interrupted attempt. Cases replace the records
+/// of this lock at their end, since no sweeper removes them.
 pub(super) fn lasting_lock() -> Verdict<Lock> {
     Ok(Lock { expires_at: None, interrupted: true, ..first_lock()? })
 }
 
-/// A later lock, by a new owner; every field differs from the first's.
+/// A later lock, by a new owner. Every field differs from the first lock's.
 pub(super) fn second_lock() -> Verdict<Lock> {
     let now = base();
     Ok(Lock {
@@ -93,7 +93,7 @@ pub(super) fn settle(record: &Record, settlement: Settlement) -> Write {
     Write::Settle { owner: record.owner, generation: record.generation, settlement }
 }
 
-/// `record` after `settlement`, restating the contract.
+/// Returns `record` after `settlement`. It restates the contract by hand, to check `Write::apply_to`.
 pub(super) fn settled(record: &Record, settlement: Settlement) -> Record {
     let (state, expires_at, interrupted) = match settlement {
         Settlement::Complete(outcome, expires_at) => {

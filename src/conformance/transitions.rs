@@ -1,4 +1,4 @@
-//! Every transition on every prior state, with the version as read and with each chunk of it changed.
+//! Every transition on every prior state, with the version as read and with each part of the version changed.
 //!
 //! The expected result comes from two sources: [`holds`] and [`expected`], written by hand from the table of
 //! transitions, and [`Write::apply_to`], which is the contract itself. If the two disagree, the case fails
@@ -80,11 +80,11 @@ enum Settled {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Difference {
     Nothing,
-    /// Only for takeovers: the write names the version of the settled record, and it wasn't STARTED then.
+    /// Only for takeovers: the write names the version of the settled record, instead of the STARTED one before.
     Settled,
     Status(Status),
     Owner,
-    /// The number by which it differs; the same for the others.
+    /// The generations differ by this number. The times below differ by their number of ms.
     Generation(i64),
     LockAcquiredAt(i64),
     LeaseUntil(i64),
@@ -95,7 +95,7 @@ enum Difference {
     HasLease,
     /// For an extension: how much later the new lease is than the stored one.
     NewLease(i64),
-    /// For a conclusion: it saw a record that is absent, or didn't see the one that's there.
+    /// For a conclusion: the write names a version although there's no record, or none although there's one.
     Presence,
 }
 
@@ -111,7 +111,7 @@ fn holds(act: Act, prior: Prior, difference: Difference) -> bool {
         Act::Complete | Act::Fail | Act::Release => prior.is_started() && difference == Nothing,
         // The new lease must be later than the stored one.
         Act::Extend => prior.is_started() && matches!(difference, Nothing | NewLease(1..)),
-        // A conclusion compares the whole version, or that there was none.
+        // A conclusion compares the whole version, or checks that there's no record.
         Act::Conclude(_) => difference == Nothing,
         // An operator's write compares the whole version.
         Act::Resolve(_) => prior != Prior::Absent && difference == Nothing,
@@ -267,7 +267,7 @@ struct Content {
 }
 
 impl Content {
-    /// Applies the difference to the content, if that's where it is.
+    /// Applies the difference to the content, if it's a difference of the new lease.
     fn different(mut self, difference: Difference, lease_until: Timestamp) -> Self {
         if let Difference::NewLease(by) = difference {
             self.lock.lease_until = moved(lease_until, by);
@@ -276,8 +276,8 @@ impl Content {
     }
 }
 
-/// The contents to try for `act`, each with a name: every form for which a store may need a different
-/// request. For claims that must be refused, the two extremes represent the rest.
+/// Returns the contents to try for `act`, each with a name: one for every form that a store may have to send as a
+/// different request. Claims that must be refused are tried in two forms: with all optional fields, and with none.
 fn contents(act: Act, difference: Difference) -> Verdict<Vec<(&'static str, Content)>> {
     let expires_at = tomorrow().saturating_add(Duration::from_secs(7));
     let earlier = tomorrow().saturating_sub(Duration::from_secs(1000));
@@ -360,7 +360,7 @@ fn differences(act: Act, prior: Prior) -> Vec<Difference> {
         Presence,
     };
     match (act, prior) {
-        // A version that's gone, once STARTED and once settled.
+        // The write names a version although there's no record: once a STARTED version, once a settled one.
         (Act::Conclude(_), Prior::Absent) => {
             return vec![Nothing, Presence, Difference::Status(Status::Completed)];
         }
@@ -407,7 +407,8 @@ fn seen_by(act: Act, current: Option<&Record>, first: Lock, difference: Differen
     }
     let lease_until = first.lease_until;
     let started = Record::from(first);
-    // The protocol only takes over STARTED records. If the state is another now, the record was settled since.
+    // The protocol only takes over STARTED records. If the record is settled now, the takeover names its earlier,
+    // STARTED version.
     let as_started = act == Act::TakeOver && difference != Difference::Settled;
     let mut seen = Revision::of(if as_started { &started } else { current.unwrap_or(&started) });
     match difference {

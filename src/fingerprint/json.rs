@@ -1,9 +1,9 @@
 //! Feeds a JSON text's canonical form into a hash, in one pass. [`Fingerprint`](super::Fingerprint) defines
 //! the form.
 //!
-//! `serde_json` decides whether the text is JSON; this module only scans texts that it accepted. It reads the
-//! text itself for two reasons: `serde_json` rounds numbers unless its `arbitrary_precision` is on for the
-//! whole build, and reading values as `RawValue` level by level would go over the text once per level. Every
+//! `serde_json` decides whether the text is JSON; this module only scans texts that `serde_json` accepted. The
+//! module scans the text itself for two reasons. `serde_json` rounds numbers unless its `arbitrary_precision` is on
+//! for the whole build. And reading values as `RawValue` level by level would go over the text once per level. Every
 //! array and object becomes a digest when it's closed, so that an object's members can be sorted without
 //! reading their contents again.
 
@@ -15,7 +15,7 @@ use crate::error::{Error, ErrorKind};
 /// How deep arrays and objects may be nested: as deep as `serde_json` reads by default.
 const MAX_DEPTH: u8 = 127;
 
-/// How many bytes to reserve for an object's members before they're read.
+/// The limit of bytes to reserve for an object's members before they're read.
 const MOST_ROOM: usize = 2048;
 
 /// Feeds the canonical form of `text` into `hash`.
@@ -27,7 +27,7 @@ pub(super) fn update(hash: &mut Sha256, text: &[u8]) -> Result<(), Error> {
     update_valid(hash, valid.get())
 }
 
-/// [`update`] for a text that `serde_json` itself wrote, so that it needn't be checked again.
+/// Like [`update`], but for a text that `serde_json` itself wrote: it needn't be checked again.
 pub(super) fn update_valid(hash: &mut Sha256, text: &str) -> Result<(), Error> {
     let mut scanner = Scanner { text, at: 0, depth: 0 };
     scanner.value(hash).map_err(|stop| {
@@ -45,7 +45,8 @@ enum Stop {
     TooDeep,
     /// The members of one object need more than 4 GiB.
     TooLong,
-    /// `serde_json` should have refused this text. It can't happen, but the code doesn't rely on that.
+    /// The scanner can't read a text that `serde_json` accepted. That shouldn't happen, but the code doesn't rely on
+    /// it.
     Lost,
 }
 
@@ -78,8 +79,8 @@ impl Sink for Vec<u8> {
     }
 }
 
-/// Where one member's canonical form is in its object's buffer. It's small, since a hostile body may have a
-/// million members.
+/// The position of one member's canonical form in its object's buffer. This type is small, since a hostile body may
+/// have a million members.
 struct Member {
     key: u32,
     value: u32,
@@ -262,7 +263,7 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    /// The code point of a `\uXXXX`, or of two that are a surrogate pair.
+    /// Decodes the code point of one `\uXXXX`, or of two that form a surrogate pair.
     fn escaped_code(&mut self) -> Result<u32, Stop> {
         let first = self.escaped_unit().ok_or(Stop::Lost)?;
         self.at += 6;
@@ -273,7 +274,7 @@ impl<'a> Scanner<'a> {
         Ok(first)
     }
 
-    /// The number in the `\uXXXX` that begins here, if one does.
+    /// Reads the number of the `\uXXXX` that begins here, if there's one.
     fn escaped_unit(&self) -> Option<u32> {
         let digits = self.text.get(self.at..self.at + 6)?.strip_prefix("\\u")?;
         u32::from_str_radix(digits, 16).ok()

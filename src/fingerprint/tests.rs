@@ -11,7 +11,7 @@ fn json(text: &str) -> Fingerprint {
 #[test]
 fn fingerprints_are_pinned() {
     // Computed with a Python script (`json.loads` and `hashlib`) from the rules in the docs of `Fingerprint`.
-    // Changing one breaks every record that users have: add a new version of the rules, don't edit this one.
+    // Changing a digest breaks every record that users have: add a new version of the rules, don't edit this one.
     let every_kind = r#"{"to":"\u0061nna \ud83d\ude00","amount":10.50,"id":18446744073709551616,"lines":[{"n":1e2,"ok":true},[],null],"a":1,"a":2,"\u00e9":false,"Z":-0}"#;
     for (text, digest) in [
         ("null", "01d57859d6122d6ae8f6161b5722d05ee2391403a04a2ab8363b6490c958d165"),

@@ -18,9 +18,9 @@ use crate::{
     time::{Clock, system_clock},
 };
 
-/// Names the mode.
+/// The environment variable that names the mode.
 const MODE: &str = "IDEMPOTENCY_MODE";
-/// Refuses the modes that protect nothing.
+/// The environment variable that refuses the modes without protection.
 const REQUIRED: &str = "IDEMPOTENCY_REQUIRED";
 
 /// Builds an [`Idempotency`]; see [`Idempotency::builder`].
@@ -141,28 +141,28 @@ impl Builder {
     }
 
     /// Keeps settled records in this process's memory, at most `bytes`, and answers duplicates from there
-    /// without a request. Default: 0, off. Otherwise at least 64 KiB. A few MiB hold many records.
+    /// without a request. Default: 0, off. Any other value must be at least 64 KiB. A few MiB hold many records.
     ///
-    /// It's useful if the same process sees the same key again: a client that retries, a warm function. All
-    /// clones and all concurrent invocations share one cache. It holds only what the store
-    /// certainly has: an outcome that this process read or recorded. An entry counts its key, fingerprint,
+    /// The cache is useful if the same process sees the same key again: a client that retries, a warm function. All
+    /// clones and all concurrent invocations share one cache. It holds only outcomes that the store certainly has,
+    /// since this process read or recorded them. An entry counts its key, fingerprint,
     /// response and bookkeeping. The least recently used entry is evicted first. An outcome that would fill
     /// more than an eighth of the cache, or that wasn't retained, isn't cached.
     ///
-    /// A cached entry is judged like the record. Another fingerprint is a [`Mismatch`](ErrorKind::Mismatch).
-    /// From the record's expiry on, the library asks the store. Before that, no executor whose clock is
+    /// The library judges a cached entry like the record: another fingerprint is a [`Mismatch`](ErrorKind::Mismatch).
+    /// From the record's expiry on, the library asks the store. Before the expiry, no executor whose clock is
     /// within [`Settings::skew_margin`] can have replaced the record. Until its expiry, an entry answers even
     /// when the store is down.
     ///
-    /// An entry can't notice the following, and is replayed until the record expires:
+    /// The cache doesn't notice the following, and replays the entry until the record expires:
     ///
-    /// - An operator's write from another process, such as `idempotency release` on a completed record, or
-    ///   one whose answer was lost. After it, wait for the expiry, restart the function (a new deployment
-    ///   does), or have it call [`Idempotency::clear_local_cache`]. A [`resolve`](Idempotency::resolve) by
+    /// - An operator's write from another process, such as `idempotency release` on a completed record, or an
+    ///   operator's write whose answer was lost. After such a write, wait for the expiry, restart the function (by a
+    ///   new deployment), or have it call [`Idempotency::clear_local_cache`]. A [`resolve`](Idempotency::resolve) by
     ///   this `Idempotency` or a clone of it removes the entry.
     /// - A record that was removed by hand, or a table that was restored from a backup.
     /// - A clock of this process that's behind by more than the skew margin: the entry may then be replayed
-    ///   after the record has expired elsewhere and been replaced.
+    ///   after another process has seen the record expire and replaced it.
     ///
     /// Many processes start from one SnapStart snapshot, with the same memory. If the environment announces a
     /// snapshot (`AWS_LAMBDA_INITIALIZATION_TYPE` is `snap-start`), only operations of a known
@@ -200,14 +200,14 @@ impl Builder {
         self
     }
 
-    /// Encrypts responses and recorded failures with `cipher` before they're stored. Default: none; they're stored
-    /// in plaintext, which the table's own encryption at rest protects.
+    /// Encrypts responses and recorded failures with `cipher` before they're stored. Without a cipher, they're stored
+    /// in plaintext: only the table's encryption at rest protects them.
     pub fn cipher(mut self, cipher: impl Cipher) -> Self {
         self.cipher = Some(Arc::new(cipher));
         self
     }
 
-    /// Switches idempotency off, or to a shadow that only reports. Default: it's enforced. The environment's
+    /// Sets whether idempotency is enforced, only reported, or off. Default: enforced. The environment's
     /// equivalent is `IDEMPOTENCY_MODE`, which [`Idempotency::from_env`] and [`Idempotency::builder_from_env`] read.
     ///
     /// ```
@@ -307,7 +307,7 @@ impl Builder {
     }
 }
 
-/// The mode that the environment names.
+/// Reads the mode from the environment.
 ///
 /// # Errors
 ///
@@ -325,7 +325,7 @@ pub(super) fn mode_in(environment: impl Fn(&'static str) -> Option<String>) -> R
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Invalid`] for anything but `1` and `0`: a guard that someone misspelt mustn't be open.
+/// [`ErrorKind::Invalid`] for anything but `1` and `0`: a misspelt value mustn't disable the guard.
 fn is_required(value: Option<String>) -> Result<bool, Error> {
     match value.as_deref() {
         None | Some("0") => Ok(false),
@@ -334,11 +334,11 @@ fn is_required(value: Option<String>) -> Result<bool, Error> {
     }
 }
 
-/// Refuses a mode that doesn't protect where that's required, and warns of it elsewhere.
+/// Refuses a mode without protection if the environment requires enforcement. Otherwise warns of such a mode.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Invalid`] where it's refused.
+/// [`ErrorKind::Invalid`] if the mode is refused.
 pub(super) fn switch(mode: Mode, is_required: bool) -> Result<(), Error> {
     match (mode, is_required) {
         (Mode::Enforce, _) => Ok(()),
@@ -360,7 +360,7 @@ pub(super) fn switch(mode: Mode, is_required: bool) -> Result<(), Error> {
 fn no_function() -> Error {
     Error::new(
         ErrorKind::Invalid,
-        "the scope has no function name: AWS_LAMBDA_FUNCTION_NAME isn't set; outside Lambda, give one to the builder",
+        "the scope has no function name: AWS_LAMBDA_FUNCTION_NAME isn't set; outside Lambda, call `Builder::function`",
     )
 }
 

@@ -25,7 +25,7 @@ use crate::{
 
 /// One operation of a function, by name: [`run`](Self::run) it, or [`begin`](Self::begin) and settle it yourself.
 ///
-/// [`Idempotency::operation`] creates it. Two operations never share a key, even if both get the same one.
+/// [`Idempotency::operation`] creates it. Two operations never share a record, even if both get the same key.
 /// You can run one operation for any number of keys, and for one key again and again. Cheap to clone.
 ///
 /// Its results are recorded as JSON, or in the [format](Self::format) `F`.
@@ -60,7 +60,7 @@ impl<F: Format> fmt::Debug for Operation<F> {
 }
 
 impl<F: Format> Operation<F> {
-    /// Returns the same operation, whose results are recorded in another [`Format`] than JSON.
+    /// Returns the same operation, but records its results in the [`Format`] `G`.
     #[must_use]
     pub fn format<G: Format>(&self) -> Operation<G> {
         Operation { idempotency: self.idempotency.clone(), scope: self.scope.clone(), format: PhantomData }
@@ -96,13 +96,13 @@ impl<F: Format> Operation<F> {
     ///
     /// # Errors
     ///
-    /// As [`Idempotency::with_settings`].
+    /// Same as [`Idempotency::with_settings`].
     pub fn with_settings(&self, change: impl FnOnce(&mut Settings)) -> Result<Self, Error> {
         Ok(Self { idempotency: self.idempotency.with_settings(change)?, ..self.clone() })
     }
 
-    /// Returns the same operation in one invocation, whose deadline limits its leases. The layers set it; a
-    /// spawned task needs it (see [`Invocation::current`]).
+    /// Returns the same operation in one invocation, whose deadline limits its leases. The layers set the
+    /// invocation. In a spawned task, set it yourself: see [`Invocation::current`].
     #[must_use]
     pub fn for_invocation(&self, invocation: Invocation) -> Self {
         Self { idempotency: self.idempotency.for_invocation(invocation), ..self.clone() }
@@ -122,8 +122,8 @@ impl<F: Format> Operation<F> {
     ///
     /// The claim has a lease. It ends [`lease_grace`](crate::settings::Settings::lease_grace) after the invocation's
     /// deadline, or after [`lease_fallback`](crate::settings::Settings::lease_fallback) if the deadline is unknown.
-    /// With [`lease_extension`](crate::settings::Settings::lease_extension) it's that long instead.
-    /// Only [`Claim::extend`](crate::Claim::extend) extends it, and the library doesn't cut your work off:
+    /// With [`lease_extension`](crate::settings::Settings::lease_extension), the lease has that length instead.
+    /// Only [`Claim::extend`](crate::Claim::extend) extends the lease, and the library doesn't cut your work off:
     /// settle the claim before [`ClaimHandle::lease_until`](crate::ClaimHandle::lease_until). Once the lease
     /// and the skew margin have passed, the next delivery takes over and runs too.
     ///
@@ -134,9 +134,10 @@ impl<F: Format> Operation<F> {
     /// - [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch): the key was used with another fingerprint.
     /// - [`ErrorKind::InProgress`](crate::ErrorKind::InProgress): another claim is live; see
     ///   [`Error::retry_after`].
-    /// - [`ErrorKind::OutcomeUnknown`](crate::ErrorKind::OutcomeUnknown): at most once, and an earlier claim
-    ///   ended without an answer.
-    /// - [`ErrorKind::NotRetained`](crate::ErrorKind::NotRetained): it's done, but the response wasn't kept.
+    /// - [`ErrorKind::OutcomeUnknown`](crate::ErrorKind::OutcomeUnknown): execution is at most once, and an earlier
+    ///   claim ended without an answer.
+    /// - [`ErrorKind::NotRetained`](crate::ErrorKind::NotRetained): the operation is done, but its response wasn't
+    ///   kept.
     /// - [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable): the store couldn't be reached, or no time
     ///   is left.
     /// - [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt): the record is unreadable.
@@ -165,12 +166,12 @@ impl<F: Format> Operation<F> {
     ///
     /// The result is recorded as JSON, or in another [`format`](Self::format). Integers and finite floats are
     /// replayed to the last bit. A result that can't be read back, such as NaN, isn't recorded: this call returns
-    /// it, and duplicates get [`ErrorKind::NotRetained`](crate::ErrorKind::NotRetained). So do the duplicates of
-    /// an operation whose [`max_response`](crate::settings::Settings::max_response) is 0.
+    /// it, and duplicates get [`ErrorKind::NotRetained`](crate::ErrorKind::NotRetained). If
+    /// [`max_response`](crate::settings::Settings::max_response) is 0, duplicates get that error too.
     ///
-    /// An error releases the key. With [`Recording::Record`](crate::settings::Recording::Record) it's recorded instead: this call and every
-    /// later one then fail with [`RunError::Recorded`] and the same error type, so that a Step Functions
-    /// `Catch` handles them alike.
+    /// An error releases the key. With [`Recording::Record`](crate::settings::Recording::Record), the error is recorded
+    /// instead: this call and every later call fail with [`RunError::Recorded`] and the same error type, so that a Step
+    /// Functions `Catch` handles them alike.
     ///
     /// ```
     /// # use lambda_idempotency::{Idempotency, Key, store::memory::MemoryStore};
@@ -196,7 +197,7 @@ impl<F: Format> Operation<F> {
     /// # Errors
     ///
     /// [`RunError::Handler`] with the operation's own error, if it isn't recorded; [`RunError::Recorded`]
-    /// with one that this call or an earlier one recorded; or [`RunError::Idempotency`] as in
+    /// with an error that this call or an earlier call recorded; or [`RunError::Idempotency`] as in
     /// [`begin`](Self::begin).
     ///
     /// # Panics
@@ -222,8 +223,8 @@ impl<F: Format> Operation<F> {
         Ok(self.run_with_replay(key, payload, operation).await?.0)
     }
 
-    /// Like [`run`](Self::run), and says whether the result is a replay: of which attempt, and until when it's
-    /// replayed. `None` means that the operation ran now.
+    /// Like [`run`](Self::run), and also returns the [`Replay`] if the result comes from the record: the attempt that
+    /// recorded it, and the time until which it's replayed. `None` means that the operation ran now.
     ///
     /// ```
     /// # use lambda_idempotency::{Idempotency, Key, store::memory::MemoryStore};
@@ -242,15 +243,15 @@ impl<F: Format> Operation<F> {
     ///
     /// # Errors
     ///
-    /// As [`run`](Self::run).
+    /// Same as [`run`](Self::run).
     ///
     /// # Panics
     ///
-    /// As [`run`](Self::run).
+    /// Same as [`run`](Self::run).
     ///
     /// # Cancel safety
     ///
-    /// As [`run`](Self::run).
+    /// Same as [`run`](Self::run).
     pub async fn run_with_replay<T, E, P, H, Fut>(
         &self,
         key: impl Borrow<Key>,
@@ -298,8 +299,8 @@ impl<F: Format> Operation<F> {
 
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the payload has no JSON, unless idempotency isn't
-    /// enforced: then it's compared as nothing.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if idempotency is enforced and the payload can't be
+    /// serialised as JSON. If it isn't enforced, such a payload gets a constant fingerprint.
     pub(crate) fn fingerprint_of<P: Serialize + ?Sized>(&self, payload: &P) -> Result<Fingerprint, Error> {
         match Fingerprint::of(payload) {
             Err(_) if !self.idempotency.settings().is_enforced() => {

@@ -13,7 +13,7 @@ use crate::{
     store::{Revision, StoreErrorKind, Write, WriteOutcome},
 };
 
-/// How many lease extensions an operator's write is retried after. There's at most one every few seconds.
+/// How often an operator's write is retried after a lease extension. A lease is extended every few seconds at most.
 const MAX_EXTENSIONS: u32 = 5;
 
 /// How an operator settles a record.
@@ -25,14 +25,14 @@ pub enum Resolution {
     Complete(Bytes),
     /// The operation is done, and its response is unknown: duplicates get [`ErrorKind::NotRetained`].
     CompleteWithoutResponse,
-    /// The operation failed permanently, and won't run again: a [`RecordedFailure`](crate::RecordedFailure)
-    /// as JSON.
+    /// The operation failed permanently, and won't run again. The bytes are a
+    /// [`RecordedFailure`](crate::RecordedFailure) as JSON.
     Fail(Bytes),
-    /// Nothing happened, or it may happen again: the next delivery runs.
+    /// The effect didn't happen, or it may happen again: the next delivery runs.
     Release,
 }
 
-/// The record as it was written, or the one that was there instead.
+/// The record that the operator wrote, or the other record that the write met.
 type Resolved = Result<Record, Option<Record>>;
 
 impl std::fmt::Debug for Resolution {
@@ -61,7 +61,7 @@ pub(super) async fn resolve(
         Resolution::Fail(failure) => Intent::Fail(kept(driver, key, owner, failure).await?),
         Resolution::Release => Intent::Release { interrupted: false },
     };
-    // Also if the write isn't known to be applied, or if the caller drops this future.
+    // Removes the cached entry even if the write's answer is lost, or if the caller drops this future.
     let _forget = Forget::new(driver.shared.cache.as_ref(), key);
     let mut seen = seen.clone();
     let mut extensions = 0;
@@ -78,7 +78,7 @@ pub(super) async fn resolve(
     Ok(resolved.ok().inspect(|record| observe::resolved(key, record)))
 }
 
-/// Prepares an operator's response. One that can't be kept is an error here, since a person can try
+/// Prepares an operator's response. If the response can't be kept, that's an error, since a person can try
 /// again. A handler's outcome would be recorded without its response instead.
 async fn kept(driver: &Driver, key: &StoredKey, owner: Owner, response: Bytes) -> Result<Outcome, Error> {
     let (length, most) = (response.len(), driver.settings.max_response);
@@ -86,7 +86,7 @@ async fn kept(driver: &Driver, key: &StoredKey, owner: Owner, response: Bytes) -
         return Err(Error::new(
             ErrorKind::Invalid,
             format!(
-                "{key}: the response has {length} bytes, and at most {most} are kept; nothing was written"
+                "{key}: the response has {length} bytes, but `max_response` is {most}; nothing was written"
             ),
         ));
     }
@@ -109,7 +109,7 @@ async fn apply(
         other => Err(other),
     };
     let mut last_error = None;
-    // Sends it once more if it didn't arrive: the same write can't be applied twice.
+    // Sends the write once more if it didn't arrive: the same write can't be applied twice.
     for _ in 0..2 {
         match driver.store().apply(key, write).await {
             Ok(WriteOutcome::Applied) => {
@@ -132,7 +132,7 @@ async fn apply(
     }
     let error = Error::new(
         ErrorKind::Unavailable,
-        format!("{key}: the answer was lost, so it's unknown whether the record was written; look at it"),
+        format!("{key}: the answer was lost, so it's unknown whether the record was written; read it again"),
     );
     Err(match last_error {
         Some(cause) => error.with_source(cause),

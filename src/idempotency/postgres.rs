@@ -30,13 +30,12 @@ impl<F: Format> Operation<F> {
     /// While the transaction is open, every other delivery of the key is refused as in progress, without
     /// waiting: an advisory lock holds the key. The lock ends with the transaction, so there's no lease and
     /// no takeover. A crash rolls back the work and the record. If a process freezes or hangs in the middle,
-    /// it keeps the key until its session ends: set `idle_in_transaction_session_timeout` for the role or the
-    /// connection, to a little more than the work takes between two statements (PostgreSQL's default is
-    /// never).
+    /// it keeps the key until its session ends. By default, PostgreSQL never ends it: set
+    /// `idle_in_transaction_session_timeout` for the role or the connection, to a little more than the work takes
+    /// between two statements.
     ///
-    /// `store` is the one that the [`Idempotency`](crate::Idempotency) is built over, and its table is in the transaction's
-    /// database.
-    /// [`run_in`](Self::run_in) does all of this in one call.
+    /// Pass the `store` that the [`Idempotency`](crate::Idempotency) is built over. Its table must be in the
+    /// transaction's database. [`run_in`](Self::run_in) does all of this in one call.
     ///
     /// ```
     /// # use lambda_idempotency::{Begun, Fingerprint, Key, Operation, Settled};
@@ -62,8 +61,8 @@ impl<F: Format> Operation<F> {
     ///
     /// # Errors
     ///
-    /// As [`begin`](Self::begin), and [`ErrorKind::Invalid`] at most once: a rollback removes the claim, so
-    /// the work could run again. Nothing was written; roll the transaction back.
+    /// Same as [`begin`](Self::begin), and [`ErrorKind::Invalid`] for at-most-once execution: a rollback removes the
+    /// claim, so the work could run again. Nothing was written; roll the transaction back.
     ///
     /// # Cancel safety
     ///
@@ -87,7 +86,7 @@ impl<F: Format> Operation<F> {
     }
 
     /// Runs `operation` once for `key` in a transaction on `client`, and commits it together with its
-    /// recorded result. Every later call gets that result. So the operation's effects in the transaction
+    /// recorded result. Every later call gets the recorded result. So the operation's effects in the transaction
     /// happen exactly once.
     ///
     /// An error of the operation rolls everything back, and the next call runs it again. If the commit's
@@ -179,13 +178,14 @@ impl<F: Format> Operation<F> {
     }
 }
 
-/// The error for a commit that failed while idempotency isn't enforced, so that no record can show how it ended.
+/// Returns the error for a commit that failed without enforced idempotency: no record shows whether it was applied.
 fn not_known_to_be_committed(key: &StoredKey, error: StoreError) -> Error {
     if !error.is_maybe_applied() {
         return not_committed(key, error);
     }
     let why = format!(
-        "{key}: it's unknown whether the transaction was committed, and idempotency isn't enforced: a retry may repeat it"
+        "{key}: it's unknown whether the transaction was committed, and idempotency isn't enforced: a retry may \
+         repeat its writes"
     );
     Error::new(ErrorKind::Unrecorded, why).with_source(error)
 }

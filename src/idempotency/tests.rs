@@ -144,7 +144,7 @@ async fn lost_claim_request_is_resent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lost_completion_is_recorded() {
+async fn completion_survives_a_lost_message() {
     for lost in [Meets(Fault::LoseAnswer), Meets(Fault::LoseRequest)] {
         let bench = Bench::new();
         bench.store.script([Script::Pass, lost]);
@@ -190,7 +190,7 @@ async fn unprotected_runs_are_opt_in() {
     let bench = Bench::with(|builder| builder.fail_open(true));
     bench.store.script([Meets(Fault::Throttle)]);
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
-    // Only for the store's failure: a refusal by a rule stays a refusal.
+    // `fail_open` applies only if the store fails. A mismatch is still refused.
     bench.run("m", 1).await.unwrap();
     assert_eq!(kind(bench.run("m", 2).await), ErrorKind::Mismatch);
     assert_eq!(bench.runs(), 2);
@@ -212,7 +212,7 @@ async fn lease_bounds_handlers_without_a_deadline() {
     let result = bench.hang("k", 1).await;
     assert_eq!(kind(result), ErrorKind::InProgress);
     assert_eq!(before.until(bench.now()), Duration::from_secs(58));
-    assert_eq!(bench.record("k").status(), Status::Started, "unsettled: its effect may still happen");
+    assert_eq!(bench.record("k").status(), Status::Started, "the handler's effect may still happen");
     assert_eq!(kind(bench.run("k", 1).await), ErrorKind::InProgress);
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
@@ -327,7 +327,7 @@ async fn freeze_before_the_handler_releases_the_key() {
         }
         assert_eq!(bench.run("k", 1).await.unwrap(), "run 1", "the next delivery doesn't wait");
     }
-    assert!(released >= 2, "at the claim, and before the first poll; {released} times");
+    assert!(released >= 2, "frozen at the claim and before the first poll, but released {released} times");
 }
 
 #[tokio::test(start_paused = true)]
@@ -394,7 +394,7 @@ async fn dropped_future_settles_nothing_and_warns_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_most_once_drop_needs_an_operator() {
+async fn dropped_at_most_once_run_needs_operator() {
     let bench = Bench::with(|builder| builder.execution(Execution::AtMostOnce));
     let events = bench.recorded(bench.abandon("k", 1)).await;
     let warning = events.iter().find(|event| event.contains("abandoned")).unwrap();
@@ -489,7 +489,7 @@ async fn retry_after_ends_when_claimable() {
     bench.abandon("k", 1).await;
     tokio::time::sleep(Duration::from_secs(20)).await;
     let Err(RunError::Idempotency(error)) = bench.run("k", 1).await else { panic!("ran") };
-    // The lease, the margin, and one millisecond.
+    // The rest of the lease, the skew margin, and one millisecond.
     assert_eq!(error.retry_after(), Some(Duration::from_millis(42_001)));
     tokio::time::sleep(Duration::from_millis(42_000)).await;
     assert_eq!(kind(bench.run("k", 1).await), ErrorKind::InProgress);

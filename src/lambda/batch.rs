@@ -1,7 +1,7 @@
 //! Batches: SQS, Kinesis and DynamoDB Streams, record by record.
 //!
-//! Each record is its own operation: it's claimed, run and settled, several at a time. The response names the
-//! records that Lambda must redeliver. Switch `ReportBatchItemFailures` on at the event source mapping, or
+//! Each record is its own operation: the worker claims, runs and settles each one, several at a time. The response
+//! names the records that Lambda must redeliver. Switch `ReportBatchItemFailures` on at the event source mapping, or
 //! Lambda ignores the response: SQS then deletes the messages that failed, and a stream moves on past the
 //! records that failed. Tumbling windows are refused.
 //!
@@ -31,21 +31,21 @@
 //! |---|---|
 //! | its handler returned `Ok` | recorded and acknowledged |
 //! | an earlier delivery completed it | acknowledged; the handler doesn't run |
-//! | its handler failed or panicked | its key is released, and it's redelivered (at most once: failed permanently) |
+//! | its handler failed or panicked | its key is released, and it's redelivered (at-most-once: failed permanently) |
 //! | it [failed permanently](Failure::permanent) | recorded; redelivered or acknowledged, by [`acknowledge_permanent_failures`](Batch::acknowledge_permanent_failures) |
 //! | another delivery is processing it | redelivered: an acknowledgement would delete the only copy |
 //! | it has no key, or can't be read | redelivered; no handler runs |
 //! | the store is down, or no time is left | redelivered; no handler runs |
-//! | the same key and payload appear twice in the batch | runs once, with one claim; both get the same outcome |
+//! | the same key and payload appear twice in the batch | runs once, with one claim; both records get its outcome |
 //! | its key was used with another payload | redelivered; no handler runs |
 //!
-//! In another group of a FIFO queue, the same key and payload are a separate delivery, which may be redelivered
-//! as in progress.
+//! If two groups of a FIFO queue contain the same key and payload, the two messages run concurrently. One of them may
+//! be redelivered because the other is in progress.
 //!
-//! One event (`returned`) logs why a record is redelivered, with the record's identifier. It never contains the
-//! payload. It has the type of a handler's error and not its text, which may quote the payload: log that in the
-//! handler. If the handler failed with this library's [`Error`], the event has its text, which
-//! never does.
+//! The log event `returned` says why a record is redelivered, and contains the record's identifier, but never the
+//! payload. If the handler failed, the event has the error's type without the error's text, which may quote the
+//! payload. Log the text in the handler. This library's own [`Error`] never quotes the payload, so the event has
+//! its text too.
 //!
 //! # Order
 //!
@@ -54,43 +54,43 @@
 //! the records of one partition key, or of one item, with [`in_order`](Batch::in_order).
 //!
 //! Lambda reads a stream's response as a checkpoint: it redelivers everything from the first failure on. So the
-//! response names only that one. Records that succeeded behind it are recorded, and acknowledged the next time.
-//! A record that can never succeed, for example because it can't be read, blocks its shard until the mapping
-//! gives up on it. Set `MaximumRecordAgeInSeconds`, a destination for failures, and
-//! `BisectBatchOnFunctionError`; without the last one, Lambda also gives up on the records behind it.
-//! `MaximumRetryAttempts` counts in-progress responses too. If you set it, leave room for those after a crash
-//! (below), or wait for the lease inside the invocation.
+//! response names only the first failure. If a later record succeeded, its outcome is recorded, and its redelivery is
+//! acknowledged without running the handler. A record that can never succeed, for example because it can't be read,
+//! blocks its shard until the mapping gives up on it. Set `MaximumRecordAgeInSeconds`, a destination for failures, and
+//! `BisectBatchOnFunctionError`. Without bisecting, Lambda also gives up on the records behind the blocking one.
+//! `MaximumRetryAttempts` also counts redeliveries of records in progress. If you set it, allow enough attempts for
+//! those after a crash (below), or wait for the lease inside the invocation.
 //!
 //! # A crash
 //!
-//! When a process dies, its records are in progress at each redelivery until their leases expire.
+//! When a process dies, its records stay in progress until their leases expire.
 //!
-//! - **A stream's** claim has a short lease of 15 seconds (or three times
-//!   [`lease_grace`](crate::settings::Settings::lease_grace), if that's longer), extended every 5 seconds while its
-//!   handler runs. After a crash the record is free within the lease and the
-//!   [`skew_margin`](crate::settings::Settings::skew_margin), 17 seconds. Until then each redelivery spends one of
-//!   `MaximumRetryAttempts`. With a [`wait_in_progress`](crate::settings::Settings::wait_in_progress) of 20 seconds none does, on
-//!   a function with a timeout of 40 seconds or more, since a wait takes at most half of the time left.
-//!   Extensions cost 0.2 requests per second for each record, and none for a handler that ends within 5
-//!   seconds.
-//! - A short lease is safe here: Lambda doesn't deliver a shard's batch again while an invocation with it
-//!   lives. A handler that blocks its thread stops the extension of every record of its batch, and one that
-//!   awaits after its lease has expired is cut off. Use `spawn_blocking` for more than 8 seconds of such work,
-//!   or set [`lease_extension`](crate::settings::Settings::lease_extension) to a longer lease: one longer than the
-//!   function's timeout is never extended.
-//! - When such a handler has steps that use [`run`](crate::Operation::run), their leases are short too. At most
-//!   once there are no takeovers, so leases last until the deadline.
-//! - **A queue's** message has a lease until the deadline, since SQS can deliver it to another process any
-//!   time. After a crash SQS redelivers it once per visibility timeout, and each time counts towards
-//!   `maxReceiveCount`: a lease of 62 seconds and a visibility timeout of 30 seconds cost 2 receives. With the
-//!   feature `sqs`, `hide_while_in_progress` reduces that to 1.
+//! - **A stream's** record has a short lease of 15 seconds (or three times
+//!   [`lease_grace`](crate::settings::Settings::lease_grace), if that's longer). The library extends the lease every
+//!   5 seconds while the handler runs. After a crash, the record is free once the lease and the
+//!   [`skew_margin`](crate::settings::Settings::skew_margin) have passed: within 17 seconds. Until then, each
+//!   redelivery uses up one of `MaximumRetryAttempts`. To use up none, set
+//!   [`wait_in_progress`](crate::settings::Settings::wait_in_progress) to 20 seconds and the function's timeout to 40
+//!   seconds or more, since a wait takes at most half of the time left. Extensions cost 0.2 requests per second for
+//!   each record. A handler that ends within 5 seconds costs none.
+//! - A stream's short lease is safe, since Lambda doesn't deliver a shard's batch again while an invocation with that
+//!   batch is running. But if a handler blocks its thread, the library can't extend any lease of the batch, and cuts
+//!   off a handler at its next `await` if its lease has expired. For blocking work of more than 8 seconds, use
+//!   `spawn_blocking`, or set [`lease_extension`](crate::settings::Settings::lease_extension) to a longer lease. A
+//!   lease that's longer than the function's timeout is never extended.
+//! - If a stream's handler has its own steps that use [`run`](crate::Operation::run), their leases are short too.
+//! - Under at-most-once there are no takeovers, so a stream's leases aren't short: they last until the deadline.
+//! - **A queue's** message has a lease until the deadline, since SQS can deliver the message to another process at
+//!   any time. After a crash, SQS redelivers the message once per visibility timeout, and each delivery counts
+//!   towards `maxReceiveCount`: a lease of 62 seconds and a visibility timeout of 30 seconds cost 2 receives. With
+//!   the feature `sqs`, `hide_while_in_progress` reduces the cost to 1 receive.
 //!
 //! # Time
 //!
 //! Near the invocation's deadline the worker claims no new record. Then it cuts off handlers that still run,
 //! settles the records whose handlers have returned, and responds in time ([`reserve`](Batch::reserve)).
-//! Records that haven't ended are redelivered. If a handler was cut off, its key is free when the lease
-//! expires. At most once, its outcome is unknown, and an operator has to resolve it.
+//! Unfinished records are redelivered. If a handler was cut off, its key is free when the lease expires. Under
+//! at-most-once, the operation's outcome is then unknown, and an operator has to resolve it.
 
 mod answer;
 mod dynamodb;
@@ -129,9 +129,9 @@ use crate::{
     error::Error, failure::Failure, future::BoxFuture, idempotency::Idempotency, lambda::event::IntoKey,
 };
 
-/// How many records run at a time.
+/// How many records run at a time, by default.
 const CONCURRENCY: NonZeroUsize = NonZeroUsize::new(10).unwrap();
-/// How long before the deadline handlers are cut off; see [`Batch::reserve`].
+/// How long before the deadline the worker cuts handlers off, by default; see [`Batch::reserve`].
 const RESERVE: Duration = Duration::from_millis(500);
 
 impl Idempotency {
@@ -143,7 +143,7 @@ impl Idempotency {
     /// `key` returns the key of the operation that a message asks for:
     ///
     /// - [`SqsMessage::message_key`], the message's id: one *message* runs once, however often SQS delivers it.
-    ///   A sender who sends twice makes two messages.
+    ///   If a sender sends twice, that's two messages.
     /// - a field of the body, by [`Key::from_json`](crate::Key::from_json): one *order* runs once, however
     ///   often it was sent.
     ///
@@ -160,9 +160,9 @@ impl Idempotency {
         Batch::new(self, key, handler)
     }
 
-    /// A worker for a Kinesis data stream. `key` returns the key of the operation that a record asks for:
-    /// [`KinesisRecord::sequence_key`] for one *record*, however often Lambda delivers it, or a field of the
-    /// data, since a producer that retries writes two records.
+    /// A worker for a Kinesis data stream. `key` returns the key of the operation that a record asks for.
+    /// With [`KinesisRecord::sequence_key`], each *record* runs once, however often Lambda delivers it. A producer that
+    /// retries may write two records: to run these once too, use a field of the data.
     pub fn kinesis<K, I, H, Fut, T>(&self, key: K, handler: H) -> Batch<KinesisRecord>
     where
         K: Fn(&KinesisRecord) -> I + Send + Sync + 'static,
@@ -174,8 +174,8 @@ impl Idempotency {
         Batch::new(self, key, handler)
     }
 
-    /// A worker for a DynamoDB stream. `key` returns the key of the operation that a change asks for:
-    /// [`DynamoDbRecord::event_key`] for one *change*, however often Lambda delivers it.
+    /// A worker for a DynamoDB stream. `key` returns the key of the operation that a change asks for.
+    /// With [`DynamoDbRecord::event_key`], each *change* runs once, however often Lambda delivers it.
     ///
     /// When a key is used again, the event's name, the item's key and its images must be the same.
     pub fn dynamodb_stream<K, I, H, Fut, T>(&self, key: K, handler: H) -> Batch<DynamoDbRecord>
@@ -279,10 +279,10 @@ impl<R> Batch<R> {
 
     /// Gives the source a name, in place of its ARN.
     ///
-    /// Each queue, stream or table has its own keys: message 17 of `ship` is another operation than message 17
-    /// of `cancel`. Name the source if its records may arrive from another ARN later: from a dead-letter queue
-    /// that this function drains, or from another queue after a redrive or a move. Every worker with the same
-    /// name, function and operation shares keys.
+    /// Each queue, stream or table has its own keys: the key 17 in the queue `ship` and the key 17 in the queue
+    /// `cancel` name two operations. Name the source if its records may arrive from another ARN later: from a
+    /// dead-letter queue that this function drains, or from another queue after a redrive or a move. All workers with
+    /// the same source name, function and operation share their keys.
     ///
     /// ```
     /// # use lambda_idempotency::{Failure, Idempotency, Key, lambda::batch::SqsMessage, store::memory::MemoryStore};
@@ -305,36 +305,36 @@ impl<R> Batch<R> {
         self
     }
 
-    /// Calls this with the number of records that are being claimed, run or settled, each time it changes.
+    /// Calls a closure with the number of records in flight (being claimed, run or settled) whenever it changes.
     ///
-    /// A handler can collect records with it, to process several at once: when as many calls are waiting inside the
-    /// handler as records are in flight, no further record comes before one of them ends. The records of one lane
-    /// (a FIFO group, or a partition key [in order](Batch::in_order)) run one after the other, and count as one.
+    /// With this number, handlers can collect records to process several at once. When as many handler calls are
+    /// waiting as records are in flight, no further record arrives before one of the calls ends. The records of one
+    /// lane (a FIFO group, or a partition key [in order](Batch::in_order)) run one after the other, and count as one.
     pub fn on_progress(mut self, call: impl Fn(usize) + Send + Sync + 'static) -> Self {
         self.on_progress = Some(Arc::new(call));
         self
     }
 
-    /// Whether a record needs a key. Without one it's redelivered, and no handler runs. Default: yes; otherwise its
-    /// handler runs unprotected.
+    /// Whether a record needs a key. Default: yes; records without a key are redelivered, and no handler runs. If you
+    /// pass false, their handlers run unprotected.
     pub fn required(mut self, is_required: bool) -> Self {
         self.choices.required = is_required;
         self
     }
 
-    /// Acknowledges a record whose handler failed permanently, in this delivery and later ones. Only the stored
-    /// failure is left of it then. If the failure couldn't be recorded, the record is redelivered. Default: no; it's
-    /// redelivered until the source gives up on it and moves it to the dead-letter queue, or to the stream's
-    /// destination for failures.
+    /// Whether to acknowledge records whose handler failed permanently, in this delivery and later ones. Afterwards,
+    /// only the stored failure remains. If the failure couldn't be recorded, the record is redelivered. Default: no;
+    /// such records are redelivered until the source gives up on them and moves them to the dead-letter queue, or to
+    /// the stream's destination for failures.
     pub fn acknowledge_permanent_failures(mut self, acknowledges: bool) -> Self {
         self.choices.acknowledges_permanent_failures = acknowledges;
         self
     }
 
-    /// Fails the invocation with [`ErrorKind::AllFailed`](crate::ErrorKind::AllFailed) when every record's
-    /// handler failed, so that Lambda's `Errors` counts it and Lambda polls the source less. Default: false;
+    /// Whether to fail the invocation with [`ErrorKind::AllFailed`](crate::ErrorKind::AllFailed) when every record's
+    /// handler failed, so that Lambda's `Errors` counts the invocation and Lambda polls the source less. Default: no;
     /// the response names the records, and Lambda counts a success.
-    /// [`Metric::AllFailed`](crate::metrics::Metric::AllFailed) counts it either way.
+    /// [`Metric::AllFailed`](crate::metrics::Metric::AllFailed) counts such a batch either way.
     ///
     /// The same records are redelivered either way. An invocation never fails because of records that another
     /// delivery is processing, that can't be read, or that the store refused.
@@ -344,8 +344,8 @@ impl<R> Batch<R> {
     }
 
     /// Cuts handlers off this long before the invocation's deadline, or a sixth of the invocation's time if
-    /// that's shorter. For the same time before that, it claims nothing. Half of the reserve is for settlements
-    /// under way, the other half for the response. Default: 500 ms.
+    /// that's shorter. The worker stops claiming records at twice that time before the deadline. The first half of the
+    /// reserve is for settlements under way, the second half for the response. Default: 500 ms.
     pub fn reserve(mut self, time: Duration) -> Self {
         self.choices.reserve = time;
         self
@@ -353,8 +353,8 @@ impl<R> Batch<R> {
 }
 
 impl Batch<KinesisRecord> {
-    /// Runs the records of one partition key in order, one after the other. When one fails, the records behind
-    /// it with that key are redelivered too. Default: records run independently.
+    /// Runs the records of one partition key in order, one after the other. When a record fails, the later records of
+    /// its partition key are redelivered too. Default: records run independently.
     pub fn in_order(mut self) -> Self {
         self.choices.in_order = true;
         self
@@ -362,8 +362,8 @@ impl Batch<KinesisRecord> {
 }
 
 impl Batch<DynamoDbRecord> {
-    /// Runs the changes of one item in order, one after the other. When one fails, the changes behind it to
-    /// that item are redelivered too. Default: changes run independently.
+    /// Runs the changes of one item in order, one after the other. When a change fails, the later changes of its item
+    /// are redelivered too. Default: changes run independently.
     pub fn in_order(mut self) -> Self {
         self.choices.in_order = true;
         self

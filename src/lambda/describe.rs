@@ -1,5 +1,5 @@
-//! [`Description`]: the part of a function's configuration that determines its records' keys, and how it finds
-//! them in an event.
+//! [`Description`]: the part of a function's configuration from which a tool can compute the key of an event's
+//! record.
 
 use lambda_runtime::Context;
 use serde::{Deserialize, Serialize};
@@ -20,11 +20,11 @@ use crate::{
     store::{memory::MemoryStore, named},
 };
 
-/// How a function finds the records of its events: a wrapper's `describe()` returns it, and a tool reads it as
-/// JSON. `idempotency why --describe FILE` goes from an event to its record with it.
+/// How a function derives its records' keys from its events. A wrapper's `describe()` returns the description, and
+/// tools read it as JSON: with it, `idempotency why --describe FILE` finds an event's record.
 ///
-/// It holds no secret: no key, no caller, and no password of the store's URL. A closure can't be written down.
-/// Where a key or a caller comes from one, the description says so, and the tool asks for it.
+/// It holds no secret: no key, no caller, and no password from the store's URL. A closure can't be described. If a
+/// closure returns the key or the caller, the description says so, and the tool asks for that value.
 ///
 /// ```
 /// # use lambda_idempotency::{Idempotency, KeyFields, store::memory::MemoryStore};
@@ -51,14 +51,14 @@ pub struct Description {
     /// The operation's name in the code, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operation: Option<String>,
-    /// The fields that the key is built from: of the event, or for batches of each record's payload.
+    /// The fields that the key is built from. For batches, these are fields of each record's payload.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub key_fields: Vec<String>,
     /// How many of the first [`key_fields`](Self::key_fields) must have a value.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub required_key_fields: usize,
-    /// Where a key without [`key_fields`](Self::key_fields) is from: `closure`, `request id`, or the source of its
-    /// events by the name of its function in [`keys`]: `kafka_record`, `mq_message`.
+    /// Where the key comes from if there are no [`key_fields`](Self::key_fields): `closure`, `request id`, or the name
+    /// of a function in [`keys`] (`kafka_record` or `mq_message`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_from: Option<String>,
     /// The headers that hold the key.
@@ -70,7 +70,7 @@ pub struct Description {
     /// HTTP: whether callers without a name share one namespace.
     #[serde(default, skip_serializing_if = "is_false")]
     pub shared_namespace: bool,
-    /// HTTP: the name that the API has in its callers' names.
+    /// HTTP: the API's name, as `HttpLayer::api_name` sets it. It's part of the callers' names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_name: Option<String>,
     /// HTTP: the cookies that carry no credential.
@@ -91,7 +91,7 @@ pub struct Description {
     /// Whether the function runs at most once.
     #[serde(default, skip_serializing_if = "is_false")]
     pub at_most_once: bool,
-    /// Executors' clocks differ by at most this, in milliseconds.
+    /// The skew margin, in milliseconds: how far the executors' clocks may differ.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skew_margin_ms: Option<u64>,
     /// The mode: `enforce`, `shadow` or `off`.
@@ -100,7 +100,7 @@ pub struct Description {
     /// The store's URL, without a user's name and password, if the environment names the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store: Option<String>,
-    /// Whether it's a guess from the event's source, so that the compared fields aren't known.
+    /// Whether the description is a guess from the event's source. The compared fields are unknown then.
     #[serde(skip)]
     pub(in crate::lambda) is_guessed: bool,
 }
@@ -113,7 +113,7 @@ pub struct Located {
     pub key: StoredKey,
     /// The fingerprint that must match when the key is used again. `None` if only the handler's code knows it.
     pub fingerprint: Option<Fingerprint>,
-    /// The record of the batch that asks for it, by its identifier.
+    /// The batch's record that asks for the operation: its identifier, or its place. `None` outside a batch.
     pub part: Option<String>,
 }
 
@@ -130,7 +130,7 @@ fn invalid(message: impl Into<String>) -> Error {
 }
 
 impl Located {
-    /// The record with this id, where the operation is known only by its key.
+    /// The record with this id, for an operation of which only the stored key is known.
     pub fn of(key: StoredKey) -> Self {
         Self::new(key, None)
     }
@@ -150,7 +150,7 @@ impl Description {
         Self { function: function.into(), via: via.into(), ..Self::default() }
     }
 
-    /// The same, with what the wrapper's [`Idempotency`] determines.
+    /// A description of the wrapper `via`, with the values that its [`Idempotency`] determines.
     pub(in crate::lambda) fn of(idempotency: &Idempotency, via: &str) -> Self {
         let settings = idempotency.settings();
         Self {
@@ -171,10 +171,11 @@ impl Description {
         self
     }
 
-    /// Chooses the wrapper and the key by the source of `event`, for a function that's wrapped as [`keys`] says: the
-    /// worker for SQS, Kinesis and DynamoDB Streams, a layer with the source's own key for the others, and
-    /// [`run`](crate::Operation::run) for each record of Kafka and Amazon MQ. An event of no known source has no key
-    /// yet.
+    /// Chooses the wrapper and the key by the source of `event`, for a function that's wrapped as [`keys`] says.
+    ///
+    /// It chooses the worker for SQS, Kinesis and DynamoDB Streams, [`run`](crate::Operation::run) for each record of Kafka
+    /// and Amazon MQ, and a layer with the source's own key for the other sources. If the source is unknown, the
+    /// description names no key.
     pub fn detect(function: impl Into<String>, event: &[u8]) -> Self {
         let event: Value = serde_json::from_slice(event).unwrap_or_default();
         let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str);
@@ -210,17 +211,20 @@ impl Description {
         }
     }
 
-    /// The records of the operations that `event` asks for, as the described wrapper derives them: one for a request
-    /// or an event, one for each record of a batch. None if it asks for none, such as a request without a key.
+    /// Returns the records of the operations that `event` asks for, as the described wrapper derives them.
     ///
-    /// `context` is the invocation's: its request id and tenant. `caller` is the text that the function's own closure
-    /// returns for this request, for HTTP, or that [`for_caller`](crate::Operation::for_caller) gets, for `run`.
+    /// A request or an event has one record, and a batch has one for each of its records. The list is empty if `event`
+    /// asks for no operation: if it's a request without a key, for example.
+    ///
+    /// `context` has the invocation's request id and tenant. For HTTP, `caller` is the text that the function's own
+    /// closure returns for this request. For `run`, it's the text that
+    /// [`for_caller`](crate::Operation::for_caller) gets.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Invalid`] if the description is incomplete for this event, or one of its names or fields isn't
     /// valid; [`ErrorKind::MissingKey`] or [`ErrorKind::InvalidKey`] if the wrapper refuses the event. The message
-    /// says which, and holds no key.
+    /// says what's wrong, and contains no key.
     pub fn locate(
         &self,
         event: &[u8],
@@ -283,14 +287,14 @@ impl Description {
             (Some(fields), _) => idempotency.events_by::<Value>(fields).locate(raw, context),
             (None, Some("request id")) => {
                 if context.request_id.is_empty() {
-                    return Err(invalid("the key is the invocation's request id; give it"));
+                    return Err(invalid("the key is the invocation's request id; pass that id"));
                 }
                 idempotency.events_by_request_id::<Value>().locate(raw, context)
             }
             (None, _) => {
                 return Err(invalid(
-                    "the event is from no source that the library has keys for, and the function's key is a closure; \
-                     name the fields that the key is built from, or the key itself",
+                    "the library has no key for this event's source, and the function's key comes from a closure; \
+                     name the fields that the key is built from, or pass the key itself",
                 ));
             }
         };
@@ -326,7 +330,7 @@ impl Description {
         worker.locate(raw, context)
     }
 
-    /// A step inside the handler, or one for each record of a Kafka or Amazon MQ event.
+    /// Locates a step inside the handler, or, for a Kafka or Amazon MQ event, one step for each record.
     fn run(
         &self,
         idempotency: &Idempotency,
@@ -335,7 +339,7 @@ impl Description {
         caller: Option<&str>,
     ) -> Result<Vec<Located>, Error> {
         let name = self.operation.as_deref().ok_or_else(|| {
-            invalid("a step needs its name: the operation, as in `idempotency.operation(NAME)`")
+            invalid("a step needs its name: pass the operation, as in `idempotency.operation(NAME)`")
         })?;
         let step = idempotency.operation(name)?;
         let step = match caller {
@@ -366,7 +370,7 @@ impl Description {
                 Ok(located.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
             }
             (None, None) => Err(invalid(
-                "name the fields of the event that the step's key is built from, or the key itself",
+                "name the fields of the event that the step's key is built from, or pass the key itself",
             )),
         }
     }
@@ -400,7 +404,7 @@ impl Description {
                 Ok(layer.caller(move |_| Ok(Some(caller.clone()))))
             }
             None if self.caller_from_closure => Err(invalid(
-                "the function's own code names the caller; give the text that its closure returns",
+                "the function's own code names the caller; pass the text that its closure returns",
             )),
             None => Ok(layer),
         }
@@ -408,7 +412,7 @@ impl Description {
 }
 
 impl<F: Format> Operation<F> {
-    /// Describes it, for tools that look for its records; see [`Description`].
+    /// Describes the operation, for tools that look for its records; see [`Description`].
     pub fn describe(&self) -> Description {
         Description { key_from: Some("closure".to_owned()), ..Description::of(self.idempotency(), "run") }
     }
@@ -433,11 +437,11 @@ mod tests {
 
     const STORE: &str = "IDEMPOTENCY_STORE";
 
-    /// A process can't change its own environment safely, so this test runs itself in another one.
+    /// A process can't change its own environment safely, so this test runs itself again in another process.
     #[test]
-    fn the_environments_store_is_described() {
+    fn descriptions_contain_the_environments_store() {
         if env::var_os(STORE).is_none() {
-            let test = "lambda::describe::tests::the_environments_store_is_described";
+            let test = "lambda::describe::tests::descriptions_contain_the_environments_store";
             let mut again = Command::new(env::current_exe().unwrap());
             let again = again.args(["--exact", test]).env(STORE, "redis://user:password@cache:6379").output();
             let told = String::from_utf8(again.unwrap().stdout).unwrap();

@@ -26,8 +26,9 @@
 //!
 //! # What's compared
 //!
-//! When a key is used again, the payload must be the same: [`EventLayer::fingerprint_fields`] chooses other fields,
-//! or with `[""]` the whole event. By default it's the part that a retry repeats, without what the delivery adds.
+//! When a key is used again, the payload must be the same. By default, the payload is the part of the event that a
+//! retry repeats, without the fields that the delivery adds. [`EventLayer::fingerprint_fields`] compares other fields
+//! instead, or with `[""]` the whole event.
 //!
 //! | event | compared | not compared |
 //! |---|---|---|
@@ -44,17 +45,17 @@
 //! | a batch's record ([`batch`](super::batch)) | the same part of this record; the source is in its key | the same |
 //! | a request ([`Idempotency::http`]) | method, path, query, body; the caller is in its key | headers |
 //!
-//! A body or message is compared as JSON if it's JSON, so white space and the order of names don't matter. With
-//! several records in an event, all of them count. Message attributes aren't compared, since tracing adds to them: if
-//! they decide what the function does, put them into the key.
+//! A body or message is compared as JSON if it's JSON, so white space and the order of names don't matter. If an
+//! event has several records, all of them are compared. Message attributes aren't compared, since tracing adds to
+//! them: if they decide what the function does, put them into the key.
 //!
 //! The sender is the caller that the front end verified, without the parts that a refreshed token or another session
-//! of a role changes. Without one, everything that an authorizer passed on counts, all headers that carry a
-//! credential, and cookies other than a load balancer's. So another sender's request is a mismatch, and never gets
-//! this one's answer. To give each sender its own keys, put the sender into [`KeyFields`], or use
-//! [`Idempotency::http`], which does that.
+//! of a role changes. If the front end verified no caller, these are compared instead: everything that an authorizer
+//! passed on, all headers that carry a credential, and all cookies except a load balancer's. So a request from another
+//! sender is a mismatch, and never gets the first sender's answer. To give each sender its own keys, put the sender
+//! into [`KeyFields`], or use [`Idempotency::http`], whose keys belong to their caller.
 //!
-//! An event that has a field twice, or whose parts can't be read, counts as one of another source.
+//! If an event has a field twice, or its parts can't be read, the whole event is compared.
 
 mod payload;
 mod replays;
@@ -92,13 +93,13 @@ use crate::{
 };
 use replays::OnReplay;
 
-/// The return type of a key closure. `None` is a missing key, and never a key that events share.
+/// The return type of a key closure. `None` means that the event has no key. Events without a key never share one.
 pub trait IntoKey {
     /// The key, or `None` if there is none.
     ///
     /// # Errors
     ///
-    /// If there is a key, but it isn't valid.
+    /// An error if there is a key, but it isn't valid.
     fn into_key(self) -> Result<Option<Key>, Error>;
 }
 
@@ -123,7 +124,7 @@ impl<K: IntoKey> IntoKey for Result<K, Error> {
 /// Reads the key from an event, its JSON, or the invocation.
 pub(super) type KeyOf<T> = Arc<dyn Fn(&T, &RawValue, &Context) -> Result<Option<Key>, Error> + Send + Sync>;
 
-/// Where a layer's keys are from, for tools. A closure can't be written down.
+/// Where a layer's keys come from, for its [`Description`]. A closure can't be described.
 #[derive(Clone, Debug, Default)]
 pub(super) enum KeyFrom {
     #[default]
@@ -132,14 +133,14 @@ pub(super) enum KeyFrom {
     Fields(KeyFields),
 }
 
-/// See [`Idempotency::events`].
+/// The layer for typed events: see [`Idempotency::events`].
 #[must_use]
 pub struct EventLayer<T> {
     idempotency: Idempotency,
     key: KeyOf<T>,
     key_from: KeyFrom,
     required: bool,
-    /// `None` means the payload.
+    /// The fields to compare. `None` means the payload.
     fingerprinted: Option<Vec<Selector>>,
     on_replay: OnReplay,
     not_retained: Option<Value>,
@@ -168,12 +169,12 @@ impl<T> EventLayer<T> {
 
     /// Compares these fields of the event, [named](crate::KeyFields#naming-a-field) as for a key, in place of [its
     /// payload](self#whats-compared). Use it for your own events that change in each delivery, for example by a
-    /// trace id or a timestamp. A missing field is compared as absent. If an event has none of them, or one can't
-    /// be looked up, the whole event is compared. The empty pointer, `""`, is the whole event.
+    /// trace id or a timestamp. A missing field is compared as absent. If an event has none of the fields, or a field
+    /// can't be looked up, the whole event is compared. The empty pointer, `""`, names the whole event.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if one isn't a valid selector, or there are none.
+    /// [`ErrorKind::Invalid`] if a field's name isn't valid, or `fields` is empty.
     ///
     /// ```
     /// # use lambda_idempotency::{Idempotency, Key, store::memory::MemoryStore};
@@ -192,9 +193,9 @@ impl<T> EventLayer<T> {
         Ok(self)
     }
 
-    /// Calls this with each replay, and adds the fields that it returns to the answer, behind the answer's own. An
-    /// answer that has a field of this name keeps its own. A recorded failure gets no fields, nor does an answer
-    /// that isn't a JSON object. It never changes what's stored.
+    /// Calls a closure with each replay, and adds the fields that the closure returns to the end of the answer. If
+    /// the answer already has a field with that name, the answer's own field stays. Recorded failures and answers that
+    /// aren't JSON objects get no fields. The record doesn't change.
     ///
     /// ```
     /// # use lambda_idempotency::{Idempotency, Key, store::memory::MemoryStore};
@@ -215,9 +216,9 @@ impl<T> EventLayer<T> {
     }
 
     /// Answers a duplicate with this JSON when the operation is done but its answer wasn't kept, in place of
-    /// [`ErrorKind::NotRetained`]. For jobs whose answer no caller needs: with
-    /// [`max_response`](crate::settings::Settings::max_response) 0, no answer is stored. Duplicates of a failure still
-    /// get the failure.
+    /// [`ErrorKind::NotRetained`]. Use it for jobs whose answer no caller needs: with
+    /// [`max_response`](crate::settings::Settings::max_response) 0, no answer is stored. A duplicate of a recorded
+    /// failure still gets an error.
     ///
     /// ```
     /// # use lambda_idempotency::{Idempotency, Key};
@@ -248,8 +249,8 @@ impl<T> EventLayer<T> {
         Ok(self)
     }
 
-    /// Whether an event needs a key. Without one it's refused with [`ErrorKind::MissingKey`]. Default: yes; otherwise
-    /// it runs unprotected.
+    /// Whether an event needs a key. Default: yes; the layer refuses events without a key, with
+    /// [`ErrorKind::MissingKey`]. If you pass false, such events run unprotected.
     pub fn required(mut self, is_required: bool) -> Self {
         self.required = is_required;
         self
@@ -364,11 +365,11 @@ impl<T: DeserializeOwned> EventLayer<T> {
         }
     }
 
-    /// The stored key and the fingerprint of an event with this key. `None` if it has none, and may run without.
+    /// Returns an event's stored key and its fingerprint; `None` if the event has no key and needs none.
     ///
     /// # Errors
     ///
-    /// As [`allowed`](Self::allowed), and [`ErrorKind::Invalid`] for a tenant that's too long.
+    /// The errors of [`allowed`](Self::allowed), and [`ErrorKind::Invalid`] if the tenant is too long.
     fn keyed(
         &self,
         key: Option<Key>,
@@ -396,17 +397,19 @@ impl<T: DeserializeOwned> EventLayer<T> {
         description
     }
 
-    /// The record of the operation that this event asks for, if it has a key.
+    /// Returns the record of the operation that this event asks for; `None` if the event has no key and needs none.
     ///
     /// # Errors
     ///
-    /// As a delivery of the event.
+    /// The errors with which the layer would refuse the event.
     pub(super) fn locate(&self, raw: &RawValue, context: &Context) -> Result<Option<Located>, Error> {
         let payload: T = serde_json::from_str(raw.get()).map_err(|error| not_an_event::<T>(&error))?;
         let keyed = self.keyed((self.key)(&payload, raw, context)?, raw, context)?;
         Ok(keyed.map(|(key, fingerprint)| Located::new(key, Some(fingerprint))))
     }
 
+    /// Lets an event without a key pass if events don't need one.
+    ///
     /// # Errors
     ///
     /// [`ErrorKind::MissingKey`] if there is no key, and events need one.

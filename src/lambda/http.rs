@@ -42,27 +42,29 @@
 //! | the body breaks off | 400 | `body-unreadable` |
 //! | [`run`] can't read the event: the body isn't valid base64, or the URI isn't valid | 400 | `request-unreadable` |
 //!
-//! Each is `application/problem+json` (RFC 9457). Its `type` is its row on
-//! [the page](crate::guide::idempotency_specification), or on yours ([`HttpLayer::documentation`]), and a
-//! `Link` leads there. It has a boolean `retryable`. A retryable one carries `Retry-After`: the rest of the
-//! lease, at most 5 s. A replay is marked with `Idempotent-Replayed: true`, and leaves out headers that belong
-//! to one exchange, such as `Set-Cookie`, `Date` and `x-request-id`. [`HttpLayer::on_replay`] adds headers to it.
+//! Each of these responses is `application/problem+json` (RFC 9457). Its `type` is the URI of its row on
+//! [the specification's page](crate::guide::idempotency_specification), or on your own page
+//! ([`HttpLayer::documentation`]). The `Link` header names the same page. The field `retryable` is a boolean, and a
+//! retryable response carries `Retry-After`: the rest of the lease, at most 5 s.
 //! [`guide::idempotency_specification`](crate::guide::idempotency_specification) is the page to publish for an
 //! API's clients.
 //!
+//! A replay is marked with `Idempotent-Replayed: true`, and leaves out headers that belong to one exchange, such as
+//! `Set-Cookie`, `Date` and `x-request-id`. [`HttpLayer::on_replay`] adds headers to replays.
+//!
 //! The layer records 2xx, 3xx and final 4xx. A 5xx releases the key, and so does a 4xx after which the same
 //! body may succeed, such as 401, 404, 415 and 429: [the page](crate::guide::idempotency_specification) has the
-//! table. A handler's error releases it too. [`Recording`](crate::settings::Recording) and [`HttpLayer::record_when`] override this.
+//! table. A handler's error releases the key too. [`Recording`](crate::settings::Recording) and
+//! [`HttpLayer::record_when`] override these rules.
 //!
-//! At most once, the layer records every response, whatever its status, unless it carries
+//! Under at-most-once, the layer records every response, whatever its status, unless it carries
 //! [`Recording::Release`](crate::settings::Recording::Release): a layer inside this one may have responded after the handler's effect.
-//! [`ReleaseRejections`] wraps a layer, and marks the responses with which it rejects requests before it calls
-//! the handler.
+//! [`ReleaseRejections`] wraps such a layer, and marks the responses that it gives without calling the handler.
 //!
 //! # Keys from the body
 //!
-//! Some clients send no header. [`HttpLayer::key_fields`] takes the key from fields of the JSON body then, and
-//! [`HttpLayer::key`] from a closure over the request and the body.
+//! Some clients send no header. For their requests, [`HttpLayer::key_fields`] takes the key from fields of the JSON
+//! body, and [`HttpLayer::key`] takes it from a closure over the request and the body.
 //!
 //! ```
 //! use std::time::Duration;
@@ -79,22 +81,23 @@
 //! ```
 //!
 //! **A customer who buys the same again within the retention gets a replay, and no second product.** The layer can't
-//! tell a retry from a second purchase, unless a field does, such as a cart's id. Without one, keep the retention
-//! short: a little longer than clients retry.
+//! tell a retry from a second purchase, unless a key field differs, such as a cart's id. Without such a field, keep
+//! the retention short: a little longer than clients retry.
 //!
-//! - A header, where sent, wins. A malformed header is refused, and the layer doesn't look into the body.
-//! - The same text in a header and in a field is two operations: headers' records are in the scope `http`, and the
-//!   others in `http-body`. So a client that begins to send headers never meets another's record.
-//! - A field that's absent, null or blank is a missing key: the request runs unprotected, or gets 400 if a key is
-//!   [`required`](HttpLayer::required). So does a request without a body, and a form or a file.
-//! - A body that claims to be JSON and isn't, and a field that can't be looked up, get 400 and `key-invalid`. The
-//!   problem's `field` names the field to correct.
-//! - The key belongs to its caller, as with headers. Anonymous callers share their keys, and such a key is easier to
-//!   guess than a header's: anyone who sends the same body gets the recorded response.
+//! - If the client sends the header, the header wins. The layer refuses a malformed header without reading the body.
+//! - The same text in a header and in a field names two operations: keys from headers have the scope `http`, and
+//!   keys from bodies `http-body`. So when a client begins to send headers, it never meets a record of a body's key.
+//! - If the key's fields are absent, null or blank ([`KeyFields`](crate::KeyFields) has the rules), the request has
+//!   no key: it runs unprotected, or gets 400 if a key is [`required`](HttpLayer::required). A request without a
+//!   body, a form and a file have no key either.
+//! - A request gets 400 and `key-invalid` if its body claims to be JSON but isn't, or if a field can't be looked up.
+//!   The problem's `field` names the field to correct.
+//! - The key belongs to its caller, as with headers. Anonymous callers share their keys, and a key from a body is
+//!   easier to guess than one from a header: any anonymous caller who sends the same body gets the recorded response.
 //!
-//! The rest is as with headers: another method, path, query or body under the same key gets 422, and so on.
-//! [`HttpLayer::fingerprint_fields`] compares less. [`HttpLayer::quoted_keys`], [`uuid_keys`](HttpLayer::uuid_keys) and
-//! [`shortest_key`](HttpLayer::shortest_key) are rules for headers.
+//! All other rules for headers apply. For example, another method, path, query or body under the same key gets 422.
+//! [`HttpLayer::fingerprint_fields`] limits the comparison to some fields. [`HttpLayer::quoted_keys`],
+//! [`uuid_keys`](HttpLayer::uuid_keys) and [`shortest_key`](HttpLayer::shortest_key) apply only to headers.
 //!
 //! # Who gets a replay
 //!
@@ -110,25 +113,26 @@
 //!
 //! # Large responses, and streams
 //!
-//! A response over [`Settings::max_response`](crate::settings::Settings::max_response) is passed on whole, and recorded
-//! as done but not retained: its duplicates get 409, `not-retained`, and never a part of it. A response that
-//! the front end can't deliver is recorded the same way, and its first caller gets 409, `not-retained`, too: a
-//! load balancer accepts 1 MB from a function, and everything else 6,291,556 bytes, which is Lambda's own
-//! limit. Both count the response as JSON, with a binary body in base64. [`HttpLayer::streaming`] does the same
-//! in a function that streams, and reads no more than it can record. [`HttpLayer::pass_through_when`] leaves a
-//! route unprotected.
+//! If a response exceeds [`Settings::max_response`](crate::settings::Settings::max_response), the layer passes it on
+//! whole, and records the operation as done without the response: duplicates get 409, `not-retained`. If the front
+//! end can't deliver a response, the layer records the operation the same way, and the first caller gets 409,
+//! `not-retained`, too. A load balancer delivers 1 MB, and every other front end 6,291,556 bytes, which is Lambda's
+//! own limit. Both limits apply to the response as JSON, with a binary body in base64. For functions that stream
+//! their responses, [`HttpLayer::streaming`] does the same, and buffers only as much as it can record.
+//! [`HttpLayer::pass_through_when`] leaves a route unprotected.
 //!
 //! # Repeated headers
 //!
-//! `lambda_http` keeps one value of a header that a client sent to a REST API twice, so it hides the second of
-//! two different keys. [`run`], in place of `lambda_http::run`, keeps both, and the layer refuses them.
+//! If a client sends a header to a REST API twice, `lambda_http` keeps only one value, and so hides the second of
+//! two different keys. Use [`run`] in place of `lambda_http::run`: it keeps both values, and the layer refuses the
+//! request.
 //!
 //! # Browsers
 //!
 //! Put `tower_http`'s `CorsLayer` **outside** this layer. It answers preflights, and adds the headers for the
 //! current origin to replays, conflicts and problems. Behind an HTTP API, a function URL or a load balancer,
-//! `lambda_http` writes one value per header, so a `Vary` from the handler would hide the CORS layer's: let
-//! only the CORS layer set it. Allow and expose the headers that this layer reads and writes:
+//! `lambda_http` writes one value per header, so a `Vary` from the handler would hide the CORS layer's `Vary`: let
+//! only the CORS layer set this header. Allow and expose the headers that this layer reads and writes:
 //!
 //! ```
 //! use lambda_http::{http::HeaderName, service_fn, tower::ServiceBuilder};
@@ -208,12 +212,12 @@ use caller::{Verified, verified_in};
 use config::{Config, MayReplay, Unnamed};
 use problem::Problem;
 
-/// The place of a caller's credentials if the front end verified the caller but didn't name it.
+/// Says in the log where the credentials are, if the front end verified a caller but gives no name for it.
 const VERIFIED: &str = "the front end's authorizer";
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// See [`Idempotency::http`]; [`HttpLayer::streaming`] makes one for a function that streams.
+/// The HTTP layer: see [`Idempotency::http`]. [`HttpLayer::streaming`] makes one for a function that streams.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct HttpLayer<const STREAMING: bool = false> {
@@ -273,7 +277,7 @@ where
         Box::pin(async move {
             match layer.call(inner, request).await? {
                 Answer::Whole(response) => Ok(response),
-                // Doesn't happen: a buffered response is whole.
+                // Unreachable: this layer buffers every response whole.
                 Answer::Streamed(response, _) => Ok(response.into_response().await),
             }
         })
@@ -381,7 +385,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         }
     }
 
-    /// Asks `replay_if`, if it's set, before it answers a duplicate.
+    /// Answers a duplicate, or refuses it if the API's `replay_if` forbids the replay.
     async fn if_allowed(
         &self,
         for_replay: Option<(&MayReplay, Parts, Option<Caller>)>,
@@ -402,7 +406,8 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         response
     }
 
-    /// Reads a response as far as it has to be recorded: not ahead of its caller, if that's not in force.
+    /// Reads a response as far as recording needs it. If idempotency isn't enforced, a streamed response passes
+    /// through unread.
     async fn read_as_needed<R>(&self, response: R) -> Answer
     where
         Self: Read<R>,
@@ -414,12 +419,12 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         self.idempotency.settings().is_enforced()
     }
 
-    /// The longest body that's read.
+    /// The largest request body that the layer reads, in bytes.
     fn most_body(&self) -> usize {
         if self.is_enforced() { self.config.max_body } else { usize::MAX }
     }
 
-    /// Whether a request runs without its key, since idempotency isn't enforced.
+    /// Whether a request runs unprotected in spite of this problem, because idempotency isn't enforced.
     fn lets_pass(&self, problem: &Problem) -> bool {
         let kind = match problem.kind() {
             ProblemKind::CallerUnknown => "CallerUnknown",
@@ -447,7 +452,8 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         problem.into().into_response(&self.config)
     }
 
-    /// The caller that the key belongs to: as `caller` names it, or the front end.
+    /// The caller that the key belongs to, named by the closure of `HttpLayer::caller` if it's set, and otherwise by
+    /// the front end.
     fn caller_of(&self, parts: &Parts) -> Result<Option<Caller>, Problem> {
         let caller = match &self.config.resolver {
             Some(resolve) => resolve(parts).map_err(|error| self.not_scoped(&error))?.map(Caller::Resolved),
@@ -469,9 +475,11 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         Ok(caller)
     }
 
+    /// Accepts a caller without a name if the API chose one shared namespace for such callers.
+    ///
     /// # Errors
     ///
-    /// The refusal, unless the API chose one shared namespace for callers without a name.
+    /// [`ProblemKind::CallerUnknown`] if the API has no such namespace.
     fn unnamed_is_shared(&self, found: &str) -> Result<(), Problem> {
         if self.config.unnamed == Unnamed::Shared {
             return Ok(());
@@ -482,7 +490,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         Err(ProblemKind::CallerUnknown.into())
     }
 
-    /// The key can't be scoped to its caller. The problem isn't retryable, since a retry would fail the same way.
+    /// The problem for a key that can't be scoped to its caller. It isn't retryable: a retry would fail the same way.
     fn not_scoped(&self, error: &Error) -> Problem {
         if self.is_enforced() {
             observe::refused_unasked(error);
@@ -508,8 +516,8 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         scope.map_err(|error| self.not_scoped(&error))
     }
 
-    /// Decides how the key is settled and what the caller gets. For a recorded failure, and an outcome of more
-    /// than `most_bytes`, the caller gets the same response as its duplicates, if there are any.
+    /// Decides how the key is settled and what the caller gets. If a failure is recorded, or the outcome has more
+    /// than `most_bytes`, the caller gets the response that its duplicates would get.
     fn judged<E: 'static>(
         &self,
         result: Result<Answer, E>,
@@ -526,7 +534,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         }
     }
 
-    /// How the key is settled, and the problem that the caller gets in place of the handler's answer.
+    /// Returns how the key is settled, and the problem, if any, that the caller gets in place of the handler's answer.
     fn judgement<E: 'static>(
         &self,
         result: &Result<Answer, E>,
@@ -536,7 +544,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         let how = match result {
             Err(_) => "the handler returned an error",
             Ok(Answer::Streamed(_, Streamed::Broken)) => "the response broke off",
-            // The front end would replace it with a 5xx, and each replay too, until the record expires.
+            // The front end would replace this response, and each replay of it, with a 5xx until the record expires.
             Ok(Answer::Whole(response))
                 if self.is_recorded(response)
                     && most_bytes.is_some_and(|most| response::delivered_bytes(response) > most) =>
@@ -563,7 +571,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
                 response::encode(response, &self.config.headers)
                     .map_or(Verdict::CompleteOmitted, Verdict::complete)
             }
-            // One that isn't read since nothing is enforced may be an outcome too.
+            // A response that wasn't read, because idempotency isn't enforced, may be an outcome too.
             Answer::Streamed(response, Streamed::TooLarge | Streamed::Unrecorded)
                 if self.is_outcome_by_head(response) =>
             {
@@ -573,8 +581,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         }
     }
 
-    /// The handler's response. A replay marker that the handler set is removed, since only a replay may have
-    /// it.
+    /// Removes a replay marker that the handler set, since only a replay may have one.
     fn unmarked(&self, mut answer: Answer) -> Answer {
         answer.headers_mut().remove(response::REPLAYED);
         answer.headers_mut().remove(&self.config.marker);

@@ -1,8 +1,8 @@
-//! Whose request it is: what the HTTP layer and the event layer know about it in common.
+//! Who sent a request: the fields and headers that the HTTP layer and the event layer both use to identify callers.
 
-/// The names that a front end gives the caller that it verified, by JSON Pointer into the request's context. They stay
-/// the same when a token is refreshed or a role has another session. The event layer compares all of them. The HTTP
-/// layer makes a caller of them, in its own types; its tests go through this list.
+/// JSON Pointers to the fields of a request's context in which a front end names the caller that it verified. These
+/// names stay the same when a token is refreshed, or a role has another session. The event layer compares all of them.
+/// The HTTP layer reads them through its own types, and its tests check that it knows every name in this list.
 pub(super) const VERIFIED_NAMES: [&str; 17] = [
     "/authorizer/jwt/claims/iss",
     "/authorizer/jwt/claims/sub",
@@ -35,8 +35,8 @@ const CREDENTIALS: [&str; 7] = [
 ];
 
 /// Load balancers write these groups: the session of an OpenID Connect login (`x-amzn-oidc-*`), and the client's
-/// certificate (`x-amzn-mtls-clientcert*`). A function can't tell whether its load balancer wrote them or the client
-/// did, so they name no caller, but they count.
+/// certificate (`x-amzn-mtls-clientcert*`). A function can't tell whether its load balancer or the client wrote them.
+/// So they name no caller, but they count as credentials.
 const PREFIXES: [&str; 2] = ["x-amzn-oidc-", "x-amzn-mtls-clientcert"];
 
 /// A load balancer's stickiness cookies: they choose a target, and don't authenticate the client ("Sticky
@@ -44,12 +44,12 @@ const PREFIXES: [&str; 2] = ["x-amzn-oidc-", "x-amzn-mtls-clientcert"];
 const LOAD_BALANCER_COOKIES: [&str; 6] =
     ["AWSALB", "AWSALBCORS", "AWSALBTG", "AWSALBTGCORS", "AWSELB", "AWSELBCORS"];
 
-/// Whether the header of this name, in lower case, carries a credential. A cookie isn't among them.
+/// Whether the header of this name, in lower case, carries a credential. False for `cookie`: see [`cookies`].
 pub(super) fn is_credential(header: &str) -> bool {
     CREDENTIALS.contains(&header) || PREFIXES.iter().any(|prefix| header.starts_with(prefix))
 }
 
-/// The pairs of a `Cookie` header, without a load balancer's.
+/// The pairs of a `Cookie` header, without a load balancer's cookies.
 pub(super) fn cookies(header: &str) -> impl Iterator<Item = &str> {
     let pairs = header.split(';').map(str::trim).filter(|pair| !pair.is_empty());
     pairs.filter(|pair| !LOAD_BALANCER_COOKIES.contains(&cookie_name(pair)))

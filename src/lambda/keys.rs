@@ -1,4 +1,4 @@
-//! Keys for the events of AWS's own sources: which duplicates each of them catches, and which it doesn't.
+//! Keys for the events of AWS's own sources, and the duplicates that each key catches.
 //!
 //! | source | key | the same for | different for |
 //! |---|---|---|---|
@@ -58,8 +58,8 @@ pub fn event_bridge() -> KeyFields {
 /// sends if the target has no custom input. These and the detail must match. The event's id isn't compared,
 /// since AWS doesn't document that it stays the same.
 ///
-/// With a custom input, put `<aws.scheduler.schedule-arn>` and `<aws.scheduler.scheduled-time>` into its
-/// fields, and use those as the key. Don't use `<aws.scheduler.execution-id>`, which differs in each attempt
+/// With a custom input, put `<aws.scheduler.schedule-arn>` and `<aws.scheduler.scheduled-time>` into fields of the
+/// input, and use these fields as the key. Don't use `<aws.scheduler.execution-id>`, which differs in each attempt
 /// ("Adding context attributes", EventBridge Scheduler user guide).
 pub fn scheduler() -> KeyFields {
     KeyFields::known(&["/resources/0", "/time"], &[]).comparing(&["/resources/0", "/time", "/detail"])
@@ -80,8 +80,8 @@ pub fn sns() -> KeyFields {
 ///
 /// The change, the bucket and the object must match. The request's id and time aren't compared.
 ///
-/// S3 only gives PUTs and DELETEs a sequencer ("Event message structure", S3 user guide). Another notification,
-/// such as that of a tag, has no key here: use your own key for it.
+/// S3 gives a sequencer only to PUTs and DELETEs ("Event message structure", S3 user guide). Other notifications,
+/// such as those about tags, have no key here: use your own key for them.
 pub fn s3() -> KeyFields {
     KeyFields::known(
         &[
@@ -99,17 +99,18 @@ pub fn s3() -> KeyFields {
 /// of the payload, which the state machine fills from its context: `"execution.$": "$$.Execution.Id"`,
 /// `"state.$": "$$.State.Name"` and `"entered.$": "$$.State.EnteredTime"`.
 ///
-/// The time is in milliseconds, and several iterations of a Map can enter in the same one. In a Map, add
+/// The time is in milliseconds, and several iterations of a Map can enter in the same millisecond. In a Map, add
 /// `"item.$": "$$.Map.Item.Index"`, which becomes part of the key.
 pub fn step_functions() -> KeyFields {
     KeyFields::known(&["/execution", "/state", "/entered"], &["/item"])
 }
 
-/// One record of a Kafka event, whose records you [`run`](crate::Operation::run) one by one: cluster, topic,
-/// partition and offset. Two clusters can use the same numbers, so `cluster` is part of the key.
+/// A Kafka record's cluster, topic, partition and offset. Each record of a Kafka event is its own operation:
+/// [`run`](crate::Operation::run) the records one by one. Two clusters can use the same topic, partition and offset,
+/// so `cluster` is part of the key.
 ///
-/// Take the cluster from the event with [`kafka_cluster`], or choose a stable name: then a record that was
-/// copied to another cluster with the same topic, partition and offset finds its outcome.
+/// Take the cluster from the event with [`kafka_cluster`], or choose a stable name. With a stable name, a record that
+/// was copied to another cluster with the same topic, partition and offset finds its outcome.
 ///
 /// ```
 /// use lambda_idempotency::lambda::keys;
@@ -147,7 +148,7 @@ pub fn kafka_cluster(event: &[u8]) -> Option<String> {
     event_source_arn.or_else(brokers).filter(|cluster| !cluster.is_empty())
 }
 
-/// The records of a Kafka event by partition, or the messages of an Amazon MQ event; none of any other.
+/// The records of a Kafka event by partition, or the messages of an Amazon MQ event; empty for any other event.
 pub(super) fn records_of_brokers(event: &RawValue) -> Vec<&RawValue> {
     #[derive(serde::Deserialize)]
     struct Event<'e> {
@@ -162,8 +163,8 @@ pub(super) fn records_of_brokers(event: &RawValue) -> Vec<&RawValue> {
     lists.into_values().flatten().collect()
 }
 
-/// One message of an Amazon MQ event, whose messages you [`run`](crate::Operation::run) one by one: ActiveMQ's
-/// `messageID`, or the `basicProperties.messageId` that a RabbitMQ publisher set.
+/// An Amazon MQ message's id: ActiveMQ's `messageID`, or the `basicProperties.messageId` that a RabbitMQ publisher
+/// set. Each message of an event is its own operation: [`run`](crate::Operation::run) the messages one by one.
 ///
 /// Pass the message's `data` as the payload: `redelivered` and `brokerOutTime` differ in each delivery.
 pub fn mq_message() -> KeyFields {
@@ -226,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn clusters_share_no_keys() {
+    fn kafka_clusters_share_no_keys() {
         let record = |offset: u8| format!(r#"{{"topic": "orders", "partition": 0, "offset": {offset}}}"#);
         let of = |cluster: &str| key(&kafka_record(cluster), &record(15)).unwrap();
         assert_ne!(of("one"), of("two"));

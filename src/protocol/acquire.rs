@@ -34,9 +34,9 @@ pub(super) enum Goal {
 pub(super) struct Claiming {
     pub(super) goal: Goal,
     pub(super) write: Write,
-    /// How often other claims were faster.
+    /// How often the claim lost: the record had changed, a transaction held it, or the answer was ambiguous.
     losses: u8,
-    /// Whether an answer to it was ambiguous, so that it may still be applied.
+    /// Whether an earlier answer to the claim was ambiguous, so that the claim may still be applied.
     is_in_doubt: bool,
 }
 
@@ -57,8 +57,8 @@ pub(super) fn claim_absent(plan: &Plan, now: Timestamp, goal: Goal, losses: u8) 
     send(plan, now, Claiming::new(goal, lock, losses))
 }
 
-/// Handles the loss of the claim that ran the handler. An existing outcome counts. If the key is free again,
-/// it's claimed once more, only to record the outcome at hand.
+/// Handles the loss of the claim under which the handler ran. If the record has an outcome, that one counts. If
+/// the key is free again, claims it only to record the handler's outcome.
 pub(super) fn to_record(plan: &Plan, now: Timestamp, task: Task, record: Option<Record>) -> Next {
     let goal = Goal::Record(task);
     let lock = plan.lock(now, Generation::first(now), 1, false, &goal);
@@ -91,11 +91,11 @@ pub(super) fn claiming(plan: &Plan, now: Timestamp, it: Claiming, event: Event) 
         Event::Failed(Fault { maybe_applied: true, .. }) => {
             (Phase::LookingForClaim(Claiming { is_in_doubt: true, ..it }), Action::Read)
         }
-        // The outcome at hand is retried as long as any other settlement.
+        // A claim that records an outcome is retried as long as a settlement.
         Event::Failed(Fault { kind, .. }) if matches!(it.goal, Goal::Record(_)) => {
             retry_recording(plan, now, it, kind, Phase::Claiming)
         }
-        // Another transaction had the record; this write wasn't applied.
+        // The write conflicted with a transaction on the record, so it wasn't applied.
         Event::Failed(Fault { kind: StoreErrorKind::Conflict, .. }) if it.losses + 1 < MAX_LOSSES => {
             let nth = it.losses;
             (Phase::Claiming(Claiming { losses: nth + 1, ..it }), Action::Pause(nth))
@@ -122,7 +122,7 @@ pub(super) fn looking_for_claim(plan: &Plan, now: Timestamp, it: Claiming, event
     }
 }
 
-/// Waits before it sends the same request again, to record the outcome at hand; or gives up.
+/// Retries a request for a claim that records an outcome, after a pause. Gives up after the last retry.
 fn retry_recording(
     plan: &Plan,
     now: Timestamp,
@@ -142,7 +142,7 @@ fn retry_recording(
     }
 }
 
-/// Decides on the current record, after a claim wasn't applied or isn't known to be.
+/// Decides from the current record how to continue, after a claim was refused or its answer was ambiguous.
 fn lost(plan: &Plan, now: Timestamp, it: Claiming, record: Option<Record>, when_exhausted: Refusal) -> Next {
     let is_exhausted = it.losses >= MAX_LOSSES;
     let it = Claiming { is_in_doubt: it.may_be_applied(record.as_ref()), ..it };
@@ -150,7 +150,7 @@ fn lost(plan: &Plan, now: Timestamp, it: Claiming, record: Option<Record>, when_
         if is_exhausted {
             return give_up(plan, it, when_exhausted);
         }
-        // In doubt, send the same request again.
+        // An earlier attempt may still be applied, so send the same request again.
         if it.is_in_doubt && it.goal == Goal::Run {
             return send(plan, now, it);
         }
@@ -185,7 +185,7 @@ fn lost(plan: &Plan, now: Timestamp, it: Claiming, record: Option<Record>, when_
     }
 }
 
-/// Handles a claim that's held: runs or records under it, or releases it if no time is left.
+/// Continues with a held claim: runs the handler, or records the outcome. Without time, releases the claim.
 fn hold(plan: &Plan, now: Timestamp, goal: Goal, held: Held) -> Next {
     match goal {
         Goal::Record(task) => settle::begin(plan, now, held, task, 0),
@@ -197,7 +197,7 @@ fn hold(plan: &Plan, now: Timestamp, goal: Goal, held: Held) -> Next {
     }
 }
 
-/// Refuses. If the claim may have been applied, it's released first, with one attempt, since the caller waits.
+/// Refuses. If the claim may have been applied, tries once to release it first: the caller is waiting.
 fn give_up(plan: &Plan, it: Claiming, why: Refusal) -> Next {
     match (it.goal, it.write.lock()) {
         (Goal::Run, Some(lock)) if it.is_in_doubt => release_unused(plan, held(lock, false), why),
@@ -215,19 +215,19 @@ fn release_unused(plan: &Plan, held: Held, why: Refusal) -> Next {
 pub(super) fn releasing(plan: &Plan, held: &Held, why: Refusal, event: &Event) -> Next {
     let refusal = match event {
         Event::Answered(WriteOutcome::Applied) => why,
-        // Another claim has replaced it, or keeps it from being applied.
+        // Another claim has replaced this one, or prevents it from being applied.
         Event::Answered(WriteOutcome::Refused(Some(record)))
             if record.owner != held.owner && record.generation >= held.generation =>
         {
             why
         }
-        // It holds the key, or may still do: nothing else can claim the key until its lease has ended.
+        // This claim holds the key, or may still get it. Others may have to wait until its lease has ended.
         _ => Refusal::Abandoned(plan.rules.claimable_at(held.lease_until)),
     };
     refuse(Goal::Run, refusal)
 }
 
-/// The claim that `lock` describes.
+/// Returns the claim that `lock` describes.
 fn held(lock: &Lock, is_recovered: bool) -> Held {
     Held {
         owner: lock.owner,
@@ -242,8 +242,8 @@ fn held(lock: &Lock, is_recovered: bool) -> Held {
 fn replay(plan: &Plan, goal: Goal, record: Record) -> Next {
     let action = match goal {
         Goal::Run => Action::Replay(record),
-        // It's this executor's own outcome: only its answer was lost, and the endpoint didn't send the record
-        // when it rejected the second attempt. No other claim has this owner.
+        // The record has this executor's own outcome, since no other claim has this owner. Only the write's
+        // answer was lost, and the store rejected the second attempt without returning the record.
         Goal::Record(task) if settle::is_outcome_of(plan.owner, &task.intent, &record) => {
             Action::Settled(End::Recorded)
         }
@@ -257,7 +257,7 @@ fn refuse(goal: Goal, refusal: Refusal) -> Next {
         (Goal::Run, refusal) => Action::Refused(refusal),
         (Goal::Record(_), Refusal::InProgress(until)) => Action::Settled(End::Fenced(until)),
         (Goal::Record(_), Refusal::OutcomeUnknown) => Action::Settled(End::Fenced(None)),
-        // The writes belong to the record's transaction, and neither was applied.
+        // The handler's writes and the outcome are one transaction, and it wasn't applied.
         (Goal::Record(Task { intent: Intent::Commit(_), .. }), refusal) => {
             Action::Settled(End::NotCommitted(refusal))
         }

@@ -25,24 +25,24 @@ pub enum Action {
     Pause(u8),
     /// The claim is held: run the handler, then feed back `Event::Settle`.
     Claimed(Held),
-    /// There's an outcome: answer with it. The machine is done.
+    /// The record has an outcome: answer with it. The machine is done.
     Replay(Record),
     /// The claim failed, and the handler must not run. The machine is done.
     Refused(Refusal),
     /// There's no live record, and nothing is claimed: run the handler, then feed back `Event::Settle`.
     Open,
-    /// The lease was extended: the claim is now held like this.
+    /// The lease was extended. This is the claim with its new lease.
     Extended(Held),
     /// The lease couldn't be extended now: the claim is held as before.
     NotExtended,
     /// The claim has been taken over, or its record is gone or unreadable: stop the handler.
     Lost,
-    /// The transaction was definitely not applied. If there's a claim, it's held as before: feed back
-    /// `Event::Settle`.
+    /// The last attempt at the transaction wasn't applied; [`State::is_in_doubt`](crate::protocol::State::is_in_doubt)
+    /// says whether an earlier attempt may still be. A claim is held as before: feed back `Event::Settle`.
     Declined(Decline),
     /// The settlement ended. The machine is done.
     Settled(End),
-    /// The input doesn't belong to the state; nothing changes.
+    /// The event isn't expected in this state, so nothing changes.
     Nothing,
 }
 
@@ -73,7 +73,7 @@ pub enum Refusal {
 pub enum Decline {
     /// A condition of the handler's writes failed.
     Condition,
-    /// The store couldn't apply it, or rejected it.
+    /// The store couldn't apply the transaction, or rejected it.
     Store(StoreErrorKind),
 }
 
@@ -89,10 +89,10 @@ pub enum End {
     Fenced(Option<Timestamp>),
     /// The settlement isn't known to be stored, for this reason.
     Unrecorded(Refusal),
-    /// Neither the outcome nor the handler's writes are stored, no claim is held, and this is why.
+    /// Neither the outcome nor the handler's writes are stored, for this reason. No claim is held.
     NotCommitted(Refusal),
-    /// The outcome and the handler's own writes may be stored, now or later, or neither may be. If there's a
-    /// claim, the key becomes claimable at this time.
+    /// It's unknown whether the transaction with the outcome and the handler's own writes was applied, or still
+    /// will be. If there's a claim, the key becomes claimable at this time.
     Unresolved(Option<Timestamp>),
 }
 
@@ -110,7 +110,7 @@ pub struct Held {
     /// Whether an earlier attempt ended without an answer, so that its handler may have had an effect; see
     /// [`Record::interrupted`].
     pub is_takeover: bool,
-    /// Whether the claim's answer was lost and the owner in the record then identified the claim.
+    /// Whether the claim's answer was lost, and the record's owner then showed that the claim was applied.
     pub is_recovered: bool,
 }
 

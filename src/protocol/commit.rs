@@ -1,9 +1,9 @@
-//! Settles in one transaction with the handler's own writes, under a claim (T8) or optimistically. Also concludes
-//! without either.
+//! Stores the outcome in one transaction with the handler's own writes, under a claim (T8) or optimistically.
+//! Without a claim and without writes, it stores the finished record in an ordinary write.
 //!
-//! The same request is sent again until it's known that it was applied, or definitely wasn't: every value in
-//! it was fixed when it was first sent, and the store recognizes it by its token. After a transaction that
-//! was definitely not applied, the next one gets a new number, so that the store treats it as another.
+//! After an ambiguous answer, the machine sends the same request again. Every value in the request was fixed
+//! when it was first sent, so the store recognizes it by its token. If no attempt at a transaction can have been
+//! applied, the next one gets a new number, so that the store treats it as another transaction.
 
 use crate::{
     protocol::{
@@ -43,8 +43,8 @@ impl Commit {
         self.doubts > 0
     }
 
-    /// Whether it may have been applied, and its record may have expired since. Then the record's absence
-    /// doesn't prove that it wasn't applied; and without a claim, nothing would prevent applying it twice.
+    /// Whether the conclusion may have been applied, and its record may have expired since. If so, a missing
+    /// record doesn't prove that it wasn't applied. Without a claim, nothing would prevent applying it twice.
     fn may_have_come_and_gone(&self, plan: &Plan, now: Timestamp) -> bool {
         let expires_at = match &self.write {
             Write::Conclude { record, .. } => record.expires_at,
@@ -57,8 +57,8 @@ impl Commit {
 
 /// T8: sends the completion of a claim together with the handler's own writes.
 ///
-/// Its record expires after the lease's end, however short the retention is: a transaction that was declined
-/// in doubt may be applied while its handler still runs, and sweeping the record then would free the key.
+/// The record expires after the lease's end, however short the retention is. Otherwise, a declined transaction
+/// in doubt could be applied while the handler still runs, and sweeping its record would free the key.
 pub(super) fn send(plan: &Plan, now: Timestamp, held: Held, task: Task, submission: u32) -> Next {
     let retention = plan.rules.retention.max(now.until(plan.rules.claimable_at(held.lease_until)));
     let Some(settlement) = settle::outcome(retention, now, &task.intent) else {
@@ -76,7 +76,7 @@ pub(super) fn begin(basis: Basis, task: Task, write: Write, submission: u32) -> 
 fn submit(commit: Commit) -> Next {
     let action = match &commit.task.intent {
         Intent::Commit(_) => Action::Commit { write: commit.write.clone(), submission: commit.submission },
-        // There are no writes to commit with it.
+        // The handler staged no writes, so this needs no transaction.
         _ => Action::Apply(commit.write.clone()),
     };
     (Phase::Committing(Box::new(commit)), action)
@@ -87,8 +87,8 @@ pub(super) fn committing(plan: &Plan, now: Timestamp, commit: Commit, event: Eve
         Event::Answered(WriteOutcome::Applied) => over(End::Recorded),
         Event::Answered(WriteOutcome::Refused(record)) => examine(plan, now, commit, record, true),
         Event::Declined => declined(commit, Decline::Condition),
-        // Another transaction has one of its items, or an earlier attempt of it is still on its way. That
-        // this attempt wrote nothing doesn't mean that an earlier one didn't.
+        // Another transaction is using one of the items, or an earlier attempt of this one is in progress.
+        // This attempt wrote nothing, but an earlier one may have.
         Event::Failed(Fault { kind: StoreErrorKind::Conflict, maybe_applied }) => {
             let doubts = commit.doubts.saturating_add(maybe_applied.into());
             not_applied(plan, now, Commit { doubts, ..commit }, StoreErrorKind::Conflict)
@@ -105,12 +105,12 @@ pub(super) fn committing(plan: &Plan, now: Timestamp, commit: Commit, event: Eve
     }
 }
 
-/// Sends a transaction again after a pause, while there's time: this attempt wasn't applied.
+/// Handles an attempt that wasn't applied: sends the transaction again after a pause, while there's time.
 fn not_applied(plan: &Plan, now: Timestamp, commit: Commit, kind: StoreErrorKind) -> Next {
     let Commit { basis, task, write, submission, doubts } = commit;
     match task.again(plan, now) {
         Ok((task, nth)) => {
-            // It was definitely not applied, and no attempt is on its way: give the next one a new number.
+            // No attempt was applied, and none is on its way. So the next one gets a new number.
             let submission = if doubts == 0 { submission.saturating_add(1) } else { submission };
             let again = Commit { basis, task, write, submission, doubts };
             (Phase::Committing(Box::new(again)), Action::Pause(nth))
@@ -125,7 +125,7 @@ fn not_applied(plan: &Plan, now: Timestamp, commit: Commit, kind: StoreErrorKind
     }
 }
 
-/// Sends the same request once more; after that, reads the record.
+/// Handles an ambiguous answer: sends the same request once more, then reads the record.
 fn doubtful(plan: &Plan, now: Timestamp, commit: Commit, kind: StoreErrorKind) -> Next {
     let doubts = commit.doubts.saturating_add(1);
     let commit = Commit { doubts, ..commit };
@@ -152,7 +152,7 @@ pub(super) fn looking(plan: &Plan, now: Timestamp, commit: Commit, event: Event)
     }
 }
 
-/// In doubt: retries after a pause. Without time for that, the result stays unknown.
+/// Retries a commit in doubt after a pause. If there's no time for a retry, its result stays unknown.
 fn retry(plan: &Plan, now: Timestamp, commit: Commit, phase: impl FnOnce(Commit) -> Phase) -> Next {
     let Commit { basis, task, write, submission, doubts } = commit;
     match task.again(plan, now) {
@@ -161,7 +161,7 @@ fn retry(plan: &Plan, now: Timestamp, commit: Commit, phase: impl FnOnce(Commit)
     }
 }
 
-/// Decides on the current record, after the write was rejected or all its answers were ambiguous.
+/// Decides from the current record how to continue, after the write was rejected or its answers were ambiguous.
 fn examine(plan: &Plan, now: Timestamp, commit: Commit, record: Option<Record>, is_refused: bool) -> Next {
     if let Some(record) = &record
         && settle::is_own_outcome(plan.owner, record)
@@ -203,7 +203,7 @@ fn unresolved(plan: &Plan, commit: &Commit) -> Next {
     }))
 }
 
-/// Returns the claim after a transaction that was definitely not applied. The caller decides how to continue.
+/// Returns to the state before the transaction, which was declined. The caller decides how to continue.
 fn declined(commit: Commit, why: Decline) -> Next {
     let submissions = commit.submission.saturating_add(1);
     let is_in_doubt = commit.task.is_in_doubt || commit.is_doubtful();

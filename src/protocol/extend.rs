@@ -7,12 +7,11 @@ use crate::{
     time::Timestamp,
 };
 
-/// Requests a lease until `until`. A lease is never shortened, so a request for that isn't sent.
+/// Requests a lease until `until`. Sends nothing if the lease wouldn't get longer.
 ///
-/// The lease isn't extended either while a transaction of this claim is in doubt. If that transaction is
-/// applied late, the record has the expiry that was fixed when it was first sent, which covers the lease as
-/// it was then. Under a longer lease, the handler would still run while the record is swept and another
-/// delivery claims the key.
+/// It also sends nothing while a transaction of this claim is in doubt. If that transaction is applied late,
+/// its record has the expiry of the first attempt, which covers only the lease at that time. Under a longer
+/// lease, the handler could still run after the record is swept and another delivery claims the key.
 pub(super) fn send(plan: &Plan, running: Running, until: Timestamp) -> Next {
     let held = &running.held;
     if running.is_in_doubt || until <= held.lease_until {
@@ -40,10 +39,10 @@ pub(super) fn extending(running: Running, until: Timestamp, event: Event) -> Nex
             extended(running, record.lease_until().unwrap_or(until))
         }
         // Another claim took over, or the record is gone. The handler must stop, since the successor may do
-        // the same work. Its outcome so far is settled as usual, which finds the successor.
+        // the same work. The handler's outcome is settled as usual, and the settlement finds the successor.
         Event::Answered(WriteOutcome::Refused(_)) => (Phase::Held(running), Action::Lost),
-        // Applied or not, the lease is at least as long as before.
         Event::Failed(Fault { kind: StoreErrorKind::Corrupt, .. }) => (Phase::Held(running), Action::Lost),
+        // Whether or not the extension was applied, the lease is at least as long as before.
         Event::Failed(_) => (Phase::Held(running), Action::NotExtended),
         _ => (Phase::Extending { running, until }, Action::Nothing),
     }

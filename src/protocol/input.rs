@@ -21,11 +21,11 @@ pub struct Input {
 pub enum Event {
     /// Start claiming.
     Begin,
-    /// The store answered an `Action::Apply`.
+    /// The store applied or refused an `Action::Apply` or an `Action::Commit`.
     Answered(WriteOutcome),
     /// The store answered an `Action::Read`.
     Found(Option<Record>),
-    /// The store failed at either.
+    /// The store failed at an `Action::Apply`, an `Action::Commit` or an `Action::Read`.
     Failed(Fault),
     /// An `Action::Pause` is over.
     Resumed,

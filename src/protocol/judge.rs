@@ -11,9 +11,9 @@ use crate::{
 /// The meaning of a record to an executor that wants its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Judgement {
-    /// It's this executor's own claim, as the record has it.
+    /// The record is this executor's own claim, with the lease and generation in this lock.
     Own(Lock),
-    /// It has the outcome.
+    /// The record has the outcome.
     Replay,
     /// The key is used for another request.
     Mismatch,
@@ -21,9 +21,9 @@ pub(super) enum Judgement {
     InProgress(Timestamp),
     /// An earlier claim ended without an outcome, and only one run is allowed.
     OutcomeUnknown,
-    /// It's no longer live: replace it (T2).
+    /// The record is no longer live: replace it (T2).
     Reclaim,
-    /// Its claim is stale: take it over (T3).
+    /// The record's claim is stale: take it over (T3).
     TakeOver,
 }
 
@@ -71,17 +71,17 @@ pub(crate) enum Recalled {
     Unknown,
 }
 
-/// Returns the answer of `copy` to a request with this fingerprint: the same as that of the record it was
-/// copied from.
+/// Returns the answer of a cached `copy` to a request with this fingerprint. The record itself would give the
+/// same answer.
 ///
-/// The copy is valid until the record's expiry, without the margin that the record itself has. A settled
-/// record may be replaced only after its expiry plus the margin. So if all clocks are within the margin, the
-/// record is still the same while the copy is valid. Only an operator can change it earlier.
+/// The copy is valid until the record's expiry, without the skew margin. A settled record may be replaced only
+/// after its expiry plus the margin. So if all clocks are within the margin, the record doesn't change while
+/// the copy is valid. Only an operator can change it earlier.
 pub(crate) fn recall(rules: &Rules, fingerprint: Fingerprint, copy: &Record, now: Timestamp) -> Recalled {
     if copy.expires_at.is_some_and(|expires_at| now >= expires_at) {
         return Recalled::Unknown;
     }
-    // A cache lookup has drawn no owner: it claims nothing.
+    // A cache lookup claims nothing, so it has drawn no owner. Any owner but the record's will do.
     let other = Owner::from_bytes(copy.owner.as_bytes().map(|byte| !byte));
     match judge(rules, other, fingerprint, copy, now) {
         Judgement::Replay => Recalled::Replay,
@@ -153,17 +153,17 @@ mod tests {
                         };
                         answered += 1;
                         for theirs in [now - MARGIN, now, now + MARGIN] {
-                            assert_eq!(judged(theirs), as_judged, "{request:?} at {now}, by {theirs}");
+                            assert_eq!(judged(theirs), as_judged, "{request:?} at {now}, judged at {theirs}");
                         }
                     }
-                    assert_eq!(answered, 3000, "until its expiry, and no longer");
+                    assert_eq!(answered, 3000, "the copy answers until its expiry, and no longer");
                 }
             }
         }
     }
 
     #[test]
-    fn cached_unsettled_records_answer_nothing() {
+    fn unsettled_cached_records_give_no_answer() {
         for state in [State::Started { lease_until: Timestamp::from_millis(1000) }, State::Released] {
             for request in [&b"request"[..], b"another"] {
                 for now in [0, 500, 1000, 50_000] {

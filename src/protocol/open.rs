@@ -1,7 +1,6 @@
-//! Optimistic runs: the handler runs first, and its outcome is put together with its writes, if there's no
-//! live record.
+//! Optimistic runs: the handler runs without a claim, then one transaction stores its outcome and its writes.
 //!
-//! Nothing is locked, so nothing can go stale. One of several concurrent runs puts its record; the others
+//! There's no lock, so no lock can go stale. Of several concurrent runs, one stores its record; the others
 //! write nothing.
 
 use crate::{
@@ -24,11 +23,11 @@ use crate::{
 pub(super) struct Basis {
     /// The record that was read, which isn't live.
     pub(super) seen: Option<Record>,
-    /// How often another record was there first.
+    /// How often another executor's record was stored first.
     pub(super) losses: u8,
-    /// How many transactions were definitely not applied.
+    /// The number of the next transaction; see [`Action::Commit`].
     pub(super) submissions: u32,
-    /// Whether one of them had an ambiguous answer before, so that it may still be applied.
+    /// Whether an earlier transaction got an ambiguous answer, so that it may still be applied.
     pub(super) is_in_doubt: bool,
 }
 
@@ -60,7 +59,7 @@ pub(super) fn looking(plan: &Plan, now: Timestamp, event: Event) -> Next {
     }
 }
 
-/// Puts the finished record, after the handler has run.
+/// Stores the finished record, after the handler has run.
 pub(super) fn conclude(plan: &Plan, now: Timestamp, basis: Basis, task: Task) -> Next {
     let (generation, (attempt, interrupted)) = match &basis.seen {
         None => (Generation::first(now), (1, false)),
@@ -69,7 +68,7 @@ pub(super) fn conclude(plan: &Plan, now: Timestamp, basis: Basis, task: Task) ->
     let (state, expires_at) = match settle::outcome(plan.rules.retention, now, &task.intent) {
         Some(Settlement::Complete(outcome, expires_at)) => (State::Completed(outcome), expires_at),
         Some(Settlement::Fail(outcome, expires_at)) => (State::Failed(outcome), expires_at),
-        // Nothing was claimed, and nothing is recorded that would fence a transaction in doubt.
+        // Without a claim or an outcome, no record will fence the transaction that's in doubt.
         Some(Settlement::Release { .. }) | None if task.is_in_doubt => return over(End::Unresolved(None)),
         Some(Settlement::Release { .. }) | None => return over(End::Recorded),
     };
@@ -89,9 +88,10 @@ pub(super) fn conclude(plan: &Plan, now: Timestamp, basis: Basis, task: Task) ->
     commit::begin(commit::Basis::Open(basis), task, write, submission)
 }
 
-/// Decides on a record that isn't the version that was read; nothing was written. If it isn't live, concludes
-/// again, unless `may_send_again` is false: an earlier attempt may have been applied, and its record may have
-/// expired since.
+/// Decides how to continue when the record has changed since it was read, so that nothing was written.
+///
+/// If `record` isn't live, this concludes again. It doesn't if `may_send_again` is false: an earlier attempt may
+/// have been applied, and its record may have expired since.
 pub(super) fn lost(
     plan: &Plan,
     now: Timestamp,
@@ -113,7 +113,7 @@ pub(super) fn lost(
             if basis.losses >= MAX_LOSSES {
                 return not_committed(Refusal::InProgress(None));
             }
-            // It depends on another version, so it's another transaction.
+            // The conclusion now depends on another version of the record, so it's another transaction.
             conclude(plan, now, Basis { seen, submissions: submission.saturating_add(1), ..basis }, task)
         }
         (Some(judgement), _) => not_committed(refusal(judgement)),
@@ -124,10 +124,10 @@ fn refusal(judgement: Judgement) -> Refusal {
     match judgement {
         Judgement::Mismatch => Refusal::Mismatch,
         Judgement::InProgress(until) => Refusal::InProgress(Some(until)),
-        // This run made no claim, so the same owner was drawn twice.
+        // This run made no claim, so another executor has drawn the same owner.
         Judgement::Own(_) => Refusal::InProgress(None),
         Judgement::OutcomeUnknown => Refusal::OutcomeUnknown,
-        // Unreachable: both callers handle these, which permit the write. This answer claims the least.
+        // Unreachable: both callers handle these judgements themselves. "In progress" promises the least.
         Judgement::Replay | Judgement::Reclaim | Judgement::TakeOver => Refusal::InProgress(None),
     }
 }

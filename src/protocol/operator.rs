@@ -1,5 +1,5 @@
 //! The operator's view and actions (rule 10): the meaning of a record at a given time, and the write that
-//! settles it whatever its state is.
+//! settles a record in any state.
 
 use std::time::Duration;
 
@@ -13,9 +13,9 @@ use crate::{
 /// The meaning of a record at a given time; computed, never stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outlook {
-    /// It's STARTED, and its lease ended more than the skew margin ago.
+    /// Whether the record is STARTED and its lease ended more than the skew margin ago.
     pub is_stale: bool,
-    /// It expired more than the skew margin ago.
+    /// Whether the record expired more than the skew margin ago.
     pub is_expired: bool,
     /// The result of the next delivery of the same request.
     pub next: NextDelivery,
@@ -24,15 +24,15 @@ pub struct Outlook {
 /// The result of another delivery of the request that a record belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextDelivery {
-    /// It's answered with the record's outcome.
+    /// The delivery is answered with the record's outcome.
     Replayed,
-    /// It's refused, since a claim is live; the key becomes claimable at this time.
+    /// The delivery is refused, since a claim is live. The key becomes claimable at this time.
     InProgress(Timestamp),
-    /// It's refused, since an earlier claim ended without an outcome, and only one run is allowed.
+    /// The delivery is refused, since an earlier claim ended without an outcome and only one run is allowed.
     OutcomeUnknown,
-    /// It takes the stale claim over and runs: the effects of the earlier claim's handler may happen again.
+    /// The delivery takes the stale claim over and runs, so the earlier handler's effects may happen again.
     TakesOver,
-    /// It claims the key as a new operation or attempt, and runs.
+    /// The delivery claims the key as a new operation or attempt, and runs.
     ClaimsAnew,
 }
 
@@ -65,7 +65,7 @@ pub enum NextDelivery {
 /// assert_eq!(next(1_795_000_063), NextDelivery::OutcomeUnknown);
 /// ```
 pub fn outlook(rules: &Rules, record: &Record, now: Timestamp) -> Outlook {
-    // No delivery has the record's own owner: it would treat the record as its own claim.
+    // Judge for another owner: the record's own owner would treat the record as its own claim.
     let other = Owner::from_bytes(record.owner.as_bytes().map(|byte| !byte));
     let next = match judge(rules, other, record.fingerprint, record, now) {
         Judgement::Replay => NextDelivery::Replayed,
@@ -82,21 +82,21 @@ pub fn outlook(rules: &Rules, record: &Record, now: Timestamp) -> Outlook {
     }
 }
 
-/// Whether `record` is the claim that was `seen`, still STARTED: only its lease may have been extended.
+/// Whether `record` is still the STARTED claim that was `seen`, except that its lease may have been extended.
 ///
-/// A decision about one applies to the other, so that an operator can fence a claim whose lease is extended
-/// every few seconds.
+/// If so, an operator's decision about `seen` also applies to `record`. Otherwise, no operator could fence a
+/// claim whose lease is extended every few seconds.
 pub fn is_same_claim(seen: &Record, record: &Record) -> bool {
     let claim_of =
         |record: &Record| (record.status() == Status::Started).then_some((record.owner, record.generation));
     claim_of(seen).is_some() && claim_of(seen) == claim_of(record)
 }
 
-/// Returns an operator's write on `record`, the version that was shown: one compare-and-set, under a new
-/// owner and the next generation, which fences a claim that still runs.
+/// Returns an operator's write on `record`, the version that the operator was shown.
 ///
-/// An outcome expires `retention` after `now`. A release keeps the record's expiry, if it has one, and says
-/// that nothing happened: the next attempt doesn't learn of earlier ones that were interrupted.
+/// The write is one compare-and-set. It sets a new owner and the next generation, which fences a claim that
+/// still runs. An outcome expires `retention` after `now`. A release keeps the record's expiry, if it has one.
+/// With `interrupted: false`, the next attempt doesn't learn of earlier ones that were interrupted.
 pub fn resolve(record: &Record, owner: Owner, intent: Intent, retention: Duration, now: Timestamp) -> Write {
     let release = || {
         let expires_at = record
@@ -136,7 +136,7 @@ mod tests {
         Timestamp::from_secs(secs)
     }
 
-    /// Claimed at 1,000 s; its expiry is at 2,000 s.
+    /// Returns a record that was claimed at 1,000 s and expires at 2,000 s.
     fn record(state: State) -> Record {
         Record {
             owner: Owner::from_bytes([7; 16]),
@@ -196,7 +196,7 @@ mod tests {
                     let after = write.apply_to(Some(&record)).unwrap();
                     assert_eq!((after.owner, after.generation), (owner, generation));
                     assert_eq!((after.attempt, after.fingerprint), (record.attempt, record.fingerprint));
-                    // It can't be applied twice: the version has changed.
+                    // The write can't be applied twice: the version has changed.
                     assert_eq!(write.apply_to(Some(&after)), None);
                 }
             }

@@ -56,8 +56,8 @@ pub struct Plan {
     pub fingerprint: Fingerprint,
     /// When the claim's lease ends.
     pub lease_until: Timestamp,
-    /// After this, it's too late to start the handler. It's before the lease's end, by the same reserve for
-    /// every claim.
+    /// From this time on, it's too late to start the handler. The reserve between this time and the lease's
+    /// end is the same for every claim.
     pub usable_until: Timestamp,
     /// When calls to the store must end.
     pub limits: Limits,
@@ -74,7 +74,7 @@ impl Plan {
         now < lease_until.saturating_sub(self.reserve())
     }
 
-    /// When the retries of a settlement that begins at `now` end.
+    /// Returns the end of the retries for a settlement that begins at `now`.
     pub(super) fn settle_by(&self, now: Timestamp) -> Timestamp {
         let by = now.saturating_add(self.limits.settle_within);
         self.limits.answer_by.map_or(by, |answer_by| answer_by.min(by))
@@ -105,8 +105,8 @@ impl Plan {
         }
     }
 
-    /// When a STARTED record under this lease expires. At most once, it never does: the outcome of that run
-    /// stays unknown.
+    /// Returns when a STARTED record under this lease expires. Under at-most-once it never expires, since its
+    /// run's outcome stays unknown.
     pub(super) fn lock_expiry(&self, lease_until: Timestamp) -> Option<Timestamp> {
         match self.rules.execution {
             Execution::AtLeastOnce => Some(self.release_expiry(lease_until)),
@@ -114,7 +114,7 @@ impl Plan {
         }
     }
 
-    /// When a record that's released under this lease expires.
+    /// Returns when a record that's released under this lease expires.
     pub(super) fn release_expiry(&self, lease_until: Timestamp) -> Timestamp {
         let retention = self.rules.retention.max(MIN_LOCK_RETENTION);
         lease_until.saturating_add(retention).rounded_up_to_second()
@@ -162,8 +162,8 @@ pub(super) struct Task {
     pub(super) intent: Intent,
     pub(super) by: Timestamp,
     pub(super) retries: u8,
-    /// Whether a transaction of this claim was declined after an ambiguous answer. Then it may still be applied,
-    /// as long as nothing fences it.
+    /// Whether a transaction of this run was declined after an ambiguous answer. Such a transaction may still be
+    /// applied, as long as nothing fences it.
     pub(super) is_in_doubt: bool,
 }
 

@@ -21,8 +21,8 @@ pub(super) fn begin(plan: &Plan, now: Timestamp, held: Held, task: Task, submiss
     }
 }
 
-/// Sends the settlement. It doesn't test the time: an expired lease may still be settled if no other claim
-/// took over.
+/// Sends the settlement, even after the lease has expired: it's still applied if no other claim has taken
+/// over.
 fn send(plan: &Plan, now: Timestamp, held: Held, task: Task) -> Next {
     let settlement = outcome(plan.rules.retention, now, &task.intent).unwrap_or_else(|| {
         let interrupted = matches!(task.intent, Intent::Release { interrupted: true });
@@ -32,7 +32,7 @@ fn send(plan: &Plan, now: Timestamp, held: Held, task: Task) -> Next {
     (Phase::Settling { held, task }, Action::Apply(write))
 }
 
-/// The outcome or failure that `intent` stores at `now`, which expires after `retention`. `None` for a release.
+/// Returns the settlement that stores `intent` at `now` and expires after `retention`. `None` for a release.
 pub(super) fn outcome(retention: Duration, now: Timestamp, intent: &Intent) -> Option<Settlement> {
     let expires_at = now.saturating_add(retention).rounded_up_to_second();
     match intent.clone() {
@@ -44,7 +44,7 @@ pub(super) fn outcome(retention: Duration, now: Timestamp, intent: &Intent) -> O
     }
 }
 
-/// The settlement that releases `held`. `interrupted` says whether this attempt ended without an answer.
+/// Returns the settlement that releases `held`. `interrupted` says whether this attempt ended without an answer.
 pub(super) fn release(plan: &Plan, held: &Held, interrupted: bool) -> Settlement {
     Settlement::Release {
         expires_at: plan.release_expiry(held.lease_until),
@@ -101,13 +101,13 @@ fn examine(plan: &Plan, now: Timestamp, held: Held, task: Task, record: Option<R
     match record {
         Some(record) if is_outcome_of(held.owner, &task.intent, &record) => over(End::Recorded),
         Some(record) if is_still_held(&record) => match task.again(plan, now) {
-            // Resolving the ambiguity already took time, so there's no pause.
+            // The read already took time, so the first retry needs no pause.
             Ok((task, 0)) => send(plan, now, held, task),
             Ok((task, nth)) => (Phase::Settling { held, task }, Action::Pause(nth)),
             Err(task) => unrecorded(plan, &held, task.is_in_doubt, Refusal::Unavailable),
         },
-        // A transaction of this claim, which was declined while an earlier attempt of it was still on its
-        // way, was applied after all: that outcome counts.
+        // This claim's transaction was declined while an earlier attempt of it was still on its way. That
+        // attempt was applied after all, so its outcome counts.
         Some(record) if is_own_outcome(held.owner, &record) => over(End::Superseded(record)),
         // Another claim took over: there's nothing left to release.
         record if matches!(task.intent, Intent::Release { .. }) => {
@@ -124,7 +124,7 @@ fn examine(plan: &Plan, now: Timestamp, held: Held, task: Task, record: Option<R
     }
 }
 
-/// The settlement isn't known to be stored. So nothing is known to fence a transaction of the claim that's in doubt.
+/// Ends a settlement that isn't known to be stored, so that a transaction in doubt may still be applied.
 fn unrecorded(plan: &Plan, held: &Held, is_in_doubt: bool, why: Refusal) -> Next {
     over(match is_in_doubt {
         true => End::Unresolved(Some(plan.rules.claimable_at(held.lease_until))),
@@ -137,7 +137,7 @@ pub(super) fn over(end: End) -> Next {
 }
 
 /// Whether this record is the result of `intent` by `owner`. It compares the outcome too, since an earlier
-/// transaction of the same owner may have left another.
+/// transaction of the same owner may have stored another outcome.
 pub(super) fn is_outcome_of(owner: Owner, intent: &Intent, record: &Record) -> bool {
     record.owner == owner
         && match (intent, &record.state) {
@@ -153,7 +153,7 @@ pub(super) fn is_own_outcome(owner: Owner, record: &Record) -> bool {
     record.owner == owner && matches!(record.state, State::Completed(_) | State::Failed(_))
 }
 
-/// The same intent without its response. `None` if it has no response.
+/// Returns the same intent without its response, or `None` if it has no response.
 fn omitted(intent: &Intent) -> Option<Intent> {
     match intent {
         Intent::Complete(Outcome::Retained(_)) => Some(Intent::Complete(Outcome::Omitted)),

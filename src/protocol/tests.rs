@@ -63,12 +63,12 @@ impl Run {
         step(&mut self.state, Input { now: self.now, event })
     }
 
-    /// Fails every request with this event. Returns the machine's last action, and the number of pauses.
+    /// Answers every request with this failure. Returns the machine's last action, and the number of pauses.
     fn retry_until_end(&mut self, event: &Event) -> (Action, u8) {
         let mut pauses = 0;
         loop {
             match self.feed(event.clone()) {
-                Action::Pause(nth) => assert_eq!(nth, pauses, "each pause is longer"),
+                Action::Pause(nth) => assert_eq!(nth, pauses, "each pause has the next number"),
                 Action::Apply(_) | Action::Read | Action::Commit { .. } => continue,
                 action => return (action, pauses),
             }
@@ -122,7 +122,7 @@ fn complete() -> Intent {
     Intent::Complete(outcome())
 }
 
-/// Another executor's record, claimed ten seconds ago.
+/// Returns another executor's record, which was claimed ten seconds ago.
 fn record(state: RecordState, expires_in_secs: i64) -> Record {
     let expires_ms = NOW.as_millis().strict_add_signed(expires_in_secs * 1000);
     Record {
@@ -138,20 +138,20 @@ fn record(state: RecordState, expires_in_secs: i64) -> Record {
     }
 }
 
-/// STARTED, with a lease that ends `lease_in_ms` from now.
+/// Returns a STARTED record whose lease ends `lease_in_ms` from now.
 fn started(lease_in_ms: i64) -> Record {
     let lease_until = Timestamp::from_millis(NOW.as_millis().strict_add_signed(lease_in_ms));
     record(RecordState::Started { lease_until }, 100_000)
 }
 
-/// The settlement that releases a key claimed with the plan's lease.
+/// Returns the settlement that releases a key claimed with the plan's lease.
 fn released(interrupted: bool) -> Settlement {
     let day = Duration::from_secs(86_400);
     let expires_at = NOW.saturating_add(LEASE).saturating_add(day).rounded_up_to_second();
     Settlement::Release { expires_at, interrupted }
 }
 
-/// When a key becomes claimable whose lease ends at `lease_until`.
+/// Returns when a key becomes claimable if its claim's lease ends at `lease_until`.
 fn claimable_at(lease_until: Timestamp) -> Timestamp {
     lease_until.saturating_add(SKEW).saturating_add(Duration::from_millis(1))
 }
@@ -164,7 +164,7 @@ fn of_another_request(record: Record) -> Record {
     Record { fingerprint: ANOTHER_REQUEST, ..record }
 }
 
-/// The record that the machine's own claim left.
+/// Returns the record of the machine's own claim, in this state.
 fn mine(run: &mut Run, held: &Held, state: RecordState) -> Record {
     let lock = run.state.plan().lock(NOW, held.generation, held.attempt, false, &Goal::Run);
     Record { state, ..lock.into() }
@@ -173,14 +173,14 @@ fn mine(run: &mut Run, held: &Held, state: RecordState) -> Record {
 #[test]
 fn first_claim_sets_every_field() {
     let mut run = Run::new();
-    let Action::Apply(Write::Claim(lock)) = run.feed(Event::Begin) else { panic!("no T1") };
+    let Action::Apply(Write::Claim(lock)) = run.feed(Event::Begin) else { panic!("no claim (T1)") };
     assert_eq!(lock.owner, ME);
     assert_eq!(lock.generation.get(), NOW.as_millis());
     assert_eq!(lock.attempt, 1);
     assert_eq!(lock.fingerprint, REQUEST);
     assert_eq!(lock.lock_acquired_at, NOW);
     assert_eq!(lock.lease_until, NOW.saturating_add(LEASE));
-    // A lock outlives its lease by a day, however short the retention.
+    // A lock outlives its lease by a day, however short the retention is.
     let day = Duration::from_secs(86_400);
     let expires_at = NOW.saturating_add(LEASE).saturating_add(day).rounded_up_to_second();
     assert_eq!(lock.expires_at, Some(expires_at));
@@ -192,7 +192,7 @@ fn first_claim_sets_every_field() {
 }
 
 #[test]
-fn lock_lives_at_least_the_retention() {
+fn lock_outlives_its_lease_by_the_retention() {
     let mut plan = plan(Execution::AtLeastOnce);
     plan.rules.retention = Duration::from_secs(7 * 86_400);
     let lock = plan.lock(NOW, Generation::first(NOW), 1, false, &Goal::Run);
@@ -227,7 +227,7 @@ fn existing_record_decides_the_action() {
     let expired =
         || Record { expires_at: Some(Timestamp::from_millis(NOW.as_millis() - 2001)), ..started(-60_000) };
     use Reaction::*;
-    // (record, at least once, at most once), then the same record of another request.
+    // The record, the action under at-least-once and at-most-once, and both actions if it's another request's.
     for (record, least, most, other_least, other_most) in [
         (started(1000), InProgress, InProgress, Mismatch, Mismatch),
         // Stale means that the lease ended more than the skew margin ago, to the millisecond.
@@ -251,7 +251,7 @@ fn existing_record_decides_the_action() {
 }
 
 #[test]
-fn started_record_expires_only_once_stale() {
+fn started_record_expires_only_when_stale() {
     let odd = Record { expires_at: Some(Timestamp::from_millis(NOW.as_millis() - 90_000)), ..started(5000) };
     let (_, action) = Run::claiming_over(Execution::AtLeastOnce, odd);
     assert!(matches!(action, Action::Refused(Refusal::InProgress(_))), "{action:?}");
@@ -261,7 +261,7 @@ fn started_record_expires_only_once_stale() {
 fn takeover_is_conditional_on_the_read_revision() {
     let stale = started(-5000);
     let (mut run, action) = Run::claiming_over(Execution::AtLeastOnce, stale.clone());
-    let Action::Apply(Write::TakeOver { seen, lock }) = action else { panic!("no T3") };
+    let Action::Apply(Write::TakeOver { seen, lock }) = action else { panic!("no takeover (T3)") };
     assert_eq!(seen, Revision::of(&stale));
     assert_eq!((lock.attempt, lock.generation.get()), (4, NOW.as_millis()));
     let Action::Claimed(held) = run.feed(Event::Answered(WriteOutcome::Applied)) else {
@@ -275,7 +275,7 @@ fn takeover_is_conditional_on_the_read_revision() {
 fn generation_grows_despite_a_slow_clock() {
     let ahead = Record { generation: Generation::new(NOW.as_millis() + 5), ..started(-5000) };
     let (_, action) = Run::claiming_over(Execution::AtLeastOnce, ahead);
-    let Action::Apply(Write::TakeOver { lock, .. }) = action else { panic!("no T3") };
+    let Action::Apply(Write::TakeOver { lock, .. }) = action else { panic!("no takeover (T3)") };
     assert_eq!(lock.generation.get(), NOW.as_millis() + 6);
 }
 
@@ -283,7 +283,7 @@ fn generation_grows_despite_a_slow_clock() {
 fn reclaim_counts_attempts_of_the_same_request() {
     let attempt = |record| match Run::claiming_over(Execution::AtLeastOnce, record).1 {
         Action::Apply(Write::Reclaim { lock, .. }) => lock.attempt,
-        action => panic!("no T2: {action:?}"),
+        action => panic!("no reclaim (T2): {action:?}"),
     };
     assert_eq!(attempt(record(RecordState::Released, 10)), 4);
     assert_eq!(attempt(of_another_request(record(RecordState::Released, 10))), 1);
@@ -319,16 +319,16 @@ fn lost_takeover_follows_the_current_record() {
 
 #[test]
 fn lost_claim_response_is_recovered() {
-    // By the SDK's own retry: the second attempt finds the first.
+    // The SDK retries the call: its second attempt is refused, with the record of the first.
     let mut run = Run::new();
     run.feed(Event::Begin);
     let own = Record { owner: ME, generation: Generation::new(41), ..started(20_000) };
     let Action::Claimed(held) = run.feed(refused(Some(own.clone()))) else { panic!("not recognized") };
-    assert_eq!(held.generation.get(), 41, "the record's generation");
-    assert_eq!(Some(held.lease_until), own.lease_until(), "the record's lease");
+    assert_eq!(held.generation.get(), 41, "the claim has the record's generation");
+    assert_eq!(Some(held.lease_until), own.lease_until(), "the claim has the record's lease");
     assert!(held.is_recovered);
 
-    // By a timeout: the machine reads the record.
+    // The call times out: the machine reads the record.
     let mut run = Run::new();
     run.feed(Event::Begin);
     assert_eq!(run.feed(LOST()), Action::Read);
@@ -392,7 +392,7 @@ fn ambiguous_claim_without_record_is_resent() {
         assert!(matches!(run.feed(Event::Found(None)), Action::Apply(Write::Claim(_))));
     }
     assert_eq!(run.feed(LOST()), Action::Read);
-    // There's no record, but the claim may still arrive: it's released, in case it has by then.
+    // There's no record, but the claim may still be applied, so the machine tries to release it.
     let release = run.feed(Event::Found(None));
     assert!(matches!(release, Action::Apply(Write::Settle { .. })), "{release:?}");
     let until = claimable_at(NOW.saturating_add(LEASE));
@@ -485,12 +485,12 @@ fn lost_settlement_response_is_recovered() {
         (Intent::Fail(outcome()), RecordState::Failed(outcome())),
         (RELEASE, RecordState::Released),
     ] {
-        // Rejected, because the first attempt was applied.
+        // The store refuses the second attempt, because the first was applied.
         let (mut run, held) = Run::holding();
         run.feed(Event::Settle(intent.clone()));
         let settled = mine(&mut run, &held, state);
         assert_eq!(run.clone().feed(refused(Some(settled.clone()))), Action::Settled(End::Recorded));
-        // Found by reading the record.
+        // The call times out, and the machine finds the outcome by reading the record.
         assert_eq!(run.feed(LOST()), Action::Read);
         assert_eq!(run.feed(Event::Found(Some(settled))), Action::Settled(End::Recorded));
     }
@@ -501,10 +501,10 @@ fn owner_identifies_the_recorded_outcome() {
     let (mut run, held) = Run::completing();
     let own = mine(&mut run, &held, RecordState::Completed(outcome()));
     let theirs = Record { owner: OTHER, ..own.clone() };
-    // The generation doesn't matter: no other claim has our owner.
+    // The generation doesn't matter: no other claim has this machine's owner.
     let later = Record { generation: own.generation.next(NOW), ..own };
     assert_eq!(run.clone().feed(refused(Some(later))), Action::Settled(End::Recorded));
-    // A claim of the same millisecond has the same generation.
+    // Another owner's claim in the same millisecond has the same generation.
     assert_eq!(run.feed(refused(Some(theirs.clone()))), Action::Settled(End::Superseded(theirs)));
 }
 
@@ -519,7 +519,7 @@ fn unreadable_record_leaves_the_settlement_unrecorded() {
 
 #[test]
 fn reclaim_recognizes_its_own_outcome() {
-    // T4 was applied but its answer lost; the SDK's second attempt is rejected, without the record.
+    // T4 was applied, but its answer was lost. The store refuses the SDK's second attempt without the record.
     let (mut run, held) = Run::completing();
     assert!(matches!(run.feed(refused(None)), Action::Apply(Write::Claim(_))));
     let own = mine(&mut run, &held, RecordState::Completed(outcome()));
@@ -546,7 +546,7 @@ fn fenced_settlement_returns_the_successors_outcome() {
     let (mut run, _) = Run::completing();
     assert!(matches!(run.feed(refused(Some(started(-60_000)))), Action::Settled(End::Fenced(_))));
 
-    // The key is used for another request by now.
+    // Another request has used the key since.
     let (mut run, _) = Run::completing();
     assert_eq!(
         run.feed(refused(Some(of_another_request(completed())))),
@@ -558,7 +558,7 @@ fn fenced_settlement_returns_the_successors_outcome() {
 fn fenced_settlement_reclaims_a_free_key() {
     for (left, kind) in [(None, "T1"), (Some(record(RecordState::Released, 1000)), "T2")] {
         let (mut run, first) = Run::completing();
-        // Long after the first lease: the new claim's lease must be long enough to settle.
+        // The first lease ended long ago: the new claim's lease must be long enough to settle.
         run.now = NOW.saturating_add(LEASE * 2);
         let write = match run.feed(refused(left)) {
             Action::Apply(write @ (Write::Claim(_) | Write::Reclaim { .. })) => write,
@@ -593,6 +593,6 @@ fn unexpected_event_changes_nothing() {
 #[test]
 fn released_key_is_reclaimed_not_replayed() {
     let (_, action) = Run::claiming_over(Execution::AtLeastOnce, record(RecordState::Released, 10));
-    let Action::Apply(Write::Reclaim { seen, .. }) = action else { panic!("no T2") };
+    let Action::Apply(Write::Reclaim { seen, .. }) = action else { panic!("no reclaim (T2)") };
     assert_eq!(seen.status, Status::Released);
 }

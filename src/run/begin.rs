@@ -47,7 +47,7 @@ pub(crate) async fn begin(
             polls += 1;
             let left = driver.now().until(until);
             if !left.is_zero() {
-                // The last pause ends with the budget, and one more attempt follows.
+                // The last pause ends when waiting ends, and one more attempt follows.
                 driver.clock().sleep(pause.min(left)).await;
                 continue;
             }
@@ -95,8 +95,8 @@ async fn attempt(
     Err(Refused::of(refusal, refusal_error(key, refusal, driven.store_error, driver.now())))
 }
 
-/// When waiting ends: at most half of the time that's left. The last attempt may find the key free, and
-/// then the handler has the other half.
+/// Returns when waiting ends: after at most half of the time that's left. If the last attempt finds the key
+/// free, the handler has the other half.
 fn waits_until(driver: &Driver, invocation: &Invocation) -> Option<Timestamp> {
     let budget = driver.settings.wait_in_progress;
     if budget.is_zero() {
@@ -108,7 +108,7 @@ fn waits_until(driver: &Driver, invocation: &Invocation) -> Option<Timestamp> {
     Some(invocation.last_wait().map_or(until, |last| last.min(until)))
 }
 
-/// The owner's random bits spread the waiters.
+/// Returns the `nth` pause. The owner's random bits spread the waiting deliveries.
 fn pause(nth: u32, owner: Owner) -> Duration {
     spread(FIRST_PAUSE.saturating_mul(1 << nth.min(5)).min(LONGEST_PAUSE), owner.as_bytes()[0])
 }

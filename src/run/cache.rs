@@ -1,5 +1,5 @@
 //! The local cache of settled records: copies in this process's memory, which answer a duplicate without a
-//! request. It contains no rules: the protocol decides the answer of a copy, and when to ask the store.
+//! request. This module contains no rules: the protocol decides a copy's answer, and when to ask the store.
 
 mod lru;
 
@@ -27,13 +27,13 @@ use crate::{
 };
 use lru::Lru;
 
-/// The largest part of the cache that one copy may take, so that a large response can't evict everything else.
+/// The divisor for the largest copy. It may take an eighth of the cache, so that it can't evict all others.
 const LARGEST_SHARE: usize = 8;
-/// The size of a copy's bookkeeping: its places in the two maps, with the room that a growing map leaves
-/// free, and the allocator's overhead. It's rounded up: measured with 20,000 copies, it was 315.
+/// The size of a copy's bookkeeping, in bytes: its entries in the two maps, the maps' spare capacity, and the
+/// allocator's overhead. It's rounded up: measured with 20,000 copies, it was 315 bytes.
 const BOOKKEEPING: usize = 384;
 
-/// The copies, and the rules for adding to them. All clones of an `Idempotency` share one.
+/// The copies, and the limits for adding to them. All clones of an `Idempotency` share one cache.
 #[derive(Debug)]
 pub(crate) struct LocalCache {
     shelf: Mutex<Shelf>,
@@ -45,7 +45,7 @@ pub(crate) struct LocalCache {
 #[derive(Debug)]
 struct Shelf {
     copies: Lru<Arc<Copied>>,
-    /// Counts removals. A ticket from before a removal can't add its copy.
+    /// How often keys were forgotten. A [`Ticket`] from before the last time can't add its copy.
     epoch: u64,
 }
 
@@ -56,14 +56,17 @@ struct Copied {
     replay: Replay,
 }
 
-/// The right to add a copy of what the store answers from now on. Forgetting anything ends it: an answer that
-/// was read before may be older than what was forgotten.
+/// The right to add a copy of the next answer from the store to the cache. It's drawn before the request.
+///
+/// If any key is forgotten after that, the ticket is void, since the store's answer may be outdated.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ticket(u64);
 
 impl LocalCache {
-    /// Creates the cache that the settings ask for, unless it has 0 bytes. Many processes start from one snapshot's memory, so a
-    /// snapshotted process adds nothing before its first invocation: the snapshot's cache is empty.
+    /// Creates the cache that the settings ask for. Returns `None` if its size is 0 bytes.
+    ///
+    /// A snapshotted process adds nothing before its first invocation. Many processes start from one snapshot's
+    /// memory, so the snapshot's cache must be empty.
     pub(crate) fn new(settings: &Settings, is_snapshotted: bool) -> Option<Self> {
         let bytes = settings.local_cache;
         let copies = Lru::new(bytes, settings.local_cache_records.unwrap_or(usize::MAX));
@@ -77,7 +80,7 @@ impl LocalCache {
 
     fn shelf(&self) -> MutexGuard<'_, Shelf> {
         self.shelf.lock().unwrap_or_else(|poisoned| {
-            // The thread that panicked may have left it half changed. Forgetting everything only costs requests.
+            // The thread that panicked may have left the shelf half changed. Forgetting all copies only costs requests.
             self.shelf.clear_poison();
             let mut shelf = PoisonError::into_inner(poisoned);
             shelf.copies.clear();
@@ -117,7 +120,7 @@ impl LocalCache {
         (invocation.is_known() || !self.only_in_invocations).then(|| self.ticket())
     }
 
-    /// Returns a ticket for a claim's settlement. Whether it may be cached was decided when the key was claimed.
+    /// Returns a ticket for a settlement. Whether its outcome may be cached was decided when the operation began.
     pub(super) fn ticket(&self) -> Ticket {
         Ticket(self.shelf().epoch)
     }
@@ -150,7 +153,7 @@ impl LocalCache {
         }
     }
 
-    /// Adds a copy, unless something was forgotten since the ticket was drawn, or a later copy is there.
+    /// Adds a copy, unless a key was forgotten since the ticket was drawn or there's a copy of a later generation.
     fn put(&self, ticket: Ticket, key: &StoredKey, copy: Copied) {
         let bytes = copy.bytes(key);
         let mut shelf = self.shelf();
@@ -197,7 +200,7 @@ impl Copied {
             false => State::Completed(Outcome::Retained(stored)),
         };
         let replay = Replay::of(record, is_failure, response);
-        // A copy isn't used to search the logs.
+        // The request ID is only for searching the logs, so a copy doesn't need it.
         Some(Self { record: Record { request_id: None, state, ..record.clone() }, replay })
     }
 
@@ -279,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn forgetting_anything_ends_a_ticket() {
+    fn forgetting_any_key_invalidates_earlier_tickets() {
         type Forgets = fn(&LocalCache);
         let forgets: [Forgets; 2] =
             [LocalCache::clear, |cache| cache.forget(&StoredKey::from_stored("another"))];
@@ -319,7 +322,7 @@ mod tests {
         });
         assert_eq!(generation(&cache), None);
         cache.put(ticket, &key(), copied(2, b"response"));
-        assert_eq!(generation(&cache), None, "the ticket is outdated");
+        assert_eq!(generation(&cache), None, "the ticket is from before the panic");
         cache.put(cache.ticket(), &key(), copied(2, b"response"));
         assert_eq!(generation(&cache), Some(2));
     }

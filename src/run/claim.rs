@@ -30,8 +30,8 @@ use crate::{
 /// The exclusive right to run one operation, held under a lease.
 ///
 /// Settle it by [`complete`](Self::complete), [`fail`](Self::fail) or [`release`](Self::release), each of
-/// which consumes it. Dropping a claim settles nothing: the library logs one warning. At least once, the key is
-/// free when the lease has ended, and the warning says when that is. At most once, an operator must settle it.
+/// which consumes it. Dropping a claim settles nothing: the library logs one warning. Under at-least-once, the key
+/// is free when the lease has ended, and the warning says when. Under at-most-once, an operator must settle it.
 ///
 /// While idempotency isn't enforced ([`Mode`](crate::settings::Mode)), a claim holds nothing, its methods succeed,
 /// and [`commit`](Self::commit) commits the writes without a record.
@@ -43,7 +43,7 @@ pub struct Claim {
     timing: Timing,
     /// The record that the claim wrote, if a copy of its outcome may be cached.
     lock: Option<Box<Lock>>,
-    /// While idempotency isn't enforced, nothing is claimed, and this is what happens instead.
+    /// Used instead of a claim while idempotency isn't enforced.
     unclaimed: Option<Box<Unclaimed>>,
 }
 
@@ -63,7 +63,7 @@ pub enum Begun<R = Claim> {
 #[must_use = "a superseded claim's own result is not the operation's outcome"]
 pub enum Settled {
     /// The outcome is stored, and the handler's own writes with it. After `begin_in`, your transaction contains
-    /// it: commit that.
+    /// the outcome: commit the transaction.
     Recorded,
     /// Another run of the operation settled first: answer with its outcome. Nothing was written. After
     /// `begin_in`, roll your transaction back.
@@ -82,7 +82,7 @@ impl Claim {
         Self { driver, handle: ClaimHandle::new(key, held), state, timing, lock, unclaimed: None }
     }
 
-    /// The claim that code gets while idempotency isn't enforced: it holds nothing, and settling it succeeds.
+    /// Returns a claim for code that runs while idempotency isn't enforced. It holds nothing; settling it succeeds.
     pub(crate) async fn unenforced(
         driver: &Driver,
         key: &StoredKey,
@@ -95,7 +95,7 @@ impl Claim {
         Self {
             driver: driver.clone(),
             handle: unclaimed_handle(driver, key, &timing),
-            // It's never driven, so it holds no claim.
+            // This machine is never driven, so it holds no claim.
             state: driver.machine(Owner::from_bytes([0; 16]), fingerprint, invocation, &timing),
             timing,
             lock: None,
@@ -103,7 +103,7 @@ impl Claim {
         }
     }
 
-    /// Takes the stand-in for the settlement, while idempotency isn't enforced.
+    /// Takes what's used instead of a claim while idempotency isn't enforced.
     pub(super) fn take_unclaimed(&mut self) -> Option<Box<Unclaimed>> {
         self.unclaimed.take()
     }
@@ -177,8 +177,8 @@ impl Claim {
     /// # Errors
     ///
     /// - [`ErrorKind::Fenced`]: the claim had been taken over, so there's nothing left to release.
-    /// - [`ErrorKind::Unrecorded`]: the key isn't known to be released. If it isn't, the claim is like one that was
-    ///   dropped.
+    /// - [`ErrorKind::Unrecorded`]: it's unknown whether the key is released. If it isn't, the claim is like one
+    ///   that was dropped.
     ///
     /// # Cancel safety
     ///
@@ -225,7 +225,7 @@ impl Claim {
     ///
     /// # Errors
     ///
-    /// The transaction was definitely not applied, and the claim is still held.
+    /// The transaction's last attempt wasn't applied, and the claim is still held.
     pub(super) async fn settle_with(
         &mut self,
         verdict: Verdict,
@@ -247,7 +247,7 @@ impl Claim {
             End::Superseded(_) | End::Fenced(_) => observe::fenced(key, &held),
             End::Unrecorded(_) => observe::unrecorded(key, &held, cause),
             End::Unresolved(_) => observe::unresolved(key, cause),
-            // The code that answers has the error, and logs it.
+            // The code that answers the caller has the error, and logs it.
             End::NotCommitted(_) => {}
         }
     }
@@ -300,7 +300,7 @@ impl Claim {
                 Extended::Lost
             }
             _ => {
-                // Nothing was sent if a lease of this length isn't allowed, or not needed.
+                // Without a store error, nothing was sent: a lease of this length isn't allowed, or not needed.
                 if driven.store_error.is_some() {
                     observe::not_extended(key, &self.held());
                 }

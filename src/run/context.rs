@@ -36,12 +36,12 @@ impl Running {
     }
 }
 
-/// The operation that the calling code runs inside of.
+/// Returns the operation that the calling code runs inside of.
 fn outer() -> Option<Arc<Running>> {
     CURRENT.try_with(|context| context.running.clone()).ok().flatten()
 }
 
-/// Refuses an operation inside itself, which would wait for itself and blame another delivery.
+/// Refuses an operation inside itself: it would wait for itself, and report that another delivery is running.
 ///
 /// # Errors
 ///
@@ -62,7 +62,7 @@ pub(crate) fn refuse_within_itself(key: &StoredKey) -> Result<(), Error> {
 }
 
 impl OperationContext {
-    /// The context of an unprotected handler.
+    /// Returns the context of an unprotected handler.
     pub(crate) fn unprotected(invocation: Invocation) -> Self {
         Self { invocation, claim: None, staging: None, refusals: Refusals::default(), running: outer() }
     }
@@ -84,7 +84,7 @@ impl Refusals {
         error
     }
 
-    /// Whether the handler kept one.
+    /// Whether one of these errors still exists, so that the handler kept it.
     pub(crate) fn is_any_kept(&self) -> bool {
         let watched = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         watched.iter().any(|error| error.strong_count() > 0)
@@ -136,7 +136,7 @@ impl Invocation {
 
 /// Returns the claim that the calling handler runs under, if there is one.
 ///
-/// It's set inside the handler's future, not in tasks that the handler spawns: pass it on to those.
+/// It's set only inside the handler's future: pass it on to tasks that the handler spawns.
 ///
 /// ```
 /// if let Some(claim) = lambda_idempotency::current() {
@@ -149,7 +149,7 @@ pub fn current() -> Option<ClaimHandle> {
 
 /// Returns the calling handler's [`Staging`], if it's a wrapped handler that runs under a claim or optimistically.
 ///
-/// It's set inside the handler's future, not in tasks that the handler spawns: pass it on to those. For HTTP,
+/// It's set only inside the handler's future: pass it on to tasks that the handler spawns. For HTTP,
 /// it's in the request's extensions too.
 ///
 /// ```

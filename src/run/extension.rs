@@ -10,10 +10,10 @@ use crate::{
     time::Timestamp,
 };
 
-/// Extends the claim's lease while it's polled, whenever a third of its length has passed. After a failure,
-/// it retries after a twelfth of the length. So there are five attempts before the handler is cut off.
+/// Extends the claim's lease whenever a third of its length has passed, for as long as this future is polled.
 ///
-/// It ends when the claim is lost.
+/// After a failure, it retries after a twelfth of the length. So there are five attempts before the handler is
+/// cut off. The future ends when the claim is lost.
 pub(super) async fn keep(claim: &mut Claim, cut_off: &CutOff, latest: Option<Timestamp>) {
     let Some(extension) = claim.timing().extension else { return pending().await };
     // Part of the lease may have passed: acquiring the claim took time, or the handler ran before its

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{invocation::Invocation, protocol::Limits, settings::Settings, time::Timestamp};
 
-/// The part of [`Settings::answer_reserve`] that a last settlement leaves before the deadline.
+/// A last settlement ends a fifth of [`Settings::answer_reserve`] before the deadline.
 const HARD_FLOOR: u32 = 5;
 
 /// When a claim's lease ends, and when its handler is cut off.
@@ -23,7 +23,7 @@ pub(crate) struct Timing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Extension {
     length: Duration,
-    /// How long before its lease ends a handler is cut off.
+    /// The time between a handler's cut-off and its lease's end.
     grace: Duration,
     /// No lease ends after these bounds, and no handler is polled after them.
     bounds: Option<Bounds>,
@@ -48,7 +48,7 @@ impl Extension {
 }
 
 impl Timing {
-    /// The timing of a claim that's made at `now`.
+    /// Returns the timing of a claim that's made at `now`.
     pub(crate) fn of(settings: &Settings, now: Timestamp, invocation: &Invocation) -> Self {
         let deadline = invocation.deadline();
         let grace = settings.lease_grace;
@@ -70,7 +70,7 @@ impl Timing {
         }
     }
 
-    /// The timing without extensions, or without a claim to extend.
+    /// Returns the timing for a lease that isn't extended, or for a run without a claim.
     pub(super) fn unextended(settings: &Settings, now: Timestamp, invocation: &Invocation) -> Self {
         let grace = settings.lease_grace;
         let (lease_until, usable_until, cut_off) = match invocation.deadline() {
@@ -93,7 +93,7 @@ impl Timing {
         self.extension.is_some()
     }
 
-    /// When the handler is cut off, under a lease that ends at `lease_until`.
+    /// Returns when the handler is cut off under a lease that ends at `lease_until`.
     pub(super) fn cut_off_under(&self, lease_until: Timestamp) -> Timestamp {
         match self.extension {
             Some(extension) => extension.cut_off(lease_until),
@@ -103,23 +103,23 @@ impl Timing {
 }
 
 impl Extension {
-    /// When the first extension is due, of a lease that ends at `lease_until`.
+    /// Returns when the first extension is due for a lease that ends at `lease_until`.
     pub(super) fn due(&self, lease_until: Timestamp) -> Timestamp {
         lease_until.saturating_sub(self.length - self.interval())
     }
 
-    /// How long after an extension the next one is due.
+    /// The time from one extension to the next.
     pub(super) fn interval(&self) -> Duration {
         self.length / 3
     }
 
-    /// How long after a failure it's tried again.
+    /// The time from a failed extension to its retry.
     pub(super) fn retry(&self) -> Duration {
         self.length / 12
     }
 }
 
-/// When calls to the store must end in this invocation.
+/// Returns when calls to the store must end in this invocation.
 fn limits(settings: &Settings, now: Timestamp, invocation: &Invocation) -> Limits {
     let Settings { answer_reserve: reserve, settle_within, fail_open, .. } = *settings;
     let before_deadline = |reserve| invocation.deadline().map(|deadline| deadline.saturating_sub(reserve));
@@ -127,7 +127,7 @@ fn limits(settings: &Settings, now: Timestamp, invocation: &Invocation) -> Limit
     let ask_by = answer_by.map(|answer_by| {
         let left = now.until(answer_by);
         if fail_open {
-            // The rest of the time belongs to the handler.
+            // If the store fails, the other half of the time is the handler's.
             now.saturating_add(left / 2)
         } else {
             // Leaves time to release a claim that's given up.
@@ -137,7 +137,7 @@ fn limits(settings: &Settings, now: Timestamp, invocation: &Invocation) -> Limit
     Limits {
         ask_by,
         answer_by,
-        // A result of work that isn't cut off may be late. It's recorded then too.
+        // If handlers aren't cut off, a result may come after this limit. It's recorded too.
         last_call: before_deadline(reserve / HARD_FLOOR).filter(|_| settings.cut_off),
         reserve,
         ..Limits::unknown(settle_within)

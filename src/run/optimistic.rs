@@ -1,4 +1,4 @@
-//! Operations without a claim: the handler runs first, and its outcome is put together with its writes.
+//! Operations without a claim: the handler runs first, then one transaction stores its outcome and its writes.
 
 use crate::{
     error::Error,
@@ -25,7 +25,7 @@ pub(crate) enum Way {
     /// A claim before the handler, and a settlement after it.
     #[default]
     Claimed,
-    /// Nothing before the handler, or one read; its outcome and its writes after it.
+    /// At most one read before the handler, and one transaction with its outcome and its writes after it.
     Optimistic { reads_first: bool },
 }
 
@@ -35,11 +35,11 @@ pub(super) struct Optimistic {
     key: StoredKey,
     state: Box<State>,
     cut_off: Timestamp,
-    /// Whether a copy of its outcome may be cached.
+    /// Whether a copy of the outcome may be cached.
     is_copied: bool,
 }
 
-/// The state before a handler runs without a claim.
+/// The result of [`Optimistic::begin`].
 pub(super) enum Looked {
     /// There's no live record, or it wasn't read.
     Free(Optimistic),
@@ -66,7 +66,7 @@ impl Optimistic {
             return answer.map(Looked::Replay).map_err(|refused| refused.reported(key));
         }
         let ticket = driver.cache().and_then(|cache| cache.ticket_in(invocation));
-        // There's no lease to extend, and none that ends.
+        // Without a claim, there's no lease to extend, and none that ends.
         let timing = Timing::unextended(&driver.settings, now, invocation);
         let state = driver.machine(driver.owner()?, fingerprint, invocation, &timing);
         let mut it = Self {
@@ -118,11 +118,11 @@ impl Optimistic {
         self.cut_off
     }
 
-    /// Puts the outcome together with `writes`, and reports how that ended.
+    /// Stores the outcome together with `writes`, and reports the result.
     ///
     /// # Errors
     ///
-    /// The transaction was definitely not applied.
+    /// The transaction's last attempt wasn't applied.
     pub(super) async fn settle_with(
         &mut self,
         verdict: Verdict,

@@ -1,7 +1,7 @@
 //! Keeps the record in the handler's own transaction: claim, work and outcome all commit, or none does.
 //!
-//! The machine works as it does without a claim: it reads the record, the work runs, and it puts the finished
-//! record. In between, the transaction's own lock holds the key. The lock ends with the transaction.
+//! The machine works as it does without a claim: it reads the record, the work runs, and the machine stores the
+//! finished record. Until the transaction ends, the transaction's own lock holds the key.
 
 use std::time::Duration;
 
@@ -32,9 +32,10 @@ use crate::{
     time::Timestamp,
 };
 
-/// How often, and how far apart, the library checks on a commit whose answer was lost. The disconnected
-/// session may still be processing it.
+/// How often the library checks on a commit whose answer was lost. The disconnected session may still be
+/// processing it.
 const CHECKS: u32 = 20;
+/// The pause between two checks.
 const BETWEEN_CHECKS: Duration = Duration::from_millis(100);
 
 /// An operation in your transaction. Dropping it leaves nothing behind: roll the transaction back, or commit
@@ -45,7 +46,7 @@ pub struct InTransaction<'t> {
     key: StoredKey,
     state: Box<State>,
     records: Records<'t>,
-    /// While idempotency isn't enforced, the transaction gets no record, and this is what happens instead.
+    /// Used instead of the record while idempotency isn't enforced.
     unclaimed: Option<Box<Unclaimed>>,
 }
 
@@ -97,7 +98,7 @@ impl<'t> InTransaction<'t> {
         let timing = Timing::unextended(&driver.settings, driver.now(), invocation);
         let mut state = driver.machine(driver.owner()?, fingerprint, invocation, &timing);
         if !driver.settings.is_enforced() {
-            // Beside the transaction, which a failed statement would end.
+            // The shadow's requests are outside the transaction, since a failed statement would end it.
             let way = Way::Optimistic { reads_first: true };
             let beginning = Box::pin(Unclaimed::begin(driver, &key, fingerprint, invocation, way));
             let (driver, unclaimed) = (driver.clone(), Some(Box::new(beginning.await)));
@@ -141,7 +142,7 @@ impl<'t> InTransaction<'t> {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves the outcome in the transaction or not: roll it back.
+    /// If you drop the future, the outcome may or may not be in the transaction: roll the transaction back.
     pub async fn complete(self, response: impl Into<Bytes>) -> Result<Settled, Error> {
         self.settle(Verdict::complete(response)).await
     }
@@ -159,7 +160,7 @@ impl<'t> InTransaction<'t> {
         self.settle(Verdict::Fail(Some(failure.into()))).await
     }
 
-    /// Takes the stand-in for the record: settle it once the transaction has ended.
+    /// Takes what's used instead of the record. The caller settles it once the transaction has ended.
     pub(crate) fn take_unclaimed(&mut self) -> Option<Box<Unclaimed>> {
         self.unclaimed.take()
     }
@@ -197,8 +198,10 @@ impl std::fmt::Debug for InTransaction<'_> {
     }
 }
 
-/// Finds out whether a commit succeeded whose answer was lost. While the session that sent it holds the
-/// key's lock, it may still succeed; after that, the record shows the result.
+/// Finds out whether a commit succeeded after its answer was lost.
+///
+/// While the session that sent the commit holds the key's lock, the commit may still succeed. After that, the
+/// record shows the result.
 pub(crate) async fn find_out_whether_committed(
     driver: &Driver,
     store: &PostgresStore,
@@ -213,7 +216,7 @@ pub(crate) async fn find_out_whether_committed(
             Ok(Some(Record { owner: of, .. })) if of == owner => return Ok(()),
             // The lock was free before this record was read.
             Ok(_) if is_free => return Err(not_committed(key, doubt)),
-            // The lock may have become free after the record was read. The next answer is as new as the lock.
+            // The lock may have become free only after the record was read. So the record is read once more.
             Ok(_) => {
                 is_free = true;
                 continue;

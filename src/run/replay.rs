@@ -27,7 +27,7 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// The outcome that `record` has, with its decoded `response`.
+    /// Returns the outcome that `record` has, with its decoded `response`.
     pub(super) fn of(record: &Record, is_failure: bool, response: Bytes) -> Self {
         Self {
             is_failure,
@@ -50,7 +50,7 @@ impl Replay {
         self.is_failure
     }
 
-    /// The response's bytes, as recorded, decrypted: a result's in its [`Format`].
+    /// The response's recorded bytes, decrypted. A result's bytes are in its [`Format`].
     pub fn response(&self) -> &Bytes {
         &self.response
     }
@@ -65,19 +65,20 @@ impl Replay {
         self.generation
     }
 
-    /// Which attempt recorded it: 1 is a first run's.
+    /// The number of the attempt that recorded the outcome: 1 for a first run.
     pub fn attempt(&self) -> u32 {
         self.attempt
     }
 
-    /// When that attempt claimed the key; without a claim, when it recorded the outcome. The record doesn't say
-    /// when a claim's outcome was recorded: that's later, and before the claim's lease ended unless the store was
-    /// down.
+    /// When that attempt claimed the key. Without a claim, when it recorded the outcome.
+    ///
+    /// The record doesn't say when a claim's outcome was recorded. That happened later, and before the claim's
+    /// lease ended unless the store was down.
     pub fn claimed_at(&self) -> Timestamp {
         self.claimed_at
     }
 
-    /// Until when it's replayed. Executors whose clocks differ replay it for up to the skew margin longer.
+    /// The time until which the outcome is replayed. Executors replay it for up to the skew margin longer.
     pub fn expires_at(&self) -> Option<Timestamp> {
         self.expires_at
     }
@@ -114,7 +115,7 @@ impl fmt::Debug for Replay {
     }
 }
 
-/// The response of a settled record, and whether it's a failure. `None` if the record isn't settled.
+/// Returns a settled record's outcome, and whether it's a failure. `None` if the record isn't settled.
 pub(crate) fn outcome_of(record: &Record) -> Option<(&Outcome, bool)> {
     match &record.state {
         State::Completed(outcome) => Some((outcome, false)),

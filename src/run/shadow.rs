@@ -3,7 +3,8 @@
 //!
 //! Nothing here has an effect on the handler or its answer. The claim is sent while the handler runs, in the same
 //! task: Lambda freezes a process as soon as it has answered, so a spawned task would stop in the middle of a
-//! request. After the handler, the store has [`MOST`] in all. Then the requests are dropped and counted as failed.
+//! request. After the handler, the requests to the store get [`MOST`] in total. Requests that aren't answered by
+//! then are dropped and counted as failed.
 
 use std::time::Duration;
 
@@ -48,16 +49,16 @@ pub(super) enum Found {
     Unknown(Option<StoreError>),
 }
 
-/// The question what enforcing would do, which is answered while the handler runs.
+/// The request that finds out what enforcing would do. It's answered while the handler runs.
 pub(super) enum Asking {
     Waiting(BoxFuture<'static, Found>),
     Found(Found),
 }
 
-/// The shadow of one delivery that isn't enforced; none if idempotency is switched off.
+/// The shadow of one delivery that isn't enforced, or `None` if idempotency is switched off.
 pub(super) struct Beside(Option<Shadow>);
 
-/// The same for code that holds a claim itself. The answer is found when it begins.
+/// The shadow of a delivery whose code holds the claim itself. The store is asked when the delivery begins.
 pub(crate) struct Unclaimed {
     beside: Beside,
     found: Found,
@@ -74,8 +75,8 @@ struct Shadow {
     left: Duration,
 }
 
-/// Whether a delivery that enforcing refuses as `kind`, before it asks the store, runs anyway. Counts and reports
-/// it then.
+/// Whether a delivery runs although enforcing would refuse it as `kind`, before asking the store. If it runs,
+/// counts and reports it.
 #[cfg(feature = "events")]
 pub(crate) fn lets_pass(driver: &Driver, kind: &'static str) -> bool {
     if driver.settings.is_enforced() {
@@ -88,8 +89,8 @@ pub(crate) fn lets_pass(driver: &Driver, kind: &'static str) -> bool {
     true
 }
 
-/// The claim as a handler sees it that runs without one: a first attempt. Its derived keys are those of a real
-/// claim.
+/// Returns the handle for a handler that runs without a claim. It shows a first attempt, and derives the same
+/// keys as a real claim.
 pub(super) fn unclaimed_handle(driver: &Driver, key: &StoredKey, timing: &Timing) -> ClaimHandle {
     let held = Held {
         owner: Owner::from_bytes([0; 16]),
@@ -115,13 +116,13 @@ impl Beside {
         }))
     }
 
-    /// The question what enforcing would do. It sends nothing until it's polled.
+    /// Returns the request that finds out what enforcing would do. It sends nothing until it's polled.
     pub(super) fn asking(&self, fingerprint: Fingerprint, way: Way) -> Asking {
         let Some(shadow) = &self.0 else { return Asking::Found(Found::Unknown(None)) };
         let (driver, key, invocation) =
             (shadow.driver.clone(), shadow.key.clone(), shadow.invocation.clone());
         Asking::Waiting(Box::pin(async move {
-            // A store that panics has failed.
+            // A panic in the store counts as the store's failure.
             let asked = ask(&driver, &key, fingerprint, &invocation, way);
             match watch(asked, driver.clock(), &CutOff::at(None), None).await {
                 Ended::Returned(found) => found,
@@ -171,8 +172,8 @@ impl Beside {
 }
 
 impl Unclaimed {
-    /// Begins a delivery of `key` that isn't enforced. In shadow mode, it waits for the store, in the time that
-    /// shadow mode has.
+    /// Begins a delivery of `key` that isn't enforced. In shadow mode, it waits for the store for at most
+    /// [`MOST`].
     pub(super) async fn begin(
         driver: &Driver,
         key: &StoredKey,
@@ -255,7 +256,7 @@ async fn ask(
     invocation: &Invocation,
     way: Way,
 ) -> Found {
-    // Not extended: the lease lasts until the deadline, so that a long run isn't treated as a stale one.
+    // The lease isn't extended. It lasts until the deadline, so that a long run isn't treated as stale.
     let timing = Timing::unextended(&driver.settings, driver.now(), invocation);
     let Ok(owner) = driver.owner() else { return Found::Unknown(None) };
     let mut state = driver.machine(owner, fingerprint, invocation, &timing);
@@ -281,7 +282,7 @@ async fn ask(
     }
 }
 
-/// Whether the recorded outcome is the one that the handler gave now. `None` if one of them wasn't kept.
+/// Whether the recorded outcome is the same as the handler's outcome now. `None` if one of the two wasn't kept.
 fn is_same(record: &Record, verdict: &Verdict) -> Option<bool> {
     let (Outcome::Retained(recorded), is_failure) = outcome_of(record)? else { return None };
     match verdict {

@@ -104,12 +104,15 @@ impl Staging {
         Ok(())
     }
 
-    /// Sets the closure that answers in place of the handler if a condition of its writes fails. Nothing was
-    /// written then. The library calls it at most once, with the store's details (for DynamoDB,
-    /// [`Declined`](crate::store::dynamodb::Declined): the failed conditions, and the items that they met if
-    /// you asked for them). It returns what the handler returns, and may stage new writes and a new closure.
+    /// Sets the closure that answers in place of the handler if a condition of its writes fails.
     ///
-    /// Without a closure, the wrapper treats it as a handler error, and answers with [`ErrorKind::Declined`].
+    /// The library calls the closure at most once. At that time, nothing was written. The closure gets the
+    /// store's details (for DynamoDB, [`Declined`](crate::store::dynamodb::Declined): the failed conditions, and
+    /// the items that they met if you asked for them). It returns a value of the handler's output type, and may
+    /// stage new writes and a new closure.
+    ///
+    /// Without a closure, the wrapper treats a failed condition as a handler error, and answers with
+    /// [`ErrorKind::Declined`].
     ///
     /// The closure's answer is judged like the handler's own result: an HTTP response of a status that isn't
     /// recorded, such as 409, releases the key, unless it carries
@@ -153,7 +156,7 @@ impl Staging {
     }
 
     fn slot(&self) -> MutexGuard<'_, Slot> {
-        // No code between two related changes can panic.
+        // A poisoned lock's content is consistent: no code between two related changes can panic.
         self.shared.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

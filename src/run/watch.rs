@@ -16,31 +16,31 @@ use crate::{
 
 /// How a handler's future ended.
 pub(super) enum Ended<T> {
-    /// It returned.
+    /// The handler returned.
     Returned(T),
-    /// It panicked, with this payload.
+    /// The handler panicked, with this payload.
     Panicked(Box<dyn Any + Send>),
-    /// It was dropped before it was done, because its time was over or its claim was lost.
+    /// The future was dropped before it was done, because its time was over or its claim was lost.
     CutOff,
-    /// Its time was over before the first poll: nothing ran.
+    /// The handler's time was over before the first poll: nothing ran.
     NotBegun,
 }
 
-/// The time until which a handler may be polled. An extension of its lease moves it.
+/// The time until which a handler may be polled. An extension of its lease moves that time.
 pub(super) struct CutOff {
     at: AtomicU64,
-    /// Whether it ends a handler that has begun.
+    /// Whether a handler that has begun is cut off too.
     ends_running: bool,
 }
 
 impl CutOff {
-    /// `None` means never.
+    /// Cuts the handler off at `time`. `None` means never.
     pub(super) fn at(time: Option<Timestamp>) -> Self {
         let at = AtomicU64::new(time.map_or(u64::MAX, Timestamp::as_millis));
         Self { at, ends_running: true }
     }
 
-    /// A handler that has begun by then may run to its end.
+    /// Prevents a handler from starting after `time`. A handler that has started by then may run to its end.
     pub(super) fn before_start(time: Timestamp) -> Self {
         Self { ends_running: false, ..Self::at(Some(time)) }
     }
@@ -55,8 +55,10 @@ impl CutOff {
     }
 }
 
-/// Polls `future` to its end, but not after `cut_off`. Polls `companion` beside it, whose end also ends the future,
-/// unless the cut-off doesn't end a running one.
+/// Polls `future` to its end, but not after `cut_off`.
+///
+/// Polls `companion` beside it. If `companion` ends first, the future is cut off, unless `cut_off` lets a handler
+/// that has begun run to its end.
 ///
 /// Each poll first checks the clock and the timer, and either is enough: a timer may not count the time that
 /// a sandbox is frozen, and a clock can be set back.
@@ -76,7 +78,7 @@ pub(super) async fn watch<F: Future>(
             return Poll::Ready(if has_begun { Ended::CutOff } else { Ended::NotBegun });
         }
         has_begun = true;
-        // Nothing sees the state that a panic leaves in the future: it isn't polled again.
+        // The future isn't polled again after a panic, so no code sees the state that the panic leaves.
         let Some(running) = future.as_mut().as_pin_mut() else { return Poll::Ready(Ended::CutOff) };
         match catch_unwind(AssertUnwindSafe(|| running.poll(cx))) {
             Ok(Poll::Pending) => {}
@@ -94,7 +96,7 @@ pub(super) async fn watch<F: Future>(
     })
     .await;
     if matches!(ended, Ended::CutOff | Ended::NotBegun) {
-        // It may panic while it's dropped; it's cut off anyway.
+        // The future may panic while it's dropped. It's cut off anyway.
         let _ = catch_unwind(AssertUnwindSafe(|| future.set(None)));
     }
     ended

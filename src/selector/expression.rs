@@ -1,8 +1,8 @@
 //! JMESPath, with numbers as they were sent.
 //!
 //! The interpreter holds a number that isn't a 64-bit integer as a float. But it passes values on unchanged,
-//! and makes new ones only when it calculates. So the text of each such number is kept beside its value, and
-//! results are written with that text.
+//! and makes new values only when it calculates. So this module keeps the text of each such number beside its
+//! value, and writes results with that text.
 
 mod functions;
 mod numbers;

@@ -14,7 +14,7 @@ pub(super) struct Pointer(String);
 impl Pointer {
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if it's neither empty nor begins with `/`, or has a `~` that isn't a valid
+    /// [`ErrorKind::Invalid`] if `pointer` isn't empty and doesn't begin with `/`, or has a `~` that isn't a valid
     /// escape.
     pub(super) fn new(pointer: &str) -> Result<Self, Error> {
         let is_escaped = pointer.split('~').skip(1).all(|rest| rest.starts_with(['0', '1']));
@@ -34,7 +34,7 @@ impl Pointer {
         &self.0
     }
 
-    /// Finds the value that it points at in `json`, if there is one.
+    /// Finds the value in `json` that this pointer names, if there is one.
     ///
     /// # Errors
     ///
@@ -91,7 +91,8 @@ impl<'j> Visitor<'j> for Member<'_> {
     }
 }
 
-/// A member's name. It's owned if it has an escape, since it then isn't a slice of the text.
+/// A member's name. It's an owned string if the name has an escape, since the decoded name isn't a slice of the
+/// text.
 #[derive(serde::Deserialize)]
 struct Name<'j>(#[serde(borrow)] Cow<'j, str>);
 
@@ -188,7 +189,7 @@ mod tests {
             let found = Pointer::new(pointer).unwrap();
             assert!(found.find(serde_json::from_str(json).unwrap()).is_err(), "{pointer} in {json}");
         }
-        assert_eq!(find("/cents", r#"{"a": 1, "a": 2, "cents": 5}"#), Some("5"), "no name on the path");
+        assert_eq!(find("/cents", r#"{"a": 1, "a": 2, "cents": 5}"#), Some("5"), "`a` isn't on the path");
     }
 
     #[test]

@@ -10,17 +10,17 @@ use crate::{key::StoredKey, record::Record, store::StoreError};
 pub struct Page {
     /// The records by their keys. A record that can't be decoded is an error.
     pub records: Vec<(StoredKey, Result<Record, StoreError>)>,
-    /// Where the next page begins, if there is more: a text that only the store which returned it can read.
+    /// The position of the next page; `None` after the last page. Only the store that returned this text can read it.
     pub next: Option<String>,
 }
 
-/// The text of a position, from its parts in one store.
+/// Joins the parts of a scan's position into one text, for [`Page::next`].
 #[cfg(any(feature = "dynamodb", feature = "postgres", feature = "redis"))]
 pub(super) fn position(parts: impl IntoIterator<Item = String>) -> String {
     serde_json::Value::from_iter(parts).to_string()
 }
 
-/// The parts of a position.
+/// Splits a scan's position into its parts.
 #[cfg(any(feature = "dynamodb", feature = "postgres", feature = "redis"))]
 pub(super) fn parts(position: &str) -> Result<Vec<String>, StoreError> {
     serde_json::from_str(position).map_err(|_| foreign())
@@ -31,7 +31,7 @@ pub(super) fn parts(position: &str) -> Result<Vec<String>, StoreError> {
 pub(super) fn foreign() -> StoreError {
     StoreError::new(
         super::StoreErrorKind::Rejected,
-        "the scan's position is from another store; begin with none, or with one of this store's pages",
+        "the scan's position is from another store; start without a position, or use one from this store",
     )
 }
 
@@ -62,7 +62,7 @@ pub enum TableProblem {
     OtherTimeToLive {
         /// The attribute that needs the TTL.
         expected: String,
-        /// The attribute that has it.
+        /// The attribute that has the TTL.
         found: String,
     },
     /// DynamoDB: the table's capacity is provisioned, so DynamoDB throttles requests beyond it, and deliveries are
@@ -91,7 +91,7 @@ pub enum TableProblem {
     /// PostgreSQL: the table has no index for the sweep, so every sweep reads the whole table.
     NoIndex,
     /// PostgreSQL: the sweep's index is on `expires_at`, which every settlement changes, so PostgreSQL updates all
-    /// indexes each time. Tables of earlier versions have this index, and it works; see
+    /// indexes each time. Tables that earlier versions created have this index and still work; see
     /// [`is_note`](Self::is_note).
     IndexOnExpiry {
         /// The indexes with this column.
@@ -107,7 +107,7 @@ pub enum TableProblem {
 }
 
 impl TableProblem {
-    /// Whether it's only a note: the table works as it is, and its owner may have decided so.
+    /// Whether the problem is only a note: the table works, and its owner may have chosen this setting.
     pub const fn is_note(&self) -> bool {
         matches!(
             self,
@@ -159,7 +159,7 @@ impl fmt::Display for TableProblem {
             Self::Standby => f.write_str("the server is a standby; connect to the primary"),
             Self::Unlogged => f.write_str("the table is unlogged: a crash of the server empties it"),
             Self::AsynchronousCommit => f.write_str(
-                "synchronous_commit is off: a crash of the server can take back the claims and outcomes of its last \
+                "synchronous_commit is off: a crash of the server can lose the claims and outcomes of its last \
                  moments, and those operations run again",
             ),
         }
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn version_mismatches_say_what_to_do() {
+    fn schema_mismatches_say_how_to_fix_them() {
         let said = |found, needed| TableProblem::Schema { found, needed }.to_string();
         assert!(said(1, 2).contains("recreate both with `idempotency table create`"));
         assert!(said(4, 3).contains("update the library"));

@@ -1,8 +1,9 @@
-//! [`StoreBuilder`], for the stores of databases.
+//! [`StoreBuilder`]: configures a store on a database.
 
 use std::fmt;
 
-/// Configures a store on a database. The store's `builder` makes one, and [`build`](Self::build) the store.
+/// Configures a store on a database. Create it with the store's `builder` function, and finish with
+/// [`build`](Self::build).
 ///
 /// ```
 /// use std::time::Duration;
@@ -22,7 +23,7 @@ pub struct StoreBuilder<S: Configured> {
 
 /// A store on a database.
 pub trait Configured {
-    /// Its configuration.
+    /// The configuration of the store.
     type Choices: Clone + fmt::Debug;
 }
 

@@ -1,4 +1,4 @@
-//! [`Cipher`]: encrypts what's stored of a response.
+//! [`Cipher`]: encrypts responses before they're stored.
 
 use std::{fmt, sync::Arc};
 
@@ -10,11 +10,11 @@ use crate::{future::BoxFuture, key::StoredKey, store::StoreError};
 /// [`Builder::cipher`](crate::Builder::cipher).
 ///
 /// The record keeps the key's id beside the ciphertext, in `response_encoding`. So an operator sees which records
-/// still need an old key, and [`decrypt`](Self::decrypt) gets the id that it needs. Nothing else of a record needs
+/// still need an old key, and [`decrypt`](Self::decrypt) gets the id that it needs. The rest of the record needs no
 /// encryption: keys, callers and payloads are hashed.
 ///
 /// Bind the ciphertext to the record: pass [`StoredKey::as_str`] as associated data (as KMS's encryption context), so
-/// that a ciphertext that was copied to another record isn't accepted there.
+/// that a ciphertext copied to another record can't be decrypted there.
 ///
 /// Records that were written without a cipher are still replayed. A function without the cipher refuses an
 /// encrypted record with [`ErrorKind::Invalid`](crate::ErrorKind::Invalid), and runs nothing. The
@@ -28,8 +28,9 @@ pub trait Cipher: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// An error of kind [`Unavailable`](super::StoreErrorKind::Unavailable) is retried as long as a store's. With
-    /// any other kind, or when the time is over, the outcome is recorded without its response, never in plaintext.
+    /// The library retries an error of kind [`Unavailable`](super::StoreErrorKind::Unavailable) as long as it retries
+    /// a store's error. After an error of any other kind, or when the time is over, it records the outcome without
+    /// the response, never in plaintext.
     ///
     /// # Cancel safety
     ///
@@ -40,14 +41,14 @@ pub trait Cipher: fmt::Debug + Send + Sync + 'static {
         plaintext: &'a Bytes,
     ) -> BoxFuture<'a, Result<(Arc<str>, Bytes), StoreError>>;
 
-    /// Decrypts a ciphertext of the record `key`, which is encrypted with the key `key_id`.
+    /// Decrypts a ciphertext of the record `key` with the encryption key `key_id`.
     ///
     /// # Errors
     ///
     /// [`Corrupt`](super::StoreErrorKind::Corrupt) if the ciphertext isn't authentic,
     /// [`Unavailable`](super::StoreErrorKind::Unavailable) if the caller should try again, and
-    /// [`Rejected`](super::StoreErrorKind::Rejected) if the key is unknown or access is denied. The handler
-    /// doesn't run.
+    /// [`Rejected`](super::StoreErrorKind::Rejected) if the key is unknown or access is denied. After any of these
+    /// errors, the handler doesn't run.
     ///
     /// # Cancel safety
     ///

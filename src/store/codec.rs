@@ -1,8 +1,8 @@
 //! The text of `response_encoding`, which is the same in every store: `omitted`, or
 //! `ENCODING[/CHUNKS][;LABELS]`.
 //!
-//! A release that doesn't know a part of it can't read the text, so it refuses the record instead of
-//! replaying bytes that it can't interpret.
+//! A release that doesn't know a part of the text refuses the record, because it couldn't interpret the response's
+//! bytes.
 
 use std::sync::Arc;
 
@@ -11,15 +11,15 @@ use bytes::Bytes;
 use crate::outcome::{Labels, Outcome, Place, StoredResponse};
 
 const OMITTED: &str = "omitted";
-/// How a response is kept, without the bytes and the numbers that have their own field.
+/// How a response is stored. Its bytes, length and digest aren't included, since they have their own fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// The response wasn't kept.
+    /// The response wasn't stored.
     Omitted,
     Kept {
         /// See [`StoredResponse::deflated`].
         deflated: bool,
-        /// How many chunks hold it; `None` if it's in the record.
+        /// How many chunks hold the response; `None` if it's in the record.
         chunks: Option<u32>,
         /// See [`StoredResponse::labels`].
         labels: Option<Arc<String>>,
@@ -39,7 +39,7 @@ impl Form {
         }
     }
 
-    /// Parses only texts that [`text`](Self::text) writes.
+    /// Parses a text that [`text`](Self::text) wrote. Returns `None` for any other text.
     pub(super) fn parse(text: &str) -> Option<Self> {
         if text == OMITTED {
             return Some(Self::Omitted);
@@ -77,12 +77,12 @@ impl Form {
         text
     }
 
-    /// The outcome of this form. `fields` reads the response's length and digest, and `kept` its bytes in the
-    /// record, if they're there.
+    /// Builds the outcome. `measures` reads the response's length and digest from `fields`. `kept` reads the
+    /// response's bytes, if they're in the record.
     ///
     /// # Errors
     ///
-    /// Those of the closures.
+    /// The errors of the closures.
     pub(super) fn outcome<F, E>(
         self,
         fields: &mut F,
@@ -99,7 +99,7 @@ impl Form {
     }
 }
 
-/// A number in the one form that this library writes: `parse` would accept a sign and leading zeros too.
+/// Parses a number as this library writes it. A plain `parse` would also accept a sign and leading zeros.
 fn parse_count(digits: &str) -> Option<u32> {
     digits.parse().ok().filter(|count: &u32| count.to_string() == digits)
 }
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn forms_round_trip() {
+    fn response_encodings_round_trip() {
         let labelled = |labels: &str| Form::Kept {
             deflated: true,
             chunks: Some(3),
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_forms_are_refused() {
+    fn unknown_response_encodings_are_refused() {
         for text in [
             "",
             "gzip",

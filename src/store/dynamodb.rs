@@ -2,7 +2,7 @@
 //!
 //! It keeps one item per record and sends one conditional request per transition. When a condition fails,
 //! DynamoDB returns the item that made it fail (`ReturnValuesOnConditionCheckFailure = ALL_OLD`). A first run
-//! costs two requests, a duplicate one, a takeover two plus its completion.
+//! costs two requests. A duplicate costs one. A takeover costs two, and its completion another one.
 //!
 //! # The item
 //!
@@ -18,8 +18,8 @@
 //! | `fingerprint` | S | all | `1:` and 64 lower-case hex digits |
 //! | `lock_acquired_at` | N | all | when the claim was made; ms since the Unix epoch |
 //! | `lease_until` | N | STARTED | when the lease ends; ms since the Unix epoch |
-//! | `expires_at` | N | all but unsettled at-most-once claims | expiry in **whole seconds**, rounded up (TTL) |
-//! | `interrupted` | BOOL | all, if so | `true`: an earlier attempt ended without an answer, and may have had effects |
+//! | `expires_at` | N | all, except unsettled at-most-once claims | expiry in **whole seconds**, rounded up (TTL) |
+//! | `interrupted` | BOOL | if true | `true`: an earlier attempt ended without an answer, and may have had effects |
 //! | `request_id` | S | all, if known | the invocation that made the claim |
 //! | `response_encoding` | S | COMPLETED, FAILED | `identity` or `deflate` (RFC 1951), or `omitted`; see below |
 //! | `response_length` | N | COMPLETED, FAILED, unless omitted | the response's length in bytes, before encoding |
@@ -27,20 +27,19 @@
 //! | `response` | B | COMPLETED, FAILED, if in the record | the response, encoded |
 //!
 //! All times count from the Unix epoch. If the response is in chunks, `response_encoding` continues with `/`
-//! and their number. `;format=` and the name of a [`Format`](crate::store::Format) other than JSON may follow, and
-//! `;key=` and the id of the key that a [`Cipher`](crate::store::Cipher) encrypted it with. An encrypted
-//! response's length is the plaintext's, and its digest the ciphertext's. `omitted` means that the response
-//! wasn't kept.
+//! and their number. `;format=` may follow, with the name of a [`Format`](crate::store::Format) other than JSON. Then
+//! `;key=` may follow, with the id of the key that a [`Cipher`](crate::store::Cipher) used. An encrypted response has
+//! the length of its plaintext and the digest of its ciphertext. `omitted` means that the response wasn't stored.
 //!
-//! An item is corrupt, never absent, if it lacks one of its attributes, has one of another state, or has
-//! another version. `response_codec` and `response_key_id` are reserved for responses in forms that this
-//! version can't read, so a record with one of them is corrupt too. `trace_id` is reserved as well; reads
-//! ignore it. Other attributes stay until the record is reclaimed.
+//! An item counts as corrupt, never as absent, if it lacks an attribute of its state, has an attribute of another
+//! state, or has another version. `response_codec` and `response_key_id` are reserved for responses in forms that
+//! this version can't read, so a record with one of them is corrupt too. `trace_id` is reserved as well; reads ignore
+//! it. Other attributes stay until the record is reclaimed.
 //!
-//! Records spread over the table's partitions by their partition key, even if the table has a sort key, since
-//! that's the same for all records. A shared partition doesn't spread them: DynamoDB limits it to 1,000 write units
-//! per second. With a sort key configured, a process reads once before its first write, to
-//! check that the table has the key.
+//! DynamoDB spreads the records over the table's partitions by their partition key. A sort key doesn't change the
+//! spread, since it's the same for all records. But a shared partition holds all records in one place, which DynamoDB
+//! limits to 1,000 write units per second. With a sort key configured, a process reads once before its first write,
+//! to check that the table has the key.
 //!
 //! # A chunk
 //!
@@ -55,13 +54,13 @@
 //! | `response` | B | the bytes |
 //!
 //! With a sort key, all chunks of a response are in one partition, which accepts 1,000 write units a second.
-//! The store writes two chunks at once there, and four at once to a table without a sort key. A response of 1
-//! MB takes about a second, and one of 6 MB about 7 s, unless the table has burst capacity left. **Leave the
-//! sort key out if responses are large.**
+//! The store writes two chunks at once to such a partition, and four at once to a table without a sort key. A
+//! response of 1 MB takes about a second, and one of 6 MB about 7 s, unless the table has burst capacity left.
+//! **Leave the sort key out if responses are large.**
 //!
 //! # The stream
 //!
-//! [`ended_in`](DynamoDbStore::ended_in) decodes from the table's stream that an operation ended. The stream needs the
+//! [`ended_in`](DynamoDbStore::ended_in) finds the ends of operations in the table's stream. The stream needs the
 //! view type `NEW_AND_OLD_IMAGES`. [`guide::operations`](crate::guide::operations) shows an outbox.
 //!
 //! # Permissions
@@ -134,7 +133,7 @@ use crate::{
     },
 };
 
-/// The sort key's value in every record, in a table that has a sort key.
+/// The sort key's value in every record, if the table has a sort key and records don't share a partition.
 const RECORD_SORT_KEY: &str = "record";
 
 /// Stores records in a DynamoDB table; see the [module's documentation](self) for the item.
@@ -154,11 +153,11 @@ struct Inner {
     partition: Option<String>,
     inline_limit: usize,
     plans: Plans,
-    /// Whether the table is known to have the configured sort key.
+    /// Whether a read has shown that the table has the configured sort key.
     has_sort_key: AtomicBool,
 }
 
-/// Shows the configuration without the client's, which contains credentials.
+/// Leaves out the client's configuration, which contains credentials.
 impl fmt::Debug for DynamoDbStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DynamoDbStore")
@@ -191,8 +190,7 @@ impl DynamoDbStore {
         &self.inner.table
     }
 
-    /// Decodes the record in an item from another source than this store: a stream's image, a scan's page, an
-    /// export.
+    /// Decodes the record in an item that you got elsewhere: from a stream's image, a scan's page or an export.
     ///
     /// # Errors
     ///
@@ -216,7 +214,7 @@ impl DynamoDbStore {
         self.decode(&key, item)
     }
 
-    /// The stored key of the record, or of the chunk, in `item`.
+    /// Returns the stored key of the record or the chunk in `item`.
     fn stored_key_of(&self, item: &Item) -> Option<StoredKey> {
         let text = |name: &str| item.get(name).and_then(|value| value.as_s().ok());
         let id = text(self.inner.attributes.of(Attribute::Id))?;
@@ -232,7 +230,7 @@ impl DynamoDbStore {
         self.inner.client.config().region().map(AsRef::as_ref)
     }
 
-    /// The key of a record's item, or of its chunk `chunk`.
+    /// Returns the key of the record's item, or of the item of its chunk `chunk`.
     fn item_key(&self, key: &StoredKey, chunk: Option<&str>) -> Item {
         let Inner { partition, sort_key, attributes, .. } = &*self.inner;
         let joined = || match chunk {
@@ -282,7 +280,7 @@ impl DynamoDbStore {
     /// match the configuration, the error is of class `invalid`.
     async fn told(&self, fault: Fault, invalid: Class) -> StoreError {
         if fault.class == Class::Invalid {
-            // Boxed because it's rare: otherwise every request's future would hold this one.
+            // Boxed, so that every request's future doesn't reserve space for this rare one.
             return Box::pin(self.explained(fault, invalid)).await;
         }
         fault.into_error(&self.inner.table, self.region())
@@ -297,7 +295,7 @@ impl DynamoDbStore {
         }
         match self.get(key).await {
             Err(error) if error.kind() == StoreErrorKind::Rejected => return Err(error),
-            // The write itself runs into any other problem too.
+            // If the store is unavailable, the write that follows fails too.
             Err(error) if error.kind() == StoreErrorKind::Unavailable => {}
             _ => self.inner.has_sort_key.store(true, Ordering::Relaxed),
         }
@@ -363,16 +361,17 @@ impl DynamoDbStore {
         item
     }
 
-    /// The condition for putting a record without a claim; `None` if no record can be at this version.
+    /// Returns the plan that stores a record without a claim, and the plan's values; `None` if no record can be at
+    /// this version.
     fn conclusion(&self, seen: Option<&Revision>) -> Option<(&Plan, Option<Values>)> {
         let plans = &self.inner.plans;
         let Some(seen) = seen else { return Some((&plans.absent, None)) };
         Some((plans.conclude.of(seen)?, Some(values::as_seen(seen))))
     }
 
-    /// Adds the record that's there to a refusal without one, for a write that requires that none exists. A
-    /// record exists, or the condition would have held. An endpoint that doesn't return it is an old emulator;
-    /// never treat the record as absent. The record may come from an earlier attempt of the SDK.
+    /// Reads the record if a refusal came without it. The refused write requires that no record exists, so a record
+    /// does exist. An endpoint that doesn't return it is an old emulator; never treat the record as absent. An
+    /// earlier attempt of the SDK may have written this record, so an error of the read is ambiguous.
     async fn shown(&self, key: &StoredKey, written: WriteOutcome) -> Result<WriteOutcome, StoreError> {
         match written {
             WriteOutcome::Refused(None) => {
@@ -383,7 +382,7 @@ impl DynamoDbStore {
         }
     }
 
-    /// T1, T2 and a conclusion: puts the whole item.
+    /// Puts the whole item: T1, T2, and a record without a claim.
     async fn put(
         &self,
         key: &StoredKey,
@@ -416,7 +415,7 @@ impl DynamoDbStore {
         }
     }
 
-    /// T3 to T7, and an operator's write: updates the item.
+    /// Updates the item: T3 to T7, and an operator's write.
     async fn update(&self, key: &StoredKey, plan: &Plan, values: Values) -> Result<WriteOutcome, StoreError> {
         let request = self
             .inner
@@ -444,8 +443,8 @@ impl DynamoDbStore {
         }
     }
 
-    /// A failed condition is definite, whatever happened to earlier attempts: the returned item shows whether
-    /// one of them was applied.
+    /// Decodes the record that made the condition fail. The failure is definite, whatever happened to earlier
+    /// attempts: the returned item shows whether one of them was applied.
     fn refused(&self, key: &StoredKey, item: Option<Item>) -> Result<WriteOutcome, StoreError> {
         let record = item.filter(|item| !item.is_empty()).map(|item| self.decode(key, item)).transpose()?;
         Ok(WriteOutcome::Refused(record))

@@ -8,7 +8,8 @@ use std::{borrow::Cow, error::Error as StdError, fmt};
 pub enum StoreErrorKind {
     /// The store can't be reached, is throttled, or doesn't answer.
     Unavailable,
-    /// Another transaction is using the record. The write wasn't applied.
+    /// Another transaction is using the record. The write wasn't applied, unless the error is [marked as
+    /// ambiguous](StoreError::is_maybe_applied).
     Conflict,
     /// The store rejects the request itself: no such table, another key schema, no permission, expired
     /// credentials. It may accept the same request later.

@@ -41,7 +41,7 @@ impl MemoryStore {
         Self::default()
     }
 
-    /// Stores `record` under `key` unconditionally, or removes the record there: for tests that need a record
+    /// Stores `record` under `key` without a condition; `None` removes the record. It's for tests that need a record
     /// in a certain state.
     pub fn set(&self, key: &StoredKey, record: Option<Record>) {
         let records = &mut self.inner().records;
@@ -51,18 +51,18 @@ impl MemoryStore {
         };
     }
 
-    /// The record under `key`.
+    /// Returns the record under `key`.
     pub fn get(&self, key: &StoredKey) -> Option<Record> {
         self.inner().records.get(key).cloned()
     }
 
-    /// Every record, in no particular order.
+    /// Returns every record, in no particular order.
     pub fn all(&self) -> Vec<(StoredKey, Record)> {
         self.inner().records.iter().map(|(key, record)| (key.clone(), record.clone())).collect()
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        // Code that holds the lock never panics, so the data in a poisoned one is intact.
+        // No code panics while it changes the data, so the data is intact even if the lock is poisoned.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

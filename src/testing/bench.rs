@@ -1,4 +1,4 @@
-//! [`Bench`]: one process of a test, and the verbs that make things go wrong.
+//! [`Bench`]: one process of a test, and the methods that cause faults.
 
 use std::{
     fmt,
@@ -26,16 +26,17 @@ use crate::{
     time::{Timestamp, VirtualTime},
 };
 
-/// How long an invocation may take, unless [`Bench::timeout`] says so.
+/// How long an invocation may take, unless [`Bench::timeout`] sets another time.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
-/// A margin that's longer than any skew margin that's in use.
+/// How long to wait after a lease's end: longer than any skew margin in use.
 pub(super) const BEYOND_LEASES: Duration = Duration::from_secs(10);
 
 /// A process of the function under test: its connection to the store, its clock and its handle on the
 /// [ledger](Ledger).
 ///
-/// [`Bench::new`] makes its own world, with an empty store. [`process`](Self::process) adds another process to
-/// the same world. Time passes only where the test waits: [`advance`](Self::advance), or a handler that sleeps.
+/// [`Bench::new`] makes its own test world: an empty store, a virtual clock and an empty ledger.
+/// [`process`](Self::process) adds another process to the same world. Time passes only in
+/// [`advance`](Self::advance), or while the library or a handler waits.
 ///
 /// ```
 /// use lambda_idempotency::{Key, testing::{Bench, Event, Function}};
@@ -61,7 +62,7 @@ pub struct Bench {
 }
 
 struct Shared {
-    /// Before the time, in which its futures may have timers. `survive` has its own stage.
+    /// Dropped before `time`, since its futures may hold timers. `None` under `survive`, which has its own stage.
     stage: Option<Mutex<Stage>>,
     next: Mutex<Vec<Orders>>,
     world: Arc<World>,
@@ -69,26 +70,26 @@ struct Shared {
 }
 
 impl Bench {
-    /// A world with an empty store, and its first process.
+    /// Makes a test world with an empty store, and its first process.
     ///
     /// # Panics
     ///
-    /// If the operating system gives no resources for a runtime.
+    /// If the operating system can't start a runtime.
     pub fn new() -> Self {
-        let time = VirtualTime::start().unwrap_or_else(|error| panic!("the bench has no runtime: {error}"));
+        let time = VirtualTime::start().unwrap_or_else(|error| panic!("can't start a runtime: {error}"));
         let world = Arc::new(World::new(time.beginning(), 0));
         let (stage, process) = (Mutex::new(Stage::new(Arc::clone(&world), TIMEOUT)), world.add_process());
         let shared = Shared { stage: Some(stage), next: Mutex::default(), world, time: Some(time) };
         Self { inner: Arc::new(shared), process }
     }
 
-    /// One more process of `world`, to build its function with.
+    /// Adds a process to `world`, to build its function with.
     pub(super) fn in_world(world: &Arc<World>) -> Self {
         let shared = Shared { stage: None, next: Mutex::default(), world: Arc::clone(world), time: None };
         Self { inner: Arc::new(shared), process: world.add_process() }
     }
 
-    /// Another process of the same world: another sandbox, or the one after a crash.
+    /// Adds another process to the same world: a second sandbox, or the new sandbox after a crash.
     #[must_use]
     pub fn process(&self) -> Self {
         Self { inner: Arc::clone(&self.inner), process: self.inner.world.add_process() }
@@ -101,7 +102,7 @@ impl Bench {
         self
     }
 
-    /// A builder over this process's store, clock and source of owners, for your own settings.
+    /// Returns a builder for your own settings. It uses this process's store, clock and source of owners.
     pub fn builder(&self) -> Builder {
         let world = Arc::clone(&self.inner.world);
         Idempotency::builder(BenchStore { world: Arc::clone(&world), process: self.process })
@@ -141,17 +142,18 @@ impl Bench {
         self.in_time(async move || stage.wait(duration).await);
     }
 
-    /// Lets so much time pass that every claim is stale.
+    /// Lets time pass until every claim is stale.
     pub fn advance_past_leases(&self) {
         let left = self.stage().until_stale(BEYOND_LEASES);
         self.advance(left);
     }
 
-    /// Delivers `event` to `function` in this process, and waits until it has answered, its process is dead, or it
-    /// pauses because the test said so.
+    /// Delivers `event` to `function` in this process.
     ///
-    /// It blocks the thread, in an asynchronous test too: the function runs on the bench's own runtime, in virtual
-    /// time.
+    /// Waits until the function has answered, its process is dead, or a fault has paused the delivery.
+    ///
+    /// This call blocks the thread, in an asynchronous test too: the function runs on the bench's own runtime, in
+    /// virtual time.
     pub fn deliver(&self, function: &mut Function, event: &Event) -> Delivery {
         let orders = std::mem::take(&mut *lock(&self.inner.next));
         let process = self.process;
@@ -165,7 +167,7 @@ impl Bench {
         Delivery::new(&self.inner.world, delivery, how)
     }
 
-    /// Lets a delivery go on that pauses ([`pause_at`](Self::pause_at)), and waits until it has ended.
+    /// Resumes a paused delivery ([`pause_at`](Self::pause_at)), and waits until it has ended.
     pub fn resume(&self, paused: &Delivery) -> Delivery {
         let delivery = paused.index();
         let mut stage = self.stage();
@@ -177,13 +179,15 @@ impl Bench {
         Delivery::new(&self.inner.world, delivery, how)
     }
 
-    /// The next delivery's process dies at `point`. Nothing of it runs any more, not even a destructor.
+    /// The next delivery's process dies at `point`. Nothing of the process runs any more, not even a destructor.
     pub fn die_at(&self, point: Point) -> &Self {
         self.plan(point, Fault::Die, 1)
     }
 
-    /// The next delivery pauses at `point`, until [`resume`](Self::resume). Before that, deliver the event again in
-    /// another process: after [`advance_past_leases`](Self::advance_past_leases), that one overtakes it.
+    /// The next delivery pauses at `point`, until [`resume`](Self::resume).
+    ///
+    /// While it's paused, call [`advance_past_leases`](Self::advance_past_leases) and deliver the event in another
+    /// process. The new delivery then takes over the claim.
     pub fn pause_at(&self, point: Point) -> &Self {
         self.plan(point, Fault::Overlap, 1)
     }
@@ -251,7 +255,7 @@ impl Bench {
         self.process
     }
 
-    /// Runs in the bench's time: on its own thread, since the caller may be inside a runtime.
+    /// Runs `work` in the bench's virtual time. Uses a new thread, since the caller may be inside a runtime.
     fn in_time<T: Send, F: Future<Output = T>>(&self, work: impl FnOnce() -> F + Send) -> T {
         let time = self.inner.time.as_ref();
         let worked = thread::scope(|scope| {

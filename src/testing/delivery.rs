@@ -40,7 +40,7 @@ impl Delivery {
         self.index
     }
 
-    /// The answer. `None` if its process died, or it pauses.
+    /// The answer. `None` if the process died, or the delivery is paused.
     pub fn answer(&self) -> Option<&Answer> {
         match &self.how {
             How::Answered(answer) => Some(answer),
@@ -48,67 +48,67 @@ impl Delivery {
         }
     }
 
-    /// The effects that happened in it.
+    /// The effects that happened in this delivery.
     pub fn effects(&self) -> &[Effect] {
         &self.effects
     }
 
-    /// Whether it claimed a key, or recorded an outcome without a claim: its handler ran.
+    /// Whether the handler ran: the delivery claimed a key, or recorded an outcome without a claim.
     pub fn has_run(&self) -> bool {
         self.has_run
     }
 
-    /// How many requests it sent to the store.
+    /// How many requests the delivery sent to the store.
     pub fn requests(&self) -> usize {
         self.requests
     }
 
-    /// The points that it reached, in their order.
+    /// The points that the delivery reached, in their order.
     pub fn points(&self) -> &[Point] {
         &self.points
     }
 
-    /// The keys that it asked for.
+    /// The keys that the delivery asked the store for.
     pub fn keys(&self) -> &[StoredKey] {
         &self.keys
     }
 
-    /// Checks that the handler ran, and that the answer is one of success.
+    /// Checks that the handler ran and succeeded.
     ///
     /// # Panics
     ///
-    /// If it didn't, with everything that has happened.
+    /// If it didn't. The message tells everything that has happened.
     #[track_caller]
     pub fn assert_ran(&self) -> &Self {
         self.check(self.has_run && self.answer().is_some_and(Answer::is_done), "run, and succeed")
     }
 
-    /// Checks that the answer came from the record: success, and no claim.
+    /// Checks that the answer came from the record: it's a success, and no handler ran.
     ///
     /// # Panics
     ///
-    /// If it didn't, with everything that has happened.
+    /// If it didn't. The message tells everything that has happened.
     #[track_caller]
     pub fn assert_replayed(&self) -> &Self {
         self.check(!self.has_run && self.answer().is_some_and(Answer::is_done), "be answered from the record")
     }
 
-    /// Checks that this library refused with an error of this kind, or with the HTTP response for it.
+    /// Checks that this library refused the delivery with an error of this kind, or with the error's HTTP response.
     ///
     /// # Panics
     ///
-    /// If it didn't, with everything that has happened.
+    /// If it didn't. The message tells everything that has happened.
     #[track_caller]
     pub fn assert_refused(&self, kind: ErrorKind) -> &Self {
         let is_refused = self.answer().is_some_and(|answer| answer.is_refused_as(kind));
         self.check(is_refused, &format!("be refused as {}", kind.as_str()))
     }
 
-    /// Checks that its process died.
+    /// Checks that the process died.
     ///
     /// # Panics
     ///
-    /// If it didn't, for example since it never reached the point at which it should.
+    /// If the process didn't die, for example because it never reached the point of the fault.
     #[track_caller]
     pub fn assert_died(&self) -> &Self {
         self.check(self.how == How::Died, "die")
@@ -132,7 +132,7 @@ impl fmt::Display for Delivery {
         match &self.how {
             How::Answered(answer) => write!(f, "the answer was {answer}"),
             How::Died => f.write_str("its process died"),
-            How::Held(fault) => write!(f, "it pauses ({fault})"),
+            How::Held(fault) => write!(f, "it's paused ({fault})"),
         }
     }
 }

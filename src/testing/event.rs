@@ -7,13 +7,11 @@ use serde_json::{Map, Value, json};
 
 use super::world::hash;
 
-/// A sample event, as the function gets it: JSON, how its source or its sender sends it again, and the event of
-/// another operation.
+/// A sample event in JSON, as the function gets it, with its retry and the event of another operation.
 ///
-/// Sources change a part of an event when they deliver it again: ids of the delivery, times, traces, counts. The
-/// kit changes these parts of the events of AWS's sources that it knows. Say by [`again`](Self::again) how your
-/// own sender's retry looks, if it differs: the ways in which a client builds its request again are the ways in
-/// which keys go wrong.
+/// When a source delivers an event again, it changes a part of it: ids of the delivery, times, traces, counts. The
+/// kit makes the same changes for the AWS sources that it knows. If your own sender's retry looks different, set it
+/// with [`again`](Self::again): a client that builds its request again is a common cause of wrong keys.
 ///
 /// ```
 /// use lambda_idempotency::testing::Event;
@@ -43,7 +41,7 @@ impl Event {
         }
     }
 
-    /// The event with this value's JSON. One that has no JSON becomes `null`.
+    /// The event with this value's JSON. A value that can't be serialized becomes `null`.
     pub fn of(value: &impl Serialize) -> Self {
         Self::json(serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned()))
     }
@@ -66,8 +64,8 @@ impl Event {
         Self { conflicting: Some(text.into().into()), ..self }
     }
 
-    /// Says that Lambda itself retries it, as it does after an asynchronous invoke: with the same request id. By
-    /// default every delivery has its own, since another caller's retry is a new invocation.
+    /// Says that Lambda itself retries the event, as after an asynchronous invocation: every retry has the same request
+    /// id. By default every delivery has its own request id, since a caller's retry is a new invocation.
     #[must_use]
     pub fn invoked_asynchronously(self) -> Self {
         Self { keeps_request_id: true, ..self }
@@ -78,8 +76,8 @@ impl Event {
         &self.json
     }
 
-    /// The event as its source delivers it for the second, third … time: `nth` is 1 for the first retry. The
-    /// sender's own retry ([`again`](Self::again)), if there's one, is every other of them.
+    /// Returns the event as its source delivers it again: `nth` is 1 for the first retry. If the sender's own retry is
+    /// set ([`again`](Self::again)), odd numbers return that retry.
     #[must_use]
     pub fn retried(&self, nth: usize) -> Self {
         let json = match &self.again {
@@ -93,7 +91,7 @@ impl Event {
         Arc::clone(&self.json)
     }
 
-    /// The request id of its `nth` delivery.
+    /// Returns the request id of the event's `nth` delivery.
     pub(super) fn request_id(&self, json: &str, nth: usize) -> String {
         if self.keeps_request_id {
             format!("request-{:08x}", hash(&[json]))
@@ -111,7 +109,7 @@ impl Event {
     }
 }
 
-/// The event, with what its source changes in its `nth` delivery after the first.
+/// Returns the event as its source sends it in the `nth` delivery after the first.
 fn redelivered(json: &Arc<str>, nth: usize) -> Arc<str> {
     let Ok(mut event) = serde_json::from_str::<Value>(json) else { return Arc::clone(json) };
     if nth == 0 || !redeliver(&mut event, nth) {
@@ -120,7 +118,7 @@ fn redelivered(json: &Arc<str>, nth: usize) -> Arc<str> {
     event.to_string().into()
 }
 
-/// Changes what the event's source changes. False if the source isn't known, or changes nothing.
+/// Changes the parts that the event's source changes. False if the source is unknown, or changes nothing.
 fn redeliver(event: &mut Value, nth: usize) -> bool {
     if let Some(records) = event.get_mut("Records").and_then(Value::as_array_mut) {
         let mut is_known = false;
@@ -175,15 +173,15 @@ fn redeliver_record(record: &mut Value, nth: usize) -> bool {
     true
 }
 
-/// Replaces a field that's there.
+/// Replaces a field, if the object has it.
 fn replace(object: &mut Map<String, Value>, name: &str, value: Value) {
     if let Some(old) = object.get_mut(name) {
         *old = value;
     }
 }
 
-/// The event with only those records of a batch that its source delivers again. All of them if it isn't a batch
-/// of a queue, or none has one of these ids.
+/// Returns the event with the records that a batch's source delivers again after `ids` failed. A queue delivers
+/// only the failed records. The event is unchanged if no record has one of these ids.
 pub(super) fn with_records(json: &Arc<str>, ids: &[String]) -> Arc<str> {
     let Ok(mut event) = serde_json::from_str::<Value>(json) else { return Arc::clone(json) };
     let Some(records) = event.get_mut("Records").and_then(Value::as_array_mut) else {

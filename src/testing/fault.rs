@@ -9,30 +9,30 @@ use crate::store::StoreError;
 
 /// A fault of a request, a read or a process, at a point of a run.
 ///
-/// The list is the only one: the bench, [`survive`](super::survive()), the rehearsal, the model checker, the
+/// This list is the only one. The bench, [`survive`](super::survive()), the rehearsal, the model checker, the
 /// simulation, and the tests on real servers and sockets cause these faults, each in its own way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The process dies. Nothing of it runs any more, not even a destructor.
+    /// The process dies. Nothing of the process runs any more, not even a destructor.
     Die,
-    /// The process pauses, and another delivery of the operation runs to its end. Its own lease holds.
+    /// The process pauses while its lease holds, and another delivery of the operation runs to its end.
     Overlap,
-    /// The process freezes until its lease has expired and another delivery has taken over. Then it goes on.
+    /// The process freezes until its lease has expired and another delivery has taken over. Then the process goes on.
     Freeze,
     /// The delivery comes with no time left: its deadline is this very moment.
     NoTime,
-    /// The request was applied, or the effect happened, and the answer is lost: the caller can't tell.
+    /// The request was applied, or the effect happened, but the answer is lost. The caller can't tell.
     LoseAnswer,
-    /// The request never arrives, and no answer says so: the caller can't tell.
+    /// The request is lost, and the caller gets no answer. The caller can't tell whether it was applied.
     LoseRequest,
-    /// The request arrives after its sender has given up: the caller can't tell.
+    /// The request arrives after its sender has given up. The sender can't tell whether it was applied.
     Late,
     /// The request was applied, and the answer is lost. The client sends the request again itself, and gets the
-    /// answer to that.
+    /// second request's answer.
     Retry,
-    /// The client gives up on the request, sends it again itself, and gets the answer to that. The first one
-    /// arrives later.
+    /// The client gives up on the request, sends it again itself, and gets the second request's answer. The first
+    /// request arrives later.
     RetryLate,
     /// The store reports an internal error: the caller can't tell whether the request was applied.
     InternalError,
@@ -83,12 +83,12 @@ impl Fault {
         Self::Slow,
     ];
 
-    /// The fault of this name.
+    /// Returns the fault with this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|fault| fault.name() == name)
     }
 
-    /// Its name on a command line and in a table.
+    /// Returns the fault's name on a command line and in a table.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Die => "die",
@@ -130,8 +130,8 @@ impl Fault {
         Some(StoreError::new(self.error_kind()?, text).maybe_applied(self.is_ambiguous()))
     }
 
-    /// Whether the store applies the request. `None` if that isn't decided: it's applied later or perhaps, or the fault
-    /// isn't one of a request.
+    /// Whether the store applies the request. `None` if the fault doesn't decide it: the request may be applied, now or
+    /// later, or the fault doesn't affect a request.
     pub const fn is_applied(self) -> Option<bool> {
         match self {
             Self::LoseAnswer | Self::Retry | Self::SilenceAfter | Self::Slow => Some(true),
@@ -154,7 +154,7 @@ impl Fault {
         }
     }
 
-    /// Whether it can happen at `point`.
+    /// Whether the fault can happen at `point`.
     pub const fn fits(self, point: Point) -> bool {
         match self {
             Self::Die => true,
@@ -181,7 +181,7 @@ impl Fault {
         }
     }
 
-    /// A sentence about a delivery that had it.
+    /// Describes the fault in a sentence about its delivery.
     pub(super) fn described(self, point: Point, effect: Option<&str>) -> String {
         let at = match (point, effect) {
             (Point::BeforeEffect, Some(effect)) => format!("before `{effect}`"),

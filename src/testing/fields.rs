@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-/// The most fields that are changed.
+/// The limit of changed fields per event.
 const MOST: usize = 80;
 
 /// The event with one field changed.
 #[derive(Clone, Debug)]
 pub(super) struct Variant {
-    /// The field's JSON Pointer. Below a text that holds JSON, it goes on.
+    /// The field's JSON Pointer. It continues into a string that holds JSON.
     pub(super) field: String,
     pub(super) json: Arc<str>,
 }
@@ -20,16 +20,16 @@ pub(super) struct Variant {
 enum Part {
     Name(String),
     Place(usize),
-    /// The JSON inside a text.
+    /// The JSON inside a string.
     Inside,
 }
 
-/// The event with each of its fields changed, one at a time, the payload's first.
+/// Returns one variant of the event per field, with only that field changed. Fields of a JSON body come first.
 pub(super) fn variants(json: &str) -> Vec<Variant> {
     let Ok(event) = serde_json::from_str::<Value>(json) else { return Vec::new() };
     let mut paths = Vec::new();
     collect(&event, &mut Vec::new(), &mut paths);
-    // Those in a body are the sender's own.
+    // Fields of a JSON body come first: they're the sender's own.
     paths.sort_by_key(|path| !path.iter().any(|part| matches!(part, Part::Inside)));
     let changed = paths.into_iter().take(MOST).filter_map(|path| {
         let mut event = event.clone();
@@ -68,7 +68,7 @@ fn inside(text: &str) -> Option<Value> {
 fn change(value: &mut Value, path: &[Part], event: &str) -> Option<()> {
     match path {
         [] => {
-            // In a batch, the next value may be that of another record.
+            // In a batch, another record may have the changed value. Then change it again.
             let mut other = changed(value)?;
             for _ in 0..5 {
                 if !event.contains(other.to_string().trim_matches('"')) {
@@ -89,7 +89,7 @@ fn change(value: &mut Value, path: &[Part], event: &str) -> Option<()> {
     Some(())
 }
 
-/// Another value of the same form: the last letter or digit of a text is another one.
+/// Returns another value of the same form. In a string, the last letter or digit changes.
 fn changed(value: &Value) -> Option<Value> {
     Some(match value {
         Value::Bool(is) => Value::Bool(!is),

@@ -12,12 +12,12 @@ use crate::{
     time::Timestamp,
 };
 
-/// A delivery as it runs.
+/// A delivery that runs: the future of its answer.
 pub(super) type Running = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
 type Call = dyn FnMut(Arc<str>, Entry) -> Running + Send;
 
-/// The platform's part of an invocation.
+/// The part of an invocation that Lambda adds to the event.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub(super) request_id: String,
@@ -31,8 +31,8 @@ pub struct Function {
 }
 
 impl Function {
-    /// A handler without a wrapper, which uses [`run`](crate::Operation::run) or
-    /// [`begin`](crate::Operation::begin) itself. It knows the invocation's deadline.
+    /// Takes a handler without a wrapper, which calls [`run`](crate::Operation::run) or
+    /// [`begin`](crate::Operation::begin) itself. These calls know the invocation's deadline.
     pub fn new<T, R, E, H, F>(handler: H) -> Self
     where
         T: DeserializeOwned + Send,
@@ -55,7 +55,7 @@ impl Function {
         })
     }
 
-    /// A service for `lambda_runtime::run`: typed events, or a batch's worker.
+    /// Takes a service for `lambda_runtime::run`: typed events, or a batch's worker.
     #[cfg(feature = "events")]
     pub fn lambda<S, T>(service: S) -> Self
     where
@@ -81,7 +81,7 @@ impl Function {
         })
     }
 
-    /// A service for [`lambda::http::run`](crate::lambda::http::run) or `lambda_http::run`: the layer over a
+    /// Takes a service for [`lambda::http::run`](crate::lambda::http::run) or `lambda_http::run`: the layer over a
     /// handler, or an axum `Router`.
     #[cfg(feature = "http")]
     pub fn http<S>(service: S) -> Self
@@ -157,7 +157,7 @@ fn encoded(value: &impl Serialize) -> Result<String, Refusal> {
 pub struct Answer {
     outcome: Result<String, Refusal>,
     is_http: bool,
-    /// The kinds of this library's errors that are in it.
+    /// The kinds of this library's errors that the answer passes on.
     kinds: Vec<ErrorKind>,
 }
 
@@ -166,7 +166,7 @@ impl Answer {
         Self { outcome, is_http: false, kinds: Vec::new() }
     }
 
-    /// Notes which of the errors that the function got from this library are in its answer.
+    /// Notes which errors the answer passes on. `errors` are all that the function got from this library.
     pub(super) fn refused_by(mut self, errors: &[(ErrorKind, String)]) -> Self {
         let is_batch = !self.returned().is_empty();
         let is_in = |message: &str| self.error().is_some_and(|(_, text)| text.contains(message));
@@ -200,18 +200,18 @@ impl Answer {
         self.outcome.as_ref().err().map(|refusal| (refusal.error_type.as_str(), refusal.message.as_str()))
     }
 
-    /// Whether its source takes the operation for done: no error, and no HTTP status of 400 or more. A batch's
-    /// records may still be [returned](Self::returned).
+    /// Whether the event's source considers the operation done: no error, and no HTTP status of 400 or more. Records of
+    /// a batch may still be [returned](Self::returned).
     pub fn is_done(&self) -> bool {
         self.outcome.is_ok() && self.status().is_none_or(|status| status < 400)
     }
 
-    /// Whether it's done, with all its records.
+    /// Whether the operation is done, with all records of a batch.
     pub(super) fn is_whole(&self) -> bool {
         self.is_done() && self.returned().is_empty()
     }
 
-    /// The identifiers of the records that a batch's source delivers again.
+    /// Returns the identifiers of the records that a batch's source delivers again.
     pub fn returned(&self) -> Vec<String> {
         let json = self.json().unwrap_or_default();
         let items = json.get("batchItemFailures").and_then(Value::as_array).cloned().unwrap_or_default();
@@ -224,14 +224,14 @@ impl Answer {
         self.kinds.contains(&kind) || self.code().is_some_and(|code| code == code_of(kind))
     }
 
-    /// The code of this library's problem response.
+    /// Returns the code of this library's problem response.
     fn code(&self) -> Option<String> {
         self.status().filter(|status| *status >= 400)?;
         let body: Value = serde_json::from_str(&self.body()).ok()?;
         body.get("code")?.as_str().map(str::to_owned)
     }
 
-    /// Whether a retry can't help, since it's unknown whether the only allowed run had its effect.
+    /// Whether a retry can't help: the only allowed run ended, and nobody knows whether its effect happened.
     pub(super) fn is_unknown_outcome(&self) -> bool {
         self.is_refused_as(ErrorKind::OutcomeUnknown)
     }
@@ -240,7 +240,7 @@ impl Answer {
         serde_json::from_str(self.outcome.as_ref().ok()?).ok()
     }
 
-    /// Whether both can be answers to one operation. A replay may have more fields.
+    /// Whether this answer can be a replay of `first`. A replay may have more fields.
     pub(super) fn is_replay_of(&self, first: &Self) -> bool {
         if self.is_http {
             let whole =
@@ -254,7 +254,7 @@ impl Answer {
     }
 }
 
-/// Whether `whole` is `part`, or an object with further fields.
+/// Whether `whole` equals `part`, or has all fields of `part` and further ones.
 fn contains(whole: &Value, part: &Value) -> bool {
     match (whole, part) {
         (Value::Object(whole), Value::Object(part)) => {
@@ -264,7 +264,7 @@ fn contains(whole: &Value, part: &Value) -> bool {
     }
 }
 
-/// The text with each long hexadecimal number cut after six digits.
+/// Returns the text with each long hexadecimal number cut after six digits.
 fn without_digests(text: &str) -> String {
     let mut short = String::new();
     for part in text.split_inclusive(|c: char| !c.is_ascii_hexdigit()) {
@@ -295,7 +295,7 @@ const fn code_of(kind: ErrorKind) -> &'static str {
 }
 
 impl fmt::Display for Answer {
-    /// In one line, of at most 120 characters.
+    /// Writes one line, cut after 120 characters.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match (&self.outcome, self.status()) {
             (Err(refusal), _) => format!("the error {}: {}", refusal.error_type, refusal.message),

@@ -17,7 +17,7 @@ use crate::{
     time::Timestamp,
 };
 
-/// A lease, and a margin that's longer than any that's in use.
+/// How long ago an earlier claim began, and its lease or record expired: longer than any skew margin in use.
 const HOUR: Duration = Duration::from_secs(60 * 60);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -26,26 +26,26 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Given {
-    /// Another delivery runs it, and its lease holds for this long.
+    /// Another delivery runs the operation, and its lease holds for this long.
     InProgress(Duration),
-    /// The delivery that claimed it died, and its lease has expired.
+    /// The delivery that claimed the key died, and its lease has expired.
     Stale,
-    /// It's done, with this response: the JSON of a result, or
+    /// The operation is done, with this response: the JSON of a result, or
     /// [`http::recorded`](crate::lambda::http::recorded).
     Completed(Bytes),
-    /// It failed permanently, with this failure: the JSON of a
+    /// The operation failed permanently, with this failure: the JSON of a
     /// [`RecordedFailure`](crate::RecordedFailure).
     Failed(Bytes),
-    /// It was done, and its record has expired.
+    /// The operation was done, and its record has expired.
     Expired,
-    /// Its record can't be read.
+    /// The record can't be read.
     Corrupt,
-    /// A newer version of the library wrote its record.
+    /// A newer version of the library wrote the record.
     OfAFutureVersion,
 }
 
 impl Bench {
-    /// The next delivery that asks for a key finds it in this state.
+    /// The next delivery finds its key in this state.
     ///
     /// ```
     /// use std::time::Duration;
@@ -69,7 +69,7 @@ impl Bench {
     }
 }
 
-/// Puts the given record under the key that's claimed now, if there is one.
+/// Puts the test's given record under `key`, if the test set one and `write` is the first for this key.
 ///
 /// # Errors
 ///
@@ -114,7 +114,7 @@ pub(super) fn meet(world: &Arc<World>, key: &StoredKey, write: Option<&Write>) -
     error.map_or(Ok(()), Err)
 }
 
-/// The state, and when the record expires.
+/// Returns the record's state, and the time when the record expires.
 fn described(given: Given, now: Timestamp) -> (State, Timestamp) {
     let (before, after) = (now.saturating_sub(HOUR), now.saturating_add(DAY));
     let retained = |bytes| Outcome::Retained(StoredResponse::new(bytes));

@@ -11,15 +11,15 @@ use super::{
 };
 use crate::error::ErrorKind;
 
-/// The effect of another value in a field.
+/// The part of an operation that changes when a field of its event changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Changes {
-    /// The key: it's another operation.
+    /// The key: the changed event is another operation.
     Key,
-    /// The fingerprint: it's refused under the same key.
+    /// The fingerprint: the changed event is refused under the same key.
     Fingerprint,
-    /// Neither: it gets the same outcome.
+    /// Neither: the changed event gets the same outcome.
     Neither,
     /// The event is refused before any key is asked for.
     Validity,
@@ -30,7 +30,7 @@ pub enum Changes {
 #[must_use = "print it, or assert that it's sound"]
 pub struct KeyReport {
     fields: Vec<(String, Changes)>,
-    /// Whether a retry, as its sender repeats it, has the same key and fingerprint.
+    /// The part that changes in the sender's retry. `None` if the retry is the same event.
     retry: Option<Changes>,
 }
 
@@ -53,10 +53,10 @@ const OF_A_DELIVERY: [&str; 16] = [
     "receivecount",
     "attempt",
 ];
-/// Words in the names of fields that say how much.
+/// Words in the names of fields that hold an amount.
 const OF_AN_AMOUNT: [&str; 8] = ["amount", "cents", "price", "total", "quantity", "sum", "currency", "value"];
 
-/// Changes each field of `event`, and lists what that changes.
+/// Changes each field of `event`, and lists whether the key or the fingerprint changes with it.
 ///
 /// ```
 /// use lambda_idempotency::{Key, testing::{Changes, Event, Function, key_of}};
@@ -84,10 +84,9 @@ const OF_AN_AMOUNT: [&str; 8] = ["amount", "cents", "price", "total", "quantity"
 ///
 /// # Panics
 ///
-/// If the operating system gives no resources for a thread and a runtime, or the event itself isn't answered as
-/// done.
+/// If the operating system can't start a thread or a runtime.
 pub fn key_of(make: impl Fn(&Bench) -> Function + Sync, event: &Event) -> KeyReport {
-    // The caller may be inside a runtime.
+    // A new thread, since the caller may be inside a runtime, which can't block on another one.
     let worked = thread::scope(|scope| {
         let work = || {
             let subject = Subject::new(&make, event, TIMEOUT);
@@ -129,17 +128,19 @@ fn changed(played: &Played) -> Changes {
 }
 
 impl KeyReport {
-    /// The fields, by their JSON Pointers, and what each changes.
+    /// Returns the JSON Pointer of each field, and the part that changes with the field.
     pub fn fields(&self) -> &[(String, Changes)] {
         &self.fields
     }
 
-    /// The effect of this field. `None` if the event has no such field.
+    /// Returns the part that changes with this field. `None` if the event has no such field.
     pub fn changes(&self, field: &str) -> Option<Changes> {
         self.fields.iter().find(|(name, _)| name == field).map(|(_, changes)| *changes)
     }
 
-    /// Suspicious fields, in a sentence each: a retry with another key, a time or a trace id in the key, an amount that isn't compared.
+    /// Describes each suspicion in a sentence.
+    ///
+    /// Suspicions are a retry with another key, a time or a trace id in the key, and an amount that isn't compared.
     pub fn suspicions(&self) -> Vec<String> {
         let mut found = Vec::new();
         match self.retry {
@@ -164,16 +165,16 @@ impl KeyReport {
             }
         }
         if !self.fields.iter().any(|(_, changes)| *changes == Changes::Key) {
-            found.push("no field changes the key: all events share one, or none has one".to_owned());
+            found.push("no field changes the key: all events share one key or have none".to_owned());
         }
         found
     }
 
-    /// Checks that nothing looks wrong.
+    /// Checks that there are no suspicions.
     ///
     /// # Panics
     ///
-    /// If something does, with the table.
+    /// If there's a suspicion. The message lists the suspicions and all fields.
     #[track_caller]
     pub fn assert_sound(&self) {
         let suspicions = self.suspicions();

@@ -42,7 +42,7 @@ pub struct Effect {
     pub detail: String,
     /// The idempotency key that the remote system got.
     pub key: Option<String>,
-    /// The delivery that it belongs to, from 1.
+    /// The number of the delivery in which the effect happened, from 1.
     pub delivery: usize,
 }
 
@@ -52,7 +52,7 @@ pub struct NoAnswer;
 
 impl fmt::Display for NoAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("no answer from the remote system: it happened, or it didn't")
+        f.write_str("no answer from the remote system: the effect happened, or it didn't")
     }
 }
 
@@ -74,16 +74,16 @@ impl Ledger {
         self.world.pass_now(self.process, Point::AfterEffect, Some(effect));
     }
 
-    /// Calls a remote system, which returns a receipt. With a key that it has seen, it does nothing and returns
-    /// the first receipt, as a payment gateway does. Without a key, each call counts.
+    /// Calls a remote system, which returns a receipt. If the system has seen the key before, it does nothing and
+    /// returns the first receipt, as a payment gateway does. Without a key, each call counts.
     ///
     /// # Errors
     ///
-    /// [`NoAnswer`], where the test says so.
+    /// [`NoAnswer`], if the test or the schedule has a fault for this call.
     ///
     /// # Cancel safety
     ///
-    /// After a dropped future, the effect has happened or not.
+    /// If the future is dropped, the effect may have happened.
     pub async fn call(
         &self,
         effect: &str,
@@ -94,7 +94,7 @@ impl Ledger {
         self.answered(Point::BeforeEffect, effect).await?;
         let receipt = self.happen(effect, key, detail);
         self.answered(Point::AfterEffect, effect).await?;
-        // A process that died in between has no receipt.
+        // A process that died before the effect gets no receipt.
         match receipt {
             Some(receipt) => Ok(receipt),
             None => pending().await,
@@ -113,7 +113,7 @@ impl Ledger {
         Some(state.happen(at, effect, detail, key, false))
     }
 
-    /// The effects so far, of all processes, in their order.
+    /// Returns the effects of all processes so far, in their order.
     pub fn effects(&self) -> Vec<Effect> {
         self.world.state().effects.iter().map(Effect::from).collect()
     }
@@ -122,7 +122,7 @@ impl Ledger {
     ///
     /// # Panics
     ///
-    /// If it hasn't. The message lists every effect.
+    /// If the effect happened more or less often. The message lists every effect.
     #[track_caller]
     pub fn assert_count(&self, effect: &str, times: usize) {
         let effects = self.effects();
@@ -138,7 +138,7 @@ impl Ledger {
     }
 }
 
-/// `once`, `2 times`.
+/// Returns `never`, `once`, `twice` or `3 times`.
 pub(super) fn count(times: usize) -> String {
     match times {
         0 => "never".to_owned(),

@@ -1,33 +1,33 @@
-//! The points of a run at which a process can die, freeze or lose an answer: the one list of them, for the kit,
-//! the rehearsal and the verification suite.
+//! The points of a run at which a process can die, freeze or lose an answer. The kit, the rehearsal and the
+//! verification suite share this list.
 
 use std::fmt;
 
 use crate::store::{Settlement, Write};
 
-/// A write to the store, by its purpose.
+/// A write to the store, by its purpose. [`guide::protocol`](crate::guide::protocol) describes T1 to T7.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Call {
-    /// T1.
+    /// T1: claims a new key.
     Claim,
-    /// T2.
+    /// T2: claims a key whose record has expired or was released.
     Reclaim,
-    /// T3.
+    /// T3: takes over a stale claim.
     TakeOver,
-    /// T4.
+    /// T4: stores the outcome.
     Complete,
-    /// T5.
+    /// T5: stores a permanent failure.
     Fail,
-    /// T6.
+    /// T6: releases the key.
     Release,
-    /// T7.
+    /// T7: extends the lease.
     Extend,
-    /// The finished record with its effect, written without a claim.
+    /// Stores the settled record together with the effect, without a claim before.
     Conclude,
 }
 
 impl Call {
-    /// The purpose of `write`.
+    /// Returns the purpose of `write`.
     pub const fn of(write: &Write) -> Self {
         match write {
             Write::Claim(_) => Self::Claim,
@@ -43,12 +43,12 @@ impl Call {
         }
     }
 
-    /// Whether it makes a claim.
+    /// Whether this write makes a claim.
     pub const fn is_claim(self) -> bool {
         matches!(self, Self::Claim | Self::Reclaim | Self::TakeOver)
     }
 
-    /// Whether it ends a claim.
+    /// Whether this write ends a claim.
     pub const fn is_settlement(self) -> bool {
         matches!(self, Self::Complete | Self::Fail | Self::Release)
     }
@@ -149,13 +149,13 @@ impl Point {
         Self::ALL.into_iter().chain(Self::CLAIM_FREE).find(|point| point.name() == name)
     }
 
-    /// Whether the effect has happened by then and its completion isn't stored. No protocol can prevent a
-    /// second effect there, unless the effect is in the completion's own transaction.
+    /// Whether the effect has happened at this point, but its completion isn't stored. If the process dies here, no
+    /// protocol can prevent a second effect, unless the effect is in the completion's own transaction.
     pub const fn is_in_the_gap(self) -> bool {
         matches!(self, Self::AfterEffect | Self::Before(Call::Complete))
     }
 
-    /// Where it is, in a sentence.
+    /// Describes the point as a part of a sentence.
     pub(super) fn described(self) -> String {
         match self {
             Self::Entered => "before the library saw the event".to_owned(),

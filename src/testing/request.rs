@@ -16,7 +16,7 @@ use crate::{
 /// A handler's own writes.
 #[derive(Clone, Debug)]
 pub(super) struct Own {
-    /// Empty for another store's writes: their conditions can't be tested here, so they hold.
+    /// Empty for another store's writes: the bench can't test their conditions, so it takes them as met.
     writes: Transaction,
     effects: Vec<(String, String)>,
     token: String,
@@ -51,7 +51,7 @@ pub(super) struct Late {
 }
 
 impl Request<'_> {
-    /// Whether it has a response to store.
+    /// Whether the request has a response to store.
     pub(super) fn has_response(self) -> bool {
         let outcome = match self.write {
             Write::Settle {
@@ -93,14 +93,14 @@ impl World {
                 for (name, detail) in &own.effects {
                     state.happen(at, name, detail.clone(), None, record.is_some());
                 }
-                // Only a handler stages writes.
+                // Only a handler stages writes, so the handler ran.
                 state.deliveries[at].has_run = true;
             }
         }
         outcome
     }
 
-    /// Keeps a request, which arrives after its sender has given up on it.
+    /// Keeps a request that arrives only after its sender has given up on it.
     pub(super) fn keep(&self, process: usize, request: Request<'_>) {
         let mut state = self.state();
         let Some(delivery) = state.at_work(process) else { return };
@@ -108,12 +108,12 @@ impl World {
         state.late.push(Late { delivery, key: key.clone(), write: write.clone(), own: own.cloned() });
     }
 
-    /// Whether this request was sent before, and hasn't arrived.
+    /// Whether this request was sent before, and hasn't arrived yet.
     pub(super) fn is_on_its_way(&self, request: Request<'_>) -> bool {
         self.state().late.iter().any(|late| (&late.key, &late.write) == (request.key, request.write))
     }
 
-    /// The late requests arrive.
+    /// Applies the late requests: they arrive now.
     pub(super) fn arrive(&self) {
         let late = std::mem::take(&mut self.state().late);
         for Late { delivery, key, write, own } in late {
@@ -130,7 +130,7 @@ impl World {
     }
 }
 
-/// The writes that the test's store understands, as effects: name and detail.
+/// Returns a handler's writes as effects: name and detail. `None` if the test's store doesn't know their type.
 pub(super) fn described(writes: &OwnWrites) -> Option<Vec<(String, String)>> {
     let writes: &dyn Any = writes;
     if let Some(own) = writes.downcast_ref::<Transaction>() {

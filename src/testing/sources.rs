@@ -61,7 +61,7 @@ impl HttpRequest {
         self
     }
 
-    /// The event.
+    /// Builds the event.
     pub fn event(self) -> Event {
         let Self { front_end, method, path, mut headers, caller, body } = self;
         headers.insert("host".to_owned(), "api.example.com".into());
@@ -184,7 +184,7 @@ impl Event {
         Self::of_records(bodies.into_iter().map(Into::into).enumerate().map(record).collect())
     }
 
-    /// The event of records of a Kinesis stream: the partition key and the data of each.
+    /// The event of records of a Kinesis stream. Each record is a partition key and its data.
     #[cfg(feature = "events")]
     pub fn kinesis<'a>(stream: &str, records: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -204,7 +204,8 @@ impl Event {
         Self::of_records(records.into_iter().enumerate().map(record).collect())
     }
 
-    /// The event of new items in a table's stream, each in DynamoDB's JSON, with the names of its key attributes.
+    /// The event of new items in a table's stream. The items are in DynamoDB's JSON, and `keys` names their key
+    /// attributes.
     pub fn dynamodb_stream(table: &str, keys: &[&str], items: impl IntoIterator<Item = Value>) -> Self {
         let record = |(nth, item): (usize, Value)| {
             let of_key = keys.iter().filter_map(|name| Some(((*name).to_owned(), item.get(*name)?.clone())));

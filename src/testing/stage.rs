@@ -1,4 +1,4 @@
-//! The deliveries of a test: polls them in virtual time, where their process lives and isn't paused.
+//! Polls the deliveries of a test in virtual time, unless their process is dead or paused.
 
 use std::{
     future::poll_fn,
@@ -24,11 +24,11 @@ use crate::{
     time::{Timestamp, virtual_sleep},
 };
 
-/// How long after its deadline Lambda kills a process.
+/// How long after the deadline Lambda kills the process.
 const SLACK: Duration = Duration::from_millis(50);
-/// How long a thawed process may go on.
+/// How long a process may run after a freeze or a pause.
 const THAWED: Duration = Duration::from_secs(5);
-/// How often deliveries are polled before the handlers' own tasks get their turn.
+/// How often deliveries are polled before the handlers' spawned tasks run.
 const POLLS: usize = 64;
 
 /// The deliveries of a test.
@@ -45,11 +45,11 @@ struct Task {
     signal: Arc<Signal>,
     killed_at: Timestamp,
     answer: Option<Answer>,
-    /// The errors that it got from this library.
+    /// The errors that the function got from this library.
     refusals: Vec<(ErrorKind, String)>,
 }
 
-/// How a delivery ended, or pauses.
+/// How a delivery ended, or that it's paused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum How {
     Answered(Answer),
@@ -85,7 +85,7 @@ impl Stage {
     ) -> usize {
         let (world, now) = (&self.world, self.world.now());
         let delivery = world.add_delivery(process, orders, what);
-        // A process that dies here has seen nothing.
+        // A process that dies at this point never sees the event.
         let is_alive = {
             let _polled = Polled::now(delivery);
             world.pass_now(process, Point::Entered, None)
@@ -100,7 +100,7 @@ impl Stage {
         delivery
     }
 
-    /// Polls the deliveries until this one has ended, or pauses.
+    /// Polls the deliveries until this one has ended or is paused.
     pub(super) async fn run(&mut self, delivery: usize) -> How {
         let left = self.world.now().until(self.tasks[delivery].killed_at);
         let mut kill = pin!(virtual_sleep(left));
@@ -119,7 +119,7 @@ impl Stage {
                     return Poll::Pending;
                 }
             }
-            // Lets the handlers' own tasks run.
+            // Lets the handlers' spawned tasks run.
             context.waker().wake_by_ref();
             Poll::Pending
         })
@@ -130,7 +130,7 @@ impl Stage {
             How::Held(_) => return how,
         };
         let mut state = self.world.state();
-        // The fault that kills is already in the story.
+        // If a fault killed the process, the fault is already in the story.
         if !matches!(state.trace.last(), Some(Told::Fault { fault: Fault::Die, .. })) {
             state.trace.push(Told::Ended { delivery, how: told });
         }
@@ -187,14 +187,14 @@ impl Stage {
         has_polled
     }
 
-    /// Lets a delivery that pauses go on.
+    /// Resumes a paused delivery.
     pub(super) fn release(&mut self, delivery: usize) {
         let task = &mut self.tasks[delivery];
         task.killed_at = task.killed_at.max(self.world.now().saturating_add(THAWED));
         self.world.release(delivery);
     }
 
-    /// Waits. The handlers' own tasks may run.
+    /// Waits, and lets the handlers' spawned tasks run.
     pub(super) async fn wait(&mut self, duration: Duration) {
         self.world.arrive();
         virtual_sleep(duration).await;
@@ -203,7 +203,7 @@ impl Stage {
         self.world.now();
     }
 
-    /// How long until every claim that's there now is stale, and `more`.
+    /// Returns the time until the last lease in the store ends, plus `more`.
     pub(super) fn until_stale(&self, more: Duration) -> Duration {
         let leases = self.world.records.all();
         let last = leases.iter().filter_map(|(_, record)| record.lease_until()).max().unwrap_or_default();
@@ -216,7 +216,7 @@ impl Drop for Stage {
         self.world.state().is_over = true;
         for task in &mut self.tasks {
             let running = task.running.take();
-            // It may panic while it's dropped, which says nothing: the test is over.
+            // A handler's destructor may panic. The panic is ignored, since the test is over.
             let _ = catch_unwind(AssertUnwindSafe(|| drop(running)));
         }
     }

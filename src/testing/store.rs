@@ -1,4 +1,4 @@
-//! One process's connection to the test's store, which fails where the test says so.
+//! One process's connection to the test's store. It fails at the points that the test chose.
 
 use std::{future::pending, sync::Arc, time::Duration};
 
@@ -27,7 +27,7 @@ pub(super) struct BenchStore {
     pub(super) process: usize,
 }
 
-/// Plays what a fault does to an answer: it's slow, or never comes.
+/// Delays an answer as this fault does: the answer is slow, or never comes.
 pub(super) async fn delay(fault: Fault) {
     match fault {
         Fault::Silence | Fault::SilenceAfter => pending().await,
@@ -83,12 +83,12 @@ impl BenchStore {
         Ok(outcome)
     }
 
-    /// The sender's part of a fault.
+    /// Delays the sender, or returns the error that it gets in this fault.
     async fn struck(&self, fault: Option<Fault>, request: Request<'_>) -> Result<(), StoreError> {
         let Some(fault) = fault else { return Ok(()) };
         delay(fault).await;
         let Some(error) = fault.error() else { return Ok(()) };
-        // The transaction that it conflicts with may be this same one, sent before.
+        // The write may conflict with the same transaction, sent before. Then the write may still be applied.
         let may_be_own = fault == Fault::Conflict && self.world.is_on_its_way(request);
         Err(error.maybe_applied(fault.is_ambiguous() || may_be_own))
     }
@@ -108,7 +108,7 @@ impl Store for BenchStore {
         Box::pin(async move {
             match self.send(Request { key, write, own: None }).await? {
                 CommitOutcome::Answered(written) => Ok(written),
-                // Only a handler's own conditions decline, and there are none.
+                // Only a condition of the handler's own writes can decline, and this request has no such writes.
                 CommitOutcome::Declined(_) => Ok(WriteOutcome::Refused(None)),
             }
         })

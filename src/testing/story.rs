@@ -5,14 +5,14 @@ use super::{
     world::{Delivered, Happened, Told},
 };
 
-/// One line for each thing that happened.
+/// Returns one line for each event of the test.
 pub(super) fn told(trace: &[Told], effects: &[Happened], deliveries: &[Delivered]) -> Vec<String> {
-    // The wait at the end is only for what spawned tasks might still do.
+    // Leaves out the wait at the end, in which only spawned tasks could still do something.
     let end = trace.iter().rposition(|told| !matches!(told, Told::Passed { .. })).map_or(0, |last| last + 1);
     trace[..end].iter().filter_map(|told| line(told, effects, deliveries)).collect()
 }
 
-/// A time, in the unit that reads best.
+/// Writes a duration in seconds, minutes or hours.
 fn duration(seconds: u64) -> String {
     match seconds {
         0..=119 => format!("{seconds} s"),

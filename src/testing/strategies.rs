@@ -31,7 +31,7 @@ use serde_json::json;
 
 use super::{event::Event, fields::variants, survive::Survival};
 
-/// The numbers of the schedules beyond those with one fault each, which are drawn.
+/// The schedules' numbers. The first schedules have one fault each; the others are drawn from their number.
 const DRAWN: std::ops::Range<u64> = 0..1 << 32;
 
 /// Idempotency keys as clients send them: UUIDs, and up to 255 letters, digits and signs.
@@ -50,7 +50,7 @@ pub fn event(sample: &Event) -> impl Strategy<Value = Event> {
     select(std::iter::once(sample.clone()).chain(changed).collect::<Vec<_>>())
 }
 
-/// Messages of an SQS queue with these orders, some of them twice.
+/// SQS messages with random orders. Some orders appear twice.
 pub fn orders(queue: &str) -> impl Strategy<Value = Event> {
     let queue = queue.to_owned();
     collection::vec((0..20_u32, 1..10_000_u32), 1..10).prop_map(move |orders| {
@@ -60,7 +60,7 @@ pub fn orders(queue: &str) -> impl Strategy<Value = Event> {
     })
 }
 
-/// One schedule: what goes wrong in which delivery. A failing one's number is its seed.
+/// One schedule: the faults of each delivery. The number of a failing schedule is its seed.
 pub fn schedule() -> impl Strategy<Value = Survival> {
     DRAWN.prop_map(|seed| Survival::new().seed(seed))
 }

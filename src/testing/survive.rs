@@ -1,4 +1,4 @@
-//! [`survive`]: the rehearsal in virtual time.
+//! [`survive`]: delivers an event in hundreds of schedules with faults, in virtual time.
 
 mod judge;
 mod plan;
@@ -25,7 +25,7 @@ const SCHEDULES: u64 = 300;
 /// A duplicate comes this much later: Lambda keeps an asynchronous event for up to six hours ("Error handling for
 /// asynchronous invocation", AWS Lambda developer guide).
 const LATE: Duration = Duration::from_secs(6 * 60 * 60);
-/// An HTTP client's last retry.
+/// How much later an HTTP client's last retry comes.
 const LATE_REQUEST: Duration = Duration::from_secs(5 * 60);
 
 /// Delivers `event` to the function in hundreds of schedules: every fault at every point of a run, followed by
@@ -35,7 +35,7 @@ const LATE_REQUEST: Duration = Duration::from_secs(5 * 60);
 ///
 /// # Panics
 ///
-/// If the operating system gives no resources for a thread and a runtime. A mistake of the function is in the
+/// If the operating system can't start a thread or a runtime. The function's mistakes don't panic: they're in the
 /// report.
 pub fn survive(make: impl Fn(&Bench) -> Function + Sync, event: &Event) -> Report {
     Survival::default().play(make, event)
@@ -69,7 +69,7 @@ impl Survival {
         Self { schedules, ..self }
     }
 
-    /// Plays only this schedule, from a report.
+    /// Plays only the schedule with this number, which a report names.
     pub fn seed(self, seed: u64) -> Self {
         Self { seed: Some(seed), ..self }
     }
@@ -88,11 +88,11 @@ impl Survival {
     ///
     /// # Panics
     ///
-    /// As [`survive`].
+    /// For the same reasons as [`survive`].
     pub fn play(self, make: impl Fn(&Bench) -> Function + Sync, event: &Event) -> Report {
         let is_request = event.text().contains("\"requestContext\"");
         let late = self.late.unwrap_or(if is_request { LATE_REQUEST } else { LATE });
-        // The caller may be inside a runtime.
+        // A new thread, since the caller may be inside a runtime, which can't block on another one.
         let played = thread::scope(|scope| {
             let work = || {
                 let subject = Subject { late, ..Subject::new(&make, event, self.timeout) };
@@ -154,7 +154,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// The mistakes, the simplest schedule of each kind.
+    /// Returns the mistakes: one of each kind, from the first schedule that shows it.
     pub fn findings(&self) -> &[Finding] {
         &self.findings
     }
@@ -169,11 +169,11 @@ impl Report {
         &self.points
     }
 
-    /// Checks that nothing was found.
+    /// Checks that there are no findings.
     ///
     /// # Panics
     ///
-    /// If something was, with the first story in full.
+    /// If there's a finding. The message has the first one's story in full.
     #[track_caller]
     pub fn assert_safe(&self) {
         assert!(self.findings.is_empty(), "{self}");

@@ -31,7 +31,7 @@ const BEGINNING: Timestamp = Timestamp::from_secs(1_795_305_600);
 thread_local! {
     /// The delivery that this thread polls.
     static POLLED: Cell<Option<usize>> = const { Cell::new(None) };
-    /// Whether this thread runs a world, whose time is virtual.
+    /// Whether this thread runs a test's [`World`], whose time is virtual.
     static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -50,7 +50,7 @@ pub(super) struct State {
     /// Whether each process is dead.
     pub(super) dead: Vec<bool>,
     pub(super) effects: Vec<Happened>,
-    /// The effects that remote systems know by a key, by their names and keys.
+    /// The effects that happened under a key, by their names and keys: a remote system deduplicates them.
     pub(super) known: HashMap<(String, String), usize>,
     pub(super) trace: Vec<Told>,
     /// The state in which the next delivery finds its key.
@@ -59,7 +59,7 @@ pub(super) struct State {
     pub(super) unreadable: HashMap<StoredKey, Meets>,
     /// The requests that arrive late, in their order.
     pub(super) late: Vec<Late>,
-    /// Nothing counts any more.
+    /// Whether the test is over: nothing counts any more.
     pub(super) is_over: bool,
     driver: Option<Waker>,
 }
@@ -70,30 +70,30 @@ pub(super) struct Delivered {
     pub(super) process: usize,
     /// The faults that are still to happen.
     orders: Vec<Orders>,
-    /// The points that it has reached.
+    /// The points that the delivery has reached.
     pub(super) reached: Vec<Point>,
     pub(super) is_answered: bool,
     hold: Hold,
     is_cut_off: bool,
-    /// Whether it came with no time left.
+    /// Whether the delivery came with no time left.
     pub(super) has_no_time: bool,
     pub(super) requests: usize,
-    /// The keys that it has asked for.
+    /// The keys that the delivery has asked the store for.
     pub(super) keys: Vec<StoredKey>,
-    /// The keys that it holds.
+    /// The keys that the delivery holds a claim on.
     pub(super) holds: BTreeSet<StoredKey>,
-    /// The keys whose outcome it has recorded.
+    /// The keys whose outcome the delivery has recorded.
     pub(super) recorded: BTreeSet<StoredKey>,
-    /// Whether it has claimed a key, or recorded an outcome without one.
+    /// Whether the delivery has claimed a key, or recorded an outcome without a claim.
     pub(super) has_run: bool,
-    /// Whether it claimed a key for ever.
+    /// Whether the delivery claimed a key without an expiry, as at-most-once operations do.
     pub(super) is_at_most_once: bool,
-    /// The keys that it was refused or answered for although it recorded their outcomes.
+    /// The keys whose claim the store refused after this delivery had recorded their outcomes.
     pub(super) asked_again: Vec<StoredKey>,
 }
 
 impl Delivered {
-    /// Notes a write that was applied. No handler runs under a claim that arrives late.
+    /// Notes a write that was applied. If a claim arrives late, no handler runs under it.
     pub(super) fn noted(&mut self, key: &StoredKey, call: Call, is_for_ever: bool, is_late: bool) {
         if call.is_claim() {
             self.is_at_most_once |= is_for_ever;
@@ -111,19 +111,19 @@ impl Delivered {
     }
 }
 
-/// A fault that happens once in a delivery, and its place.
+/// A fault that happens once in a delivery, and the point where it happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Orders {
-    /// At the next such point.
+    /// The fault, when the delivery next reaches this point.
     At(Point, Fault),
-    /// At the point with this number.
+    /// The fault, at the delivery's point with this number.
     Nth(usize, Fault),
-    /// At the point with this number, one of the faults that fit it.
+    /// At the point with this number, one of the faults that fit it. The second number selects the fault.
     Any(usize, usize),
 }
 
 impl Orders {
-    /// The fault at this point, which is the `nth`.
+    /// Returns the fault for `point`, the `nth` that the delivery reaches.
     fn fault(self, nth: usize, point: Point) -> Option<Fault> {
         match self {
             Self::At(at, fault) => (at == point && fault.fits(point)).then_some(fault),
@@ -153,14 +153,15 @@ pub(super) struct Happened {
     pub(super) key: Option<String>,
     pub(super) receipt: String,
     pub(super) delivery: usize,
-    /// Whether its delivery held a claim, or commits it with its outcome.
+    /// Whether the delivery held a claim, or commits the effect together with the outcome.
     pub(super) is_claimed: bool,
-    /// Whether its delivery had been answered. A transaction that arrives late isn't the handler's mistake.
+    /// Whether the delivery had been answered before. Never set for a staged write: if its transaction arrives
+    /// late, the handler made no mistake.
     pub(super) is_late: bool,
     pub(super) is_staged: bool,
 }
 
-/// One line of the story.
+/// One line of the story: the list of events that a failed test prints.
 #[derive(Clone, Debug)]
 pub(super) enum Told {
     Delivered { delivery: usize, what: String },
@@ -180,7 +181,7 @@ pub(super) enum Meets {
     FutureVersion,
 }
 
-/// The consequence of a point.
+/// A process's next step at a point: it goes on, stops, pauses, or meets a fault.
 enum Step {
     Go,
     Stop,
@@ -228,14 +229,14 @@ impl World {
         Owner::from_bytes(bytes)
     }
 
-    /// One more process.
+    /// Adds a process, and returns its number.
     pub(super) fn add_process(&self) -> usize {
         let mut state = self.state();
         state.dead.push(false);
         state.dead.len() - 1
     }
 
-    /// One more delivery to this process.
+    /// Adds a delivery to this process, and returns the delivery's number.
     pub(super) fn add_delivery(&self, process: usize, orders: Vec<Orders>, what: String) -> usize {
         self.arrive();
         let mut state = self.state();
@@ -245,7 +246,7 @@ impl World {
         delivery
     }
 
-    /// The process dies: nothing that it does counts any more.
+    /// Kills a process: nothing that it does counts any more.
     pub(super) fn kill(&self, process: usize) {
         self.state().dead[process] = true;
     }
@@ -255,7 +256,7 @@ impl World {
         state.is_over || state.dead[process]
     }
 
-    /// The fault for which this delivery is held, if it is.
+    /// Returns the fault that pauses this delivery, if it's paused.
     pub(super) fn held(&self, delivery: usize) -> Option<Fault> {
         match &self.state().deliveries[delivery].hold {
             Hold::Held(fault, _) => Some(*fault),
@@ -270,7 +271,7 @@ impl World {
         }
     }
 
-    /// Remembers how to wake the stage.
+    /// Remembers the waker of the stage, which polls the deliveries.
     pub(super) fn set_driver(&self, waker: &Waker) {
         let mut state = self.state();
         if !state.driver.as_ref().is_some_and(|driver| driver.will_wake(waker)) {
@@ -286,7 +287,8 @@ impl World {
         }
     }
 
-    /// A request to the store. `Err` if its delivery's store is down.
+    /// Counts a request to the store, and returns its delivery. `Err` if the store is down for this delivery, or
+    /// if the process is dead.
     pub(super) fn request(&self, process: usize, key: Option<&StoredKey>) -> Result<usize, ()> {
         let mut state = self.state();
         let at = state.at_work(process).ok_or(())?;
@@ -298,7 +300,7 @@ impl World {
         if delivery.is_cut_off { Err(()) } else { Ok(at) }
     }
 
-    /// Something has been applied.
+    /// Notes that the store applied a write of this process.
     pub(super) fn applied(&self, process: usize, key: &StoredKey, call: Call, is_for_ever: bool) {
         let mut state = self.state();
         let Some(at) = state.at_work(process) else { return };
@@ -308,7 +310,7 @@ impl World {
         }
     }
 
-    /// A claim was refused.
+    /// Notes that the store refused a claim of this process.
     pub(super) fn refused(&self, process: usize, key: &StoredKey) {
         let mut state = self.state();
         let Some(at) = state.at_work(process) else { return };
@@ -318,7 +320,7 @@ impl World {
         }
     }
 
-    /// Passes a point, and returns the fault that the caller plays. Never returns in a dead process.
+    /// Passes a point, and returns the fault that the caller simulates. Never returns in a dead process.
     pub(super) async fn pass(&self, process: usize, point: Point, effect: Option<&str>) -> Option<Fault> {
         match self.reach(process, point, effect) {
             Step::Go => None,
@@ -386,7 +388,7 @@ impl World {
 }
 
 impl State {
-    /// The delivery for which this process does something now; `None` if it's dead.
+    /// Returns the delivery that this process works on now; `None` if the process is dead.
     pub(super) fn at_work(&self, process: usize) -> Option<usize> {
         if self.is_over || self.dead.get(process).copied().unwrap_or(true) {
             return None;
@@ -394,7 +396,7 @@ impl State {
         if let Some(at) = POLLED.get() {
             return Some(at);
         }
-        // A task that the handler spawned.
+        // A task that the handler spawned counts for the process's first unanswered delivery, else for its last one.
         let of_process = |delivery: &&Delivered| delivery.process == process;
         let last = self.deliveries.iter().rposition(|delivery| delivery.process == process)?;
         let open = |delivery: &Delivered| of_process(&delivery) && !delivery.is_answered;
@@ -419,7 +421,7 @@ impl State {
         if let Some(key) = key {
             self.known.insert((name.to_owned(), key.to_owned()), effect);
         }
-        // The same in every schedule, so that answers can be compared.
+        // The receipt is the same in every schedule, so that answers can be compared.
         let nth = match key {
             Some(key) => key.to_owned(),
             None => self
@@ -453,7 +455,7 @@ pub(super) fn hash(texts: &[&str]) -> u32 {
     bytes.fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
-/// Marks this delivery as the one that this thread polls, until it's dropped.
+/// Marks a delivery as the one that this thread polls, until this guard is dropped.
 pub(super) struct Polled;
 
 impl Polled {
@@ -469,7 +471,7 @@ impl Drop for Polled {
     }
 }
 
-/// Marks this thread as one that runs a world, whose time is virtual.
+/// Calls `run`, and marks this thread for that time as one that runs a test's [`World`] in virtual time.
 pub(super) fn inside<T>(run: impl FnOnce() -> T) -> T {
     IS_INSIDE.set(true);
     let result = run();

@@ -13,7 +13,7 @@ const RETENTION: Duration = Duration::from_secs({{ retention_hours }} * 60 * 60)
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
     tracing::init_default_subscriber();
-    // The table is IDEMPOTENCY_TABLE.
+    // IDEMPOTENCY_TABLE names the table.
     let idempotency = Idempotency::builder_from_env()
         .await?
         .retention(RETENTION)

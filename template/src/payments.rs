@@ -39,7 +39,7 @@ async fn create_payment(request: Request) -> Result<Response<Body>, Error> {
             .status(StatusCode::BAD_REQUEST)
             .body("send a customer and cents".into())?);
     };
-    // The same in every attempt: pass it to your payment gateway as its idempotency key.
+    // The id is the same in every attempt. Pass it to your payment gateway as its idempotency key.
     let payment_id = current()
         .ok_or("a payment is only made under its claim")?
         .derive_key("payment");

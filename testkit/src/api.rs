@@ -1,5 +1,5 @@
-//! An API for the table of cases: a handler behind the layer, in each configuration that a case needs. The
-//! tests call it in process and run it as a function.
+//! An API for the table of HTTP cases: a handler behind the layer, in each configuration that a case needs. The tests
+//! call the API in process, and run it as a function.
 
 use std::{
     convert::Infallible,
@@ -25,10 +25,10 @@ use lambda_idempotency::{
 };
 use tokio::{io::AsyncReadExt, net::TcpStream};
 
-/// Part of every answer of the handler. No log may contain it.
+/// A part of every answer of the handler. No log may contain this text.
 pub const CANARY: &str = "c4n4ry";
 
-/// The documentation page of the API that has one.
+/// The documentation page of the API in [`Layered::Required`].
 pub const PAGE: &str = "https://api.example/idempotency";
 
 /// The layer's configuration.
@@ -44,7 +44,7 @@ pub enum Layered {
     Required,
     /// At most once.
     AtMostOnce,
-    /// The default, with a store that is down.
+    /// The default, with a store that can't be reached.
     Down,
 }
 
@@ -82,7 +82,7 @@ pub fn api(layered: Layered, engine: Builder, runs: &Runs) -> (Service, HttpLaye
         .map_request(move |mut request: Request| {
             let ahead = asked(&request, "ahead").map_or(0, |seconds| seconds.parse().unwrap());
             clock.set(ahead);
-            // The platform's clock is ahead too. A deadline in the past would leave no time.
+            // The deadline moves along with the clock. A deadline in the past would leave no time.
             if let Some(context) = request.extensions_mut().get_mut::<lambda_runtime::Context>() {
                 context.deadline += ahead * 1000;
             }
@@ -152,7 +152,7 @@ fn asked<'a>(request: &'a Request, name: &str) -> Option<&'a str> {
     request.headers().get(name).map(|value| value.to_str().unwrap())
 }
 
-/// The system's clock, which the requests move forward.
+/// The system's clock, moved forward by a request's `ahead` header.
 #[derive(Clone, Debug, Default)]
 pub struct Ahead(Arc<Mutex<Duration>>);
 

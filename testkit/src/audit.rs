@@ -12,11 +12,11 @@ use crate::recording::{FOLDER, Recorded};
 /// Runs this program again with its own recording, in a new folder under `scratch`.
 pub fn recorded(scratch: &str, name: &str, arguments: &[&str], variable: Option<&str>) -> (Recorded, Output) {
     let folder = PathBuf::from(scratch).join(format!("{name}-{}", std::process::id()));
-    // Otherwise the search would include what an earlier run with the same process id left.
+    // Otherwise the search would include files that an earlier run with the same process id left.
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).unwrap();
     let mut run = Command::new(env::current_exe().unwrap());
-    // The tests run in threads, which have their names, and print everything.
+    // With two threads, the harness names a thread after its test, which the recording needs.
     run.args(["--test-threads", "2", "--nocapture"]).args(arguments).env(FOLDER, &folder);
     run.envs(variable.map(|variable| (variable, "1")));
     let output = run.output().unwrap();
@@ -26,7 +26,7 @@ pub fn recorded(scratch: &str, name: &str, arguments: &[&str], variable: Option<
     (recorded, output)
 }
 
-/// Returns the names of this program's tests, without those that begin with `audits`, since they start the others.
+/// Returns the names of this program's tests. Tests whose names begin with `audits` are left out: they run the others.
 pub fn tests(audits: &str) -> BTreeSet<String> {
     let list = Command::new(env::current_exe().unwrap()).args(["--list", "--format", "terse"]).output();
     let list = String::from_utf8(list.unwrap().stdout).unwrap();
@@ -38,13 +38,13 @@ pub fn tests(audits: &str) -> BTreeSet<String> {
 pub fn assert_whole(tests: &BTreeSet<String>, unrecorded: &[&str], recorded: &Recorded, output: &Output) {
     let printed = String::from_utf8_lossy(&output.stdout);
     let passed = format!("test result: ok. {} passed; 0 failed; 0 ignored", tests.len());
-    assert!(output.status.success() && printed.contains(&passed), "not {passed}: {printed}");
+    assert!(output.status.success() && printed.contains(&passed), "expected `{passed}`: {printed}");
 
     let mut tests = tests.clone();
     for test in unrecorded {
         assert!(
             tests.remove(*test) && !recorded.begun.contains(*test),
-            "{test} doesn't exist, or is recorded"
+            "{test} doesn't exist, or was recorded"
         );
     }
     let unrecorded: Vec<_> = tests.difference(&recorded.begun).collect();
@@ -59,7 +59,7 @@ pub fn assert_silent(recorded: &Recorded) {
     let first: Vec<_> = found.iter().take(10).collect();
     assert!(
         found.is_empty(),
-        "the output has {} secrets, {first:#?}\namong others in {lines:#?}",
+        "the output has {} secrets, such as {first:#?}\nin lines such as {lines:#?}",
         found.len()
     );
 }

@@ -1,4 +1,4 @@
-//! The form of an HTTP contract case, and how it runs: in process, and through a real function. `clauses.rs`
+//! The type of an HTTP contract case, and the code that runs it, in process or through a real function. `clauses.rs`
 //! has the cases.
 
 use std::{collections::BTreeMap, time::Duration};
@@ -44,7 +44,7 @@ pub enum Then {
     Replays(u16),
     /// The layer refuses, with this status and code.
     Refuses(u16, &'static str),
-    /// The first if the front end knows the caller, the second otherwise.
+    /// The first answer if the front end knows the caller, or else the second.
     ByCaller(&'static Self, &'static Self),
 }
 
@@ -72,7 +72,7 @@ pub trait Api {
 }
 
 impl Case {
-    /// Whether the example function `payments` can run this case. It uses the default layer, and chooses its
+    /// Whether the example function `payments` can run this case. `payments` uses the default layer, and chooses its
     /// own status.
     pub fn is_for_payments(&self) -> bool {
         let asks = |step: &Step| {
@@ -94,14 +94,14 @@ impl Case {
             }
         }
         let counted = ran.iter().filter(|found| api.counts(found.status)).count();
-        assert_eq!(api.runs().await - before, counted, "{}: how often the handler ran", walk.name());
+        assert_eq!(api.runs().await - before, counted, "{}: the number of handler runs", walk.name());
     }
 }
 
-/// The end of the table's keys, which each run replaces.
+/// The end of the keys in the table. Each run replaces this end with its own number.
 const NODE: &str = "6894a57f9324";
 
-/// Longer than any answer takes.
+/// The time limit for a held step, longer than any answer takes.
 const LIMIT: Duration = Duration::from_secs(30);
 
 struct Walk<'a, A> {
@@ -131,7 +131,7 @@ impl<A: Api> Walk<'_, A> {
         }
     }
 
-    /// Holds this step's handler while the other steps run.
+    /// Runs a step whose handler waits until the steps in `meanwhile` have run.
     async fn held(&self, step: &Step, ran: &mut Vec<Found>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let gate = listener.local_addr().unwrap().to_string();
@@ -144,7 +144,7 @@ impl<A: Api> Walk<'_, A> {
         };
         let both = async { tokio::join!(self.step(step, false, Some(&gate), ran), meanwhile) };
         let ended = tokio::time::timeout(LIMIT, both).await;
-        assert!(ended.is_ok(), "{}: the handler to hold didn't run", self.name());
+        assert!(ended.is_ok(), "{}: the step with a waiting handler timed out", self.name());
     }
 }
 
@@ -181,7 +181,7 @@ impl Then {
     }
 }
 
-/// The page of an API that doesn't name one.
+/// The documentation page of an API that doesn't name its own.
 const DEFAULT_PAGE: &str =
     "https://docs.rs/lambda-idempotency/latest/lambda_idempotency/guide/idempotency_specification/index.html";
 

@@ -2,8 +2,8 @@
 //! and answers. Tests run all of it through every front end, in process and through a real function under the
 //! Runtime API. Tests of the deployed `payments` run the cases that it supports.
 //!
-//! No request can show D06, D09, D10 and D23: they ask for a published specification, and a test reads that
-//! page. D26 registers the header's name, which isn't a server's task.
+//! No request can show D06, D09, D10 and D23, which ask for a published specification. Another test reads that page.
+//! D26 registers the header's name, which isn't a server's task.
 
 use crate::{
     api::Layered::{AtMostOnce, Down, Plain, Required, Strict, Uuid},
@@ -46,7 +46,7 @@ const fn method(method: &'static str, key: &'static str) -> Sent {
     Sent { method, key: Some(key), ..POST }
 }
 
-/// Asks the handler for this status, under its own key.
+/// A request with this key, whose handler answers with this status.
 const fn status(status: &'static str, key: &'static str) -> Sent {
     Sent { status, key: Some(key), ..POST }
 }
@@ -73,7 +73,7 @@ pub const SHOWN: [&str; 21] = [
 pub const CASES: &[Case] = &[
     Case {
         clauses: &["D01"],
-        says: "a key is a string item, and bare as clients send it",
+        says: "a key is a string item, or the same text without quotes",
         layered: Plain,
         steps: &[
             runs(by(QUOTED), 201),
@@ -91,7 +91,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         clauses: &["D01"],
-        says: "strictly, a key is a string item",
+        says: "in strict mode, only a string item is a key",
         layered: Strict,
         steps: &[
             is_invalid(UUID),
@@ -104,7 +104,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         clauses: &["D02", "D17"],
-        says: "a key isn't reused with another payload",
+        says: "a key that's reused with another payload is refused",
         layered: Plain,
         steps: &[
             runs(POST, 201),
@@ -164,7 +164,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         clauses: &["D08"],
-        says: "an unneeded key is harmless",
+        says: "a key on other methods than POST and PATCH is ignored",
         layered: Plain,
         steps: &[
             runs(method("GET", UUID), 404),
@@ -224,7 +224,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         clauses: &["D19"],
-        says: "where no key is required, none is needed",
+        says: "a request without a key runs if no key is required",
         layered: Plain,
         steps: &[runs(KEYLESS, 201), runs(KEYLESS, 201)],
     },
@@ -245,7 +245,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         clauses: &["D22"],
-        says: "transient failures aren't the result",
+        says: "transient failures aren't recorded as the result",
         layered: Plain,
         steps: &[
             runs(status("401", UUID), 401),

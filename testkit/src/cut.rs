@@ -1,4 +1,4 @@
-//! Drops calls at any point.
+//! Drops a call after some polls, to test that it can be cancelled at any point.
 
 use std::{future::poll_fn, pin::pin, task::Poll};
 

@@ -1,4 +1,4 @@
-//! A DynamoDB on loopback with a client: an embedded one, or the one that the environment names.
+//! A DynamoDB on loopback and its client. The DynamoDB is embedded, unless the environment names a running one.
 
 use aws_sdk_dynamodb::{
     Client,
@@ -14,12 +14,12 @@ pub const ENDPOINT: &str = "IDEMPOTENCY_TEST_ENDPOINT";
 #[derive(Debug)]
 pub struct Emulator {
     endpoint: String,
-    /// The embedded server, which stops when this is dropped.
+    /// The embedded server, which stops when the `Emulator` is dropped.
     server: Option<JoinHandle<Result<(), String>>>,
 }
 
 impl Emulator {
-    /// Starts a server in the current tokio runtime, or uses the running one.
+    /// Starts a server in the current tokio runtime, or uses the one that [`ENDPOINT`] names.
     pub async fn start() -> Self {
         if let Ok(endpoint) = std::env::var(ENDPOINT) {
             return Self { endpoint, server: None };
@@ -29,12 +29,12 @@ impl Emulator {
         Self { endpoint, server: Some(serve(listener)) }
     }
 
-    /// Its address.
+    /// The server's address.
     pub fn endpoint(&self) -> &str {
         &self.endpoint
     }
 
-    /// A client for it.
+    /// Creates a client for the server.
     pub fn client(&self) -> Client {
         client(&self.endpoint)
     }
@@ -54,7 +54,7 @@ pub fn serve(listener: TcpListener) -> JoinHandle<Result<(), String>> {
     tokio::spawn(dynoxide::server::serve_with_shutdown(listener, database, std::future::pending()))
 }
 
-/// A client for the server at `endpoint`, without TLS.
+/// Creates a client for the server at `endpoint`, without TLS.
 pub fn client(endpoint: &str) -> Client {
     let config = aws_sdk_dynamodb::Config::builder()
         .behavior_version(BehaviorVersion::latest())

@@ -47,7 +47,7 @@ impl Faulty {
     }
 
     fn inside(&self) -> MutexGuard<'_, Inside> {
-        self.inside.lock().expect("no test panics inside")
+        self.inside.lock().expect("no test panics while it holds the lock")
     }
 
     fn id(&self, key: &StoredKey) -> String {
@@ -400,7 +400,7 @@ impl Faulty {
     fn kept(&self, outcome: Outcome) -> Outcome {
         match outcome {
             Outcome::Omitted if self.is(Sabotage::ReclaimLeavesOutcome) => {
-                // As if an older outcome's attributes were still there.
+                // Acts as if the attributes of an older outcome were still in the record.
                 let old = self.inside().records.values().flatten().find_map(|record| match &record.state {
                     State::Completed(outcome @ Outcome::Retained(_)) => Some(outcome.clone()),
                     _ => None,

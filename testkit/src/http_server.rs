@@ -21,7 +21,7 @@ pub struct Received {
     pub body: Vec<u8>,
 }
 
-/// How the server treats a request.
+/// The server's reply to a request.
 #[derive(Clone, Debug)]
 pub enum Reply {
     /// Sends an answer with its length.
@@ -42,7 +42,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server on a free port. `reply` decides about each request.
+    /// Starts a server on a free port. `reply` chooses the reply to each request.
     pub async fn start<F, R>(reply: F) -> Self
     where
         F: Fn(Received) -> R + Send + Sync + 'static,

@@ -1,4 +1,4 @@
-//! A real PgBouncer in transaction mode in front of a server, on a free loopback port. It ends with the process.
+//! A real PgBouncer in transaction mode in front of a server, on a free loopback port. It ends with the tests' process.
 
 use std::{
     fs,
@@ -15,8 +15,9 @@ use lambda_idempotency::store::Owner;
 use super::postgres::{PASSWORD, Server, command, free_port, other_user};
 
 /// How to install PgBouncer.
-const INSTALL: &str = "install PgBouncer: apt-get install pgbouncer (its service need not run)";
-/// Stops the pooler when its standard input closes, which happens when the tests' process ends.
+const INSTALL: &str = "install PgBouncer: apt-get install pgbouncer (its service doesn't need to run)";
+/// The shell script that runs the pooler. It stops the pooler when the script's standard input closes, which happens
+/// when the tests' process ends.
 const SUPERVISOR: &str = r#"
 trap : HUP INT TERM
 "$1" -q "$2/pgbouncer.ini" >>"$2/log" 2>&1 &
@@ -27,7 +28,7 @@ wait $!
 rm -rf "$2"
 "#;
 
-/// A pooler that runs each transaction in any free one of its few sessions.
+/// A pooler with few sessions. Each transaction runs in any free session.
 #[derive(Debug)]
 pub struct PgBouncer {
     port: u16,
@@ -35,8 +36,8 @@ pub struct PgBouncer {
 }
 
 impl PgBouncer {
-    /// Starts one in front of `server`, with this many sessions per user and these additional lines of
-    /// configuration. Returns `None` if PgBouncer isn't installed, and panics if `CI` is `true`.
+    /// Starts a pooler in front of `server`, with this many sessions per user and these additional lines of
+    /// configuration. If PgBouncer isn't installed, returns `None`, or panics if `CI` is `true`.
     pub fn before(server: &Server, sessions: u32, configuration: &str) -> Option<Self> {
         let Some(program) = program() else {
             assert!(std::env::var("CI").as_deref() != Ok("true"), "PgBouncer isn't installed; {INSTALL}");
@@ -58,7 +59,7 @@ impl PgBouncer {
                 server.port()
             );
             fs::write(folder.join("pgbouncer.ini"), settings).unwrap();
-            // The tests' role, and the role that some tests create by this name.
+            // The tests' role, and the role `limited`, which some tests create.
             fs::write(folder.join("users"), format!("\"test\" \"{PASSWORD}\"\n\"limited\" \"{PASSWORD}\"\n"))
                 .unwrap();
             let mut supervisor = command(Path::new("/bin/sh"), &folder, user);
@@ -79,7 +80,7 @@ impl PgBouncer {
         })
     }
 
-    /// Its port on 127.0.0.1.
+    /// The pooler's port on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.port
     }

@@ -1,5 +1,5 @@
-//! A real PostgreSQL on a free loopback port, for the tests of one process. It ends with the process, even a
-//! killed one.
+//! A real PostgreSQL on a free loopback port, for the tests of one process. The server ends with the process, even if
+//! the process is killed.
 
 use std::{
     fs,
@@ -25,12 +25,12 @@ use lambda_idempotency::store::{
 };
 
 pub(crate) const PASSWORD: &str = "correct-horse";
-/// Names a folder for a server's first data, in the environment.
+/// The variable that names a folder with a new server's data, which tests copy.
 const TEMPLATE: &str = "IDEMPOTENCY_TEST_POSTGRES_DATA";
 /// How to install PostgreSQL.
-const INSTALL: &str = "install PostgreSQL: apt-get install postgresql (its servers need not run)";
-/// Stops the server when its standard input closes, which happens even if the tests' process is killed. A line
-/// of input makes the server a standby, stops it, crashes it, or starts it again.
+const INSTALL: &str = "install PostgreSQL: apt-get install postgresql (its servers don't need to run)";
+/// The shell script that runs the server. It stops the server when the script's standard input closes, which happens
+/// even if the tests' process is killed. A line of input makes the server a standby, or stops, crashes or starts it.
 const SUPERVISOR: &str = r#"
 trap : HUP INT TERM
 run() {
@@ -71,8 +71,8 @@ pub(crate) struct User {
 }
 
 impl Server {
-    /// The server that all tests of this process share. Returns `None` with a message if PostgreSQL isn't
-    /// installed, and panics if `CI` is `true`.
+    /// The server that all tests of this process share. If PostgreSQL isn't installed, prints a message and returns
+    /// `None`, or panics if `CI` is `true`.
     pub fn shared() -> Option<&'static Self> {
         static SHARED: OnceLock<Option<Server>> = OnceLock::new();
         SHARED.get_or_init(|| Self::start("")).as_ref()
@@ -139,7 +139,7 @@ impl Server {
 
     /// Starts the server in `folder`, and waits for `ready`.
     fn run(programs: &Path, folder: PathBuf, user: Option<User>, ready: &str) -> Self {
-        // Another process may take a free port before the server does.
+        // Another process may take the free port before the server does.
         for _ in 0..5 {
             let port = free_port();
             let settings = folder.join("data/postgresql.conf");
@@ -147,8 +147,8 @@ impl Server {
             settings.write_all(format!("port = {port}\n").as_bytes()).unwrap();
             let mut supervisor = command(Path::new("/bin/sh"), &folder, user);
             supervisor.args(["-c", SUPERVISOR, "sh"]).arg(programs.join("postgres")).arg(&folder);
-            // The process group keeps the terminal's interrupt from the supervisor. The tests get it and end,
-            // and then the supervisor ends too.
+            // In its own process group, the supervisor doesn't get the terminal's interrupt. The tests get the
+            // interrupt and end, which ends the supervisor too.
             supervisor.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
             let log = folder.join("log");
             let server = Self { port, log, supervisor: supervisor.spawn().unwrap() };
@@ -159,7 +159,7 @@ impl Server {
         panic!("PostgreSQL didn't start: {}", fs::read_to_string(folder.join("log")).unwrap_or_default());
     }
 
-    /// Begins to stop the server, which ends its sessions. CommitOutcome data stays.
+    /// Begins to stop the server, which ends its sessions. Committed data stays.
     pub fn stop(&mut self) {
         self.tell("stop");
     }
@@ -184,8 +184,8 @@ impl Server {
         assert!(self.says("ready to accept read-only connections"), "the server didn't become a standby");
     }
 
-    /// Waits until the server's log contains `what` and the server accepts connections. A starting server
-    /// accepts them too, but rejects their queries, so connecting isn't enough.
+    /// Waits until the server's log contains `what` and the server accepts connections. A connection alone isn't
+    /// enough, since a starting server accepts connections too, but rejects their queries.
     fn says(&self, what: &str) -> bool {
         for _ in 0..600 {
             let is_ready = fs::read_to_string(&self.log).is_ok_and(|log| log.contains(what));
@@ -197,17 +197,17 @@ impl Server {
         false
     }
 
-    /// Its port on 127.0.0.1.
+    /// The server's port on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The URL of its database at `port`, which is its own or a proxy's.
+    /// The URL of the server's database at `port`, which is the server's own port or a proxy's.
     pub fn url_at(&self, port: u16) -> String {
         format!("postgres://test:{PASSWORD}@127.0.0.1:{port}/postgres")
     }
 
-    /// The URL of its database.
+    /// The URL of the server's database.
     pub fn url(&self) -> String {
         self.url_at(self.port)
     }
@@ -230,8 +230,8 @@ impl Server {
     }
 }
 
-/// Makes the server's data in `folder`. `initdb` takes longer than most tests, so a program that runs each test in its own
-/// process names a folder by [`TEMPLATE`], and all but the first copy the data from there.
+/// Makes the server's data in `folder`. `initdb` takes longer than most tests, so a program that runs each test in its
+/// own process sets [`TEMPLATE`]. The first test then leaves its data in that folder, and the others copy the data.
 fn make_data(programs: &Path, folder: &Path, user: Option<User>) {
     let (data, template) = (folder.join("data"), std::env::var_os(TEMPLATE).map(PathBuf::from));
     if let Some(template) = template.as_ref().filter(|template| template.exists()) {
@@ -249,14 +249,14 @@ fn make_data(programs: &Path, folder: &Path, user: Option<User>) {
     if let Some(template) = template {
         let complete = template.with_extension(Owner::random().unwrap().to_string());
         copy(&data, &complete);
-        // Another process may have been first.
+        // Another process may have written the template first.
         if fs::rename(&complete, template).is_err() {
             fs::remove_dir_all(complete).unwrap();
         }
     }
 }
 
-/// Copies a folder with its owner and rights.
+/// Copies a folder with its owner and permissions.
 fn copy(from: &Path, to: &Path) {
     assert!(Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap().success());
 }

@@ -1,9 +1,9 @@
-//! Random numbers from a seed. All parts of the verification suite draw theirs from the library's own generator.
+//! Random numbers from a seed. All parts of the verification suite draw them from the library's own generator.
 
 use lambda_idempotency::store::Owner;
 pub use lambda_idempotency::testing::Random;
 
-/// Returns a seed that no other run has. The caller prints it with a failure.
+/// Returns a new random seed. The caller prints the seed with a failure.
 pub fn fresh_seed() -> u64 {
     let owner = Owner::random().unwrap();
     owner.as_bytes().iter().take(8).fold(0, |seed, byte| seed << 8 | u64::from(*byte))

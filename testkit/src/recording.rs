@@ -57,7 +57,7 @@ pub fn begin() {
     }
 }
 
-/// Whether this run is recorded. A test that repeats something ten thousand times may then repeat it less.
+/// Whether this run is recorded. A test with ten thousand repetitions may then do fewer.
 pub fn is_on() -> bool {
     RECORDING.is_some()
 }
@@ -94,7 +94,7 @@ fn told(text: impl FnOnce() -> String) {
     }
 }
 
-/// Writes an entry from within a recorder, when the recording is already on.
+/// Writes an entry from within a recorder, which exists only once the recording is on.
 fn tell(text: &str) {
     if let Some(recording) = &*RECORDING {
         write(&recording.told, text);
@@ -138,7 +138,7 @@ impl Recorded {
 /// The library can't prevent that, and only users who enable this target and level get it. The audit searches
 /// everything else.
 const ORCHESTRATOR: &str = "aws_smithy_runtime::client::orchestrator";
-/// The same for the emulator that some tests run in their own process.
+/// The target of the emulator that some tests run in their own process. The emulator logs answers at TRACE too.
 const EMULATOR: &str = "dynoxide";
 
 /// Records everything that is logged.

@@ -1,8 +1,8 @@
 //! A Redis on loopback: Debian's `redis-server`, or any program of that name, started by the test.
 //!
-//! The server ends with the test process, even if that is killed. A shell between them waits for its standard
-//! input to close, and then stops the server. This file uses only the standard library, so that any package's
-//! tests can include it.
+//! The server ends with the test process, even if the process is killed. A shell between the two waits for its own
+//! standard input to close, and then stops the server. This module uses only the standard library, so it needs no
+//! feature.
 
 use std::{
     env, fs,
@@ -16,8 +16,8 @@ use std::{
     time::Duration,
 };
 
-/// Starts the server, and stops it when the standard input closes. Then it deletes the server's files. A line
-/// of input stops the server, kills it, or starts it again.
+/// The shell script that runs the server. When the script's standard input closes, it stops the server and deletes the
+/// server's files. A line of input stops, kills or starts the server.
 const SUPERVISOR: &str = r#"
 trap : HUP INT TERM
 folder=$1; shift
@@ -50,7 +50,7 @@ pub struct RedisServer {
     folder: PathBuf,
 }
 
-/// The server that a test binary's tests share. Returns `None` if there's no `redis-server`, and panics if `CI`
+/// The server that a test binary's tests share. If `redis-server` isn't installed, returns `None`, or panics if `CI`
 /// is `true`.
 pub fn shared() -> Option<&'static RedisServer> {
     static SHARED: OnceLock<Option<RedisServer>> = OnceLock::new();
@@ -70,13 +70,13 @@ pub fn has(program: &str, package: &str) -> bool {
 }
 
 impl RedisServer {
-    /// Starts a server with the tests' settings and these, each as `--name`, `value`, …
+    /// Starts a server with the tests' settings and `settings`, which are `--name`, `value`, …
     pub fn start(settings: &[&str]) -> Option<Self> {
         Self::start_in(&new_folder(), settings, false)
     }
 
-    /// Starts a server with a second port for TLS, and with the files in `folder` that its settings name. The
-    /// folder is deleted with the server.
+    /// Starts a server with a second port for TLS. Its settings name files in `folder`, which is deleted with the
+    /// server.
     pub fn start_with_tls(folder: &Path, settings: &[&str]) -> Option<Self> {
         Self::start_in(folder, settings, true)
     }
@@ -107,7 +107,8 @@ impl RedisServer {
         Self::spawn(folder, port, tls_port, &arguments)
     }
 
-    /// Starts a Sentinel that watches `primary` under the name `records`, and may promote its replica alone.
+    /// Starts a Sentinel that watches `primary` under the name `records`. It can promote a replica without other
+    /// Sentinels.
     pub fn sentinel_of(primary: SocketAddr) -> Self {
         let folder = new_folder();
         for _ in 0..20 {
@@ -139,8 +140,8 @@ impl RedisServer {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            // The process group keeps the terminal's interrupt from the supervisor. The tests get it and end,
-            // and then the supervisor ends too.
+            // In its own process group, the supervisor doesn't get the terminal's interrupt. The tests get the
+            // interrupt and end, which ends the supervisor too.
             .process_group(0)
             .spawn()
             .expect("a shell");
@@ -164,7 +165,7 @@ impl RedisServer {
         None
     }
 
-    /// Begins to stop the server, which saves as its settings say.
+    /// Begins to stop the server, which saves its data if its settings say so.
     pub fn stop(&mut self) {
         self.tell("stop");
     }
@@ -180,25 +181,25 @@ impl RedisServer {
     }
 
     fn tell(&mut self, line: &str) {
-        writeln!(self.supervisor.stdin.as_mut().expect("its input"), "{line}").expect("it takes a line");
+        writeln!(self.supervisor.stdin.as_mut().expect("a pipe"), "{line}").expect("the supervisor runs");
     }
 
-    /// Its address.
+    /// The server's address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Its URL, without a password.
+    /// The server's URL, without a password.
     pub fn url(&self) -> String {
         format!("redis://{}", self.address)
     }
 
-    /// Its TLS port.
+    /// The server's TLS port.
     pub fn tls_port(&self) -> u16 {
         self.tls_port
     }
 
-    /// The folder of its files.
+    /// The folder with the server's files.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -210,7 +211,7 @@ impl RedisServer {
 
     /// Runs a command after AUTH with these arguments.
     pub fn run_as(&self, credentials: &[&str], command: &[&str]) -> String {
-        let mut stream = TcpStream::connect(self.address).expect("the server");
+        let mut stream = TcpStream::connect(self.address).expect("the server accepts connections");
         let mut request = Vec::new();
         if !credentials.is_empty() {
             let auth: Vec<&str> = ["AUTH"].iter().chain(credentials).copied().collect();
@@ -256,7 +257,7 @@ pub fn new_folder() -> PathBuf {
 fn free_port() -> u16 {
     loop {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port on loopback");
-        let port = listener.local_addr().expect("its address").port();
+        let port = listener.local_addr().expect("the listener's address").port();
         if port < 55_000 {
             return port;
         }
@@ -280,7 +281,7 @@ fn answer(reader: &mut impl BufRead) -> String {
         "$" if rest == "-1" => "(nil)".to_owned(),
         "$" => {
             let mut bytes = vec![0; rest.parse::<usize>().expect("a length") + 2];
-            reader.read_exact(&mut bytes).expect("all of the answer");
+            reader.read_exact(&mut bytes).expect("the complete answer");
             bytes.truncate(bytes.len() - 2);
             String::from_utf8_lossy(&bytes).into_owned()
         }

@@ -7,14 +7,14 @@ use std::{
 
 use serde_json::Value;
 
-/// Shorter texts appear in many logs by chance.
+/// The length of the shortest secret to search for. Shorter texts appear in many logs by chance.
 const SHORTEST: usize = 6;
-/// This many bytes of a long secret are enough for the search.
+/// The number of bytes of a long secret that are enough for the search.
 const LONGEST: usize = 256;
-/// Shorter encoded pieces appear in many logs by chance.
+/// The length of the shortest Base64 piece to search for. Shorter pieces appear in many logs by chance.
 const SHORTEST_PIECE: usize = 8;
 
-/// Keys, callers, tokens, bodies and responses.
+/// The secrets: keys, callers, tokens, bodies and responses.
 #[derive(Clone, Debug, Default)]
 pub struct Secrets(BTreeSet<Vec<u8>>);
 
@@ -75,7 +75,7 @@ impl Secrets {
     /// Returns each secret that `text` contains, with its form.
     pub fn found_in(&self, text: &str) -> Vec<Found> {
         let text = text.to_lowercase();
-        // `Debug` prints bytes in one line, or in one line each.
+        // `{:?}` prints a list of bytes in one line, and `{:#?}` prints one byte per line.
         let packed: String = text.split_whitespace().collect();
         let (mut as_bytes, mut as_text) = (Pieces::default(), Pieces::default());
         for secret in &self.0 {
@@ -93,8 +93,8 @@ impl Secrets {
     }
 }
 
-/// The pieces to search for and their secrets, by their first bytes. A recording is too long to be read once
-/// per piece.
+/// The pieces to search for, by their first bytes, and their secrets. The search for all pieces reads a recording once,
+/// since it's too long to read once per piece.
 #[derive(Default)]
 struct Pieces(HashMap<Vec<u8>, Vec<(String, Found)>>);
 
@@ -159,7 +159,7 @@ fn forms(secret: &[u8]) -> Vec<(&'static str, String)> {
     forms.into_iter().map(|(form, piece)| (form, piece.to_lowercase())).collect()
 }
 
-/// Returns the part of a Base64 text that only depends on `secret`, if `skipped` bytes precede it, or 3 more, or 6…
+/// Returns the part of a Base64 text that depends only on `secret`. `skipped` is the secret's offset, modulo 3.
 fn base64(secret: &[u8], skipped: usize) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let bytes = [&[0, 0][..skipped], secret].concat();
@@ -167,12 +167,12 @@ fn base64(secret: &[u8], skipped: usize) -> String {
         let bits = u32::from_be_bytes([0, bytes[0], bytes[1], bytes[2]]);
         [18, 12, 6, 0].map(|shift| char::from(ALPHABET[(bits >> shift) as usize & 63]))
     });
-    // The first letters depend on the preceding bytes.
+    // The first letters depend on the bytes before the secret.
     whole.skip([0, 2, 3][skipped]).collect()
 }
 
 #[test]
-fn only_secrets_are_found_in_every_form() {
+fn secrets_are_found_in_every_form() {
     let mut secrets = Secrets::default();
     secrets.add_body(r#"{"id":"c4n4ry-\"17\"","short":"c4","n":[{"é":"kettle é"}]}"#);
     assert_eq!(secrets.count(), 3);
@@ -185,7 +185,7 @@ fn only_secrets_are_found_in_every_form() {
         format!("{:?}", key.as_bytes()),
         format!("{:#?}", key.as_bytes()),
         "63346E3472792D22313722".to_owned(),
-        // The key alone, and after one and two other bytes.
+        // The Base64 of the key alone, after one other byte, and after two.
         "YzRuNHJ5LSIxNyI=".to_owned(),
         "LmM0bjRyeS0iMTciLg==".to_owned(),
         "Li5jNG40cnktIjE3Ig==".to_owned(),

@@ -1,5 +1,5 @@
-//! Reads the sources, with just enough of Rust's syntax to see which modules a file names. It leaves out
-//! comments and literals, expands `use` trees, and resolves `self` and `super`.
+//! Reads Rust sources, and finds which modules a file names. The reader skips comments and literals, expands `use`
+//! trees, and resolves `self` and `super`.
 
 use std::{fs, path::Path};
 
@@ -29,7 +29,7 @@ pub fn read_under(folder: &str) -> Vec<Source> {
     sources
 }
 
-/// A path that a file names, from the crate's root, and its line.
+/// A path that a file names, from the crate's root, and the line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
     /// For example `store`, `memory`, `MemoryStore`.
@@ -193,7 +193,7 @@ fn end_of_item(tokens: &[Token], mut at: usize) -> usize {
             ")" | "]" => depth = depth.saturating_sub(1),
             "}" => {
                 depth = depth.saturating_sub(1);
-                // A `use` tree has braces too, but only ends at its `;`.
+                // A `use` tree has braces too, but ends only at its `;`.
                 if depth == 0 && tokens.get(at).is_none_or(|next| next.text != ";") {
                     break;
                 }

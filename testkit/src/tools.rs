@@ -1,4 +1,4 @@
-//! Tools of others that the tests start.
+//! Finds third-party tools that the tests start.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 ///
 /// # Panics
 ///
-/// In CI, if it's missing: no test is skipped there.
+/// In CI, if the tool is missing, since CI must not skip a test.
 pub fn tool(name: &str) -> Option<PathBuf> {
     let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/tools/bin");
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -21,6 +21,6 @@ pub fn tool(name: &str) -> Option<PathBuf> {
         assert!(std::env::var_os("CI").is_none(), "{missing}");
         eprintln!("skipped: {missing}");
     }
-    // The emulator is also started from other folders.
+    // An absolute path, since some tests start the tool in another folder.
     found.and_then(|tool| tool.canonicalize().ok())
 }

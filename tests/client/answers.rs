@@ -73,7 +73,7 @@ async fn the_replay_marker_is_configurable() {
     assert!(client::is_replay(&response));
     assert_eq!(stage.received().len(), 1);
     let response = stage.payment().send().await.unwrap();
-    assert!(!client::is_replay(&response), "not by default");
+    assert!(!client::is_replay(&response), "the custom marker must not count by default");
 }
 
 #[tokio::test]
@@ -132,8 +132,8 @@ async fn retry_after_may_be_seconds_or_date() {
     stage.payment().send().await.unwrap();
     let waits = stage.clock.waits();
     assert_eq!(waits.len(), 2);
-    // The client adds part of its backoff, so that clients don't all retry at once. (Of the date, 3 s remain,
-    // or 2.9.)
+    // The client adds part of its backoff, so that clients don't all retry at once. (When the client reads the date,
+    // 2.9 s to 3 s remain.)
     for (wait, asked) in waits.iter().zip([7_000, 2_900]) {
         assert!((asked..=asked + 300).contains(&wait.as_millis()), "{wait:?}");
     }

@@ -48,7 +48,7 @@ async fn exhausted_budgets_cancel_the_attempt() {
     }
     assert!(!request.is_finished());
     stage.clock.pass(30 * SECOND);
-    let error = timeout(20 * SECOND, request).await.expect("it keeps waiting").unwrap().unwrap_err();
+    let error = timeout(20 * SECOND, request).await.expect("the client ends its wait").unwrap().unwrap_err();
     let unanswered = client::unanswered(&error).unwrap();
     assert_eq!(unanswered.attempts(), 2);
     assert_eq!(unanswered.last_status().unwrap(), 503);
@@ -60,7 +60,8 @@ async fn exhausted_budgets_cancel_the_attempt() {
 async fn the_real_clock_enforces_the_budget() {
     let server = Server::start(|_| async { Reply::Silence }).await;
     let client = client(IdempotentRequests::new().budget(Duration::from_millis(100)));
-    let sent = timeout(20 * SECOND, client.post(server.url("/")).send()).await.expect("it keeps waiting");
+    let sent =
+        timeout(20 * SECOND, client.post(server.url("/")).send()).await.expect("the client ends its wait");
     assert_eq!(client::unanswered(&sent.unwrap_err()).unwrap().attempts(), 1);
 }
 

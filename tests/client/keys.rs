@@ -60,7 +60,7 @@ async fn bare_keys_have_no_quotes() {
     let Err(reqwest_middleware::Error::Middleware(error)) =
         client.post(stage.server.url("/payments")).with_extension(key).send().await
     else {
-        panic!("sent")
+        panic!("the client sent an ambiguous key")
     };
     assert_eq!(error.downcast_ref::<lambda_idempotency::Error>().unwrap().kind(), ErrorKind::InvalidKey);
     assert_eq!(stage.keys().len(), 2);
@@ -112,7 +112,7 @@ async fn explicit_keys_protect_any_method() {
     assert_eq!(stage.keys(), [Some("\"put-17\"".to_owned()), Some("\"put-17\"".to_owned())]);
 }
 
-/// A middleware outside the client that sends an earlier request again.
+/// A middleware around the client that repeats a request after a 5xx.
 struct SendsAgain;
 
 #[async_trait::async_trait]
@@ -138,7 +138,10 @@ async fn outer_retries_reuse_the_key() {
         .build();
     assert_eq!(client.post(stage.server.url("/payments")).send().await.unwrap().status(), 201);
     let keys = stage.keys();
-    assert!(keys.len() == 3 && keys[0].is_some() && keys.iter().all(|key| *key == keys[0]), "one key");
+    assert!(
+        keys.len() == 3 && keys[0].is_some() && keys.iter().all(|key| *key == keys[0]),
+        "the attempts have different keys"
+    );
 }
 
 #[tokio::test]

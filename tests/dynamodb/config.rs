@@ -111,7 +111,7 @@ async fn environments_name_tables() {
     }
 }
 
-/// So that CloudTrail and AWS's support see which requests are the library's.
+/// The user agent shows CloudTrail and AWS's support which requests are the library's.
 #[tokio::test]
 async fn requests_name_the_library() {
     let wire = Wire::scripted(None, &[Reply::internal()]).await;

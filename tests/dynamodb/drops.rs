@@ -1,5 +1,5 @@
-//! Calls dropped before their answer, as the library drops them when their time is up. At whichever await that
-//! happens, nothing of the call continues, and the store serves the next one.
+//! Calls dropped before their answer, as the library drops them when their time is up. A call may be dropped at any
+//! await: nothing of it continues, and the store serves the next call.
 
 use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
 
@@ -64,7 +64,7 @@ async fn call(store: &DynamoDbStore, name: &str) {
     }
 }
 
-/// With a sort key, a process's first write is preceded by a read. The test drops that too.
+/// With a sort key, the store reads before a process's first write. The test drops this read too.
 #[tokio::test]
 async fn calls_may_be_dropped_at_every_await() {
     for (name, sort_key) in [
@@ -82,7 +82,7 @@ async fn calls_may_be_dropped_at_every_await() {
         let mut times = 1;
         while polled(call(&table.store, name), times).await.is_none() {
             still_serves(&table, name).await;
-            // Reads leave the table as it was, so they can use it again.
+            // Reads don't change the table, so the next round can use it again.
             if !name.starts_with("read") {
                 table = prepared(name, sort_key).await;
             }

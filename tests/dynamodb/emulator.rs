@@ -51,8 +51,8 @@ pub(crate) async fn emulator() -> SocketAddr {
     address
 }
 
-/// Passes requests on to `upstream` under another access key, because DynamoDB Local has a database per key. So
-/// each test has its own tables, though they share one name.
+/// Forwards requests to `upstream` under an access key that no other test has. DynamoDB Local has one database per key,
+/// so each test has its own tables, although their names are the same.
 async fn tenant(listener: TcpListener, upstream: SocketAddr) {
     let own = Owner::random().unwrap().to_string();
     let (from, to) = (format!("Credential={ACCESS_KEY}/"), format!("Credential={own}/"));
@@ -110,7 +110,7 @@ impl Table {
         let address = emulator().await;
         let mut builder = builder(address);
         if is_external() {
-            // All tests share it, so it may be busy.
+            // All tests share the external DynamoDB, so it may be busy.
             builder =
                 builder.attempt_timeout(Duration::from_secs(20)).operation_timeout(Duration::from_secs(60));
         }

@@ -135,7 +135,7 @@ async fn optimistic_ends_need_no_claim() {
     let done = completed();
     let ended_at_once = ended(None, Some(&done)).await.unwrap();
     assert!(!ended_at_once.by_operator);
-    // It concludes over an expired outcome, in another claim.
+    // Another run without a claim replaces an expired outcome.
     let next = Record { state: State::Completed(inline()), ..next_lock().into() };
     let concluded = ended(Some(&done), Some(&next)).await.unwrap();
     assert!(!concluded.by_operator);
@@ -150,7 +150,7 @@ async fn rewritten_outcomes_are_published_once() {
     for new in [&kept_longer, &omitted] {
         assert!(ended(Some(&done), Some(new)).await.is_none());
     }
-    // An old image that can't be read proves nothing.
+    // If the old image can't be read, the change still counts as an end.
     let mut old = item(&key(), &done);
     old.insert("version".into(), AttributeValue::N("1".into()));
     let record = change(&["id"], Some(&old), Some(&item(&key(), &done))).to_string();
@@ -176,7 +176,7 @@ async fn ids_identify_one_end() {
     let of = |record: Record| async move { ended(Some(&started()), Some(&record)).await.unwrap().id() };
     let done = completed();
     let mut ids = vec![of(done.clone()).await];
-    assert_eq!(ids[0], of(done.clone()).await, "every delivery of it has the same id");
+    assert_eq!(ids[0], of(done.clone()).await, "every delivery of one end must have the same id");
     ids.push(of(Record { owner: next_lock().owner, ..done.clone() }).await);
     ids.push(of(Record { generation: next_lock().generation, ..done.clone() }).await);
     ids.push(of(Record { state: State::Failed(inline()), ..done }).await);
@@ -211,7 +211,7 @@ async fn details_have_no_response() {
 }
 
 #[tokio::test]
-async fn responses_are_a_choice() {
+async fn responses_are_read_only_on_request() {
     let paid = StoredResponse::new(Bytes::from_static(b"{\"paid\":1}"));
     let of = |outcome: Outcome| async move {
         ended(Some(&started()), Some(&with_state(State::Completed(outcome)))).await.unwrap().response()

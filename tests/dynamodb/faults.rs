@@ -1,5 +1,5 @@
-//! A connection that fails before the request arrives or after it. The store reports a definite failure only
-//! when it is definite, and marks a write that may have been applied as such.
+//! A connection that fails before the request arrives or after it. After a failed write, the store reports "not
+//! applied" only if that's certain, and otherwise "maybe applied".
 
 use std::{
     error::Error,
@@ -288,7 +288,7 @@ async fn missing_old_items_are_read_separately() {
 
 #[tokio::test]
 async fn failed_reads_leave_the_claim_uncertain() {
-    // An attempt before the refused one may have claimed: the SDK hides how many there were.
+    // An earlier attempt may have claimed the key. The SDK doesn't show how many attempts it made.
     let wire = Wire::new(None, |_, operation| match operation {
         "PutItem" => Reply::error(400, "ConditionalCheckFailedException", "The conditional request failed"),
         _ => Reply::error(400, "ThrottlingException", "later"),

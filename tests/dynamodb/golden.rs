@@ -41,13 +41,13 @@ const NAMES: &str = "id:pk,status:s,owner:o,generation:g,lock_acquired_at:la,lea
     interrupted:i,version:v";
 
 #[tokio::test]
-async fn started_record() {
+async fn started_item_is_pinned() {
     assert_eq!(after(|b| b, &[Write::Claim(lock())]).await, include_str!("golden/started.txt"));
 }
 
-/// Without a TTL attribute, DynamoDB's sweeper never deletes it.
+/// Without a TTL attribute, DynamoDB's sweeper never deletes the record.
 #[tokio::test]
-async fn started_without_expiry() {
+async fn started_item_without_expiry_is_pinned() {
     let golden = include_str!("golden/started_without_expiry.txt");
     assert_eq!(after(|b| b, &[Write::Claim(lasting_lock())]).await, golden);
     let lock = lasting_lock();
@@ -65,38 +65,38 @@ async fn started_without_expiry() {
 }
 
 #[tokio::test]
-async fn taken_over() {
+async fn taken_over_item_is_pinned() {
     let seen = Revision::of(&started());
     let writes = [Write::Claim(lock()), Write::TakeOver { seen, lock: next_lock() }];
     assert_eq!(after(|b| b, &writes).await, include_str!("golden/taken_over.txt"));
 }
 
 #[tokio::test]
-async fn completed_inline() {
+async fn inline_completed_item_is_pinned() {
     let writes = claimed_and(Settlement::Complete(inline(), SETTLED_UNTIL));
     assert_eq!(after(|b| b, &writes).await, include_str!("golden/completed_inline.txt"));
 }
 
 #[tokio::test]
-async fn completed_in_chunks() {
+async fn chunked_completed_item_is_pinned() {
     let writes = claimed_and(Settlement::Complete(in_parts(), SETTLED_UNTIL));
     assert_eq!(after(|b| b, &writes).await, include_str!("golden/completed_in_chunks.txt"));
 }
 
 #[tokio::test]
-async fn completed_and_omitted() {
+async fn completed_item_without_response_is_pinned() {
     let writes = claimed_and(Settlement::Complete(Outcome::Omitted, SETTLED_UNTIL));
     assert_eq!(after(|b| b, &writes).await, include_str!("golden/completed_omitted.txt"));
 }
 
 #[tokio::test]
-async fn failed() {
+async fn failed_item_is_pinned() {
     let writes = claimed_and(Settlement::Fail(inline(), SETTLED_UNTIL));
     assert_eq!(after(|b| b, &writes).await, include_str!("golden/failed.txt"));
 }
 
 #[tokio::test]
-async fn released() {
+async fn released_item_is_pinned() {
     let writes = claimed_and(release(false));
     assert_eq!(after(|b| b, &writes).await, include_str!("golden/released.txt"));
     let writes = claimed_and(release(true));
@@ -107,7 +107,7 @@ async fn released() {
 }
 
 #[tokio::test]
-async fn released_and_reclaimed() {
+async fn reclaimed_item_keeps_nothing_old() {
     let mut writes = claimed_and(release(false)).to_vec();
     let released = writes[1].apply_to(Some(&started())).unwrap();
     writes.push(Write::Reclaim { seen: Revision::of(&released), lock: next_lock() });
@@ -116,7 +116,7 @@ async fn released_and_reclaimed() {
 }
 
 #[tokio::test]
-async fn resolved_by_an_operator() {
+async fn item_resolved_by_operator_is_pinned() {
     let complete = || Settlement::Complete(inline(), SETTLED_UNTIL);
     let writes = [Write::Claim(lock()), resolve(&started(), complete())];
     assert_eq!(after(|b| b, &writes).await, include_str!("golden/resolved_completed.txt"));
@@ -134,7 +134,7 @@ async fn resolved_by_an_operator() {
 }
 
 #[tokio::test]
-async fn with_a_sort_key_and_other_names() {
+async fn item_with_other_names_is_pinned() {
     let seen = Revision::of(&started());
     let writes = [
         Write::Claim(lock()),
@@ -150,7 +150,7 @@ async fn with_a_sort_key_and_other_names() {
 }
 
 #[tokio::test]
-async fn chunks_of_a_response() {
+async fn response_chunk_items_are_pinned() {
     for (sort_key, golden) in
         [(None, include_str!("golden/part.txt")), (Some("sk"), include_str!("golden/part_sort_key.txt"))]
     {

@@ -217,7 +217,7 @@ async fn sort_keys_are_checked_before_claiming() {
     assert_eq!(wire.requests(), ["GetItem", "PutItem", "PutItem"]);
 }
 
-/// An answer that shows no key, such as a throttle, leaves the question open. The claim goes on without it.
+/// A throttled check doesn't show the table's sort key. The claim goes on without it, and the next claim checks again.
 #[tokio::test]
 async fn unanswered_sort_key_checks_are_repeated() {
     let address = other_table(&[("id", ScalarAttributeType::S), ("sk", ScalarAttributeType::S)]).await;

@@ -161,7 +161,10 @@ async fn retries_send_the_same_request() {
     }
     let bodies: Vec<_> = wire.bodies().iter().map(|body| json(body)).collect();
     for same in bodies.chunks(8) {
-        assert!(same.iter().all(|body| *body == same[0]), "the entries of a map have no order");
+        assert!(
+            same.iter().all(|body| *body == same[0]),
+            "the requests must be identical, although maps have no order"
+        );
         assert_eq!(same[0]["ClientRequestToken"], TOKEN);
     }
     // The SDK's own retry sends identical bytes.
@@ -182,7 +185,8 @@ async fn emulator_deduplicates_by_token() {
         (table.effects().await, table.store.read(&key()).await.unwrap()),
         (1, Some(completed_as_sent()))
     );
-    // A different request under the same token is rejected, and maybe applied: the first one was.
+    // A different request under the same token is rejected. Since the first request was applied, the error says that
+    // the write may have been applied.
     let error = commit(&table.store, &complete(), &one().update(count("more"))).await.unwrap_err();
     assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Rejected, true), "{error}");
     // Another token meets the completed record.
@@ -240,7 +244,7 @@ async fn conclusions_require_absence_or_the_version_read() {
         );
         let late = transactions.commit(&key(), &replace, &writes, "fourth").await;
         assert_eq!(written(late), WriteOutcome::Refused(Some(next.clone())));
-        // No record is at this version: a STARTED one has a lease.
+        // No record can have this version: a STARTED record has a lease.
         let nowhere = Revision { lease_until: None, ..Revision::of(&started()) };
         let write = Write::Conclude { seen: Some(nowhere), record: completed() };
         let refused = transactions.commit(&key(), &write, &writes, "fifth").await;

@@ -18,7 +18,7 @@ use tokio::{
 pub(crate) enum Reply {
     /// The request reaches the emulator, and the answer reaches the client.
     Forward,
-    /// The same, after this time.
+    /// The request reaches the emulator after this time, and the answer reaches the client.
     ForwardLate(Duration),
     /// The request reaches the emulator. The answer is lost, and the connection hangs.
     ForwardThenHang,

@@ -41,7 +41,7 @@ fn the_guide_names_existing_items() {
             None => assert!(tests.contains(&format!("fn {name}(")), "no test is named {name}"),
         }
     }
-    // These tests' function records no failures, so it never reaches those points.
+    // The function of these tests records no failures, so it never reaches the crash points around failures.
     let all = points.lines().filter_map(|line| line.trim().strip_prefix("Self::")?.split_once("=> \""));
     let all = all
         .filter_map(|(_, name)| name.strip_suffix("\","))

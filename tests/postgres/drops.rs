@@ -1,4 +1,5 @@
-//! Calls dropped midway, as the library drops one that takes too long, and the longest that a call takes.
+//! Calls that are dropped midway, as the library does when a call takes too long. Also checks how long a call takes at
+//! most.
 
 use std::time::{Duration, Instant};
 
@@ -41,7 +42,7 @@ async fn put_large(store: &PostgresStore, name: &str, byte: u8) -> (StoredKey, R
     (key, record)
 }
 
-/// After a drop, every call still gets its own answer, and the pool has all its places.
+/// After a drop, every call still gets its own answer, and the pool loses no connection slot.
 #[tokio::test]
 async fn dropped_calls_leave_the_pool_usable() {
     let server = server!();

@@ -108,7 +108,8 @@ async fn operations_run_once_and_are_replayed() {
     assert_eq!(again, "placed a");
 }
 
-/// Off and shadow: every delivery commits its work, no lock refuses another, and a failed one is rolled back.
+/// In the modes off and shadow, every delivery commits its work, and no lock refuses another delivery. A failed
+/// delivery is rolled back.
 #[tokio::test]
 async fn transactions_stay_whole_without_records() {
     let server = server!();
@@ -129,7 +130,7 @@ async fn transactions_stay_whole_without_records() {
         let failed = operation.run_in(&shop.store, &mut client, &key, "12", failing);
         assert!(matches!(failed.await, Err(RunError::Handler(_))));
         assert_eq!(shop.placed().await, 2, "{mode:?}");
-        // By hand, two deliveries at once.
+        // Two concurrent deliveries call `begin_in`.
         let (one, two) = (client.transaction().await.unwrap(), other.transaction().await.unwrap());
         for transaction in [&one, &two] {
             let (key, fingerprint) = (Key::new("h").unwrap(), Fingerprint::of("12").unwrap());
@@ -220,8 +221,8 @@ async fn concurrent_deliveries_have_one_effect() {
     }
 }
 
-/// Two functions in one database have a table each, so the same key in both is two keys. A qualified name is
-/// still the same table.
+/// Two functions in one database have their own tables, so the same key in both is two keys. With and without its
+/// schema, a table's name means the same table.
 #[tokio::test]
 async fn tables_do_not_block_each_others_keys() {
     let server = server!();
@@ -239,7 +240,7 @@ async fn tables_do_not_block_each_others_keys() {
     assert_eq!(same.look(&stored).await.unwrap_err().kind(), StoreErrorKind::Conflict);
 }
 
-/// The commit arrives or it doesn't, and the answer is lost. The record shows which.
+/// The answer to the commit is lost. The record shows whether the commit was applied.
 #[tokio::test]
 async fn lost_commit_answers_are_resolved() {
     let server = server!();
@@ -247,7 +248,7 @@ async fn lost_commit_answers_are_resolved() {
         [(Fault::LoseAnswer, true), (Fault::LoseRequest, false), (Fault::SilenceAfter, true)]
     {
         let wire = Wire::to(server.port()).await;
-        // The operation's own connection fails. The store's doesn't.
+        // The operation's own connection fails. The store's connection doesn't.
         let shop = Shop::new(server).await;
         let (mut client, connection) =
             lambda_idempotency::store::postgres::tokio_postgres::connect(&server.url_at(wire.port()), NoTls)
@@ -286,7 +287,7 @@ async fn lost_commit_answers_are_resolved() {
 
 /// A live claim blocks the key, and a stale one is taken over.
 #[tokio::test]
-async fn claiming_and_claimless_deliveries_share_keys() {
+async fn deliveries_with_and_without_claims_share_keys() {
     let server = server!();
     let shop = Shop::new(server).await;
     let mut client = server.client().await;

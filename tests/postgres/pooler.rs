@@ -28,7 +28,7 @@ const CLAIMS: usize = 300;
 /// Opening a connection may take this long on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Runs one of the processes below.
+/// Makes the claims of one of the two processes that the next test starts.
 #[tokio::test]
 #[ignore = "the test below runs it in two processes at once"]
 async fn claims_in_its_own_process() {
@@ -143,7 +143,7 @@ async fn missing_limits_are_refused_with_a_fix() {
     }
 }
 
-/// The next transaction in the session may be another client's. It gets the session's own timeouts.
+/// Another client's transaction may run next in the session. It gets the session's own timeouts.
 #[tokio::test]
 async fn limits_do_not_leak_into_pooled_sessions() {
     let server = server!();
@@ -161,9 +161,9 @@ async fn limits_do_not_leak_into_pooled_sessions() {
     assert!(shown.iter().any(is_none), "{shown:?}");
 }
 
-/// A table is locked behind a pooler. The statement ends at the server too.
+/// A claim waits for a table lock behind a pooler. When the store gives up, the statement ends at the server too.
 #[tokio::test]
-async fn pooled_claims_given_up_are_not_applied() {
+async fn abandoned_pooled_claims_are_not_applied() {
     let server = server!();
     let Some(pooler) = PgBouncer::before(server, 2, "") else { return };
     let table = server.store(|builder| builder).await.table();
@@ -184,7 +184,7 @@ async fn pooled_claims_given_up_are_not_applied() {
 
 /// All of the pooler's sessions are busy, so it queues the claim. It drops the claim when the sender disconnects.
 #[tokio::test]
-async fn claims_given_up_in_the_queue_vanish() {
+async fn abandoned_queued_claims_are_not_applied() {
     let server = server!();
     let Some(pooler) = PgBouncer::before(server, 1, "") else { return };
     let table = server.store(|builder| builder).await.table();

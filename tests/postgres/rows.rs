@@ -88,7 +88,7 @@ fn finished_or(random: &mut Random, lock: Lock) -> Record {
     if random.below(2) == 0 { finished() } else { lock.into() }
 }
 
-/// Returns the version of `current`. In about half of the cases, one of its fields is another.
+/// Returns the version of `current`. In about half of the cases, one of its fields differs.
 fn almost(random: &mut Random, current: &Record, other: &Lock) -> Revision {
     let mut seen = Revision::of(current);
     match random.below(13) {
@@ -107,7 +107,7 @@ fn almost(random: &mut Random, current: &Record, other: &Lock) -> Revision {
 /// A hand-edited row that isn't a valid record is corrupt. The store never treats it as absent and never
 /// overwrites it.
 #[tokio::test]
-async fn invalid_rows_are_corrupt_by_column() {
+async fn corrupt_rows_name_the_invalid_column() {
     let server = server!();
     let store = server.store(|builder| builder).await;
     let (operator, table) = (server.client().await, store.table());
@@ -190,7 +190,8 @@ async fn unreadable_formats_say_what_was_found() {
     }
 }
 
-/// A claim keeps the trace that a later version wrote. The next record on the key clears it.
+/// A later version of the library may write `trace_id`. A settlement keeps this column, and the next record on the key
+/// clears it.
 #[tokio::test]
 async fn replacing_a_row_clears_reserved_columns() {
     let server = server!();

@@ -22,7 +22,7 @@ async fn tables_are_created_once_and_kept() {
     assert_eq!(store.check_table().await.unwrap(), []);
 }
 
-/// The server may still create it after the store stopped waiting.
+/// The server may still create the table after the store stopped waiting.
 #[tokio::test]
 async fn an_unanswered_creation_is_ambiguous() {
     let server = server!();
@@ -134,7 +134,7 @@ async fn other_schema_versions_are_refused() {
 async fn settlements_update_no_index() {
     let server = server!();
     let (store, client) = (server.store(|builder| builder).await, server.client().await);
-    // All in one hour, as most settlements are.
+    // All expiries are in one hour. Most settlements don't change the hour, which is what the index contains.
     let middle = later(86_400).as_millis() / 3_600_000 * 3_600_000 + 1_800_000;
     let expiry = |seconds: u64| Timestamp::from_millis(middle + seconds * 1000);
     // All versions of five rows fit into one page, so no update has to move to another.
@@ -175,7 +175,7 @@ async fn an_older_index_is_noted_and_used() {
     );
     client.batch_execute(&older).await.unwrap();
     let store = PostgresStore::builder(server.url()).table(&table).build().unwrap();
-    // It stays as it is, even if a migration runs the schema again.
+    // The table stays unchanged, even if a migration runs the schema again.
     client.batch_execute(&store.schema_sql()).await.unwrap();
     assert!(!store.create_table().await.unwrap());
     let problems = store.check_table().await.unwrap();

@@ -45,7 +45,7 @@ async fn abandoned_claims_behind_locks_are_not_applied() {
 
 /// A slow trigger, or a full I/O queue: the statement is slow without waiting for a lock.
 #[tokio::test]
-async fn slow_claims_given_up_are_not_applied() {
+async fn abandoned_slow_claims_are_not_applied() {
     let server = server!();
     for (timeouts, set) in TIMEOUTS {
         let store = server.store(|builder| set(impatient(builder))).await;
@@ -83,7 +83,8 @@ async fn late_claims_never_replace_an_outcome() {
     assert_eq!(store.read(&key).await.unwrap(), before);
 }
 
-/// The same without a successor: the late claim blocks the key until its lease ends, and the next delivery runs then.
+/// No other delivery takes the key before a late claim arrives. The late claim blocks the key until its lease ends, and
+/// the next delivery runs after that.
 #[tokio::test]
 async fn late_claims_block_until_their_lease_ends() {
     let server = server!();

@@ -66,8 +66,8 @@ async fn keys_are_busy_until_transactions_end() {
         assert!(duplicate.query_one("SELECT 1", &[]).await.is_ok(), "the transaction can go on");
         duplicate.rollback().await.unwrap();
         assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
-        // A delivery with an ordinary claim waits briefly for a row that it can't see yet. It reads past an
-        // uncommitted change to a row that it can.
+        // An ordinary claim waits briefly for a row that isn't committed yet. If the row was there before, the claim
+        // reads its committed version.
         let claim = store.apply(&key, &Write::Claim(lock())).await;
         match before {
             None => assert_eq!(claim.unwrap_err().kind(), StoreErrorKind::Conflict),
@@ -123,7 +123,7 @@ async fn old_snapshots_conflict_and_failures_are_rejected() {
     let level = lambda_idempotency::store::postgres::tokio_postgres::IsolationLevel::RepeatableRead;
     let transaction = client.build_transaction().isolation_level(level).start().await.unwrap();
     assert_eq!(store.lock_and_read_in(&transaction, &key).await.unwrap(), None);
-    // A delivery that doesn't take the lock.
+    // Another delivery claims and completes. It doesn't take the lock.
     make(&store, &key, &Write::Claim(lock.clone())).await;
     make(&store, &key, &completion(&lock)).await;
     let conclude = Write::Conclude { seen: None, record: finished() };
@@ -156,7 +156,7 @@ async fn concurrent_transactions_have_one_effect() {
                 transaction.batch_execute(&effect).await.unwrap();
                 let conclude = Write::Conclude { seen: None, record: finished() };
                 let written = store.apply_in(&transaction, &key, &conclude).await.unwrap();
-                // A third of them roll back just before the commit.
+                // A third of the transactions roll back just before the commit.
                 if written == WriteOutcome::Applied && (worker + round) % 3 != 0 {
                     transaction.commit().await.unwrap();
                 } else {

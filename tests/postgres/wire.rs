@@ -1,4 +1,4 @@
-//! A proxy between the store and the server that fails on demand: it plays the kit's faults.
+//! A proxy between the store and the server. On demand, it causes the faults of the testing kit.
 
 use std::{
     net::Ipv4Addr,
@@ -21,9 +21,9 @@ use tokio::{
 pub(super) struct Wire {
     port: u16,
     next: Arc<Mutex<Option<Fault>>>,
-    /// While set, nothing passes, and no connection is cut.
+    /// While this is set, nothing passes, and no connection is cut.
     silence: Arc<AtomicBool>,
-    /// The number of pieces from the client.
+    /// The number of requests. Each piece of data from the client counts as one.
     requests: Arc<Mutex<u32>>,
     connections: Arc<Mutex<u32>>,
     cut: Arc<Notify>,
@@ -136,7 +136,7 @@ async fn carry(
                 }
                 server.write_all(&up[..count]).await.unwrap();
                 if fault.is_some() {
-                    // The server's last answer shows that it's done.
+                    // The server's answer shows that it has applied the request.
                     let _answer = server.read(&mut down).await.unwrap();
                     if fault == Some(Fault::LoseAnswer) {
                         return;

@@ -63,7 +63,7 @@ async fn two() -> Option<[RedisServer; 2]> {
     Some([one, other])
 }
 
-/// Returns a key whose slot is in this half.
+/// Returns a key whose slot is in the first half of the slots, or in the second.
 fn key_in(server: &RedisServer, first_half: bool) -> StoredKey {
     loop {
         let key = fresh_key();
@@ -130,12 +130,12 @@ async fn moved_slots_are_followed() {
     let (host, port) = (other.address().ip().to_string(), other.address().port().to_string());
     let redis_key = format!("idempotency:{key}");
     assert_eq!(one.run(&["MIGRATE", &host, &port, &redis_key, "0", "5000"]), "OK");
-    // The key is on the new node, the slot on the old one: ASK.
+    // The key is on the new node, but the slot is still on the old one, which answers ASK.
     assert_eq!(claim(&store, &key).await.unwrap(), WriteOutcome::Refused(Some(started())));
     assert_eq!(store.apply(&key, &complete()).await.unwrap(), WriteOutcome::Applied);
     assert_eq!(store.read(&key).await.unwrap(), Some(completed()));
     assert!(other.calls("asking") >= 3);
-    // Key and slot are on the new node: one MOVED.
+    // Key and slot are on the new node, so the old one answers MOVED once.
     for node in [&other, &one] {
         assert_eq!(node.run(&["CLUSTER", "SETSLOT", &slot, "NODE", &id(&other)]), "OK");
     }
@@ -166,8 +166,8 @@ async fn lost_nodes_are_certain_and_others_serve() {
     assert!(!error.is_maybe_applied(), "{}", chain(&error));
 }
 
-/// A node without a server. It says that this port, or its own, has all slots, and that the slot of a read has moved to
-/// itself.
+/// Starts a fake node. It says that the node at `port` has all slots, and redirects every read to that node. Without a
+/// `port`, that's the fake node itself.
 async fn node(port: Option<u16>) -> Wire {
     let own = Arc::new(OnceLock::<[&str; 2]>::new());
     let answers = Arc::clone(&own);
@@ -184,7 +184,7 @@ async fn node(port: Option<u16>) -> Wire {
     wire
 }
 
-/// Reads a record there, which fails, and returns how often the node got this command.
+/// Reads a record from a fake node, which must fail. Returns how often the node got `command`.
 async fn failed_read(wire: &Wire, command: &str) -> usize {
     let store = hasty(&format!("{}?cluster=true", wire.url()));
     let error = store.read(&fresh_key()).await.unwrap_err();
@@ -198,7 +198,7 @@ async fn redirections_end_after_the_fifth() {
 }
 
 #[tokio::test]
-async fn slots_of_unreachable_nodes_are_asked_for_once_more() {
+async fn unreachable_nodes_cause_one_slot_refresh() {
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     assert_eq!(failed_read(&node(Some(closed.port())).await, "CLUSTER").await, 2);
 }

@@ -1,4 +1,5 @@
-//! Calls dropped midway, as the library drops one that takes too long, and the longest that a call takes.
+//! Calls that are dropped midway, as the library does when a call takes too long. Also checks how long a call takes at
+//! most.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -66,7 +67,7 @@ async fn falling_silent(server: &RedisServer) -> (Wire, std::sync::Arc<AtomicBoo
     let silent = std::sync::Arc::new(AtomicBool::new(false));
     let decide = {
         let silent = std::sync::Arc::clone(&silent);
-        // The swallowed command silences its connection.
+        // The wire swallows one command, and its connection stays silent.
         move |_, _: &str| if silent.swap(false, Ordering::Relaxed) { Reply::Hang } else { Reply::Forward }
     };
     (Wire::new(Some(server.address()), decide).await, silent)
@@ -152,7 +153,7 @@ async fn dropped_connection_attempts_block_no_call() {
     claimed(&store, &key).await;
 }
 
-/// With the store's default timeouts, 2 s in all. The protocol can use the remaining time.
+/// With the store's default timeouts, a call takes at most 2 s. The protocol can use its remaining time.
 #[tokio::test]
 async fn calls_end_within_their_timeout() {
     let Some(server) = shared() else { return };

@@ -1,5 +1,5 @@
-//! A connection that fails before a command arrives or after it. The store reports a definite failure only when
-//! it is definite, and marks a write that may have been applied as such. A dead connection costs no failure.
+//! A connection that fails before a command arrives or after it. After a failed write, the store reports "not applied"
+//! only if that's certain, and otherwise "maybe applied". A dead connection costs no failure.
 
 use std::{
     sync::Arc,
@@ -120,8 +120,8 @@ async fn owner_resolves_lost_answers_from_the_record() {
             let wire = Wire::scripted(Some(server.address()), &[lost, Reply::Forward]).await;
             let written = hasty(&wire.url()).apply(&key, &write).await.unwrap();
             let after = write.apply_to(Some(&started()));
-            // The condition of an operator's write or a release fails the second time. So does that of every
-            // other write.
+            // The store sends the write twice. The second time, the condition of every write fails, also of an
+            // operator's write and of a release.
             assert_eq!(written, WriteOutcome::Refused(after), "{write:?}");
         }
     }

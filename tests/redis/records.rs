@@ -25,7 +25,7 @@ fn hash(server: &RedisServer, key: &StoredKey) -> Vec<(String, String)> {
     fields
 }
 
-/// Never edit this: users have records like it. A change needs a new version of the format.
+/// Never edit the expected fields: users have such records. A change needs a new version of the format.
 #[tokio::test]
 async fn hash_fields_are_pinned() {
     let Some(server) = shared() else { return };
@@ -125,7 +125,8 @@ async fn redis_keeps_unsettled_at_most_once_claims() {
     assert_eq!(store.read(&key).await.unwrap(), Some(completed()));
 }
 
-/// A claim keeps the trace that a later version wrote. The next record on the key clears it.
+/// A later version of the library may write `trace_id`. A settlement keeps this field, and the next record on the key
+/// clears it.
 #[tokio::test]
 async fn replacing_a_hash_removes_reserved_fields() {
     let Some(server) = shared() else { return };
@@ -248,7 +249,7 @@ async fn every_write_on_every_record_conforms() {
     }
 }
 
-/// Returns `seen`, and copies with one field changed each.
+/// Returns `seen`, and copies of it that each differ in one field.
 fn changed(seen: Revision) -> Vec<Revision> {
     let other =
         Revision::of(&Record { expires_at: Some(ms(1)), lock_acquired_at: ms(2), ..next_lock().into() });
@@ -267,7 +268,7 @@ fn changed(seen: Revision) -> Vec<Revision> {
 }
 
 #[tokio::test]
-async fn invalid_hashes_are_corrupt_by_field() {
+async fn corrupt_hashes_name_the_invalid_field() {
     let Some(server) = shared() else { return };
     let store = patient(&server.url());
     let cases: Vec<(&str, Option<&str>, &str)> = vec![
@@ -350,7 +351,7 @@ async fn large_responses_stay_in_the_record() {
 }
 
 #[tokio::test]
-async fn scans_find_only_their_prefixs_records() {
+async fn scans_find_only_records_with_their_prefix() {
     let Some(server) = RedisServer::start(&[]) else { return };
     let url = format!("{}?prefix=a*%5B:", server.url());
     let store = patient(&url);

@@ -128,7 +128,7 @@ async fn loading_servers_are_reported() {
         }
     }
     reload.join().unwrap();
-    panic!("it never reported that it's loading");
+    panic!("the server never reported that it's loading");
 }
 
 #[tokio::test]
@@ -164,7 +164,7 @@ async fn missing_passwords_are_reported_without_secrets() {
         let store = patient(&format!("redis://{user}{}/2", server.address()));
         assert_eq!(claim(&store, &fresh_key()).await.unwrap(), WriteOutcome::Applied);
     }
-    // The reverse: a password for a server without one.
+    // The reverse: the URL has a password, but the server doesn't require one.
     let Some(server) = shared() else { return };
     let error =
         claim(&hasty(&format!("redis://:secret@{}", server.address())), &fresh_key()).await.unwrap_err();
@@ -209,7 +209,7 @@ async fn documented_permissions_are_sufficient_and_necessary() {
             assert!(error.to_string().contains("doesn't permit"), "{without}: {error}");
         }
     }
-    // A user limited to other keys.
+    // This user has access to other keys only.
     server.run(&["ACL", "SETUSER", "elsewhere", "on", ">pw", "~other:*", "+@all"]);
     let store = hasty(&format!("redis://elsewhere:pw@{}", server.address()));
     assert_eq!(claim(&store, &fresh_key()).await.unwrap_err().kind(), StoreErrorKind::Rejected);
@@ -231,8 +231,9 @@ async fn oversized_responses_are_unstorable() {
         };
         settle(Settlement::Complete(Outcome::Retained(response), ms(EXPIRES_AT)))
     };
-    // Lengths over this server's limit, and one over any server's. The last one's pages stay untouched. The
-    // server hangs up at any point during the upload, so the store must read the reason every time.
+    // Lengths over this server's limit, and one over any server's limit. (The last response takes no memory, since
+    // nothing writes to its pages.) The server hangs up at any point during the upload, so the store must read the
+    // reason every time.
     for length in [[(1 << 20) + 1; 20], [48 << 20; 20]].concat().into_iter().chain([(512 << 20) + 1]) {
         let error = store.apply(&key, &settled(vec![0; length])).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Unstorable, "{length}: {}", chain(&error));

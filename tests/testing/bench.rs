@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::{DEARER, Error, ORDER, OTHER, safe};
 
 #[test]
-fn deliveries_say_what_they_did() {
+fn deliveries_report_runs_requests_and_answers() {
     let bench = Bench::new();
     let mut function = safe(&bench);
     let first = bench.deliver(&mut function, &Event::json(ORDER));
@@ -32,7 +32,7 @@ fn deliveries_say_what_they_did() {
 
 #[test]
 #[should_panic(expected = "delivery 1 should be answered from the record, but the handler ran")]
-fn failed_assertion_tells_the_story() {
+fn failed_assertion_shows_what_the_delivery_did() {
     let bench = Bench::new();
     let mut function = safe(&bench);
     bench.deliver(&mut function, &Event::json(ORDER)).assert_replayed();
@@ -49,13 +49,13 @@ fn wrong_count_lists_the_ledger() {
 
 #[tokio::test]
 async fn bench_works_in_an_asynchronous_test() {
-    deliveries_say_what_they_did();
+    deliveries_report_runs_requests_and_answers();
     tokio::time::sleep(Duration::from_millis(1)).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn bench_works_under_a_paused_clock() {
-    deliveries_say_what_they_did();
+    deliveries_report_runs_requests_and_answers();
     tokio::time::sleep(Duration::from_secs(60)).await;
 }
 
@@ -79,7 +79,7 @@ fn deliveries_meet_the_given_state() {
 }
 
 #[test]
-fn given_lease_ends_in_time() {
+fn given_claim_is_taken_over_after_its_lease() {
     let bench = Bench::new();
     let mut function = safe(&bench);
     bench.given(Given::InProgress(Duration::from_secs(20)));
@@ -88,7 +88,7 @@ fn given_lease_ends_in_time() {
     bench.deliver(&mut function, &Event::json(ORDER)).assert_ran();
 }
 
-/// Stages a payment, which is made once.
+/// Returns a function that stages a payment.
 fn staged(bench: &Bench) -> Function {
     staged_in(bench.idempotency())
 }
@@ -151,7 +151,7 @@ fn staged_writes_are_applied_without_enforcement() {
         let mut function = staged_in(bench.builder().mode(mode).build().unwrap());
         bench.deliver(&mut function, &Event::json(ORDER)).assert_ran();
         assert_eq!(bench.records().item("payments", "order-17").as_deref(), Some("paid"), "{mode:?}");
-        // The handler's own condition holds without a record, too.
+        // Without a record, the condition of the handler's own write still prevents a second payment.
         let again = bench.deliver(&mut function, &Event::json(ORDER));
         assert_eq!(again.answer().unwrap().body(), r#""order-17 was there""#, "{mode:?}");
         bench.ledger().assert_count("put payments", 1);

@@ -1,4 +1,4 @@
-//! Each verb that makes something go wrong.
+//! Each method of the bench that causes a fault.
 
 use std::{
     sync::{
@@ -133,7 +133,7 @@ impl Drop for Guard {
 }
 
 #[test]
-fn death_runs_no_destructor() {
+fn killed_process_runs_no_destructor() {
     let (bench, dropped) = (Bench::new(), Arc::new(AtomicUsize::new(0)));
     let (ledger, count) = (bench.ledger(), Arc::clone(&dropped));
     let mut function = Function::new(move |_: Value| {
@@ -183,13 +183,13 @@ fn delivery_without_time_runs_nothing() {
 fn late_claims_arrive_after_their_delivery() {
     let bench = Bench::new();
     let mut function = unsafe_one(&bench);
-    // Each attempt of the first delivery is late.
+    // Each attempt of the first delivery to claim arrives late.
     for _ in 0..50 {
         bench.fault_at(Point::Before(Call::Claim), Fault::Late);
     }
     let first = bench.deliver(&mut function, &order());
     assert!(!first.has_run(), "{first}");
-    assert_eq!(bench.keys().len(), 0, "it arrives later");
+    assert_eq!(bench.keys().len(), 0, "the claim must arrive only after the delivery");
     bench.deliver(&mut function, &order()).assert_refused(ErrorKind::InProgress);
     bench.advance_past_leases();
     bench.deliver(&mut function, &order()).assert_ran();
@@ -209,7 +209,7 @@ fn late_completions_are_replayed() {
 }
 
 #[test]
-fn clients_own_retries_repeat_nothing() {
+fn retries_by_the_stores_client_repeat_nothing() {
     for call in [Call::Claim, Call::Complete] {
         for (point, fault) in [
             (Point::After(call), Fault::Retry),
@@ -227,7 +227,7 @@ fn clients_own_retries_repeat_nothing() {
 }
 
 #[test]
-fn unstorable_responses_leave_the_completion() {
+fn unstorable_response_is_omitted_from_the_record() {
     let bench = Bench::new();
     let mut function = unsafe_one(&bench);
     bench.fault_at(Point::Before(Call::Complete), Fault::Unstorable);
@@ -277,7 +277,7 @@ fn misplaced_fault_is_refused() {
 
 /// Each fault has its own name, and at least one point.
 #[test]
-fn faults_are_named_and_fit() {
+fn each_fault_has_a_name_and_point() {
     for fault in Fault::ALL {
         assert_eq!(Fault::named(fault.name()), Some(fault));
         assert!(Point::ALL.into_iter().any(|point| fault.fits(point)), "{fault} fits no point");

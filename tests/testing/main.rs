@@ -31,7 +31,7 @@ async fn charge_without_key(ledger: &Ledger, order: &Value) -> Result<String, Er
     Ok(ledger.call("charge", None, &order["cents"]).await?)
 }
 
-/// Runs the operation of an order's id.
+/// Runs an operation whose key is the order's id.
 async fn pay(
     idempotency: &Idempotency,
     ledger: &Ledger,

@@ -1,4 +1,4 @@
-//! The events of every source, through the wrapper that they're for.
+//! The kit's events of every source, each delivered through the wrapper for its source.
 
 use std::time::Duration;
 
@@ -95,7 +95,7 @@ fn queue_redelivers_only_failed_messages() {
     }
 }
 
-/// A function of typed events, by the key of its source.
+/// Builds a function of typed events with `by`, which chooses the key.
 fn of_source(bench: &Bench, by: fn(&Idempotency, Ledger) -> Function) -> Function {
     by(&bench.idempotency(), bench.ledger())
 }

@@ -60,10 +60,10 @@ fn broken_first_delivery_is_the_only_finding() {
     assert_eq!(report.findings()[0].mistake, Mistake::FirstFailed);
 }
 
-/// The newcomer's first red test, as the guide has it.
+/// The first failing test that the guide shows.
 #[test]
 #[should_panic(expected = "this function isn't safe to retry")]
-fn first_red_test_is_short() {
+fn guides_first_example_is_found_unsafe() {
     survive(
         |bench| {
             let ledger = bench.ledger();
@@ -124,7 +124,7 @@ fn ten_thousand_schedules_take_two_seconds() {
     assert!(cfg!(debug_assertions) || took.as_secs_f32() <= 2.0, "{took:?}");
 }
 
-/// Begins by hand, and forgets the claim when the gateway fails.
+/// Returns a function that calls `begin`, and leaves its claim behind when the gateway fails.
 fn forgetful(bench: &Bench) -> Function {
     let (idempotency, ledger) = (bench.idempotency(), bench.ledger());
     Function::new(move |order: Value| {
@@ -155,7 +155,7 @@ fn claim_that_is_left_behind_is_found() {
 }
 
 #[test]
-fn drawn_keys_and_events_are_accepted() {
+fn random_keys_and_events_are_accepted() {
     use lambda_idempotency::testing::strategies;
     use proptest::{prelude::*, test_runner::Config};
 

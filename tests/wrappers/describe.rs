@@ -91,7 +91,7 @@ fn refused(description: &Description, event: &str) -> String {
 }
 
 #[tokio::test]
-async fn sources_events_lead_to_their_records() {
+async fn events_of_each_source_find_records() {
     for (name, fields) in [
         ("receipts/event-bridge.json", keys::event_bridge()),
         ("sources/sns.json", keys::sns()),
@@ -103,7 +103,7 @@ async fn sources_events_lead_to_their_records() {
         let (event, layer) = (sample(name), idempotency.events_by::<Value>(fields));
         deliver(&layer, &event).await;
         assert_eq!(all(&located(&layer.describe(), &event)), made(&store), "{name}");
-        // The fields that the function compares aren't known from the event.
+        // The event doesn't show which fields the function compares.
         let detected = located(&Description::detect("shop", event.as_bytes()), &event);
         assert_eq!(all(&detected), without_fingerprints(made(&store)), "{name}");
         assert_eq!(parts(&detected), [""; 0], "{name}");
@@ -143,7 +143,7 @@ async fn batches_lead_to_each_records_record() {
 }
 
 #[tokio::test]
-async fn batches_keys_may_be_of_their_payload() {
+async fn keys_from_payloads_lead_to_records() {
     let (store, idempotency) = shop();
     let event = sample("orders/sqs.json");
     let key = |message: &SqsMessage| Key::from_json(message, "/order_id");
@@ -183,7 +183,7 @@ async fn chosen_http_settings_lead_to_the_record() {
 }
 
 #[tokio::test]
-async fn closures_callers_are_asked_for() {
+async fn callers_from_closures_must_be_given() {
     let (store, idempotency) = shop();
     let event = sample("payments/http-api.json");
     let layer = idempotency.http().caller(|_| Ok(Some("customer-7".to_owned())));
@@ -202,7 +202,7 @@ async fn request_ids_lead_to_their_record() {
     let description = layer.describe();
     assert_eq!(description.key_from.as_deref(), Some("request id"));
     assert_eq!(all(&located(&description, &event)), made(&store));
-    assert!(refused(&description, &event).contains("request id; give it"));
+    assert!(refused(&description, &event).contains("request id; pass that id"));
 }
 
 #[tokio::test]
@@ -273,7 +273,10 @@ fn sources_are_detected_by_their_fields() {
         assert_eq!((detected.function.as_str(), detected.via.as_str()), ("shop", via), "{event}");
         assert_eq!(detected.key_fields, keyed, "{event}");
         if keyed.is_empty() && via == "event" {
-            assert!(refused(&detected, &event.to_string()).contains("from no source"), "{event}");
+            assert!(
+                refused(&detected, &event.to_string()).contains("has no key for this event's source"),
+                "{event}"
+            );
         }
     }
 }

@@ -327,7 +327,7 @@ async fn run_uses_the_invocations_deadline() {
     assert_eq!(answer, 7);
 }
 
-/// Compiles only if the service satisfies the trait bounds of `lambda_runtime::run` and `run_concurrent`. No test calls this.
+/// Checks the bounds of `lambda_runtime::run` and `run_concurrent`. No test calls this.
 #[expect(dead_code, reason = "it only has to compile")]
 async fn it_works_under_run_and_run_concurrent() -> Result<(), lambda_runtime::Error> {
     let idempotency = idempotency();
@@ -480,9 +480,9 @@ fn kind_of<T, E>(answer: &Result<T, RunError<E>>) -> Option<ErrorKind> {
     }
 }
 
-/// A job whose answer no caller needs. A failure stays one.
+/// A job whose answer no caller needs. Duplicates get a chosen answer, but a failure is still a failure.
 #[tokio::test]
-async fn unkept_answers_are_chosen() {
+async fn unretained_answers_have_a_chosen_substitute() {
     let done = serde_json::json!({"done": true});
     for (json, first, again) in [
         (r#"{"id":"a"}"#, Some("\"order 1\""), Some(r#"{"done":true}"#)),

@@ -1,4 +1,4 @@
-//! The switch on every front end: off and shadow run every delivery, and no store changes an answer.
+//! The modes on every front end: off and shadow run every delivery, and a failing store changes no answer.
 
 use std::{
     convert::Infallible,
@@ -27,12 +27,12 @@ use crate::recording;
 const NOT_ENFORCED: [Mode; 2] = [Mode::Off, Mode::Shadow];
 const MOST: Duration = Duration::from_millis(100);
 
-/// A memory store in trouble.
+/// A memory store whose calls fail on demand.
 #[derive(Clone, Debug, Default)]
 struct Troubled {
     inner: MemoryStore,
     trouble: Arc<AtomicU8>,
-    /// The writes that succeed before the trouble begins.
+    /// How many calls succeed before the trouble begins.
     healthy: Arc<AtomicUsize>,
     requests: Arc<AtomicUsize>,
 }
@@ -111,7 +111,7 @@ impl Runs {
         Self(Arc::default(), Instant::now())
     }
 
-    /// Runs, and answers with the number of the run.
+    /// Counts a run, and returns its number as the answer.
     fn next(&self) -> String {
         let mut runs = self.0.lock().unwrap();
         runs.push((self.1.elapsed(), current().is_some()));
@@ -167,7 +167,7 @@ fn text(body: &Body) -> String {
     String::from_utf8(body.to_vec()).unwrap()
 }
 
-/// Runs under the attribute.
+/// A function with the attribute `#[idempotent]`.
 #[cfg(feature = "macros")]
 #[lambda_idempotency::idempotent(key = key, compare = 1)]
 async fn attributed(key: &str, runs: &Runs, idempotency: &Idempotency) -> Result<String, std::io::Error> {
@@ -188,7 +188,7 @@ impl FrontEnd {
                 let begun =
                     idempotency.operation("hand")?.begin(Key::new(key)?, Fingerprint::of(&1)?).await?;
                 let Begun::Claimed(claim) = begun else { return Ok("a replay".to_owned()) };
-                // Nothing sets it for code that holds the claim itself.
+                // `current()` is empty here: the library doesn't set it for code that holds the claim itself.
                 handler.0.lock().unwrap().push((handler.1.elapsed(), true));
                 let answer = format!("run {}", handler.count());
                 let Settled::Recorded = claim.complete(answer.clone()).await? else { panic!("superseded") };
@@ -259,7 +259,7 @@ impl FrontEnd {
     }
 }
 
-/// A batch's answer names no record, so the caller sees the last run.
+/// A batch's answer has no result, so this returns the number of the last run.
 fn answered(answer: Box<RawValue>, runs: &Runs) -> Answered {
     assert_eq!(serde_json::to_value(&answer)?, json!({ "batchItemFailures": [] }));
     Ok(format!("run {}", runs.count()))
@@ -291,7 +291,7 @@ async fn no_front_end_reads_the_other_modes_records() {
         front_end.deliver(&shadow, "17", &runs).await.unwrap();
         assert_eq!(front_end.deliver(&enforce, "17", &runs).await.unwrap(), "run 2", "{front_end:?}");
         front_end.deliver(&enforce, "17", &runs).await.unwrap();
-        assert_eq!(runs.count(), 2, "{front_end:?}: enforcing replays its own");
+        assert_eq!(runs.count(), 2, "{front_end:?}: mode enforce must replay its own record");
         front_end.deliver(&enforce, "18", &runs).await.unwrap();
         front_end.deliver(&shadow, "18", &runs).await.unwrap();
         assert_eq!(runs.count(), 4, "{front_end:?}");
@@ -299,9 +299,9 @@ async fn no_front_end_reads_the_other_modes_records() {
     }
 }
 
-/// Failures and silence before and after each call's effect: the answer, and the handler's start, are the same.
+/// The store fails or hangs, before or after a call's effect. The answer and the handler's start stay the same.
 #[tokio::test(start_paused = true)]
-async fn no_store_changes_a_front_ends_answer() {
+async fn failing_stores_change_no_answer() {
     for mode in NOT_ENFORCED {
         for front_end in FRONT_ENDS {
             for trouble in TROUBLES {
@@ -315,7 +315,7 @@ async fn no_store_changes_a_front_ends_answer() {
                     assert_eq!(answer, "run 1", "{what}");
                     assert!(begun.elapsed() <= MOST, "{what}: {:?}", begun.elapsed());
                     let (started, _) = runs.0.lock().unwrap()[0];
-                    // Code that holds its claim itself waits for the shadow's, in the same 100 ms.
+                    // Code that holds its claim itself waits for the shadow claim, for at most 100 ms.
                     assert!(started.is_zero() || *front_end == FrontEnd::ByHand, "{what}: {started:?}");
                 }
             }
@@ -397,7 +397,7 @@ async fn keyless_events_and_records_pass_unenforced() {
     }
 }
 
-/// Enforcing answers the second from the first.
+/// In mode enforce, the first message's outcome answers the second message.
 #[tokio::test(start_paused = true)]
 async fn duplicates_in_a_batch_run_unenforced() {
     for (mode, expected) in [(Mode::Enforce, 1), (Mode::Shadow, 2), (Mode::Off, 2)] {
@@ -439,7 +439,7 @@ async fn unenforced_permanent_failures_are_returned() {
     }
 }
 
-/// Enforcing reads the body before it answers. This one never ends.
+/// In mode enforce, the layer reads the whole body before it answers. This test's body never ends.
 #[tokio::test(start_paused = true)]
 async fn unenforced_streams_pass_at_once() {
     use http_body_util::{BodyExt, StreamBody};
@@ -458,7 +458,8 @@ async fn unenforced_streams_pass_at_once() {
     }
 }
 
-/// Enforcing replaces both by its own answers: a recorded failure's, and `not-retained`.
+/// In mode enforce, the library answers duplicates of these runs itself: with a recorded failure, and with
+/// `not-retained`.
 #[tokio::test(start_paused = true)]
 async fn answers_of_failed_and_large_runs_pass() {
     for mode in NOT_ENFORCED {

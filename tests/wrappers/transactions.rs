@@ -40,7 +40,7 @@ struct Shop {
     _emulator: Emulator,
 }
 
-/// With a claim, without one, and without one after a look at the record.
+/// The ways to run: with a claim, without a claim, and without a claim after reading the record.
 const MODES: [fn(&Idempotency) -> Idempotency; 3] = [
     Clone::clone,
     |engine| engine.optimistic().unwrap(),
@@ -107,7 +107,7 @@ fn request(key: &str) -> Request {
 
 /// Sells over HTTP. With `closes`, a closure answers if the stock is empty.
 async fn sell(stock: Stock, request: Request, closes: bool) -> Answer {
-    // Only a protected request has a `Staging`.
+    // The layer adds a `Staging` to protected requests only.
     let of_the_request = request.extensions().get::<Staging>().unwrap();
     recording::shown(of_the_request);
     of_the_request.add(stock.sale()).unwrap();

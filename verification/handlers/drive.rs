@@ -1,4 +1,5 @@
-//! Drives a handler through the kit: its systems are a ledger, its events are its own.
+//! Drives a handler through the testing kit with the handler's own events. The kit's ledger plays the systems that the
+//! handler calls.
 
 use std::fmt::Write as _;
 
@@ -13,7 +14,7 @@ pub(crate) struct Handler {
     pub(crate) event: Event,
 }
 
-/// The handler of a module.
+/// Makes the [`Handler`] of a module.
 macro_rules! handler {
     (@function http, $made:expr) => { lambda_idempotency::testing::Function::http($made) };
     (@function $kind:ident, $made:expr) => {
@@ -36,13 +37,13 @@ macro_rules! handler {
 }
 pub(crate) use handler;
 
-/// In 12 and 13, the other event is the same order with another amount, as the README says.
+/// Adds the other event. For the handlers 12 and 13, it's the same order with another amount, as the README says.
 pub(crate) fn with_other(name: &str, event: Event, other: &str) -> Event {
     let is_same_order = name.contains("w12_") || name.contains("w13_");
     if is_same_order { event.conflicting(other) } else { event.other(other) }
 }
 
-/// The systems that the handlers call.
+/// The systems that the handlers call, as the kit's ledger plays them.
 pub(crate) struct Systems(pub(crate) Ledger);
 
 impl Systems {
@@ -84,7 +85,7 @@ impl World for Systems {
     }
 }
 
-/// A handler and what the kit found.
+/// A handler, and the kit's report about it.
 pub(crate) struct Row {
     pub(crate) name: &'static str,
     pub(crate) report: Report,
@@ -100,7 +101,7 @@ pub(crate) fn tried(handler: Handler) -> Row {
     Row { name: handler.name, report: survive(handler.make, &handler.event) }
 }
 
-/// One line for each handler: what caught it, and the first line of its story.
+/// One line per handler: the kinds of mistakes that the kit found, and the first finding.
 pub(crate) fn table(rows: &[Row]) -> String {
     let mut text = String::new();
     for row in rows {

@@ -1,4 +1,4 @@
-//! 40 handlers, and how many of the wrong ones the testing kit catches.
+//! Runs 40 handlers through the testing kit. It must catch most of the wrong handlers, and none of the right ones.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by a panic, and shows its table")]
 #![allow(unreachable_pub, missing_docs, reason = "the handlers are written as a user would")]
@@ -11,7 +11,7 @@ mod wrong;
 
 use drive::{Handler, handler};
 
-/// The wrong ones.
+/// The wrong handlers, which aren't safe to retry.
 fn wrong() -> Vec<Handler> {
     vec![
         handler!(wrong::w01_random_key, http),
@@ -47,7 +47,7 @@ fn wrong() -> Vec<Handler> {
     ]
 }
 
-/// The right ones.
+/// The right handlers, which are safe to retry.
 fn right() -> Vec<Handler> {
     vec![
         handler!(right::r01_derived_key_over_http, http),
@@ -63,7 +63,7 @@ fn right() -> Vec<Handler> {
     ]
 }
 
-/// The wrong ones that must be caught at least.
+/// How many wrong handlers the kit must catch, at least.
 const CAUGHT: usize = 27;
 
 #[test]

@@ -1,4 +1,4 @@
-//! The effects that a handler can have, and how a test drives a handler.
+//! The effects that a handler can have, and the types and events that the handlers share.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher as _, Hasher as _};
@@ -58,13 +58,13 @@ pub trait World: Send + Sync + 'static {
     /// Pays a charge back. A second refund of the same charge does nothing.
     fn refund<'a>(&'a self, charge: &'a str) -> Effect<'a, ()>;
 
-    /// Sends a mail. One with a dedup id that was sent already isn't sent again.
+    /// Sends a mail, unless a mail with the same dedup id was sent already.
     fn send_mail<'a>(&'a self, dedup: Option<&'a str>, to: &'a str, text: &'a str) -> Effect<'a, ()>;
 
-    /// Sends a message to a queue. One with a dedup id that was sent already isn't sent again.
+    /// Sends a message to a queue, unless a message with the same dedup id was sent already.
     fn publish<'a>(&'a self, queue: &'a str, dedup: Option<&'a str>, message: &'a str) -> Effect<'a, ()>;
 
-    /// Writes an item, in place of the one with this id. Writing it twice is the same as once.
+    /// Writes an item, and replaces the item with this id. A second write of the same item changes nothing.
     fn put_item<'a>(&'a self, table: &'a str, id: &'a str, item: &'a str) -> Effect<'a, ()>;
 
     /// Adds to a number, such as a stock or a balance. Adding twice adds twice.
@@ -94,7 +94,7 @@ pub fn now() -> u128 {
     SystemTime::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_millis())
 }
 
-/// A service over an event's JSON, such as one behind the layer for typed events.
+/// Makes a function of a service over an event's JSON, such as one behind the layer for typed events.
 pub fn on_event<S>(service: S) -> EventFunction
 where
     S: tower::Service<LambdaEvent<Box<RawValue>>, Response = Box<RawValue>> + Clone + Send + 'static,
@@ -104,7 +104,7 @@ where
     BoxCloneService::new(ServiceBuilder::new().map_err(Into::into).service(service))
 }
 
-/// A handler without a layer, for one that uses `run` or `begin` itself.
+/// Makes a function of a handler that has no layer and calls `run` or `begin` itself.
 pub fn plain<T, R, H, F>(handler: H) -> EventFunction
 where
     T: serde::de::DeserializeOwned + Send + 'static,
@@ -133,8 +133,8 @@ pub fn body<T: serde::de::DeserializeOwned>(request: &Request) -> Result<T, Erro
     Ok(serde_json::from_slice(request.body().as_ref())?)
 }
 
-/// The event of an HTTP API with a JWT authorizer: who asks, further headers, a trace id, and the body. The
-/// headers and the body are written as in the event's JSON.
+/// The event of an HTTP API with a JWT authorizer: the caller, further headers, a trace id, and the body. The headers
+/// and the body are written as in the event's JSON.
 #[macro_export]
 macro_rules! http_event {
     ($subject:literal, $headers:literal, $trace:literal, $body:literal) => {

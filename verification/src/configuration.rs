@@ -27,35 +27,39 @@ pub const DAY: i64 = 24 * 60 * 60 * 1000;
 /// The step of the coarse grid: half a day, so that a lock's retention is two steps.
 pub const TICK: i64 = DAY / 2;
 
-/// The true time at which every exploration begins: a whole day, so that its moments are whole seconds.
+/// The true time at which every exploration begins, in milliseconds. It's a whole number of days, so that
+/// every tick is a whole second.
 const BEGINNING: i64 = 20_776 * DAY;
 
 /// Whether the platform ends an invocation at its deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Host {
-    /// It does, as ordinary Lambda: a little late, but within the lease's grace.
+    /// The platform ends the invocation, as ordinary Lambda does: a little late, but within the lease's
+    /// grace.
     Kills,
-    /// It doesn't, as Lambda Managed Instances: the library cuts the handler off, before each poll.
+    /// The platform lets it run, as Lambda Managed Instances do. The library checks before each poll whether
+    /// to cut the handler off.
     LetsRun,
 }
 
 /// How an executor processes a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Flow {
-    /// It claims the key, and runs its handler under the claim.
+    /// The executor claims the key, and runs its handler under the claim.
     Claim,
-    /// It looks for an outcome, runs its handler without a claim, and concludes.
+    /// The executor reads the record, runs its handler without a claim, and stores the outcome by a
+    /// conclusion.
     Look,
-    /// It runs its handler at once, without looking first.
+    /// The executor runs its handler at once, without a claim and without reading the record.
     Blind,
 }
 
 /// One space to explore. Times are in milliseconds after the beginning.
 #[derive(Clone, Debug)]
 pub struct Configuration {
-    /// Its name in reports.
+    /// The space's name in reports.
     pub name: &'static str,
-    /// The clocks, by how far each is ahead of true time. Executor `n` begins with clock `n`.
+    /// How far each clock is ahead of true time. Executor `n` begins with clock `n`.
     pub clocks: Vec<i64>,
     /// How many executors there are: they use the first clocks of the list.
     pub executors: usize,
@@ -65,7 +69,7 @@ pub struct Configuration {
     pub times: Vec<i64>,
     /// The length of a lease, counted from the delivery.
     pub lease: i64,
-    /// How long before the lease's end it's too late to start.
+    /// How long before the lease's end it becomes too late to start a handler.
     pub reserve: i64,
     /// The clock skew that the protocol allows for.
     pub skew_margin: i64,
@@ -73,7 +77,7 @@ pub struct Configuration {
     pub retention: i64,
     /// Whether the platform ends a handler in time.
     pub host: Host,
-    /// How a stale claim is treated.
+    /// Whether handlers run at least once or at most once, which decides how a stale claim is treated.
     pub execution: Execution,
     /// How many different requests use the key: 1 or 2.
     pub requests: u8,
@@ -85,12 +89,13 @@ pub struct Configuration {
     pub faults: u8,
     /// How many writes may be in flight after their senders gave up: at most [`MAX_LATE`].
     pub in_flight: u8,
-    /// How often a clock may jump to another of the list.
+    /// How often an executor's clock may jump to another one in `clocks`.
     pub jumps: u8,
-    /// How often an operator may decide on a write: on a settled record, or on one whose claim is stale by true
-    /// time.
+    /// How often an operator may send a write. Operators only change a settled record, or a claim that's
+    /// stale by true time.
     pub operations: u8,
-    /// How often a lease may be extended while its handler runs: by its first length, counted from then.
+    /// How often a lease may be extended while its handler runs. Each extension lasts as long as the first
+    /// lease, counted from its request.
     pub extensions: u8,
     /// How often a condition on the handler's own writes may fail.
     pub declines: u8,
@@ -101,14 +106,14 @@ pub struct Configuration {
     pub permanent_faults: bool,
     /// How often a settlement is retried.
     pub max_retries: u8,
-    /// How long it's retried.
+    /// How long a settlement is retried.
     pub settle_within: Duration,
 }
 
 impl Default for Configuration {
-    /// Two executors on an even grid, whose clocks are as far apart as the skew margin allows. The lease is one
-    /// tick, and so is the skew margin: by the clock that's ahead, a lock is stale from the second tick on. Its
-    /// retention is two more, so from the fourth on it has also expired.
+    /// Two executors on an even grid, whose clocks are as far apart as the skew margin allows. The lease is
+    /// one tick, and so is the skew margin: by the clock that's ahead, a lock is stale from the second tick
+    /// on. The retention is two ticks more, so from the fourth tick on the lock has also expired.
     fn default() -> Self {
         Self {
             name: "two",
@@ -134,8 +139,8 @@ impl Default for Configuration {
             token_window: 0,
             permanent_faults: false,
             max_retries: 1,
-            // An instant in every machine's state would split equal states into many. `max_retries` is a bound
-            // as well.
+            // A limit would put an instant into every machine's state, and so split equal states into many.
+            // `max_retries` bounds the retries too.
             settle_within: Duration::MAX,
         }
     }
@@ -166,8 +171,8 @@ impl Configuration {
         at(self.times.get(usize::from(time)).copied().unwrap_or(i64::MAX / 2) + ahead)
     }
 
-    /// The plan, under `owner`, of a delivery that arrives at `now` by its executor's clock. With no time left,
-    /// its deadline is this very moment.
+    /// Plans a delivery under `owner` that arrives at `now` by its executor's clock. Without `has_time`, the
+    /// deadline is `now`.
     pub fn plan(&self, owner: Owner, request: u8, now: Timestamp, has_time: bool) -> Plan {
         let deadline = if has_time { self.lease - self.reserve } else { 0 };
         let usable_until = now.saturating_add(millis(deadline));
@@ -219,8 +224,8 @@ pub fn owner(delivery: u8, request: u8) -> Owner {
     Owner::from_bytes(bytes)
 }
 
-/// The owner that an operator draws: never a delivery's, and different every time. The response stored under it
-/// is that of [`NOBODY`](crate::model::NOBODY).
+/// The owner that an operator draws. It's never a delivery's, and it's different every time. The response
+/// that an operator stores is the response of [`NOBODY`](crate::model::NOBODY).
 pub fn operator(operations_left: u8) -> Owner {
     let mut bytes = [0; 16];
     bytes[2] = operations_left;
@@ -237,8 +242,9 @@ pub fn fingerprint(request: u8) -> Fingerprint {
     Fingerprint::from_digest([request; 32])
 }
 
-/// The response of a delivery's handler. No two deliveries respond alike, so that a replay shows whose response
-/// it is. Nor is a response the same with the handler's own writes as without.
+/// The response of a delivery's handler. No two deliveries have the same response, so that a replay shows
+/// which delivery it repeats. Each delivery's response with the handler's own writes also differs from its
+/// response without them.
 pub fn response(delivery: u8, verdict: Verdict) -> Outcome {
     Outcome::Retained(StoredResponse::new(vec![delivery, u8::from(verdict == Verdict::Commit)].into()))
 }

@@ -1,4 +1,5 @@
-//! The marks that an exploration must reach, so that none passes because nothing went wrong in it.
+//! The marks that an exploration must reach. Without them, it might pass only because nothing went wrong in
+//! it.
 
 use std::fmt;
 
@@ -14,7 +15,7 @@ macro_rules! marks {
             /// All marks, each with its group.
             pub const ALL: &[(Self, &'static str)] = &[$($((Self::$variant, $group),)*)*];
 
-            /// Its description.
+            /// The mark's description.
             pub const fn what(self) -> &'static str {
                 match self { $($(Self::$variant => $what,)*)* }
             }
@@ -215,7 +216,7 @@ impl Coverage {
         self.1 |= others.1;
     }
 
-    /// Encodes it as digits that [`from_hex`](Self::from_hex) reads.
+    /// Encodes the set as digits that [`from_hex`](Self::from_hex) reads.
     pub fn to_hex(self) -> String {
         format!("{:x}.{:x}", self.1, self.0)
     }

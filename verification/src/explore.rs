@@ -44,7 +44,7 @@ impl Default for Limits {
 pub struct Violation {
     /// The broken invariant.
     pub invariant: Invariant,
-    /// The path to it.
+    /// The path to the broken invariant.
     pub trace: Trace,
 }
 
@@ -55,7 +55,7 @@ pub struct Report {
     pub name: &'static str,
     /// How many distinct states were visited.
     pub states: usize,
-    /// How many transitions were made between them.
+    /// How many transitions were made between states.
     pub transitions: usize,
     /// How many transitions away the farthest state is.
     pub depth: usize,
@@ -69,7 +69,7 @@ pub struct Report {
     pub coverage: Coverage,
     /// The broken invariants, each once.
     pub violations: Vec<Violation>,
-    /// How long it took, by the given clock.
+    /// How long the exploration took, by the given clock.
     pub took: Duration,
 }
 
@@ -219,8 +219,8 @@ struct Chain {
     spare: Vec<Vec<Choice>>,
 }
 
-/// Visits every transition from `world`, and on from there until all executors have decided what they do at
-/// this moment. States in between are passed through and not kept.
+/// Visits every transition from `world`, and the transitions that follow until all executors have decided
+/// what they do at this moment. The states in between aren't kept.
 fn successors<P: Protocol>(
     net: &mut Net<'_, P>,
     world: &World,
@@ -242,7 +242,7 @@ fn successors<P: Protocol>(
     ControlFlow::Continue(())
 }
 
-/// The path to the state with this number, and on along `last`.
+/// Describes the path to the state with this number, followed by `last`.
 fn tell<P: Protocol>(net: &mut Net<'_, P>, parents: &[(u32, u32)], number: u32, last: &[Choice]) -> Trace {
     let mut ordinals = Vec::new();
     let mut at = number;

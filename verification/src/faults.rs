@@ -20,16 +20,16 @@ pub enum Choice {
     Land(u8),
     /// An operator looks at the record, and sends a write that settles it with this verdict.
     Operate(Verdict),
-    /// The first executor's clock jumps to the clock with the second number.
+    /// This executor's clock jumps to the clock with this number.
     Jump(u8, u8),
     /// This executor receives this request, and processes it with this flow.
     Deliver(u8, u8, Flow),
-    /// The same, with the fault [`Fault::NoTime`].
+    /// This executor receives this request with this flow, and no time is left: the fault [`Fault::NoTime`].
     DeliverLate(u8, u8, Flow),
     /// The store receives the executor's write, and answers.
     Answer(u8),
-    /// The store receives the executor's transaction. The record's condition holds, and one of the handler's
-    /// own fails.
+    /// The store receives the executor's transaction. The record's condition holds, and a condition on the
+    /// handler's own writes fails.
     Decline(u8),
     /// This fault meets the executor, its write or its read.
     Fault(u8, Fault),
@@ -49,10 +49,10 @@ pub enum Choice {
 
 /// Adds every possible event in `world` to `choices`; some of them may turn out to change nothing.
 ///
-/// An executor's decision that doesn't involve the record depends on the moment, not on the other executors. So
-/// it's taken as soon as it's possible, and again at each new moment. Within a moment, only events that touch
-/// the record are reordered: of the many orders that lead to the same state, this keeps one. Dying is such a
-/// decision too. An executor that dies later, having done nothing, might as well have died at once.
+/// An executor's decision that doesn't involve the record depends on the moment, not on the other executors.
+/// So the executor takes it as soon as possible, and again at each new moment. Within a moment, only events
+/// that touch the record are reordered: of the many orders that lead to the same state, this keeps one. Dying
+/// is also a decision of the executor alone. If it does nothing until it dies, it might as well die at once.
 pub fn choices(configuration: &Configuration, world: &World, choices: &mut Vec<Choice>) {
     choices.clear();
     if world.is_over() {
@@ -114,7 +114,8 @@ fn decisions(configuration: &Configuration, world: &World, at: usize, choices: &
     }
     match slot.stage {
         Stage::Idle => {
-            // Of two equal executors, the first has already decided for both to wait.
+            // An equal executor has already decided to wait. Deliveries to this one instead would only swap
+            // the two.
             let waits = Slot { is_urgent: false, ..slot };
             if world.slots[..configuration.executors].contains(&waits) {
                 return;
@@ -148,7 +149,7 @@ fn decisions(configuration: &Configuration, world: &World, at: usize, choices: &
                 sending(configuration, world, at, choices);
             }
             running(configuration, number, choices);
-            // It gives up on the extension in flight, and asks again.
+            // The executor may give up on the extension in flight, and ask again.
             if world.extensions_left > 0 {
                 choices.push(Choice::Extend(number));
             }
@@ -164,7 +165,7 @@ fn running(configuration: &Configuration, number: u8, choices: &mut Vec<Choice>)
     }
 }
 
-/// The faults of a write that doesn't reach the store, or not yet.
+/// Adds the faults of a write that the store doesn't receive, rejects, or receives late.
 fn sending(configuration: &Configuration, world: &World, at: usize, choices: &mut Vec<Choice>) {
     let (slot, number) = (world.slots[at], at as u8);
     let mut meets = |faults: &[Fault]| {
@@ -172,7 +173,8 @@ fn sending(configuration: &Configuration, world: &World, at: usize, choices: &mu
     };
     meets(&[Fault::Conflict]);
     if slot.is_retried {
-        // Any other fault of a second attempt is as ambiguous as if there had been no second attempt.
+        // Any other fault of a second attempt leaves the write ambiguous. Faults of the first attempt already
+        // lead to that state.
         return;
     }
     meets(&[Fault::LoseRequest, Fault::Throttle]);
@@ -185,7 +187,7 @@ fn sending(configuration: &Configuration, world: &World, at: usize, choices: &mu
 }
 
 impl Choice {
-    /// The fault, which a configuration limits. `None` for progress.
+    /// The choice's fault; `None` for progress. A configuration limits the number of faults.
     pub fn fault(self) -> Option<Fault> {
         match self {
             Self::Fault(_, fault) => Some(fault),

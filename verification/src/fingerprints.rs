@@ -90,7 +90,8 @@ impl Visited {
     /// Adds `fingerprint`; returns whether it's new. Zero marks an empty place; a state's fingerprint is zero
     /// with a probability of 2^-128.
     pub fn insert(&mut self, fingerprint: u128) -> bool {
-        // At most seven eighths full. In a fuller table, the runs of occupied places become long.
+        // The table stays at most seven eighths full. In a fuller one, the runs of occupied places become
+        // long.
         if self.entries * 8 >= self.table.len() * 7 {
             self.grow();
         }
@@ -99,7 +100,7 @@ impl Visited {
         is_new
     }
 
-    /// The bytes it takes until it has to grow again. While it grows, the old table is in memory too.
+    /// The size of the table in bytes. While the table grows, the old one is in memory too.
     pub fn memory(&self) -> usize {
         self.table.len() * size_of::<u128>()
     }

@@ -33,7 +33,7 @@ impl<T: Eq + Hash> Interner<T> {
         self.values.len()
     }
 
-    /// Whether it has no value yet.
+    /// Whether there are no values yet.
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
     }

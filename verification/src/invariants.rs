@@ -1,5 +1,5 @@
-//! The invariants, by name. Every transition of every exploration checks each one, except the time-dependent
-//! ones where the clocks are further apart than the skew margin.
+//! The invariants, by name. Every transition of every exploration is checked against each of them. If the
+//! clocks are further apart than the skew margin, the invariants that depend on time are left out.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ macro_rules! invariants {
             /// All invariants.
             pub const ALL: &[Self] = &[$(Self::$variant),*];
 
-            /// Its short name.
+            /// The invariant's short name.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }
@@ -25,7 +25,7 @@ macro_rules! invariants {
                 match self { $(Self::$variant => $promise,)* }
             }
 
-            /// Whether it holds only while the clocks agree up to the skew margin.
+            /// Whether the invariant holds only while the clocks agree up to the skew margin.
             pub const fn needs_agreeing_clocks(self) -> bool {
                 match self { $(Self::$variant => $needs_clocks,)* }
             }
@@ -117,7 +117,7 @@ impl fmt::Display for Invariant {
 pub struct Flaws(u64);
 
 impl Flaws {
-    /// None.
+    /// No broken invariants.
     pub const NONE: Self = Self(0);
 
     /// Adds `invariant` if it doesn't hold.
@@ -132,7 +132,7 @@ impl Flaws {
         self.0 |= others.0;
     }
 
-    /// Whether everything holds.
+    /// Whether no invariant is broken.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -142,7 +142,7 @@ impl Flaws {
         Invariant::ALL.iter().copied().filter(move |&invariant| self.0 & (1 << invariant as u64) != 0)
     }
 
-    /// The set without the invariants that need clocks that agree.
+    /// The set without the invariants that hold only while the clocks agree.
     #[must_use]
     pub fn timeless(self) -> Self {
         self.dropping(Invariant::ALL.iter().filter(|invariant| invariant.needs_agreeing_clocks()))

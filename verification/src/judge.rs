@@ -1,4 +1,4 @@
-//! Checks one step of the machine, whatever the rest of the state, and records the marks it reaches.
+//! Checks one step of the machine, independent of the rest of the state, and records the marks it reaches.
 
 mod reached;
 mod rivals;
@@ -32,17 +32,17 @@ pub struct Step<'a> {
     pub plan: &'a Plan,
     /// How the handler ended, if it has run.
     pub verdict: Verdict,
-    /// The claim under which it runs, or ran.
+    /// The claim under which the handler runs, or ran.
     pub held: Option<&'a Held>,
-    /// Whether its handler runs, or ran, without a claim.
+    /// Whether the handler runs, or ran, without a claim.
     pub is_open: bool,
-    /// Whether the last request had an ambiguous result before.
+    /// Whether an earlier attempt at the last request had an ambiguous result.
     pub is_in_doubt: bool,
     /// Whether the store has reported that it can never store the response.
     pub is_unstorable: bool,
-    /// How often the executor has asked the store again since its handler ended.
+    /// How often the executor has asked the store again since the handler ended.
     pub retries: u8,
-    /// When its handler ended, by the executor's clock.
+    /// When the handler ended, by the executor's clock.
     pub ended_at: Timestamp,
     /// Whether the event is the response to a read.
     pub is_asking: bool,
@@ -83,7 +83,8 @@ impl Step<'_> {
         time.saturating_add(millis(self.configuration.skew_margin)) < self.now
     }
 
-    /// Whether the abandoned claim has just been released, so that nothing can be wrong with it.
+    /// Whether the last request released an abandoned claim. The claim isn't used any more, so the answer
+    /// doesn't matter.
     fn gives_back(&self) -> bool {
         !self.has_run() && matches!(self.write(), Some(Write::Settle { .. }))
     }
@@ -160,8 +161,8 @@ impl Step<'_> {
         if !is_doubtful || self.gives_back() || self.was_extension() {
             return;
         }
-        // A request that's identical whenever it's sent may be sent again first; after a backoff, if it
-        // conflicts.
+        // A transaction or a conclusion may be sent again, unchanged, before the read. After a conflict, a
+        // pause comes first.
         let is_looked_into = match self.action {
             Action::Read => true,
             Action::Pause(_) => {
@@ -172,7 +173,7 @@ impl Step<'_> {
         flaws.unless(is_looked_into, Invariant::DoubtLookedInto);
     }
 
-    /// A failing store is retried for as long as there's time.
+    /// Checks that the executor gives up on a failing store only when its retries or its time are used up.
     fn patience(&self, flaws: &mut Flaws) {
         let may_be_asked_again = match self.event {
             Event::Failed(fault) => matches!(
@@ -207,15 +208,15 @@ impl Step<'_> {
         };
         let is_current = self.held.is_some_and(|held| held.generation == record.generation);
         let is_recognised = match (&record.state, self.verdict) {
-            // The lease is longer than requested, by an earlier extension; or the record is the executor's own
-            // later claim, which can't happen.
+            // An earlier extension made the lease longer than requested. Otherwise the record would be the
+            // executor's own later claim, which can't happen.
             (RecordState::Started { .. }, Verdict::None) if self.was_extension() => {
                 !is_current || matches!(self.action, Action::Extended(_))
             }
             (RecordState::Started { .. }, Verdict::None) => {
                 matches!(self.action, Action::Claimed(_)) || settles(true) || self.gives_back()
             }
-            // A release doesn't concern a claim that it wasn't meant for.
+            // The record is another claim of this executor, not the one that it releases.
             (RecordState::Started { .. }, Verdict::Release | Verdict::Panic) if !is_current => true,
             (RecordState::Started { .. }, _) => {
                 let is_given_up = |end: &End| matches!(end, End::Unrecorded(_) | End::Unresolved(_));
@@ -236,8 +237,8 @@ impl Step<'_> {
                     }
             }
             (RecordState::Released, Verdict::Release | Verdict::Panic)
-                // An executor that claims again to record its outcome, and then finds its late release, judges
-                // that record like any other: it may have expired.
+                // An executor may claim again to record its outcome, and then find its own late release. It
+                // judges that record like any other, since it may have expired.
                 if is_current && !self.was_claim() =>
             {
                 *self.action == Action::Settled(End::Recorded)
@@ -247,7 +248,7 @@ impl Step<'_> {
         flaws.unless(is_recognised, Invariant::OwnRecognised);
     }
 
-    /// The step that another owner's record requires.
+    /// Checks the step that another owner's record requires.
     fn strangers(&self, flaws: &mut Flaws) {
         let Some(record) = self.shown().filter(|record| record.owner != self.plan.owner) else { return };
         let matches = record.fingerprint == self.plan.fingerprint;
@@ -302,8 +303,8 @@ impl Step<'_> {
             Write::Settle { settlement, .. } => {
                 let lease = self.lease();
                 let (expires_at, least) = match settlement {
-                    // Its handler may continue until its lease ends, when the transaction was declined and is
-                    // applied late.
+                    // A declined transaction may be applied late, while its handler continues until its lease
+                    // ends. The record must last until then.
                     Settlement::Complete(_, expires_at) if matches!(self.action, Action::Commit { .. }) => {
                         let margin = millis(self.configuration.skew_margin);
                         (expires_at, least.max(lease.saturating_add(margin)))
@@ -370,7 +371,7 @@ fn is_omitted(write: &Write) -> bool {
     *outcome == Outcome::Omitted
 }
 
-/// Whether an expiry is as promised: at `least`, or later by no more than the rounding.
+/// Whether an expiry is as promised: at `least`, or at most a second later, since it's rounded up.
 fn promised(expires_at: Timestamp, least: Timestamp) -> bool {
     least <= expires_at && expires_at <= least.saturating_add(millis(1000))
 }

@@ -17,20 +17,23 @@
 //! - There's one key. Keys don't affect each other.
 //! - True time is one of the clocks: executors' clocks are at most as far from it as from each other.
 //! - Ordinary Lambda ends a process after its deadline, but before the lease's grace is over.
-//! - A request sent before a record expired has arrived, or never will, when the sweeper removes the record.
-//!   This doesn't cover a request that a frozen executor hasn't sent yet.
+//! - When the sweeper removes a record, every request that was sent before the record expired has arrived, or
+//!   never will. This doesn't cover a request that a frozen executor hasn't sent yet.
 //! - The retention is longer than the lease and the skew margin together.
-//! - A conclusion without a claim never arrives so late that the sweeper has already removed a record that
-//!   would have refused it: a request lives for seconds, and the sweeper only removes expired records.
-//! - A conclusion without a claim never recreates a version of a record after it was swept. By rule, an
-//!   ambiguous one is sent again only until its record expires, and it arrives before that record is swept.
-//! - A delivery that learns that nothing is claimed may still leave a claim behind, if the sweeper removed the
+//! - A conclusion (the write that stores the outcome of a run without a claim) never arrives so late that the
+//!   sweeper has removed a record that would have refused it. A request lives for seconds, and the sweeper
+//!   only removes expired records.
+//! - A conclusion never recreates a version of a record that the sweeper has removed. By rule, an ambiguous
+//!   conclusion is sent again only until its record expires, and it arrives before the sweeper removes that
+//!   record.
+//! - A delivery may report that it claimed nothing and still leave a claim behind, if the sweeper removed the
 //!   conflicting record while that claim was in flight.
 //! - The checks say nothing about a delivery that meets a record it can't read, such as a corrupt one.
-//! - A handler's own writes are one unit, applied with the transaction or not. The store promises to apply them
-//!   atomically with the record, and to answer a token it knows as it did the first time.
-//! - If a transaction has settled a record late, while its handler still runs, an operator's change to that
-//!   record is the operator's responsibility.
+//! - A handler's own writes are one unit: a transaction applies all of them or none. The store promises to
+//!   apply them atomically with the record. If a token that it knows arrives again, it promises to repeat its
+//!   first answer.
+//! - A late transaction may settle a record while its handler still runs. If an operator changes that record,
+//!   the operator is responsible for the result.
 //!
 //! # How to extend it
 //!
@@ -50,7 +53,7 @@ pub mod invariants;
 pub mod judge;
 pub mod model;
 pub mod mutants;
-#[expect(clippy::unit_arg, reason = "`Some(it.retry(…))`; a change of these lines would be explored again")]
+#[expect(clippy::unit_arg, reason = "changing `Some(it.retry(…))` would change the stamp of the rules")]
 pub mod net;
 pub mod packed;
 pub mod peer;

@@ -238,7 +238,7 @@ fn timed(mutant: &Mutant) -> Report {
     Report { took: clock(), ..report }
 }
 
-/// The prefixes of the comparison's space names. With on-demand Lambda, the platform ends a process after its
+/// The prefixes of the comparison's space names. On ordinary Lambda, the platform ends a process after its
 /// deadline.
 const PLATFORMS: [&str; 2] = ["ordinary Lambda", "Managed Instances"];
 
@@ -272,7 +272,7 @@ fn comparison(with_traces: bool) -> bool {
 /// The number of schedules that must reach every mark.
 const ENOUGH_TO_REACH_ALL: u64 = 20_000;
 
-/// Runs two halves concurrently, one per core.
+/// Plays the schedules in two concurrent halves, one per core.
 fn simulation(count: u64, first: u64) -> bool {
     let clock = clock();
     let half = count / 2;

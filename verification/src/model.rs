@@ -1,108 +1,109 @@
 //! An explored state: true time, the record, the executors, and the writes still in flight.
 //!
-//! It's small and plain. Large values are numbers that an [`Interner`](crate::intern::Interner) maps back.
+//! Large values (plans, writes, records) are kept as numbers, which an [`Interner`](crate::intern::Interner)
+//! maps back to the values.
 
 use crate::{
     configuration::{Configuration, MAX_DELIVERIES, MAX_LATE, MAX_MADE, MAX_SLOTS},
     fingerprints::fingerprint,
 };
 
-/// No delivery.
+/// A delivery's number that means "no delivery".
 pub const NOBODY: u8 = u8::MAX;
 
 /// An executor's current stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stage {
-    /// It waits for a delivery.
+    /// The executor waits for a delivery.
     #[default]
     Idle,
-    /// Its write is about to be sent, or in flight.
+    /// A write is about to be sent, or is in flight.
     Applying,
-    /// Its read is about to be sent, or in flight.
+    /// A read is about to be sent, or is in flight.
     Reading,
     /// The store's response has arrived; the executor hasn't looked at it yet.
     Answered,
-    /// It pauses.
+    /// The executor waits before it retries.
     Pausing,
-    /// Its handler runs.
+    /// The handler runs.
     Running,
-    /// Its handler runs, and an extension of its lease is about to be sent, or in flight.
+    /// The handler runs, and an extension of its lease is about to be sent, or is in flight.
     Extending,
 }
 
 /// The store's response, until the executor looks at it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Answer {
-    /// Nothing yet.
+    /// No response has arrived.
     #[default]
     None,
     /// The write was applied.
     Applied,
-    /// The write's condition failed on the slot's record.
+    /// The write's condition failed on the record in [`Slot::record`].
     Refused,
-    /// The read found the slot's record.
+    /// The read returned the record in [`Slot::record`].
     Found,
 }
 
 /// How a handler ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Verdict {
-    /// It hasn't ended.
+    /// The handler hasn't ended.
     #[default]
     None,
-    /// With an outcome.
+    /// The handler returned an outcome.
     Complete,
-    /// With a permanent failure.
+    /// The handler failed permanently.
     Fail,
-    /// With a request to release the key.
+    /// The handler asked for the key to be released.
     Release,
-    /// With an outcome, and with the handler's own writes to commit together with it.
+    /// The handler returned an outcome, and its own writes to commit together with it.
     Commit,
-    /// With a panic: the key is released, and it's unknown what the handler has done until then.
+    /// The handler panicked. The key is released, and it's unknown what the handler has done until then.
     Panic,
 }
 
 /// One executor. The clock is the first field, so that executors with equal clocks can be sorted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slot {
-    /// The clock it uses, by its number in the configuration.
+    /// The number of the executor's clock in the configuration.
     pub clock: u8,
-    /// How many deliveries it may still take.
+    /// How many deliveries the executor may still take.
     pub attempts_left: u8,
-    /// Its current stage.
+    /// The executor's current stage.
     pub stage: Stage,
-    /// Whether it must decide what it does at this moment, before anything else happens.
+    /// Whether the executor must decide what it does at this moment, before anything else happens.
     pub is_urgent: bool,
     /// Whether the SDK has already sent the write once and doesn't know the result.
     pub is_retried: bool,
-    /// Whether its handler runs, or ran, without a claim.
+    /// Whether the handler runs, or ran, without a claim.
     pub is_open: bool,
-    /// Whether an earlier submission of the transaction that it sent last was ambiguous.
+    /// Whether an earlier attempt at the last request had an ambiguous result.
     pub is_in_doubt: bool,
     /// Whether the store has reported that it can never store the response.
     pub is_unstorable: bool,
-    /// How often it has asked the store again since its handler ended.
+    /// How often the executor has asked the store again since its handler ended.
     pub retries: u8,
-    /// The moment when its handler ended; 0 where the time for retries is unlimited.
+    /// The moment when the handler ended; 0 if the time for retries is unlimited.
     pub ended_at: u8,
     /// The store's response.
     pub answer: Answer,
-    /// The delivery it's processing.
+    /// The delivery that the executor is processing.
     pub delivery: u8,
-    /// The plan of that delivery.
+    /// The number of the delivery's plan.
     pub plan: u32,
-    /// The machine's state.
+    /// The number of the machine's state.
     pub machine: u32,
-    /// The write it sent last.
+    /// The number of the write that the executor sent last.
     pub write: u32,
-    /// The record in the response.
+    /// The number of the record in the response.
     pub record: u32,
-    /// The claim under which its handler runs, or ran.
+    /// The number of the claim under which the handler runs, or ran.
     pub held: u32,
 }
 
 impl Slot {
-    /// Ends its delivery, whatever the reason.
+    /// Ends the executor's delivery, whatever the reason.
     pub fn end(&mut self) {
         *self = Self { clock: self.clock, attempts_left: self.attempts_left, ..Self::default() };
         self.is_urgent = self.attempts_left > 0;
@@ -119,48 +120,48 @@ impl Slot {
         };
     }
 
-    /// Whether it's processing a delivery.
+    /// Whether the executor is processing a delivery.
     pub fn is_active(&self) -> bool {
         self.stage != Stage::Idle
     }
 }
 
-/// A write that its sender gave up on, and that may still reach the store.
+/// A write whose sender gave up on it. It may still reach the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Late {
-    /// The write, or 0.
+    /// The write's number, or 0 for none.
     pub write: u32,
     /// The delivery that sent it.
     pub sender: u8,
 }
 
-/// An applied transaction, while the store still knows its token.
+/// An applied transaction whose token the store still knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Made {
-    /// The transaction, or 0.
+    /// The transaction's number, or 0 for none.
     pub write: u32,
     /// The moment when it was applied.
     pub time: u8,
 }
 
-/// The facts kept about a delivery: enough to identify whose outcome is replayed.
+/// The facts kept about a delivery: enough to identify the delivery whose outcome is replayed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Delivery {
-    /// The request it brought.
+    /// The request that was delivered.
     pub request: u8,
-    /// Whether its handler has started.
+    /// Whether the handler has started.
     pub has_started: bool,
-    /// How its handler ended.
+    /// How the handler ended.
     pub verdict: Verdict,
-    /// Whether its settlement (outcome, failure or release) was ever in the store.
+    /// Whether the delivery's settlement (outcome, failure or release) was ever in the store.
     pub is_stored: bool,
-    /// Whether its handler ever had its own writes.
+    /// Whether the handler ever had its own writes.
     pub has_writes: bool,
-    /// Whether those were applied.
+    /// Whether the handler's own writes were applied.
     pub has_effect: bool,
-    /// Whether it got the definite answer that they're never applied.
+    /// Whether the delivery got the definite answer that its writes are never applied.
     pub is_denied: bool,
-    /// Whether it got the answer that nothing is claimed.
+    /// Whether the delivery got the answer that it claimed nothing.
     pub is_refused: bool,
     /// Whether the sweeper has removed a record while this delivery's claim was sent or in flight.
     pub is_overtaken: bool,
@@ -170,20 +171,20 @@ pub struct Delivery {
 /// events alone: no rule and no field of the record is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Operation {
-    /// Its request.
+    /// The operation's request.
     pub request: u8,
-    /// Whether it has an outcome, so that the next claim belongs to another operation.
+    /// Whether the operation has an outcome. If so, the next claim belongs to another operation.
     pub is_over: bool,
-    /// Whether a handler under an earlier claim started and stored neither an outcome nor a release, or
-    /// panicked.
+    /// Whether an earlier claim's handler panicked, or started and stored neither an outcome nor a release.
     pub was_interrupted: bool,
-    /// Whether an earlier claim was left in the store, or its handler panicked. A record can't know whether a
-    /// handler ran under the left claim.
+    /// Whether an earlier claim was left unsettled in the store, or its handler panicked. The record of such
+    /// a claim doesn't show whether its handler ran.
     pub was_left: bool,
 }
 
 impl Operation {
-    /// The operation as a claim for `request` finds it. `holder` is the delivery whose claim is stored, if any.
+    /// Returns the operation after a claim for `request`. `holder` is the delivery whose claim is still
+    /// stored, if any.
     #[must_use]
     pub fn claimed(self, request: u8, holder: Option<Delivery>) -> Self {
         if self.is_over || self.request != request {
@@ -197,12 +198,12 @@ impl Operation {
         }
     }
 
-    /// Its handler panicked, and its claim was released.
+    /// Notes that the handler panicked and that its claim was released.
     pub fn panicked(&mut self) {
         (self.was_interrupted, self.was_left) = (true, true);
     }
 
-    /// It has an outcome.
+    /// Notes that the operation has an outcome.
     pub fn end(&mut self) {
         *self = Self { is_over: true, ..Self::default() };
     }
@@ -213,19 +214,19 @@ impl Operation {
 pub struct World {
     /// The number of the moment, in true time.
     pub time: u8,
-    /// The record, or 0.
+    /// The record's number, or 0 for none.
     pub record: u32,
     /// The delivery that owns the claim in the record.
     pub holder: u8,
     /// The facts about the operation that uses the key.
     pub operation: Operation,
-    /// At most once: whether a handler has run since the key was last free.
+    /// Under at-most-once, whether a handler has run since the key was last free.
     pub has_run: bool,
     /// The highest generation under which a handler has started.
     pub highest_start: u64,
-    /// How many faults there may still be.
+    /// How many faults may still happen.
     pub faults_left: u8,
-    /// How many jumps of a clock there may still be.
+    /// How often a clock may still jump.
     pub jumps_left: u8,
     /// How often an operator may still decide on a write.
     pub operations_left: u8,
@@ -241,9 +242,9 @@ pub struct World {
     pub slots: [Slot; MAX_SLOTS],
     /// The writes still in flight.
     pub late: [Late; MAX_LATE],
-    /// The tokens that the store knows, of transactions that may still arrive again.
+    /// The applied transactions that may arrive again, and whose tokens the store knows.
     pub made: [Made; MAX_MADE],
-    /// The deliveries that still matter.
+    /// The facts about each delivery that still matters.
     pub deliveries: [Delivery; MAX_DELIVERIES],
 }
 
@@ -292,7 +293,8 @@ impl World {
             }
         }
         self.made.sort_unstable();
-        // A response in flight may hold an outcome that's no longer in the store.
+        // A response that no executor has processed yet may show an outcome that's no longer in the store.
+        // The delivery of that outcome still matters.
         if self.slots.iter().any(|slot| slot.answer != Answer::None) {
             return;
         }

@@ -28,11 +28,12 @@ use crate::{
 /// A protocol that is wrong in one way.
 #[derive(Clone, Copy)]
 pub struct Mutant {
-    /// Its name.
+    /// The mutant's name.
     pub name: &'static str,
-    /// The invariant that breaks first in breadth-first search. The test names it, so that a change is noticed.
+    /// The invariant that breaks first in breadth-first search. A test checks it, so that a change is
+    /// noticed.
     pub caught_by: Invariant,
-    /// The space that's explored for it.
+    /// The space in which the mutant is explored.
     pub space: fn() -> Configuration,
     /// The owner that a delivery draws.
     owner: fn(u8, u8) -> Owner,
@@ -119,7 +120,7 @@ pub fn all() -> Vec<Mutant> {
     .concat()
 }
 
-/// The base of the others.
+/// Returns the mutant that changes nothing, the base of the others.
 pub fn none() -> Mutant {
     NONE
 }
@@ -130,7 +131,7 @@ pub fn implied() -> Vec<Mutant> {
     store::IMPLIED.to_vec()
 }
 
-/// The spaces for the harmless ones: clocks that agree, and clocks that don't.
+/// The spaces for the harmless mutants: one with clocks that agree, and some with clocks that don't.
 pub fn spaces_of_implied() -> Vec<Configuration> {
     let [behind, far_behind, ahead, far_ahead] = store::DISTANT.map(|space| space());
     vec![small(), behind, far_behind, ahead, far_ahead]
@@ -214,7 +215,8 @@ impl Mutant {
     }
 }
 
-/// Undoes a swap in the machine's action: the mutant misjudges the record, it doesn't forge it.
+/// Undoes a swap in the machine's action, so that its write names the real record. The mutant misjudges that
+/// record, but doesn't forge it.
 fn put_back(action: Action, swapped: Swapped) -> Action {
     let Some((shown, real)) = swapped else { return action };
     let seen = |seen: Revision| if seen == Revision::of(&shown) { Revision::of(&real) } else { seen };

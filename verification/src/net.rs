@@ -25,7 +25,7 @@ use crate::{
     under_test::{Protocol, Sent},
 };
 
-/// One space and one protocol, with everything learned about both so far.
+/// One space and one protocol, with every result computed so far.
 #[derive(Debug)]
 pub struct Net<'a, P: Protocol> {
     protocol: &'a P,
@@ -66,7 +66,7 @@ enum Heard {
     Declined,
 }
 
-/// Everything that a step, and the checks on it, depend on.
+/// Everything that determines a step and the checks on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct StepKey {
     machine: u32,
@@ -108,18 +108,18 @@ enum Next {
     Open,
     /// The handler continues under this claim.
     Extended(u32),
-    /// The handler continues under the claim that it had.
+    /// The handler continues under its claim, which wasn't extended.
     Unextended,
-    /// The handler's own writes weren't applied; it may try again.
+    /// The handler's own writes weren't applied. The handler may try again.
     Declined,
     Replay(u32),
-    /// Nothing is claimed.
+    /// The delivery has claimed nothing.
     Refused,
-    /// The claim may be in the store, until then.
+    /// The claim may be in the store until this time.
     Abandoned(Timestamp),
     Recorded,
     Superseded(u32),
-    /// Its writes weren't applied, and never will be.
+    /// The handler's own writes weren't applied, and never will be.
     Denied,
     Over,
 }
@@ -130,12 +130,12 @@ enum Stored {
     Put(u32),
     Removed,
     Refused,
-    /// A transaction that was applied before: nothing changes, and the store repeats its answer.
+    /// The transaction was applied before. Nothing changes, and the store repeats its answer.
     Repeated,
 }
 
 impl Stored {
-    /// Whether nothing changes.
+    /// Whether the write changes nothing.
     fn changes_nothing(self) -> bool {
         matches!(self, Self::Refused | Self::Repeated)
     }
@@ -232,7 +232,8 @@ impl<'a, P: Protocol> Net<'a, P> {
             Choice::Resume(at) => self.step(it, at, Heard::Resumed),
             Choice::Finish(at, verdict) => self.finish(it, at, verdict)?,
             Choice::Extend(at) => {
-                // The holder of a claim may ask at any time, even after its lease has expired.
+                // The holder of a claim may ask for an extension at any time, even after its lease has
+                // expired.
                 it.world.extensions_left -= 1;
                 self.leave_extension(it, at);
                 self.step(it, at, Heard::Extend);
@@ -272,20 +273,21 @@ impl<'a, P: Protocol> Net<'a, P> {
             return None;
         }
         let expires_at = record.expires_at.unwrap_or(now);
-        // A version of a record is never recreated after it was swept. A transaction without a claim is sent
-        // again only until its record expires, and arrives before that record is swept. The next one comes a
-        // round trip later and has a later version by the clock, which real time advances and this model
-        // doesn't.
+        // Nothing recreates a version of a record that the sweeper has removed. A transaction without a claim
+        // is sent again only until its record expires, and it arrives before the sweeper removes that record.
+        // The next transaction comes a round trip later. In reality the clock has advanced by then, so its
+        // version is later; in this model the clock hasn't advanced.
         let makes = |slot: &Slot| slot.stage == Stage::Applying && self.makes(slot.write, it.world.record);
         if it.world.slots.iter().any(makes) {
             return None;
         }
-        // The sweeper is slow, and the network isn't that slow: writes sent before the expiry are no longer in
-        // flight. (A frozen executor may still send what it decided before.)
+        // The sweeper is slower than the network: when it removes a record, every write that was sent before
+        // the expiry has arrived or is lost. (A frozen executor may still send a write that it decided on
+        // before.)
         for late in it.world.late.iter_mut().filter(|late| late.write != 0) {
             let acquired_at = self.writes.get(late.write).and_then(|sent| match &sent.write {
                 // This record may have refused the first of two ambiguous submissions. No request lives long
-                // enough to arrive after the record is gone.
+                // enough to arrive after the sweeper has removed the record.
                 Write::Conclude { .. } => None,
                 write => write.lock().map(|lock| lock.lock_acquired_at),
             });
@@ -295,7 +297,7 @@ impl<'a, P: Protocol> Net<'a, P> {
                 delivery.is_overtaken = true;
             }
         }
-        // A claim that the store is processing now doesn't know either which record it will meet.
+        // An executor that's sending a claim now can't know about the sweep either.
         let claims = |write: u32| self.write(write).is_some_and(|write| write.lock().is_some());
         for slot in it.world.slots {
             if slot.stage == Stage::Applying && claims(slot.write) {
@@ -319,13 +321,14 @@ impl<'a, P: Protocol> Net<'a, P> {
             (Some(Write::Conclude { record: made, .. }), Some(record)) if Revision::of(made) == Revision::of(record))
     }
 
-    /// An operator decides on the current record. The write is then in flight like one that its sender gave up
-    /// on: it arrives at any later moment, or never.
+    /// An operator decides on the current record. The operator's write is then in flight: it arrives at any
+    /// later moment, or never.
     ///
-    /// An operator who changes a claim that still holds does so at their own risk; no promise covers it.
+    /// No promise covers an operator who changes a claim that still holds.
     fn operate(&mut self, it: &mut Happening, verdict: Verdict) -> Option<()> {
         let (record, now) = (self.records.get(it.world.record)?, self.true_time(it));
-        // A transaction may have settled it late, while its handler, which got another answer, tries again.
+        // A late transaction may have settled the record while its handler, which got another answer, tries
+        // again. Then the operator does nothing.
         let is_run = |slot: &Slot| {
             slot.delivery == it.world.holder && matches!(slot.stage, Stage::Running | Stage::Extending)
         };
@@ -346,8 +349,8 @@ impl<'a, P: Protocol> Net<'a, P> {
         Some(())
     }
 
-    /// A write that its sender gave up on arrives. If its condition fails, it changes nothing, as if it had
-    /// been lost: the state stays the same, and only the refusal is noted.
+    /// Delivers a write whose sender gave up on it. If its condition fails, the state stays the same, as if
+    /// the write had been lost, and only the refusal is noted.
     fn land(&mut self, it: &mut Happening, number: u8) -> Option<()> {
         let before = it.world;
         let Late { write, sender } = std::mem::take(&mut it.world.late[usize::from(number)]);
@@ -418,13 +421,13 @@ impl<'a, P: Protocol> Net<'a, P> {
         }
     }
 
-    /// The store receives the executor's write, and its response arrives.
+    /// Delivers the executor's write to the store, and the response to the executor.
     fn answer(&mut self, it: &mut Happening, at: u8) {
         let (write, sender) = it.sent_by(at);
         let is_claim = self.write(write).is_some_and(|write| write.lock().is_some());
         let is_extension = it.slot(at).stage == Stage::Extending;
         match self.store(it, write, sender) {
-            // The step after an extension's response doesn't depend on the time either.
+            // The step after an extension's response doesn't depend on the time, so it's taken at once.
             Some(Stored::Refused) if is_extension => self.step(it, at, Heard::Refused(it.world.record)),
             Some(Stored::Refused) | None => {
                 let record = it.world.record;
@@ -461,7 +464,8 @@ impl<'a, P: Protocol> Net<'a, P> {
         Some(())
     }
 
-    /// The handler ends. At-most-once allows no plain release, only the explicit one, which is the same here.
+    /// Ends the handler. Under at-most-once, only an explicit "nothing happened" releases the key. Here
+    /// that's the same verdict as a plain release.
     fn finish(&mut self, it: &mut Happening, at: u8, verdict: Verdict) -> Option<()> {
         let (slot, now) = (*it.slot(at), self.now(it, at));
         if self.claims.get(slot.held).is_some_and(|held| now > held.lease_until) {

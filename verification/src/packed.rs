@@ -1,10 +1,11 @@
-//! The queue of states to explore, packed into few bytes each: it would use most of the memory otherwise.
+//! The queue of states to explore. Each state is packed into few bytes, since the queue would use most of the
+//! memory otherwise.
 
 use std::collections::VecDeque;
 
 use crate::model::{Answer, Delivery, Late, Made, Operation, Slot, Stage, Verdict, World};
 
-/// The unit in which memory is freed, in bytes, once all states in it are explored.
+/// The size of a chunk of the queue, in bytes. A chunk is freed once all states in it are explored.
 const CHUNK: usize = 1 << 20;
 
 /// States in first-in, first-out order, each with its number.
@@ -23,17 +24,17 @@ impl Queue {
         Self { executors, chunks: VecDeque::new(), read: 0, worlds: 0 }
     }
 
-    /// The number of states in it.
+    /// The number of states in the queue.
     pub fn len(&self) -> usize {
         self.worlds
     }
 
-    /// Whether it's empty.
+    /// Whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.worlds == 0
     }
 
-    /// The bytes it uses.
+    /// The memory that the queue uses, in bytes.
     pub fn memory(&self) -> usize {
         self.chunks.len() * CHUNK
     }
@@ -275,8 +276,8 @@ mod tests {
         under_test::Shipping,
     };
 
-    /// Random paths in a space where every event is possible: each state is unpacked as it was packed, in
-    /// order.
+    /// Plays random paths in a space where every event is possible. Each state must be unpacked as it was
+    /// packed, in order.
     #[test]
     fn packed_states_round_trip() {
         let configuration = Configuration {

@@ -23,22 +23,22 @@ use crate::{
     under_test::{Effect, Protocol},
 };
 
-/// How many times a claim is tried while the record it meets has expired when it's examined.
+/// How many times a claim is tried, if the record that refused it has expired when it's examined.
 const TRIES: u8 = 3;
 
 /// The invariants that Powertools doesn't claim to keep, or keeps in another form: the comparison doesn't judge
 /// them.
 pub const NOT_APPLICABLE: &[Invariant] = &[
-    // Its claim tests the time in the write itself, which is equivalent where the clocks agree.
+    // Powertools' claim tests the time in the write itself, which is equivalent if the clocks agree.
     Invariant::ClaimSeesVersion,
-    // It has no generations.
+    // Powertools has no generations.
     Invariant::GenerationsGrow,
     Invariant::StartsInOrder,
-    // Its handlers don't learn of a takeover.
+    // Powertools' handlers don't learn of a takeover.
     Invariant::TakeoverTold,
-    // Its records are kept by another rule.
+    // Powertools keeps its records by another rule.
     Invariant::ExpiryPromised,
-    // It never reads; other invariants show the result.
+    // Powertools never reads the record. Other invariants show what follows from that.
     Invariant::DoubtLookedInto,
 ];
 
@@ -58,14 +58,14 @@ pub const UNTRIED: &[Invariant] = &[
 #[derive(Clone, Copy, Debug)]
 pub struct Powertools;
 
-/// The state of one of its executors.
+/// The state of one executor.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum State {
-    /// It has claimed the key this many times, or not yet.
+    /// The executor has tried to claim the key this many times.
     Claiming(Plan, u8),
-    /// Its handler runs, or its outcome is being stored.
+    /// The handler runs, or its outcome is being stored.
     Running(Plan),
-    /// It's done.
+    /// The delivery is over.
     Over,
 }
 
@@ -189,7 +189,7 @@ fn settle(plan: Plan, intent: Intent, now: Timestamp) -> (State, Action) {
         Intent::Complete(outcome) | Intent::Commit(outcome) => {
             Settlement::Complete(outcome, now.saturating_add(plan.rules.retention).rounded_up_to_second())
         }
-        // Every error deletes the record: it has no permanent failures.
+        // Every error deletes the record: Powertools has no permanent failures.
         Intent::Fail(_) | Intent::Release { .. } => {
             Settlement::Release { expires_at: Timestamp::default(), interrupted: false }
         }
@@ -202,8 +202,8 @@ fn over(action: Action) -> (State, Action) {
     (State::Over, action)
 }
 
-/// The space where both protocols are compared: handlers complete or fail, twice on each of two executors. The
-/// skew margin equals the distance of their clocks; Powertools has no margin.
+/// A space in which both protocols are compared: two executors with two deliveries each, whose handlers
+/// complete or fail. The skew margin equals the distance of their clocks; Powertools has no margin.
 pub fn space(name: &'static str, host: Host, apart: i64) -> Configuration {
     Configuration {
         name,

@@ -42,7 +42,7 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// Reads `path`. Rows of other rules are ignored.
+    /// Reads `path`. Rows from an exploration of other rules are ignored.
     ///
     /// # Errors
     ///

@@ -13,7 +13,7 @@ pub const EXPLORED: &str = "| space | explored states | transitions | depth | ma
      | found |\n\
      |---|---:|---:|---:|---:|---:|---:|---|";
 
-/// One exploration, as a row of that table.
+/// Formats one exploration as a row of the table [`EXPLORED`].
 pub fn explored(report: &Report) -> String {
     let calls = report.longest_run.map_or_else(|| "endless".to_owned(), |calls| calls.to_string());
     let found = match (report.violations.as_slice(), report.is_complete) {
@@ -35,7 +35,7 @@ pub fn explored(report: &Report) -> String {
     )
 }
 
-/// The totals of all explorations, as the last row of that table.
+/// Formats the totals of all explorations as the last row of the table [`EXPLORED`].
 pub fn total(reports: &[Report]) -> String {
     let sum = |of: fn(&Report) -> usize| reports.iter().map(of).sum::<usize>();
     let seconds: f64 = reports.iter().map(|report| report.took.as_secs_f64()).sum();

@@ -55,7 +55,7 @@ pub struct Figures {
     pub operations: u64,
     /// Deliveries that were answered with their own handler's result.
     pub completed: u64,
-    /// Effects that repeat one of an earlier run of the same operation, each with a known reason.
+    /// Effects that repeat the effect of an earlier run of the same operation, each with a known reason.
     pub repeated: u64,
     /// Effects whose key had an earlier effect at least a retention ago: they belong to a new operation.
     pub expired: u64,
@@ -81,7 +81,7 @@ pub struct Figures {
     pub crashes: u64,
     /// How often each trouble struck, in the order of [`Trouble::ALL`].
     pub struck: [u64; Trouble::ALL.len()],
-    /// Outages, in tenths of their delivery's remaining time.
+    /// Outages by length, in tenths of the time that the delivery had left.
     pub outages: [u64; 10],
 }
 
@@ -133,11 +133,12 @@ pub fn simulate(config: Config, keep_trace: bool) -> Report {
     audit.report(config, figures)
 }
 
-/// How many other seeds are tried for a smaller schedule that breaks nothing with its own seed.
+/// How many other seeds are tried if a smaller schedule breaks nothing with its own seed.
 const OTHER_SEEDS: u64 = 30;
 
-/// The smallest schedule like `config` that still breaks the same rule, with fewer executors, keys, deliveries
-/// and faults. Removing one thing changes everything that comes after it, so other seeds are tried too.
+/// Returns the smallest schedule found that breaks the same rule as `config`, with fewer executors, keys,
+/// deliveries and faults. Removing one thing changes everything that comes after it, so other seeds are tried
+/// too.
 pub fn shrink(config: Config) -> Config {
     let rule = |config: Config| simulate(config, false).violation.map(|violation| violation.rule);
     let broken = rule(config);

@@ -559,12 +559,12 @@ pub fn long() -> Vec<Configuration> {
             ..Configuration::default()
         },
     ];
-    // The largest come first, so that no long one runs alone at the end.
+    // The largest spaces come first, so that no long one runs alone at the end.
     large.into_iter().chain(bounded()).collect()
 }
 
-/// Outcomes are retained for less than the day that a lock is kept: on a grid of a quarter of a day, everything
-/// else is half as long.
+/// A retention of less than the day for which a lock is kept. The grid is a quarter of a day, and all other
+/// durations are half of the default.
 fn short_retention() -> Configuration {
     let step = TICK / 2;
     Configuration {

@@ -8,9 +8,9 @@ use std::{
 
 use sha2::{Digest as _, Sha256};
 
-/// The source of the rules: single files, and folders with everything below them. Of `src/settings.rs`, the
-/// machine uses only the names of the two ways to execute. The model checker uses the names of the kit's
-/// faults, and their errors.
+/// The source of the rules: single files, and folders with everything below them. `src/settings.rs` isn't
+/// listed, since the machine uses only its names of the two ways to execute. Of the testing kit, the model
+/// checker uses only the names of the faults, and their errors.
 const RULES: [&str; 6] = [
     "src/protocol",
     "src/protocol.rs",
@@ -19,8 +19,8 @@ const RULES: [&str; 6] = [
     "src/testing/fault/error.rs",
     "verification/src",
 ];
-/// The files below those that don't affect the exploration: tests, the simulation (it drives the library),
-/// reporting, and the spaces, each of which is recorded with its own digest.
+/// The files below [`RULES`] that don't affect the exploration: tests, the simulation (it drives the
+/// library), reporting, and the spaces. Each space is recorded with its own digest.
 const NOT_RULES: [&str; 13] = [
     "src/protocol/tests",
     "src/protocol/tests.rs",
@@ -92,7 +92,7 @@ fn collect(root: &Path, name: &str, files: &mut Vec<String>) -> io::Result<()> {
     Ok(())
 }
 
-/// The root of the repository that this was built in.
+/// The root of the repository that this program was built in.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }

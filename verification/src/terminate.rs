@@ -4,18 +4,19 @@ use std::collections::{HashMap, HashSet};
 
 use crate::{configuration::Configuration, net::Position};
 
-/// The most store calls that a delivery may make while its claim isn't taken away. Claiming takes at most four
-/// writes, each with a read. Settling takes one write with its read, and every retry the same. Then there's one
-/// more write without the response or, in a transaction, the same one once more while it's ambiguous.
+/// The most store calls that a delivery may make while it keeps its claim. Claiming takes at most four
+/// writes, each with a read. Settling takes one write with its read, and so does each retry. One more write
+/// may follow: without the response or, for a transaction that's still ambiguous, the same write again.
 pub fn most_calls(configuration: &Configuration) -> usize {
     8 + 3 + 2 * usize::from(configuration.max_retries)
 }
 
 /// The most store calls on any path through the machine, or `None` if some path is endless.
 ///
-/// The edges are those of all states together, so this is an upper bound: no single execution needs to contain
-/// the whole path. It leaves out an edge on which the executor learns that its claim is gone and claims again
-/// to record its outcome. That takes another's write or the sweeper, so how often it happens depends on them.
+/// `edges` has the steps of all states together, so the result is an upper bound: no single execution needs
+/// to contain the whole path. It doesn't have the step with which an executor that lost its claim claims
+/// again to record its outcome. Only another delivery's write or the sweeper takes a claim away, so they
+/// decide how often that step happens.
 pub(crate) fn longest_run(edges: impl Iterator<Item = (Position, Position, bool)>) -> Option<usize> {
     let mut ways: HashMap<Position, HashSet<(Position, bool)>> = HashMap::new();
     for (from, to, calls) in edges {
@@ -37,7 +38,7 @@ pub(crate) fn longest_run(edges: impl Iterator<Item = (Position, Position, bool)
             }
             match longest.get(&at) {
                 Some(Some(_)) => continue,
-                // It's on the path that led here: a cycle.
+                // `at` is on the path that led here: a cycle.
                 Some(None) => return None,
                 None => {}
             }

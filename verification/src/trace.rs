@@ -232,7 +232,7 @@ fn show(record: &Record) -> String {
 }
 
 fn name(delivery: u8) -> char {
-    // The record is an operator's.
+    // An operator isn't a delivery, so it has no letter.
     if delivery == NOBODY {
         return '?';
     }

@@ -23,7 +23,7 @@ pub trait Protocol {
         configuration::owner(delivery, request)
     }
 
-    /// The invariants it doesn't claim to keep, or keeps in another form. They aren't checked.
+    /// The invariants that the protocol doesn't claim to keep, or keeps in another form. They aren't checked.
     fn exempt(&self) -> &'static [Invariant] {
         &[]
     }
@@ -37,8 +37,8 @@ pub trait Protocol {
     /// The store's effect for `write` on `current`.
     fn apply(&self, write: &Write, current: Option<&Record>) -> Effect;
 
-    /// The store's effect for a transaction of `write` and the handler's own writes, whose conditions hold; and
-    /// whether it applies the latter.
+    /// Returns the store's effect for a transaction of `write` and the handler's own writes, and whether the
+    /// store applies those writes. The conditions on the handler's writes hold.
     fn commit(&self, write: &Write, current: Option<&Record>) -> (Effect, bool) {
         let effect = self.apply(write, current);
         let is_made = effect != Effect::Refused;
@@ -66,7 +66,7 @@ pub trait Protocol {
 pub struct Sent {
     /// The write.
     pub write: Write,
-    /// The submission, if the handler's own writes are part of it.
+    /// The submission's number, if the request is a transaction with the handler's own writes.
     pub submission: Option<u32>,
 }
 
@@ -103,7 +103,7 @@ impl Sent {
 /// The effect of a write on a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// The record becomes this.
+    /// The store holds this record afterwards.
     Put(Record),
     /// The record is removed. The shipping protocol never removes one.
     Removed,

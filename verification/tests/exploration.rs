@@ -1,4 +1,4 @@
-//! Explores the bounded slice: every state of it, on the code that ships.
+//! Explores every state of the bounded slice, on the code that ships.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn protocol_holds_in_every_bounded_state() {
     let mut reached = Coverage::NONE;
     for report in &reports {
         assert!(report.violations.is_empty(), "{}", told(report));
-        assert!(report.is_complete, "{}: cut off", report.name);
+        assert!(report.is_complete, "{}: the exploration was cut off", report.name);
         reached.add(report.coverage);
     }
     assert_eq!(reached.missing().next(), None, "{}", report::coverage(reached));

@@ -16,13 +16,13 @@ use lambda_idempotency_verification::{
     under_test::Shipping,
 };
 
-/// More states than any of them needs; exploring this many takes well under a minute.
+/// More states than any mutant needs; exploring this many takes well under a minute.
 const LIMITS: Limits = Limits { states: 5_000_000, memory: usize::MAX, go_on: false };
 
 #[test]
 fn every_mutant_breaks_its_invariant() {
     let mutants = mutants::all();
-    assert!(mutants.len() >= 130, "only {} are left", mutants.len());
+    assert!(mutants.len() >= 130, "only {} mutants are left", mutants.len());
     let (next, survivors) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     thread::scope(|scope| {
         for _ in 0..2 {

@@ -1,5 +1,5 @@
-//! Powertools' protocol in the same model checker: its known weaknesses must be found, and ours must not be
-//! among them.
+//! Runs Powertools' protocol in the same model checker. The checker must find its known weaknesses, and must
+//! not find them in this library's protocol.
 
 use lambda_idempotency_verification::{
     configuration::{Configuration, ticks},
@@ -15,17 +15,17 @@ fn powertools_weaknesses_are_found() {
     for space in [&ordinary, &managed, &apart] {
         let report = explore(&Powertools, space, Limits { go_on: true, ..Limits::default() });
         for weakness in [
-            // Its own claim, which the SDK sent twice, is refused as if it were another caller's.
+            // An executor's own claim, which the SDK sent twice, is refused as if it were another caller's.
             Invariant::OwnRecognised,
             // A late completion overwrites the successor's claim or record.
             Invariant::OwnerSettles,
             Invariant::OutcomeKept,
             // A late failure deletes the successor's record.
             Invariant::OwnerReleases,
-            // Then a third handler runs beside the second.
+            // After such a deletion, a third handler runs beside the second.
             Invariant::OneInsideLease,
         ] {
-            assert!(found(&report, weakness), "{}: {weakness}", space.name);
+            assert!(found(&report, weakness), "{}: didn't find {weakness}", space.name);
         }
     }
 }
@@ -39,7 +39,7 @@ fn this_protocol_lacks_powertools_weaknesses() {
     }
 }
 
-/// Three moments are enough to find these.
+/// Three moments are enough to find these weaknesses.
 fn short(space: Configuration) -> Configuration {
     Configuration { times: ticks(3), ..space }
 }

@@ -1,6 +1,6 @@
-//! Checks that the simulation, or a named test, reaches every setting, kind of error and way in.
+//! Checks that the simulation, or a named test, reaches every setting, kind of error and entry point.
 //!
-//! The lists are compared with the sources, so that a new one fails here until its author names the part of the
+//! The lists are compared with the sources. A new item fails here until its author names the part of the
 //! verification suite that reaches it.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by a panic")]
@@ -11,9 +11,9 @@ use lambda_idempotency_verification::simulation::{campaign, reached::Item};
 
 /// The part of the suite that reaches an item.
 enum By {
-    /// The simulation, as these items.
+    /// The simulation, which counts these items.
     Simulated(&'static [Item]),
-    /// This test, in this file.
+    /// A test: its file and its name.
     Test(&'static str, &'static str),
 }
 
@@ -70,10 +70,11 @@ const KINDS: &[(&str, By)] = &[
     ("Invalid", Test(ENGINE, "rejected_request_reports_the_reason")),
 ];
 
-/// The ways in: the methods of `Idempotency`, `Operation` and the claims that run something, and the layers.
+/// The entry points: the methods of `Idempotency`, `Operation` and the claims that run something, and the
+/// layers.
 const WAYS_IN: &[(&str, By)] = &[
     ("run", Simulated(&[Item::Claims, Item::Own, Item::Replayed])),
-    ("run_with_replay", Test("src/idempotency/tests/settings.rs", "replays_say_which_attempt_they_repeat")),
+    ("run_with_replay", Test("src/idempotency/tests/settings.rs", "replay_reports_the_recorded_attempt")),
     ("with_settings", Test("src/idempotency/tests/settings.rs", "operations_have_their_own_settings")),
     (
         "begin",
@@ -130,7 +131,7 @@ fn source(name: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Checks that both have the same names.
+/// Checks that `list` and `found` have the same names.
 fn assert_listed(what: &str, list: &[(&str, By)], found: impl Iterator<Item = String>) {
     let (listed, found): (BTreeSet<_>, BTreeSet<_>) =
         (list.iter().map(|(name, _)| (*name).to_owned()).collect(), found.collect());
@@ -140,10 +141,10 @@ fn assert_listed(what: &str, list: &[(&str, By)], found: impl Iterator<Item = St
     assert!(gone.is_empty(), "{what} {gone:?} is listed, but no longer exists");
 }
 
-/// The names at the beginning of a line of `text`, between these marks.
+/// The names that follow `begin` at the start of a line of `text`, between `from` and `to`.
 fn names<'t>(text: &'t str, from: &str, to: &str, begin: &'t str) -> impl Iterator<Item = String> + 't {
-    let body = text.split_once(from).unwrap_or_else(|| panic!("no {from}")).1.to_owned();
-    let body = body.split_once(to).unwrap_or_else(|| panic!("{from} has no end")).0.to_owned();
+    let body = text.split_once(from).unwrap_or_else(|| panic!("no `{from}`")).1.to_owned();
+    let body = body.split_once(to).unwrap_or_else(|| panic!("`{from}` has no end")).0.to_owned();
     let lines: Vec<String> = body.lines().map(|line| line.trim().to_owned()).collect();
     lines.into_iter().filter_map(move |line| {
         let rest = line.strip_prefix(begin)?;
@@ -167,7 +168,7 @@ fn every_error_kind_is_tested() {
 
 #[test]
 fn every_entry_point_is_tested() {
-    // These configure or query, and run nothing.
+    // These methods configure or query, and run no handler.
     const OTHERS: &[&str] = &[
         "builder",
         "builder_from_env",
@@ -215,7 +216,7 @@ fn every_entry_point_is_tested() {
 }
 
 #[test]
-fn listed_tests_reach_their_items() {
+fn listed_items_are_reached_and_tests_exist() {
     let figures = campaign(0, 20_000, |config| config).unwrap_or_else(|report| panic!("{report}"));
     let missing: Vec<_> = figures.reached.missing().collect();
     assert!(missing.is_empty(), "the simulation never reached {missing:?}");
@@ -228,7 +229,7 @@ fn listed_tests_reach_their_items() {
             }
             Test(file, test) => {
                 let text = source(file);
-                assert!(text.contains(&format!("fn {test}(")), "{name}: {file} has no {test}");
+                assert!(text.contains(&format!("fn {test}(")), "{name}: {file} has no test {test}");
             }
         }
     }

@@ -15,7 +15,7 @@ use lambda_idempotency_verification::simulation::{
 fn twenty_thousand_schedules_pass_and_reach_everything() {
     let figures = campaign(0, 20_000, |config| config).unwrap_or_else(|report| panic!("{report}"));
     for (trouble, struck) in Trouble::ALL.into_iter().zip(figures.struck) {
-        // Skew isn't an event: it's there from the beginning.
+        // Skew isn't an event: clocks are skewed from the beginning.
         let constant = [Circumstance::Skew, Circumstance::SkewBeyond].map(Trouble::from);
         assert!(constant.contains(&trouble) || struck > 0, "{trouble:?} never happened");
     }
@@ -81,7 +81,7 @@ fn short_outages_repeat_no_effect() {
     }
 }
 
-/// A schedule's line names its troubles by their bits.
+/// A schedule's line names its troubles by their bits, so the bits must not change.
 #[test]
 fn troubles_keep_their_bits() {
     for (trouble, bit) in [
@@ -96,7 +96,7 @@ fn troubles_keep_their_bits() {
     ] {
         assert_eq!(trouble.bit(), 1 << bit, "{trouble:?}");
     }
-    assert_eq!(Trouble::from(Fault::Outage).bit(), 0, "no schedule has it");
+    assert_eq!(Trouble::from(Fault::Outage).bit(), 0, "no schedule has this fault");
 }
 
 fn caught(undone: Undone, schedule: impl Fn(Config) -> Config) -> &'static str {

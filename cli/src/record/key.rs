@@ -1,4 +1,4 @@
-//! Which record: its stored id, or the key and scope that the wrappers derive the id from.
+//! The arguments that name a record: its stored id, or the key and the scope from which the wrappers derive the id.
 
 use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 use lambda_idempotency::{
@@ -26,13 +26,13 @@ pub(crate) struct KeyArguments {
 
 /// The scope of a key.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "The key's scope, where KEY is the idempotency key itself")]
+#[command(next_help_heading = "The key's scope, if KEY is the idempotency key itself")]
 pub(super) struct ScopeArguments {
     /// The Lambda function's name, without version or alias.
     #[arg(long, value_name = "NAME")]
     pub(super) function: Option<String>,
 
-    /// Which wrapper takes the key.
+    /// The wrapper that takes the key.
     #[arg(long, value_enum)]
     pub(super) via: Option<Via>,
 
@@ -56,7 +56,7 @@ pub(super) struct ScopeArguments {
     #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new(), group = "caller")]
     cognito_identity: Option<String>,
 
-    /// HTTP, with a Lambda authorizer: the principal that it names. Needs --api.
+    /// HTTP, with a Lambda authorizer: the principal that the authorizer returns. Needs --api.
     #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new(), group = "caller")]
     principal: Option<String>,
 
@@ -80,12 +80,12 @@ pub(super) struct ScopeArguments {
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub(super) api: Option<String>,
 
-    /// Batches: the ARN of the queue, stream or table that the record is from, without what follows `/consumer/` or
-    /// `/stream/`; or the name that the code sets with `source_name`.
+    /// Batches: the ARN of the queue, stream or table, or the name that the code sets with `source_name`. Leave
+    /// out the end of the ARN that begins with `/consumer/` or `/stream/`.
     #[arg(long, value_name = "ARN", value_parser = NonEmptyStringValueParser::new())]
     pub(super) source: Option<String>,
 
-    /// HTTP, with `HttpLayer::caller`: the text that it returns.
+    /// HTTP, with `HttpLayer::caller`: the text that the closure returns.
     #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new(), group = "caller")]
     resolved_caller: Option<String>,
 
@@ -135,11 +135,11 @@ impl Via {
 }
 
 impl KeyArguments {
-    /// The stored key.
+    /// Returns the stored key.
     ///
     /// # Errors
     ///
-    /// If it isn't a valid one. The message never contains the key.
+    /// If the key or its scope isn't valid. The message never contains the key.
     pub(crate) fn stored(&self) -> Result<StoredKey> {
         self.scope.stored(&self.key)
     }
@@ -157,7 +157,7 @@ impl ScopeArguments {
     ///
     /// # Errors
     ///
-    /// If it isn't valid. The message never contains the key.
+    /// If the key or its scope isn't valid. The message never contains the key.
     pub(super) fn stored(&self, key: &str) -> Result<StoredKey> {
         match (&self.function, self.via) {
             (Some(function), Some(via)) => {
@@ -189,7 +189,7 @@ impl ScopeArguments {
                 .any(|it| it.is_some())
     }
 
-    /// Refuses options that the wrapper ignores, since no delivery has the key that they'd give.
+    /// Refuses options that the wrapper ignores. With them, the command would derive a key that no delivery has.
     fn check(&self, via: Via) -> Result<()> {
         let caller = self.http_caller();
         let has_caller = caller.is_some();
@@ -225,7 +225,7 @@ impl ScopeArguments {
         }
     }
 
-    /// Derives the key like the wrappers.
+    /// Derives the key as the wrappers do.
     fn derive(&self, function: &str, via: Via, key: &str) -> Result<StoredKey, Error> {
         let builder = Idempotency::builder(MemoryStore::new()).function(function);
         let builder = match &self.operation {

@@ -24,8 +24,8 @@ use crate::{
 /// Options of `list`.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Only STARTED records whose lease expired more than the skew margin ago, and their count: their
-    /// executors ended without an answer. Reads the whole store.
+    /// Only STARTED records whose lease expired more than the skew margin ago. Their executors ended without an
+    /// answer. Also counts these records, and so reads the whole store.
     #[arg(long, conflicts_with = "status")]
     unresolved: bool,
 
@@ -45,8 +45,8 @@ pub(crate) struct Arguments {
     #[arg(long, conflicts_with_all = ["unresolved", "limit"])]
     counts: bool,
 
-    /// List at most this many. Without --unresolved, the command reads only as much of the store as that
-    /// takes.
+    /// List at most this many records. Without --unresolved, the command stops reading the store when it has found
+    /// more than this many.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
 
@@ -65,7 +65,7 @@ pub(crate) struct Arguments {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Wanted {
     Started,
-    /// STARTED, and the lease lasts.
+    /// STARTED, and the lease hasn't expired.
     Running,
     /// STARTED, and the lease has expired.
     Stale,
@@ -99,7 +99,7 @@ pub(super) type Found = (StoredKey, Result<Record, StoreError>);
 struct Listed {
     found: Vec<Found>,
     has_more: bool,
-    /// How many unresolved records the whole store has, listed or not.
+    /// How many readable records were found, listed or not. With --unresolved, all of them are unresolved.
     unresolved: usize,
     /// How many records couldn't be read.
     unreadable: usize,
@@ -128,18 +128,18 @@ pub(super) fn function_of(key: &StoredKey) -> &str {
     key.as_str().split_once('/').map_or(key.as_str(), |(function, _)| function)
 }
 
-/// Every record of the store.
+/// Reads every record of the store.
 pub(super) async fn every_record(store: &OpenStore) -> Result<Vec<Found>> {
     read_until(store, usize::MAX, |_, _| true).await
 }
 
-/// The matching records: at least one more than the limit, if there are enough. A count needs all of them.
+/// Reads the matching records, until it has more than the limit. If it counts records, it reads all of them.
 async fn collect(store: &OpenStore, arguments: &Arguments, now: Timestamp) -> Result<Vec<Found>> {
     let limit = if arguments.unresolved || arguments.counts { usize::MAX } else { arguments.limit as usize };
     read_until(store, limit, |key, record| arguments.wants(key, record, now)).await
 }
 
-/// The records that `wants` accepts, until there are more than `limit`.
+/// Reads the records that `wants` accepts, until it has more than `limit`.
 async fn read_until(
     store: &OpenStore,
     limit: usize,
@@ -159,8 +159,8 @@ async fn read_until(
 
 impl Listed {
     fn new(mut found: Vec<Found>, limit: usize) -> Self {
-        // Oldest first, since those have waited longest for an operator. Unreadable records come before all
-        // others.
+        // The oldest records come first, since they've waited longest for an operator. Unreadable records come before
+        // all others.
         found.sort_by_key(|(key, record)| {
             (record.as_ref().ok().map(|record| record.lock_acquired_at), key.clone())
         });
@@ -171,7 +171,7 @@ impl Listed {
     }
 }
 
-/// The states that are counted, and the one that each record is in.
+/// The states that `--counts` distinguishes. `state` puts each record into one of them.
 const STATES: [&str; 7] = ["running", "stale", "completed", "failed", "released", "expired", "unreadable"];
 
 fn state(

@@ -1,5 +1,5 @@
-//! The response that an operator gives, in the form that its wrapper replays. It's refused here if a replay
-//! couldn't read it, since every duplicate would fail until the record expires.
+//! The response that an operator records, in the form that the operation's wrapper replays. The command refuses a
+//! response that a replay couldn't read, since every duplicate would fail until the record expires.
 
 use std::{fs, path::PathBuf};
 
@@ -28,7 +28,7 @@ pub(super) struct ResponseArguments {
     #[arg(long = "header", value_name = "NAME: VALUE", requires = "status")]
     headers: Vec<String>,
 
-    /// Record FILE unchanged, byte for byte: for `begin`, or in the form that `inspect --reveal` shows.
+    /// Record FILE unchanged, byte for byte: for code that calls `begin`, or if `inspect --reveal` printed FILE.
     #[arg(long, requires = "response", conflicts_with = "status")]
     raw: bool,
 
@@ -93,7 +93,7 @@ impl ResponseArguments {
                 "--status {status} isn't a final status: use one from 200 to 599"
             )));
         }
-        // Text goes to the front end as a string, since it would encode binary data.
+        // Record text as a string. A replay of binary data would reach the front end in base64.
         let recorded = match String::from_utf8(response.body().clone()) {
             Ok(text) => recorded(response.map(|_| text)),
             Err(_) => recorded(response),
@@ -101,7 +101,7 @@ impl ResponseArguments {
         Ok(recorded.map_err(|error| Problem::of(&error))?.to_vec())
     }
 
-    /// The same arguments, for a command line.
+    /// Returns the same arguments as words of a command line.
     pub(super) fn words(&self) -> Vec<String> {
         let mut words = Vec::new();
         if let Some(path) = &self.response {

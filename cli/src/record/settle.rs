@@ -47,7 +47,7 @@ pub(crate) struct Complete {
     #[command(flatten)]
     response: ResponseArguments,
 
-    /// How long to replay it from now on, such as 24h, 90s or 7d.
+    /// How long duplicates get this outcome, from now on, such as 24h, 90s or 7d.
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = words::duration)]
     retention: Duration,
 
@@ -76,14 +76,14 @@ struct WriteArguments {
     json: bool,
 }
 
-/// A write that isn't made yet.
+/// A write that the command makes with --confirm, and otherwise only shows.
 struct Planned<'a> {
     key: StoredKey,
     store: &'a StoreArguments,
     write: &'a WriteArguments,
     resolution: Resolution,
     retention: Duration,
-    /// The command and its own options, without the key, for the command line that makes the write.
+    /// The command's name. With `options`, it becomes the command line that the dry run shows.
     command: &'static str,
     options: Vec<String>,
 }
@@ -236,7 +236,7 @@ impl Planned<'_> {
             }
             (Status::Failed, false) => "This replaces the recorded failure, which is lost.",
             (Status::Released, _) => {
-                "The key is free: no delivery is running the operation. After this, none runs it."
+                "The key is free: no delivery is running the operation. After this, no delivery runs it."
             }
         };
         let mut means = vec![before.to_owned()];

@@ -1,4 +1,4 @@
-//! A record as people and programs see it. It shows the response only on request.
+//! A record in text and in JSON, without the content of its response.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ use crate::words;
 /// The function's settings that determine a record's current state.
 #[derive(Clone, Copy, Debug, Args)]
 pub(super) struct RuleArguments {
-    /// The function's `skew_margin`, such as 2s or 500ms: a lease or an expiry has passed only once it's over
-    /// by more than that.
+    /// The function's `skew_margin`, such as 2s or 500ms. A lease or a record counts as expired only when its end is
+    /// longer ago than this margin.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = words::duration)]
     skew_margin: Duration,
 }
@@ -53,7 +53,7 @@ impl View<'_> {
         self.record.lock_acquired_at.until(self.now)
     }
 
-    /// Whether the claim's function runs at most once: only such a claim never expires.
+    /// Whether the claim's function runs at most once. Only the claims of such functions have no expiry.
     fn is_at_most_once(&self) -> bool {
         self.record.status() == Status::Started && self.record.expires_at.is_none()
     }
@@ -69,7 +69,7 @@ impl View<'_> {
         let Record { generation, expires_at, .. } = self.record;
         let status = self.record.status().as_str();
         match (self.record.status(), expires_at) {
-            // Its lease may be extended every few seconds, but it stays the same claim.
+            // A lease may be extended every few seconds, but the claim stays the same, so its lease isn't included.
             (Status::Started, _) => format!("{status}-{generation}"),
             (_, Some(expires_at)) => format!("{status}-{generation}-{}", expires_at.as_millis()),
             (_, None) => format!("{status}-{generation}-never"),

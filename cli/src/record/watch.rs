@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{problem::Result, store::StoreArguments, words};
 
-/// The width of a terminal that lines fit into.
+/// The length of a printed line, in characters, at most.
 const WIDTH: usize = 80;
 /// The digits of a record's id that a line shows: enough to tell records apart.
 const DIGITS: usize = 8;
@@ -24,15 +24,15 @@ const DIGITS: usize = 8;
 /// Options of `watch`.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Only the records of this function.
+    /// Watch only the records of this function.
     #[arg(long, value_name = "NAME")]
     function: Option<String>,
 
-    /// Only these changes. Can be repeated.
+    /// Show only these changes. Can be repeated.
     #[arg(long = "only", value_enum, value_name = "CHANGE")]
     only: Vec<Change>,
 
-    /// How long to wait between two looks.
+    /// How long to wait between two looks at the store.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = words::duration)]
     interval: Duration,
 
@@ -55,7 +55,7 @@ pub(crate) struct Arguments {
     store: StoreArguments,
 }
 
-/// The change of a record between two looks.
+/// How a record changed between two looks at the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Change {
     /// A handler's run began.
@@ -85,7 +85,7 @@ impl Change {
     }
 }
 
-/// One record, as a look saw it.
+/// One record, as one look at the store found it.
 #[derive(Clone, Debug, PartialEq)]
 struct Seen {
     record: Record,
@@ -115,7 +115,7 @@ pub(crate) async fn main(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 impl Arguments {
-    /// The records that count, readable ones of the wanted function.
+    /// Returns the readable records of the wanted function.
     fn seen(&self, found: Vec<Found>, now: Timestamp) -> HashMap<StoredKey, Seen> {
         let wanted = |key: &StoredKey| self.function.as_deref().is_none_or(|name| function_of(key) == name);
         let readable = found.into_iter().filter_map(|(key, record)| Some((key, record.ok()?)));
@@ -202,7 +202,7 @@ fn change(before: Option<&Seen>, after: &Seen) -> Option<Change> {
         }
         Status::Started if is_new_claim && after.record.interrupted => Change::Takeover,
         Status::Started if is_new_claim => Change::Claimed,
-        // Its lease was extended.
+        // Only the lease was extended.
         Status::Started => return None,
         now if !is_new_claim && was == Some(now) => return None,
         Status::Completed => Change::Completed,
@@ -211,7 +211,7 @@ fn change(before: Option<&Seen>, after: &Seen) -> Option<Change> {
     })
 }
 
-/// An id with few digits, in at most `width` characters.
+/// Shortens an id to few digits of its hash, and to at most `width` characters.
 fn shortened(id: &str, width: usize) -> String {
     let (scope, digits) = id.split_once('#').unwrap_or((id, ""));
     let digits: String = digits.chars().take(DIGITS).collect();
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_have_one_name() {
+    fn each_record_change_has_one_name() {
         let claim = seen(1, None, false, false);
         let stale = seen(1, None, false, true);
         let taken_over = seen(2, None, true, false);
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_fit_into_their_room() {
+    fn shortened_ids_fit_the_given_width() {
         let id = format!("{}/http:refund#{:064}", "f".repeat(128), 7);
         for width in [20, 40, 52] {
             assert_eq!(shortened(&id, width).chars().count(), width - 1);

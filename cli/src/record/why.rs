@@ -33,7 +33,7 @@ use crate::{
 /// Options of `why`.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// The idempotency key itself, or a record's id, in place of an event.
+    /// The idempotency key itself, or a record's id, instead of an event.
     #[arg(value_name = "KEY", required_unless_present = "event", conflicts_with = "event")]
     key: Option<String>,
 
@@ -45,9 +45,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE", requires = "event")]
     describe: Option<PathBuf>,
 
-    /// A field that the function builds its key from, such as /order_id: of the event, of the HTTP body, or of each
-    /// message's body. Can be repeated; the order counts. Default: the key that the library has for the event's
-    /// source.
+    /// A field of the function's key, such as /order_id. It's a field of the event, of the HTTP body, or of each
+    /// message's body. Can be repeated; the order counts. Default: the library's key for the event's source.
     #[arg(long = "key-field", value_name = "FIELD", requires = "event")]
     key_fields: Vec<String>,
 
@@ -55,7 +54,7 @@ pub(crate) struct Arguments {
     #[arg(long = "key-header", value_name = "NAME", requires = "event")]
     key_headers: Vec<String>,
 
-    /// The invocation's request id, where it's the key: `events_by_request_id`.
+    /// The invocation's request id, if the function uses it as the key: `events_by_request_id`.
     #[arg(long, value_name = "ID", requires = "event")]
     request_id: Option<String>,
 
@@ -77,7 +76,7 @@ pub(crate) struct Arguments {
 struct Answer {
     located: Located,
     record: Option<Record>,
-    /// Whether the record is one of shadow mode.
+    /// Whether the function wrote the record in shadow mode.
     is_shadow: bool,
 }
 
@@ -108,7 +107,7 @@ pub(crate) async fn main(arguments: &Arguments) -> Result<ExitCode> {
     Ok(if all_found { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The record under the operation's key, or else the one of shadow mode.
+/// Reads the record under the operation's key or, if there's none, the record that shadow mode wrote.
 async fn find(store: &Arc<dyn Store>, located: Located) -> Result<Answer> {
     if let Some(record) = read(&**store, &located.key).await? {
         return Ok(Answer { located, record: Some(record), is_shadow: false });
@@ -117,13 +116,13 @@ async fn find(store: &Arc<dyn Store>, located: Located) -> Result<Answer> {
     Ok(Answer { located, is_shadow: record.is_some(), record })
 }
 
-/// Reports an event that asks for no operation.
+/// Reports that the function would run the event without a record, or refuse it.
 fn nothing(arguments: &Arguments) -> Result<ExitCode> {
     if arguments.json {
         words::print_json(&json!({ "operations": [] }))?;
     } else {
         words::print(
-            "The event asks for no operation: it has no key, its method isn't protected, or none of its records has a \
+            "The event leads to no record: it has no key, its method isn't protected, or none of its records has a \
              valid key.\nThe function runs it without a record, or refuses it.\n",
         )?;
     }
@@ -136,7 +135,7 @@ impl Arguments {
         self.scope.stored(key).map(Located::of)
     }
 
-    /// The description, the event, and the records that it leads to.
+    /// Reads the event, and returns it with the description that fits it and the keys of its operations.
     fn locate(&self, path: &Path) -> Result<(Option<Description>, Value, Vec<Located>)> {
         let bytes = contents(path).context(format!("couldn't read the event {}", path.display()))?;
         let event: Value = serde_json::from_slice(&bytes).context("the event isn't JSON")?;
@@ -152,11 +151,14 @@ impl Arguments {
         }
         Err(match last {
             Some(error) => Problem::new(format!("{}{}", Problem::of(&error), hint(&error))),
-            None => Problem::new("the description's file describes no wrapper of this kind"),
+            None => Problem::new(
+                "the file of --describe has no wrapper that fits --via and --operation: leave them out, or use another \
+                 file",
+            ),
         })
     }
 
-    /// The descriptions that may fit: the file's, or one for the event's source.
+    /// Returns the descriptions that may fit the event: those in the file, or one for the event's source.
     fn descriptions(&self, event: &[u8]) -> Result<Vec<Description>> {
         let described = match &self.describe {
             None => vec![Description::detect(self.function()?, event)],
@@ -281,7 +283,7 @@ fn contents(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The option that the error asks for.
+/// Suggests the option that solves the error.
 fn hint(error: &lambda_idempotency::Error) -> &'static str {
     let text = error.to_string();
     [

@@ -19,7 +19,7 @@ use testkit::emulator::Emulator;
 use tokio::process::Command;
 
 pub(crate) const TABLE: &str = "idempotency-tests";
-/// Values that no command may show unless asked to.
+/// Values that no command may show without `--reveal`.
 pub(crate) const KEY: &str = "secret-order-17";
 pub(crate) const RESPONSE: &str = r#"{"receipt":"secret-receipt"}"#;
 pub(crate) const CALLER: &str = "secret-caller";
@@ -56,7 +56,7 @@ pub(crate) async fn run_in(environment: &[(&str, &str)], arguments: &[&str]) -> 
     command.env_clear().env("HOME", "/nonexistent").env("AWS_EC2_METADATA_DISABLED", "true");
     command.envs(environment.iter().copied()).args(arguments).kill_on_drop(true);
     let output = tokio::time::timeout(Duration::from_secs(60), command.output());
-    let Output { status, stdout, stderr } = output.await.expect("it ends").unwrap();
+    let Output { status, stdout, stderr } = output.await.expect("the command ends").unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     let answer = Answer { code: status.code().unwrap(), out: text(stdout), err: text(stderr) };
     assert!(!answer.err.contains("panicked") && !answer.err.contains("backtrace"), "{answer:?}");
@@ -74,7 +74,7 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// Without a table.
+    /// Starts an emulator without a table.
     pub(crate) async fn empty() -> Self {
         let emulator = Emulator::start().await;
         let config = Config::builder()
@@ -114,12 +114,12 @@ impl Bench {
         Idempotency::builder(self.store.clone()).function("payments").build().unwrap()
     }
 
-    /// A claim of `operation` whose lease ends in this many seconds, or ended before if negative.
+    /// Claims `operation`. The lease ends in `lease_left` seconds. A negative number means that it has ended already.
     pub(crate) async fn claim(&self, operation: &str, lease_left: i64) -> (StoredKey, Record) {
         self.claim_as(operation, lease_left, |lock| lock).await
     }
 
-    /// The same, with a changed lock.
+    /// Claims `operation` like [`claim`](Self::claim), but with a changed lock.
     pub(crate) async fn claim_as(
         &self,
         operation: &str,
@@ -147,7 +147,7 @@ impl Bench {
         (key, lock.into())
     }
 
-    /// The same, settled.
+    /// Claims `operation` and settles the claim.
     pub(crate) async fn settled(&self, operation: &str, settlement: Settlement) -> (StoredKey, Record) {
         let (key, record) = self.claim(operation, 60).await;
         let write = Write::Settle { owner: record.owner, generation: record.generation, settlement };

@@ -113,7 +113,7 @@ async fn each_state_shows_its_next_steps() {
     assert_eq!(json["generation"], record.generation.get());
     assert_eq!(json["lease_until_ms"], record.lease_until().unwrap().as_millis());
     assert!(json["lease_until"].as_str().unwrap().ends_with('Z'), "{json}");
-    // Within the margin, it still counts, but not for long.
+    // The record's expiry is within the skew margin.
     let over = bench.run(&["inspect", over.as_str()]).await;
     has(&over.out, &["COMPLETED"]);
 }
@@ -149,7 +149,7 @@ async fn records_are_listed_by_filter() {
     );
     let columns: Vec<_> =
         all.out.lines().map(|line| line.find("payments/run").or(line.find("id "))).collect();
-    assert!(columns.iter().all(|at| *at == columns[0]), "the columns are aligned\n{}", all.out);
+    assert!(columns.iter().all(|at| *at == columns[0]), "the columns aren't aligned\n{}", all.out);
 
     let ids = async |options: &[&str]| {
         let answer = bench.run(&[&["list", "--json"], options].concat()).await.json();

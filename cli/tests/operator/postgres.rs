@@ -1,4 +1,4 @@
-//! The same commands on PostgreSQL.
+//! The operator's commands on PostgreSQL.
 
 use lambda_idempotency::{
     Fingerprint, Key, Scope, StoredKey,
@@ -35,7 +35,7 @@ async fn every_command_works_on_postgres() {
     let fix = format!("`CREATE INDEX CONCURRENTLY ON {table} (sweep_hour)`\n");
     assert!(noted.code == 0 && noted.out.starts_with("note: ") && noted.out.contains(&fix), "{noted:?}");
 
-    // A table of an earlier version works, and its fix turns it into a new one.
+    // A table of an earlier version works, and the printed fix turns it into a table of this version.
     let older = format!("ALTER TABLE {table} DROP sweep_hour; CREATE INDEX older ON {table} (expires_at)");
     server.client().await.batch_execute(&older).await.unwrap();
     let noted = run(&["table", "check"]).await;
@@ -106,7 +106,7 @@ async fn url_parameters_choose_the_statement_mode() {
         let listed = run(parameters).await;
         assert_eq!((listed.code, listed.out.as_str()), (0, "no matching records\n"), "{parameters}");
     }
-    // The role of the tests has no limits.
+    // The tests' role has no timeouts, so the store refuses `timeouts=role`.
     let refused = run("timeouts=role").await;
     assert!(refused.code != 0 && refused.err.contains("timeouts=transaction"), "{refused:?}");
     run("timeouts=session").await.is_bad_input(&["startup, transaction or role"]);

@@ -1,4 +1,4 @@
-//! The same commands on Redis.
+//! The operator's commands on Redis.
 
 use lambda_idempotency::{
     Fingerprint, Idempotency, Key, StoredKey,
@@ -34,7 +34,7 @@ impl Bench {
         run_in(&[("IDEMPOTENCY_STORE", &url(&self.server))], arguments).await
     }
 
-    /// A claim of `operation` whose lease ends in this many seconds, or ended before if negative.
+    /// Claims `operation`. The lease ends in `lease_left` seconds. A negative number means that it has ended already.
     async fn claim(&self, operation: &str, lease_left: i64) -> (StoredKey, Record) {
         let now = system_clock().now().as_millis();
         let lock = Lock {

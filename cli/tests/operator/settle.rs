@@ -48,7 +48,7 @@ impl Bench {
     }
 }
 
-/// The lease is extended between `inspect` and the write, which names the version that was shown.
+/// The write names the version that `inspect` showed. The lease is extended between the two commands.
 #[tokio::test(flavor = "multi_thread")]
 async fn extended_claim_can_be_released() {
     let bench = Bench::new().await;
@@ -100,7 +100,7 @@ async fn release_is_previewed_then_applied() {
     assert!(after.generation > before.generation);
     assert_eq!(run(&bench.function()).await, Ok("ran".into()));
 
-    // The same command once more: the version is gone.
+    // The same command fails now, since the record has another version.
     let again = bench.confirm(&dry).await;
     assert_eq!(again.code, 1);
     assert!(again.err.contains("the record changed") && again.out.contains("COMPLETED"), "{again:?}");
@@ -211,7 +211,7 @@ async fn http_response_matches_the_layers_encoding() {
     assert_eq!(response.headers()["location"], "/payments/1");
     assert_eq!(response.headers()["content-type"], "application/json");
 
-    // The output of `inspect --reveal` can be given back.
+    // `complete --raw` accepts the output of `inspect --reveal`.
     let raw = File::with("raw", &recorded);
     let again = bench.run(&["complete", key.as_str(), "--response", raw.path(), "--raw", "--confirm"]).await;
     assert_eq!(again.code, 0, "{again:?}");

@@ -44,7 +44,7 @@ async fn expired_records_are_swept_in_batches() {
     assert!(one.code == 0 && one.out.contains("10 expired records deleted; there may be more"), "{one:?}");
     let rest = run_in(&environment, &["sweep", "--batch", "10", "--json"]).await.json();
     assert_eq!((&rest["deleted"], &rest["more"]), (&json!(15), &json!(false)));
-    assert!(store.read(&kept).await.unwrap().is_some(), "within the hour, clocks may differ");
+    assert!(store.read(&kept).await.unwrap().is_some(), "a record was swept within an hour after its expiry");
     assert!(store.read(&unresolved).await.unwrap().is_some(), "a record without an expiry was swept");
     let table = run_in(&[("IDEMPOTENCY_TABLE", "records"), ("AWS_REGION", "eu-west-1")], &["sweep"]).await;
     assert!(table.code == 0 && table.out.contains("needs no sweeping"), "{table:?}");

@@ -6,7 +6,7 @@ use aws_sdk_dynamodb::types::{
 
 use super::bench::{Bench, TABLE};
 
-/// A table that someone else created: without TTL, with this billing.
+/// Creates a table without TTL, and with this billing mode.
 async fn other_table(bench: &Bench, id: &str, billing: BillingMode) {
     let attribute = AttributeDefinition::builder().attribute_name(id).attribute_type(ScalarAttributeType::S);
     let key = KeySchemaElement::builder().attribute_name(id).key_type(KeyType::Hash);

@@ -106,14 +106,14 @@ async fn deliver(idempotency: &Idempotency, sample: &str) -> &'static [&'static 
                     each(idempotency, sample).await;
                     return &["--operation", "ship"];
                 }
-                other => panic!("{other}: how is it wrapped?"),
+                other => panic!("{other}: add the wrapper of its function to this test"),
             }
             &[]
         }
     }
 }
 
-/// Each record is its own operation, as in a function for a source without a worker.
+/// Runs each record as its own operation, as a function does if its source has no worker.
 async fn each(idempotency: &Idempotency, sample: &str) {
     let event: Value = serde_json::from_str(&fs::read_to_string(path(sample)).unwrap()).unwrap();
     let fields: KeyFields = match sample.contains("kafka") {
@@ -180,7 +180,7 @@ async fn every_sample_event_leads_to_its_records() {
         let payloads: Vec<_> = operations.map(|operation| operation["same_payload"].clone()).collect();
         assert!(payloads.iter().all(|same| *same == json!(true) || same.is_null()), "{sample}: {payloads:?}");
     }
-    // The functions refuse these, or run them without a key.
+    // The functions refuse these events, or run them without a key.
     assert_eq!(
         without,
         [
@@ -193,7 +193,7 @@ async fn every_sample_event_leads_to_its_records() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn why_says_what_the_event_meets() {
+async fn why_shows_what_the_event_gets() {
     let bench = Bench::new().await;
     let idempotency = Idempotency::builder(bench.store.clone()).function("refunds").build().unwrap();
     deliver(&idempotency, "refunds/invoke.json").await;
@@ -267,7 +267,7 @@ async fn descriptions_replace_the_options() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn resolved_callers_and_shadows_are_found() {
+async fn records_of_callers_and_shadows_are_found() {
     let bench = Bench::new().await;
     let sample = "payments/http-api.json";
     let event = || serde_json::from_str::<LambdaRequest>(&fs::read_to_string(path(sample)).unwrap()).unwrap();

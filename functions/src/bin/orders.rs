@@ -1,8 +1,8 @@
 //! `orders`: an SQS worker that ships each order once, however often its message is delivered or its order is sent.
 //!
 //! Each message is its own operation, and several run at a time. The worker reports to SQS which messages to
-//! redeliver. A message whose order another delivery is shipping is among them, since acknowledging it would
-//! delete the only copy.
+//! redeliver. It also reports a message whose order another delivery is shipping, since acknowledging the message
+//! would delete its only copy.
 
 use example_functions::Telemetry;
 use lambda_idempotency::{
@@ -40,12 +40,12 @@ fn worker(idempotency: &Idempotency) -> Result<Batch<SqsMessage>, lambda_idempot
     idempotency.sqs(|message| Key::from_json(message, "/order_id"), ship).operation("ship")
 }
 
-/// Hands the order to the carrier. The claim names the parcel, so a run that takes over from a dead one asks
-/// the carrier for the same parcel, not for a second one.
+/// Hands the order to the carrier. The parcel's id comes from the claim, so a run that takes over from a dead process
+/// asks the carrier for the same parcel, not for a second one.
 async fn ship(message: SqsMessage) -> Result<Parcel, Failure> {
     let order: Order = message.json()?;
     if order.quantity == 0 {
-        // A retry can't fix it. The message goes to the dead-letter queue without further attempts.
+        // A retry can't fix the order. The message goes to the dead-letter queue without further attempts.
         return Err(Failure::permanent("Orders.Nothing", "quantity is 0: there's nothing to ship"));
     }
     let claim = current().ok_or("an order is shipped only under its claim")?;

@@ -1,7 +1,8 @@
 //! `receipts`: writes one receipt for each payment that EventBridge reports.
 //!
-//! The key is the event's id, which stays the same however often EventBridge delivers the event. It doesn't
-//! reveal that a producer put the same payment on the bus twice. For that, use a field of the detail as the key.
+//! The key is the event's id, which stays the same however often EventBridge delivers the event. If a producer puts the
+//! same payment on the bus twice, the two events have different ids. To deduplicate these too, use a field of the
+//! detail as the key.
 
 use aws_lambda_events::eventbridge::EventBridgeEvent;
 use example_functions::Telemetry;

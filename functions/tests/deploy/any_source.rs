@@ -1,5 +1,5 @@
-//! This test program as a function: a worker for any source's events, wrapped as the documentation says for
-//! that source, since a deployed example has only one. The variable `SOURCE` names the source.
+//! Runs this test program as a function: a worker for the events of any source, wrapped as the documentation says for
+//! that source. A deployed example has only one source. The variable `SOURCE` names the source.
 
 use std::{
     env,
@@ -29,7 +29,7 @@ pub(crate) const MARK: &str = "a source's handler runs";
 
 /// Numbers the runs of this process, so that two answers are equal only if one is a replay.
 static RUNS: AtomicUsize = AtomicUsize::new(1);
-/// Whether the closed carrier has been asked. It's closed only the first time.
+/// Whether an order has named the carrier `closed`. Only the first such order fails.
 static WAS_CLOSED: AtomicBool = AtomicBool::new(false);
 
 /// The command that starts this program as a function for `source`.
@@ -69,7 +69,7 @@ async fn serve(source: &str) -> Result<(), Error> {
     }
 }
 
-/// A function whose event is one operation.
+/// Runs a function whose event is one operation.
 async fn one<T>(layer: EventLayer<T>, telemetry: Telemetry) -> Result<(), Error>
 where
     T: DeserializeOwned + Send + 'static,
@@ -81,8 +81,8 @@ where
     run(worker).await
 }
 
-/// A function for a source that has no worker. Each record of its event is its own operation, one after the
-/// other. The first failure fails the event, and the source redelivers all of it.
+/// Runs a function for a source that has no worker in the library. Each record of an event is its own operation, one
+/// after the other. The first failure fails the event, and the source redelivers all of the event.
 async fn each(
     idempotency: &Idempotency,
     telemetry: Telemetry,
@@ -94,7 +94,7 @@ async fn each(
         let key = key(&event.payload).ok_or_else(|| lacks("source"))?;
         for record in records(&event.payload) {
             let key = key.key_of(record.to_string().as_bytes())?.ok_or_else(|| lacks("name"))?;
-            // Not the whole record, since that includes details of its delivery.
+            // The payload is only this field, since the whole record includes details of its delivery.
             let payload = record.get("value").or(record.get("data")).ok_or_else(|| lacks("payload"))?;
             let parcel: String = ship_parcel.run(key, payload, async || ship(&decoded(payload)?)).await?;
             parcels.push(parcel);
@@ -112,7 +112,7 @@ fn lacks(what: &str) -> RunError<Error> {
     RunError::Handler(format!("the record has no {what}").into())
 }
 
-/// Kafka's records by partition, ActiveMQ's messages, or RabbitMQ's by queue.
+/// The records of an event: Kafka's records of all partitions, ActiveMQ's messages, or RabbitMQ's of all queues.
 pub(crate) fn records(event: &Value) -> Vec<&Value> {
     let lists = ["records", "messages", "rmqMessagesByQueue"].into_iter().find_map(|name| event.get(name));
     match lists {

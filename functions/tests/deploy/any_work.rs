@@ -1,4 +1,4 @@
-//! This test program as a function: work that takes as long as its event says, under short leases.
+//! Runs this test program as a function: work that takes as long as its event says, under short leases.
 
 use std::{env, time::Duration};
 
@@ -24,9 +24,9 @@ pub(crate) const MARGIN: Duration = Duration::from_millis(200);
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Work {
     pub(crate) id: String,
-    /// How long the first attempt takes. A later one takes no time.
+    /// How long the first attempt takes, in ms. Later attempts take no time.
     pub(crate) millis: u64,
-    /// Whether it blocks its thread, so that nothing in the process can cut it off.
+    /// Whether the work blocks its thread, so that nothing in the process can cut it off.
     pub(crate) blocks: bool,
 }
 

@@ -59,7 +59,7 @@ async fn sources_are_handled_once(mode: Mode) {
         let Some(mut emulator) = Emulator::start(mode, &hosted, &database).await else { return };
         sources::tell(story, &mut emulator).await;
         if *source == "async-invoke" {
-            // Lambda accepts a request id that the caller chose. Here it's the key.
+            // Lambda accepts a request id that the caller chose. In this function, the request id is the key.
             let other = Event::new(json!({ "another": "request" }));
             let answer = emulator.deliver_event_as(Some(sources::REQUEST), &other).await;
             assert!(is_error(&answer, "Idempotency.Mismatch"), "{answer:?}");
@@ -71,8 +71,8 @@ fn is_error(answer: &Answer, expected: &str) -> bool {
     matches!(answer, Answer::Error { kind, .. } if kind == expected)
 }
 
-/// The emulator as a front end. On demand, another process takes a request during another one. On Managed
-/// Instances, the same process takes both.
+/// The emulator as a front end. On demand, a second process takes a request that arrives while the first is busy. On
+/// Managed Instances, the same process takes both requests.
 struct Hosts {
     first: Emulator,
     other: Option<Emulator>,
@@ -140,7 +140,7 @@ async fn deliver(emulator: &Emulator, work: &Work) -> Answer {
     emulator.invoke(None, &Event::new(serde_json::to_value(work).unwrap())).await
 }
 
-/// When the claim on this work was made, and when its lease ends.
+/// Returns when the claim on this work was made, and when its lease expires.
 async fn lease(database: &Database, work: &Work) -> (u64, u64) {
     let key = StoredKey::new(&Scope::new("work", "event").unwrap(), &Key::new(&work.id).unwrap());
     let record = database.record(TABLE, key.as_str()).await.unwrap();
@@ -148,8 +148,8 @@ async fn lease(database: &Database, work: &Work) -> (u64, u64) {
     (number("lock_acquired_at"), number("lease_until"))
 }
 
-/// Delivers work that outlives its timeout, and again until it's done. Its key must be free once its lease
-/// and the margin are over, and not before.
+/// Delivers work that runs longer than its timeout, and redelivers it until it's done. The key must be free once the
+/// lease and the margin have passed, and not before.
 async fn is_taken_over(emulator: &Emulator, database: &Database, work: &Work) -> (u64, u64) {
     let before = emulator.lines(any_work::MARK);
     let answer = deliver(emulator, work).await;
@@ -171,7 +171,7 @@ async fn is_taken_over(emulator: &Emulator, database: &Database, work: &Work) ->
     (claimed, lease_until)
 }
 
-/// The first attempt must not work on after the second has begun.
+/// Checks that the first attempt did no more work once the second had begun.
 fn attempts_do_not_overlap(emulator: &Emulator, id: &str) {
     let written = emulator.written();
     let first = written.rfind(&any_work::tick(id, 1)).expect("the first attempt worked");
@@ -186,7 +186,7 @@ async fn work_killed_at_deadline_is_taken_over() {
     let work = Work { id: "blocks".into(), millis: 60_000, blocks: true };
     let (claimed, lease_until) = is_taken_over(&emulator, &database, &work).await;
     let lease = Duration::from_millis(lease_until - claimed);
-    assert!(lease <= SHORT + GRACE, "until the deadline and the grace: {lease:?}");
+    assert!(lease <= SHORT + GRACE, "the lease is longer than the timeout and the grace: {lease:?}");
     attempts_do_not_overlap(&emulator, "blocks");
     assert!(!emulator.written().contains("unknown_deadline"), "{}", emulator.written());
 }
@@ -199,7 +199,7 @@ async fn work_past_its_timeout_finishes_and_replays() {
     let began = emulator.lines(any_work::MARK);
     assert_eq!(deliver(&emulator, &work).await, Answer::TimedOut(SHORT));
     let again = deliver(&emulator, &work).await;
-    assert!(is_error(&again, "Idempotency.InProgress"), "its handler still runs: {again:?}");
+    assert!(is_error(&again, "Idempotency.InProgress"), "the handler still runs, but got {again:?}");
     let rejected = "response is too late for timed out invoke";
     let limit = clock::now_ms() + clock::millis(SOON * 2);
     while !emulator.log().contains(rejected) {

@@ -1,4 +1,4 @@
-//! Tests with the real `cargo lambda watch` and `cargo lambda invoke`. Its emulator starts up to four
+//! Tests with the real `cargo lambda watch` and `cargo lambda invoke`. cargo-lambda's emulator starts up to four
 //! processes of a function, and sends a duration where Lambda sends a deadline.
 
 use std::{
@@ -59,8 +59,8 @@ async fn four_cargo_lambda_processes_run_once() {
     watch.stop().await;
 }
 
-/// Sends one refund in twenty calls to four processes, of which one runs. If the library believed the
-/// emulator's deadline, every lease would have ended in 1970, and each concurrent call would take over.
+/// Sends one refund in twenty concurrent calls to four processes. One call runs the handler. If the library believed
+/// the emulator's deadline, every lease would have expired in 1970, and each call would take over.
 async fn twenty_at_once(watch: &Watch, database: &Database, round: u32) {
     let (before, id) = (watch.runs("refunding"), format!("at-once-{round}"));
     let refund = json!({ "refund_id": id, "payment_id": "payment-3001", "amount_cents": 1 }).to_string();
@@ -84,7 +84,7 @@ async fn twenty_at_once(watch: &Watch, database: &Database, round: u32) {
     assert!(kept >= DAY && kept < DAY + Duration::from_secs(60), "kept for {kept:?}");
 }
 
-/// Builds the functions as the tool does, so that a function that doesn't build fails here.
+/// Builds the functions as cargo-lambda does, so that a build error fails here.
 async fn build() {
     let mut cargo = Command::new("cargo");
     cargo.args(["build", "--locked", "--bin", "refunds", "--bin", "payments"]);
@@ -92,7 +92,7 @@ async fn build() {
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
 }
 
-/// Runs in the project's folder, without this test's environment.
+/// Makes the command run in the project's folder, without this test's environment.
 fn undisturbed(command: Command) -> tokio::process::Command {
     let mut command = command;
     without_ours(&mut command).current_dir(project());
@@ -151,7 +151,7 @@ impl Watch {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// How many lines of its output, or of a function's, contain `mark`.
+    /// How many lines of the output of cargo-lambda and its functions contain `mark`.
     fn runs(&self, mark: &str) -> usize {
         self.output().lines().filter(|line| line.contains(mark)).count()
     }
@@ -172,7 +172,7 @@ impl Drop for Watch {
     }
 }
 
-/// Sends SIGTERM, at which cargo-lambda ends its functions too, if it still runs.
+/// Sends SIGTERM if cargo-lambda still runs, so that it also ends its functions.
 fn terminate(child: &Child) {
     if let Some(process) = child.id() {
         // It's fine if the process has just ended.

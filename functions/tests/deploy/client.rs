@@ -46,7 +46,7 @@ impl FrontEnd {
             async move {
                 let nth = arrived.fetch_add(1, Ordering::SeqCst);
                 let fault = faults.get(nth).copied();
-                // The connection ends before the function is called.
+                // The front end drops the connection before it calls the function.
                 if fault == Some(Fault::LoseRequest) {
                     return Reply::Dropped;
                 }
@@ -85,7 +85,7 @@ impl FrontEnd {
     }
 }
 
-/// The event that an HTTP API makes of this request.
+/// The event that an HTTP API makes from this request.
 fn event(request: &Received) -> Event {
     let text = fs::read_to_string(project().join("events/payments/http-api.json")).unwrap();
     let mut event: Value = serde_json::from_str(&text).unwrap();
@@ -97,7 +97,7 @@ fn event(request: &Received) -> Event {
     Event::new(event)
 }
 
-/// The response that an HTTP API makes of this answer.
+/// The response that an HTTP API makes from this answer.
 fn reply(answer: Answer) -> Reply {
     match answer {
         Answer::Http(http) => {
@@ -108,7 +108,7 @@ fn reply(answer: Answer) -> Reply {
     }
 }
 
-/// A client with short waits, however long a lease is.
+/// Creates a client that sleeps for a fortieth of each wait, so that the tests don't wait for long leases.
 fn client() -> ClientWithMiddleware {
     #[derive(Debug)]
     struct Hurried;
@@ -142,7 +142,7 @@ async fn lost_connections_pay_once() {
         assert_eq!(front_end.only().await.marks().await, 1, "{faults:?}");
         assert_eq!(database.payments_of(PAYMENTS, "order-1").await.unwrap(), 1, "{faults:?}");
 
-        // As after a restart: a new client, with the stored key.
+        // A new client sends the stored key, as after a restart.
         let key = Key::new(key.as_str()).unwrap();
         let again = front_end.pay(&client(), &key, "order-1").await.unwrap();
         assert!(client::is_replay(&again) && client::attempts(&again) == Some(1));
@@ -189,7 +189,7 @@ async fn concurrent_clients_pay_once_and_agree() {
         answers.push(caller.await.unwrap());
     }
     let first = answers.iter().filter(|(is_replay, _)| !is_replay).count();
-    assert!(first <= 1, "the first one's response may be the lost one");
+    assert!(first <= 1, "at most one response isn't a replay, and it may have been lost");
     assert!(answers.iter().all(|(_, payment)| *payment == answers[0].1));
     assert_eq!(front_end.runs().await, 1);
     assert_eq!(database.payments_of(PAYMENTS, "order-1").await.unwrap(), 1);

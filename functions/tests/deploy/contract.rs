@@ -17,7 +17,7 @@ use super::{
 
 /// A function's two processes. The second takes requests that arrive while the first is busy.
 pub(crate) struct Deployed {
-    /// The runs to count: those that end with this status, or all.
+    /// The status of the runs to count. `None` counts all runs.
     counted: Option<u16>,
     first: Mutex<Running>,
     other: Option<Mutex<Running>>,

@@ -1,10 +1,10 @@
-//! AWS's Runtime Interface Emulator: the Runtime API as AWS wrote it, on demand and on Managed Instances. It
-//! comes with the SAM CLI, and `scripts/tools` installs it. It starts a function, and takes invocations by HTTP.
+//! AWS's Runtime Interface Emulator: AWS's own Runtime API, on demand and on Managed Instances. It comes with the SAM
+//! CLI, and `scripts/tools` installs it. The emulator starts a function, and takes invocations by HTTP.
 //!
-//! This was written for the emulator in version 1.170.0 of the SAM CLI. On demand, it runs the command that
-//! it's given, one invocation at a time (it panics at a second one), and kills the process at the deadline.
-//! With `AWS_LAMBDA_MAX_CONCURRENCY` it's Managed Instances: it runs `/var/task/bootstrap` as user 993, takes
-//! several invocations at once, sends now + timeout × 10⁶ as the deadline, and answers at the real one while
+//! This was written for the emulator in version 1.170.0 of the SAM CLI. On demand, the emulator runs the given command,
+//! one invocation at a time, and kills the process at the deadline. It panics if two invocations overlap. With
+//! `AWS_LAMBDA_MAX_CONCURRENCY`, it emulates Managed Instances: it runs `/var/task/bootstrap` as user 993, and takes
+//! several invocations at once. It sends now + timeout × 10⁶ as the deadline, but answers at the real deadline while
 //! the handler runs on.
 
 use std::{
@@ -34,7 +34,7 @@ pub(crate) enum Mode {
 /// How many concurrent invocations Managed Instances send to a process.
 pub(crate) const AT_ONCE: usize = 4;
 
-/// Longer than any start takes, even on a slow machine.
+/// The limit for a start, longer than any start takes, even on a slow machine.
 const START_LIMIT: Duration = Duration::from_secs(60);
 
 /// The timeout of an invocation in tests that don't depend on it.
@@ -55,7 +55,7 @@ pub(crate) struct Hosted {
     pub(crate) name: &'static str,
     pub(crate) command: String,
     pub(crate) mark: &'static str,
-    /// A whole number of seconds.
+    /// The invocation's timeout, in whole seconds.
     pub(crate) timeout: Duration,
 }
 
@@ -68,7 +68,7 @@ impl Hosted {
 }
 
 impl Emulator {
-    /// Starts `function` in this mode. `None` where the emulator can't run, which is a failure in CI.
+    /// Starts `function` in this mode. If the emulator can't run here, returns `None`, or panics in CI.
     pub(crate) async fn start(mode: Mode, function: &Hosted, database: &Database) -> Option<Self> {
         let program = tool("aws-lambda-rie")?;
         if mode == Mode::ManagedInstances && !may_change_root() {
@@ -78,7 +78,7 @@ impl Emulator {
             eprintln!("skipped: {refused}");
             return None;
         }
-        // Another process can take a port between its choice and the emulator's start.
+        // Another process can take the port before the emulator listens on it.
         for _ in 0..3 {
             if let Some(started) = Self::try_start(&program, mode, function, database).await {
                 return Some(started);
@@ -92,7 +92,7 @@ impl Emulator {
         let number = STARTED.fetch_add(1, Ordering::SeqCst);
         let folder =
             Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("rie-{}-{number}", std::process::id()));
-        // An earlier run with the same number may have left one.
+        // An earlier run with the same process id may have left its folder.
         let _ = fs::remove_dir_all(&folder);
         let (port, runtime_port) = two_free_ports().await;
         let mut command = match mode {
@@ -200,7 +200,7 @@ impl Delivers for Emulator {
 }
 
 impl Drop for Emulator {
-    /// Sends SIGTERM, at which the emulator kills the function. The function would outlive a SIGKILL.
+    /// Sends SIGTERM to the emulator, so that it kills the function. After a SIGKILL, the function would run on.
     fn drop(&mut self) {
         let _ = Command::new("sh").arg("-c").arg(format!("kill -TERM {}", self.process.id())).status();
         for _ in 0..500 {
@@ -209,7 +209,7 @@ impl Drop for Emulator {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        // It's fine if it has ended.
+        // The emulator may have ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
         let _ = fs::remove_dir_all(&self.folder);
@@ -225,15 +225,15 @@ fn addresses(port: u16, runtime_port: u16) -> [String; 4] {
     ]
 }
 
-/// Binds both at once, so that they differ.
+/// Finds two free ports. Both are bound at the same time, so that they differ.
 async fn two_free_ports() -> (u16, u16) {
     let one = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let other = TcpListener::bind("127.0.0.1:0").await.unwrap();
     (one.local_addr().unwrap().port(), other.local_addr().unwrap().port())
 }
 
-/// The script that Lambda starts. It becomes the function, which writes directly to a file, so that a line is
-/// in the file before the answer is out.
+/// Writes the script that Lambda starts. The script replaces itself with the function, which writes directly to a
+/// file, so that a line is in the file before the answer is sent.
 fn write_bootstrap(folder: &Path, command: &str, written: &Path) -> PathBuf {
     fs::create_dir_all(folder).unwrap();
     let bootstrap = folder.join("bootstrap");
@@ -250,8 +250,8 @@ fn may_change_root() -> bool {
         .is_ok_and(|ended| ended.success())
 }
 
-/// Fills a folder that the emulator uses as the machine's root: the emulator, the function and the shell, with
-/// their libraries. On Managed Instances it ignores its arguments, and starts `/var/task/bootstrap` as user 993.
+/// Fills a folder that the emulator uses as the machine's root, with the emulator, the function, the shell and their
+/// libraries. On Managed Instances, the emulator ignores its arguments and starts `/var/task/bootstrap` as user 993.
 fn fill_root(root: &Path, emulator: &Path, command: &str) {
     let mut words: Vec<_> = command.split_whitespace().map(str::to_owned).collect();
     let program = words.iter_mut().find(|word| word.starts_with('/')).expect("a program by its path");
@@ -295,7 +295,7 @@ fn put(root: &Path, program: &Path, as_path: &str) {
     }
 }
 
-/// Links it where that's possible, since the functions are large.
+/// Links the file, since the functions are large. Copies it if a link isn't possible.
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to.parent().unwrap()).unwrap();
     let from = from.canonicalize().unwrap();

@@ -64,7 +64,7 @@ pub(crate) const STORY: &[(&str, &[(&str, Expected)])] = &[
             ("sqs-duplicates", Batch(1, &[])),
             ("sqs-failing", Batch(1, &["af6b8dc5-7c9e-40bf-93e1-6e8a0c2f4b5d"])),
             ("sqs-failing", Batch(0, &["af6b8dc5-7c9e-40bf-93e1-6e8a0c2f4b5d"])),
-            // One message of the group can't be handled: it and those behind it are redelivered.
+            // One message of the group fails. SQS redelivers this message and the later ones.
             (
                 "sqs-fifo",
                 Batch(2, &["d19e0fa8-0fc1-43e2-a614-91bd3f5c7e80", "e2af10b9-10d2-44f3-b725-a2ce406d8f91"]),
@@ -173,7 +173,7 @@ fn stem(path: &std::path::Path) -> String {
     path.file_stem().unwrap().to_string_lossy().into_owned()
 }
 
-/// Sends an event of another trigger. The error must name the field that it lacks.
+/// Sends each function the event of another trigger. The error must name the missing field.
 #[tokio::test(flavor = "multi_thread")]
 async fn wrong_event_shape_names_missing_field() {
     let database = database().await;
@@ -181,7 +181,7 @@ async fn wrong_event_shape_names_missing_field() {
         ("orders", "refunds/invoke", "this worker handles batches of `aws:sqs`"),
         ("receipts", "orders/sqs", "no field `detail-type`"),
         ("refunds", "receipts/event-bridge", "no field `refund_id`"),
-        // lambda_http checks which front end it's from, and names no field.
+        // lambda_http looks for a known front end, and its error names no field.
         ("payments", "refunds/invoke", "expects a JSON payload from Amazon API Gateway"),
     ] {
         let mut running = Running::start(function, &database).await;
@@ -192,8 +192,8 @@ async fn wrong_event_shape_names_missing_field() {
     }
 }
 
-/// Tests a deployed function's metrics: CloudWatch finds them in its output, which is complete before its
-/// answer is out.
+/// Tests a deployed function's metrics. CloudWatch finds them in the function's output, which is complete before the
+/// answer is sent.
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_are_written_with_each_answer() {
     let database = database().await;

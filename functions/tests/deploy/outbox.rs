@@ -1,5 +1,6 @@
-//! Tests that `outbox` publishes every end of an operation while it's killed, its answers get lost and EventBridge
-//! refuses events. They run on the embedded DynamoDB, or on the one that `IDEMPOTENCY_TEST_ENDPOINT` names.
+//! Tests that `outbox` publishes every end of an operation, even if the function is killed, its answers get lost, or
+//! EventBridge refuses events. The tests run on the embedded DynamoDB, or on the one that `IDEMPOTENCY_TEST_ENDPOINT`
+//! names.
 
 mod bus;
 mod operations;
@@ -44,7 +45,7 @@ use super::stage::{LOUD, lambdas_environment, project};
 
 const LIMIT: Duration = Duration::from_secs(30);
 const SEEDS: u64 = 10;
-/// How many schedules are played at once.
+/// How many schedules run at a time.
 const AT_ONCE: usize = 4;
 /// How many operations a schedule has.
 const OPERATIONS: usize = 80;
@@ -53,7 +54,7 @@ const OPERATIONS: usize = 80;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Trouble {
     Bus(Treatment),
-    /// The process is killed when it has answered, and Lambda doesn't get the answer.
+    /// The test kills the process after its answer, and doesn't move the checkpoint.
     KilledBeforeTheCheckpoint,
 }
 
@@ -127,7 +128,7 @@ fn failed(answer: &Answer) -> Option<String> {
     failures.first().map(|failure| failure["itemIdentifier"].as_str().unwrap().to_owned())
 }
 
-/// The counts of schedules, so that a test that meets nothing fails.
+/// The counts of what schedules met, so that the test fails if they met no trouble.
 #[derive(Default)]
 struct Met {
     trouble: BTreeMap<Trouble, usize>,
@@ -155,7 +156,7 @@ async fn every_end_is_published_despite_kills() {
     eprintln!("trouble: {:?}", met.trouble);
     assert!(TROUBLE.iter().all(|trouble| met.trouble.contains_key(trouble)), "{:?}", met.trouble);
     assert!(met.events > met.ends, "nothing was published twice");
-    assert!(met.records > 2 * met.ends, "most changes aren't ends");
+    assert!(met.records > 2 * met.ends, "too few changes that aren't ends");
 }
 
 async fn play(seed: u64, emulator: &Emulator) -> Met {
@@ -192,7 +193,7 @@ async fn play(seed: u64, emulator: &Emulator) -> Met {
     met
 }
 
-/// EventBridge may refuse the earlier of two ends and accept the later one, if both are in one request.
+/// If one request has two ends of a key, EventBridge may refuse the earlier end and accept the later one.
 #[tokio::test(flavor = "multi_thread")]
 async fn ends_of_one_key_are_accepted_in_order() {
     let emulator = Emulator::start().await;
@@ -212,7 +213,7 @@ async fn ends_of_one_key_are_accepted_in_order() {
     judge(0, operations.ends(), &outbox.bus.events());
 }
 
-/// How often a consumer runs that deduplicates by the detail's id. Each of its events has another id of EventBridge's.
+/// Counts the runs of a consumer that deduplicates by the detail's id. EventBridge's own id differs for each event.
 async fn consumed(events: &[Value]) -> usize {
     let runs = Arc::new(AtomicUsize::new(0));
     let idempotency = Idempotency::builder(MemoryStore::new()).function("consumer").build().unwrap();
@@ -239,7 +240,7 @@ async fn consumed(events: &[Value]) -> usize {
     runs.load(Ordering::Relaxed)
 }
 
-/// Two ends with a change between them: the record of a claim, or what `edit` makes of it.
+/// Makes two ends with a change between them. The change is a claim's record, which `edit` can alter.
 async fn two_ends(emulator: &Emulator, edit: impl Fn(&mut Value)) -> (String, Value) {
     let table = fresh_table();
     let mut operations = Operations::new(emulator.client(), table.clone(), 1).await;
@@ -247,7 +248,7 @@ async fn two_ends(emulator: &Emulator, edit: impl Fn(&mut Value)) -> (String, Va
     for name in ["first", "second"] {
         operations.pay(name).await;
     }
-    // Each is a claim and its completion.
+    // Each operation makes two changes: a claim and its completion.
     let mut read = stream.read(40).await.unwrap();
     assert_eq!(read.records.len(), 4);
     edit(&mut read.records[2]);
@@ -268,12 +269,12 @@ async fn unreadable_change_stops_the_batch() {
         let answer = outbox.deliver(event.clone(), Trouble::Bus(Treatment::Accepts)).await.unwrap();
         let unreadable = &event["Records"][2]["dynamodb"]["SequenceNumber"];
         assert_eq!(failed(&answer).as_deref(), unreadable.as_str());
-        assert_eq!(outbox.bus.events().len(), 1, "what is before it");
+        assert_eq!(outbox.bus.events().len(), 1, "only the end before the change is published");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn responses_are_published_by_choice() {
+async fn responses_are_published_only_if_included() {
     let emulator = Emulator::start().await;
     let table = fresh_table();
     let mut operations = Operations::new(emulator.client(), table.clone(), 1).await;
@@ -297,7 +298,7 @@ async fn responses_are_published_by_choice() {
     }
 }
 
-/// Neither a key nor a response is in the function's output, with the library's own events at every level.
+/// The function's output contains no key and no response, even with the library's logs at every level.
 #[tokio::test(flavor = "multi_thread")]
 async fn outbox_logs_no_secrets() {
     let emulator = Emulator::start().await;
@@ -324,14 +325,14 @@ async fn outbox_logs_no_secrets() {
     {
         assert!(told.contains(line), "{line}");
     }
-    // As text, and as the stream has it.
+    // The secret as text, and in Base64 as in the stream's records.
     for secret in [SECRET, "ImNhbmFyeSI"] {
         let line = told.lines().find(|line| line.contains(secret));
         assert_eq!(line, None);
     }
 }
 
-/// Something else isn't acknowledged as if everything in it had been published.
+/// An event that isn't a stream's batch is an error. Success would mean that its records were published.
 #[tokio::test(flavor = "multi_thread")]
 async fn other_events_are_errors() {
     let mut outbox = Outbox::new("records", &[]).await;

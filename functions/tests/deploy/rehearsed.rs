@@ -1,4 +1,4 @@
-//! `cargo rehearse --function` on functions of each kind: it raises no false alarm, and finds a wrong expectation.
+//! Tests `cargo rehearse --function` on each kind of function: it raises no false alarm, and finds a wrong expectation.
 
 use std::{convert::Infallible, env, fs, path::PathBuf};
 
@@ -23,7 +23,7 @@ use super::stage::project;
 
 const MARK: &str = "a rehearsed handler runs";
 
-/// This program as a function of the kind that the variable `KIND` names.
+/// Runs this program as a function of the kind that the variable `KIND` names.
 #[tokio::test]
 #[ignore = "it is the function that other tests start"]
 async fn as_a_function() {
@@ -77,7 +77,7 @@ async fn serve(kind: &str) -> Result<(), Error> {
     }
 }
 
-/// Stages a write of another item into the table of records, which is the only one that there is.
+/// Stages a write of another item into the table of records, which is the test's only table.
 fn stage() -> Result<(), Error> {
     use aws_sdk_dynamodb::types::{AttributeValue, Update};
     let update = Update::builder()
@@ -94,7 +94,7 @@ fn command(kind: &str) -> String {
     format!("env KIND={kind} {} --ignored --nocapture --exact rehearsed::as_a_function", program.display())
 }
 
-/// The event in its own file.
+/// Writes the event into its own file.
 fn file(name: &str, event: &Value) -> PathBuf {
     let path = env::temp_dir().join(format!("rehearsed-{}-{name}.json", std::process::id()));
     fs::write(&path, event.to_string()).unwrap();
@@ -121,7 +121,7 @@ async fn at_most_once_functions_raise_no_false_alarm() {
     assert_eq!(faults("http-at-most-once", &request, &expected).await, [""; 0]);
     let event = json!({ "id": "order-17" });
     assert_eq!(faults("event-at-most-once", &event, &expected).await, [""; 0]);
-    // The wrong expectation is found, and the rows say what to do.
+    // The rehearsal reports a wrong expectation, and says what to do.
     let alarms = faults("http-at-most-once", &request, &[]).await;
     assert!(alarms.iter().any(|fault| fault.contains("add --expect at-most-once")), "{alarms:#?}");
     let alarms = faults("http", &request, &expected).await;

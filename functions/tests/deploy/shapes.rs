@@ -73,7 +73,7 @@ fn shape_of_sqs(text: &str) -> Result<(), String> {
     is(messages.iter().all(|message| message.body.is_some()), "batch of messages with bodies")
 }
 
-/// Events without a type are the caller's own JSON.
+/// Checks the event of a source. An event that AWS's crates have no type for is the caller's own JSON.
 fn shape_of_source(event: &str, text: &str) -> Result<(), String> {
     match event.split('-').next().unwrap() {
         "sns" => {
@@ -123,7 +123,7 @@ fn read<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     serde_json::from_str(text).map_err(|error| error.to_string())
 }
 
-/// Reads the event. A field that the type doesn't know is invented or misspelt.
+/// Reads the event, and refuses a field that the type doesn't know, since the field is invented or misspelt.
 fn read_in_full<T: DeserializeOwned + Serialize + std::fmt::Debug>(text: &str) -> Result<T, String> {
     let event: T = read(text)?;
     let known = serde_json::to_value(&event).map_err(|error| error.to_string())?;

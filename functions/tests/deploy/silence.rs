@@ -29,7 +29,7 @@ struct Folder(PathBuf);
 impl Folder {
     fn new(test: &str) -> Self {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{}", std::process::id()));
-        // Otherwise this run would also search the output of a failed run with the same number.
+        // Otherwise this run would also search the output of a failed run with the same process id.
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).unwrap();
         Self(folder)
@@ -39,7 +39,7 @@ impl Folder {
         self.0.join(name)
     }
 
-    /// All output, which must contain these words.
+    /// Returns all output, and checks that it contains these words.
     fn told(&self, words: &[&str]) -> String {
         let files = fs::read_dir(&self.0).unwrap().map(|file| file.unwrap().path());
         let told: String = files.map(|file| fs::read_to_string(file).unwrap()).collect();
@@ -60,7 +60,7 @@ fn holds_none(told: &str, secrets: &Secrets, at_least: usize) {
     assert!(found.is_empty(), "{} secrets were written, {first:#?}\nfor example in {lines:#?}", found.len());
 }
 
-/// Notes the contents of the function's event and of its answer.
+/// Adds the contents of the function's event and of its answer to the secrets.
 fn note(secrets: &mut Secrets, function: &str, event: &Value, answer: &Answer) {
     match function {
         "payments" => secrets.add_http(event),
@@ -76,8 +76,8 @@ fn note(secrets: &mut Secrets, function: &str, event: &Value, answer: &Answer) {
     }
     match answer {
         Answer::Http(http) if http.problem_code().is_none() => secrets.add_body(&http.body),
-        // Only as a whole, since it holds an id that the handler made and logs. A batch's answer holds only
-        // the queue's ids.
+        // Only the whole answer is a secret, since it contains an id that the handler makes and logs. A batch's
+        // answer contains only the queue's ids.
         Answer::Payload(payload) if function != "orders" => secrets.add(payload),
         _ => {}
     }
@@ -125,7 +125,7 @@ async fn secrets_are_never_logged_for_sources() {
     holds_none(&told, &secrets, 60);
 }
 
-/// Notes the requests and the answers.
+/// An API that adds the requests and the answers to the secrets.
 struct Noting {
     api: Deployed,
     secrets: Mutex<Secrets>,

@@ -20,9 +20,9 @@ pub(crate) const FOLDER: &str = "sources";
 /// The expected answer to an event.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Expected {
-    /// A response after this many runs. After none, it's the previous response.
+    /// A response after this many runs. After no run, it's the previous response.
     Ran(Runs),
-    /// A batch's answer after this many runs. It names this record, and the source redelivers it and all behind it.
+    /// A batch's answer after this many runs. If it names a record, the source redelivers that and all later records.
     Batch(Runs, Option<&'static str>),
     /// A function error after this many runs. The source redelivers the whole event.
     Failed(Runs),
@@ -41,7 +41,7 @@ pub(crate) const STORY: &[(&str, &[(&str, Expected)])] = &[
         &[
             ("async-invoke", Ran(1)),
             ("async-invoke-again", Ran(0)),
-            // A new request id. Only a key from the caller could identify it as a repetition.
+            // The caller's retry has a new request id. Only a key from the caller could identify the retry.
             ("async-invoke-by-its-caller-again", Ran(1)),
         ],
     ),
@@ -68,8 +68,8 @@ pub(crate) const STORY: &[(&str, &[(&str, Expected)])] = &[
         &[
             ("kafka", Ran(3)),
             ("kafka-again", Ran(0)),
-            // The second of three fails. On redelivery the first doesn't run again, and the third runs for
-            // the first time.
+            // The second of three records fails. On redelivery, the first doesn't run again, and the third
+            // runs for the first time.
             ("kafka-failing", Failed(2)),
             ("kafka-failing-again", Ran(2)),
         ],
@@ -132,7 +132,7 @@ fn is_as(expected: Expected, before: Option<&Answer>, answer: &Answer, runs: Run
     }
 }
 
-/// Notes the parts of a source's event that belong to a key or a payload. The ids of its records in the logs don't.
+/// Adds the parts of a source's event that belong to a key or a payload to the secrets. Logs may contain record ids.
 pub(crate) fn note(secrets: &mut Secrets, source: &str, event: &Value) {
     let records = event["Records"].as_array().map(Vec::as_slice).unwrap_or_default();
     match source {
@@ -161,7 +161,7 @@ pub(crate) fn note(secrets: &mut Secrets, source: &str, event: &Value) {
     }
 }
 
-/// Adds the decoded data, which the check for secrets recognises in any encoding.
+/// Adds the decoded data to the secrets. The search finds it in any encoding.
 fn note_data(secrets: &mut Secrets, data: &Value) {
     if data.is_string() {
         let decoded = Base64Data::deserialize(data).unwrap().0;

@@ -1,4 +1,4 @@
-//! A DynamoDB with both tables, and functions that run on it as under Lambda.
+//! Starts a DynamoDB with the tables of records and of payments, and functions that run on it as under Lambda.
 
 use std::{
     fs,
@@ -23,7 +23,7 @@ const FUNCTIONS: [(&str, &str, &str); 4] = [
     ("refunds", env!("CARGO_BIN_EXE_refunds"), "refunding"),
 ];
 
-/// Everything from the library, and the other crates up to DEBUG. At TRACE, the runtime and the AWS SDK write
+/// The log filter: the library at every level, and other crates up to DEBUG. At TRACE, the runtime and the AWS SDK log
 /// whole events, answers and records.
 pub(crate) const LOUD: &str = "debug,lambda_idempotency=trace";
 

@@ -1,5 +1,5 @@
-//! Tests that `template.yaml` matches the functions, their needs and their metrics. The SAM CLI checks
-//! whether it's valid.
+//! Tests that `template.yaml` matches the functions, their needs and their metrics. The SAM CLI checks whether the
+//! template is valid.
 
 use std::{collections::BTreeSet, fs, sync::LazyLock};
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::stage::{functions, project};
 
-/// The function that publishes what the others record.
+/// The function that publishes the outcomes that the others record.
 const OUTBOX: &str = "outbox";
 
 /// The template without the tags of its intrinsic functions: `!Ref X` reads as `X`.
@@ -37,7 +37,7 @@ fn template_functions() -> Vec<(&'static str, &'static str, &'static Value)> {
     functions.collect()
 }
 
-/// The functions that use the table of records.
+/// The functions that write records: all except `outbox`, which reads the table's stream.
 fn idempotent_functions() -> impl Iterator<Item = (&'static str, &'static str, &'static Value)> {
     template_functions().into_iter().filter(|(_, binary, _)| *binary != OUTBOX)
 }
@@ -54,7 +54,7 @@ fn every_function_has_its_binary() {
 }
 
 #[test]
-fn released_functions_unwind() {
+fn release_profiles_unwind_on_panic() {
     for manifest in ["Cargo.toml", "template/Cargo.toml"] {
         let text = fs::read_to_string(project().join(manifest)).unwrap();
         let (_, release) = text.split_once("\n[profile.release]\n").expect(manifest);
@@ -122,7 +122,7 @@ fn statements(properties: &'static Value) -> impl Iterator<Item = &'static Value
 #[test]
 fn outbox_reads_the_stream_in_order() {
     let (_, _, outbox) = template_functions().into_iter().find(|(_, binary, _)| *binary == OUTBOX).unwrap();
-    // The SAM CLI adds those for the stream and the queue.
+    // SAM itself adds the permissions for the stream and the queue.
     let granted: Vec<_> = statements(outbox).collect();
     let publish = json!({"Effect": "Allow", "Action": ["events:PutEvents"], "Resource": "OperationsBus.Arn"});
     assert_eq!(granted, [&publish]);
@@ -132,12 +132,12 @@ fn outbox_reads_the_stream_in_order() {
     assert_eq!(records["StreamSpecification"], json!({"StreamViewType": "NEW_AND_OLD_IMAGES"}));
     let stream = &outbox["Events"]["Ended"]["Properties"];
     assert_eq!(stream["Stream"], "IdempotencyTable.StreamArn");
-    // From the beginning, so that a deployment misses none.
+    // The function reads the stream from its beginning, so that a deployment misses no change.
     assert_eq!(stream["StartingPosition"], "TRIM_HORIZON");
     assert_eq!(stream["BisectBatchOnFunctionError"], true);
     assert_eq!(stream["DestinationConfig"]["OnFailure"]["Destination"], "UnpublishedQueue.Arn");
-    assert!(stream["MaximumRecordAgeInSeconds"].as_u64().unwrap() < 24 * 60 * 60, "before the stream's end");
-    // Attempts don't run out while EventBridge fails, and a window would hold the events back.
+    assert!(stream["MaximumRecordAgeInSeconds"].as_u64().unwrap() < 24 * 60 * 60, "a stream keeps 24 hours");
+    // Without a limit, attempts don't run out while EventBridge fails. A tumbling window would delay the events.
     for name in ["MaximumRetryAttempts", "ParallelizationFactor", "TumblingWindowInSeconds"] {
         assert!(stream.get(name).is_none(), "{name}");
     }
@@ -146,7 +146,7 @@ fn outbox_reads_the_stream_in_order() {
     assert_eq!(
         filter,
         json!({"eventName": ["INSERT", "MODIFY"]}),
-        "a narrower one drops what must be refused"
+        "a narrower filter drops changes that the function must report"
     );
 
     let alarms = ["OutboxLateAlarm", "UnpublishedAlarm"];
@@ -190,7 +190,7 @@ fn batch_sources() -> impl Iterator<Item = (&'static str, &'static Value)> {
     events.filter(|(_, event)| matches!(event["Type"].as_str(), Some("SQS" | "Kinesis" | "DynamoDB")))
 }
 
-/// Without the setting, SQS deletes failed messages, and a stream continues behind them.
+/// Without this setting, SQS deletes failed messages, and a stream goes on after failed records.
 #[test]
 fn batch_sources_report_item_failures() {
     assert!(batch_sources().count() > 0);
@@ -198,7 +198,7 @@ fn batch_sources_report_item_failures() {
         assert_eq!(event["Properties"]["FunctionResponseTypes"], json!(["ReportBatchItemFailures"]), "{id}");
     }
     let mappings: Vec<_> = resources("AWS::Lambda::EventSourceMapping").collect();
-    assert!(mappings.is_empty(), "the test above doesn't see them");
+    assert!(mappings.is_empty(), "this test checks no event source mappings");
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn alarms_and_dashboard_use_existing_metrics() {
         );
     }
 
-    // A function of batches can fail a whole batch.
+    // A function that handles batches can fail a whole batch.
     let batches: BTreeSet<_> = batch_sources()
         .filter(|(id, _)| ids.contains(id))
         .map(|(id, _)| (Metric::AllFailed.name(), id))
@@ -299,7 +299,7 @@ fn template_parameters_cover_cost_and_placement() {
     assert!(logs.into_iter().all(|(_, group)| group["Properties"]["RetentionInDays"] == "LogRetentionDays"));
     for (id, binary, properties) in template_functions() {
         assert_eq!(properties["LoggingConfig"]["LogFormat"], "JSON", "{id}");
-        // A record's id begins with the function's name, and a name generated by CloudFormation may change.
+        // A record's id begins with the function's name, so the template sets it: CloudFormation's names may change.
         assert_eq!(properties["FunctionName"], format!("${{AWS::StackName}}-{binary}"));
     }
 }

@@ -26,7 +26,7 @@ use crate::{
 #[derive(Clone, Debug)]
 enum Fate {
     Done,
-    /// The function named it, or something before it in its stream.
+    /// The function named the record as failed, or an earlier record of the same stream.
     Failed,
     /// The function reported an error for the whole event.
     Error {
@@ -44,7 +44,7 @@ struct Waiting {
 
 #[derive(Default)]
 struct State {
-    /// Records that are being claimed, run or settled, as the library counts them.
+    /// The number of records that the library is claiming, running or settling.
     in_flight: usize,
     waiting: Vec<Waiting>,
     /// The function's last error for a whole event.
@@ -68,7 +68,7 @@ impl Together {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // No code between two related changes can panic.
+        // No code between two related changes can panic, so a poisoned lock's state is consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -87,11 +87,11 @@ impl Together {
         self.run_if_all_wait();
     }
 
-    /// Hands the record to the function, and waits for its fate.
+    /// Hands the record to the function, and waits for its outcome.
     ///
     /// # Errors
     ///
-    /// The function failed for this record.
+    /// If the function failed for this record, or never got it.
     pub(super) async fn run(self: Arc<Self>, record: Handed) -> Result<(), Failure> {
         let fate = match self.protection.rules.batch {
             BatchMode::Each => self.call(&[record]).await.pop(),
@@ -117,7 +117,7 @@ impl Together {
     fn run_if_all_wait(self: &Arc<Self>) {
         let mut waiting = {
             let mut state = self.state();
-            // Records whose time is over don't wait any longer.
+            // Drop records that ran out of time: nothing waits for their outcome any more.
             state.waiting.retain(|waiting| !waiting.fate.is_closed());
             if state.waiting.is_empty() || state.waiting.len() < state.in_flight {
                 return;
@@ -132,7 +132,7 @@ impl Together {
                 waiting.into_iter().map(|waiting| (waiting.record, waiting.fate)).unzip();
             let fates = together.call(&records).await;
             for (sender, fate) in senders.into_iter().zip(fates) {
-                // The batch's time may be over.
+                // The receiver is gone if the batch ran out of time.
                 let _ = sender.send(fate);
             }
         });
@@ -161,7 +161,7 @@ impl Together {
         records(&self.event).iter().map(identifier).collect()
     }
 
-    /// Calls the function with these records. Returns the fate of each; nothing, if the function never got them.
+    /// Calls the function with these records. Returns one outcome per record, or none if the function never got them.
     async fn call(&self, records: &[Handed]) -> Vec<Fate> {
         let body = self.body(records);
         self.event.begins();
@@ -174,7 +174,7 @@ impl Together {
         fates
     }
 
-    /// The event with these records: the original, if it's all of them.
+    /// The event with these records. If all records are there, unchanged, it's the original event.
     fn body(&self, handed: &[Handed]) -> Bytes {
         let is_original = handed.iter().all(|record| record.is_original);
         if is_original && handed.len() == records(&self.event).len() {
@@ -188,7 +188,7 @@ impl Together {
         let all = |fate: Fate| vec![fate; records.len()];
         let body = match &posted.body {
             Payload::Whole(bytes) | Payload::Broken(bytes, _) => bytes.clone(),
-            // A list of failures is short, so this isn't one that can be read.
+            // A list of failures is short, so a body this large can't be one.
             Payload::Endless(..) => return all(Fate::Failed),
         };
         if posted.is_error || matches!(posted.body, Payload::Broken(..)) {
@@ -207,14 +207,14 @@ impl Together {
         identifiers.into_iter().map(fate).collect()
     }
 
-    /// Whether the function's response is a checkpoint: everything from the first failure on is redelivered.
+    /// Whether the batch is a stream's. Lambda then redelivers every record from the first failure.
     fn is_stream(&self) -> bool {
         self.protection.rules.kind.unwrap_or_else(|| self.event.kind()) != Kind::Sqs
     }
 }
 
-/// The records that the function's response names. `None` if Lambda would take the whole batch for failed: if an
-/// identifier is empty, or none of the event's ("Implementing partial batch responses", AWS Lambda developer guide).
+/// The records that the function's response names. `None` if Lambda would treat the whole batch as failed, because an
+/// identifier is empty or isn't in the event ("Implementing partial batch responses", AWS Lambda developer guide).
 fn failed(response: &[u8], identifiers: &[&str]) -> Option<HashSet<String>> {
     let response: Value = serde_json::from_slice(response).unwrap_or_default();
     let failures = match response.get("batchItemFailures") {

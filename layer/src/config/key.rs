@@ -61,7 +61,7 @@ impl KeyOf {
         })
     }
 
-    /// The key of a kind of event that has a usual one.
+    /// The default source of keys for this kind of event, if it has one.
     pub(super) fn usual(kind: Option<Kind>) -> Option<Self> {
         match kind? {
             Kind::Http => Some(Self::Header),
@@ -70,7 +70,7 @@ impl KeyOf {
         }
     }
 
-    /// Why no event of this kind can have such a key.
+    /// Says why events of this kind can't have such a key. `None` if they can.
     pub(super) fn misfit(&self, kind: Kind) -> Option<String> {
         let is_batch = matches!(kind, Kind::Sqs | Kind::Kinesis | Kind::DynamoDb);
         let fits = match self {
@@ -81,7 +81,7 @@ impl KeyOf {
         };
         let other = if is_batch { "the records' own ids" } else { "a JSON Pointer such as /orderId" };
         (!fits)
-            .then(|| format!("events of the kind that IDEMPOTENCY_EVENT names have no such key; use {other}"))
+            .then(|| format!("the kind of event in IDEMPOTENCY_EVENT doesn't have such a key; use {other}"))
     }
 
     /// The library's layer for events with such keys.
@@ -89,16 +89,16 @@ impl KeyOf {
         match self {
             Self::Fields(fields) | Self::Source(fields) => idempotency.events_by(fields.clone()),
             Self::RequestId => idempotency.events_by_request_id(),
-            // Other kinds of events have such keys.
+            // Only HTTP requests and batches have these keys. A plain event has none.
             Self::Header | Self::Record(_) => idempotency.events(|_: &IgnoredAny| None::<Key>),
         }
     }
 
-    /// The key of a record with this content, whose own key is `own`.
+    /// The key of a batch's record: fields of its `content`, or its own id from `own`.
     ///
     /// # Errors
     ///
-    /// If there's a key, but it isn't valid, or if the content can't be searched for it.
+    /// If the key isn't valid, or if the content can't be searched for it.
     pub(crate) fn of_record(
         &self,
         kind: Kind,
@@ -114,7 +114,7 @@ impl KeyOf {
 }
 
 fn fields<'a>(fields: impl IntoIterator<Item = &'a str>) -> Result<KeyOf, String> {
-    // One that's absent would make two operations one.
+    // All fields are required: without one of them, two operations could get the same key.
     let fields = KeyFields::new(fields).map_err(|error| error.to_string())?;
     Ok(KeyOf::Fields(fields.all_required()))
 }

@@ -67,7 +67,7 @@ fn every_setting_is_read() {
 }
 
 #[test]
-fn defaults_are_the_librarys() {
+fn defaults_match_the_library() {
     let rules = read(&[]).unwrap();
     let default = Settings::default();
     assert_eq!(rules.settings.retention, default.retention);
@@ -78,7 +78,7 @@ fn defaults_are_the_librarys() {
 }
 
 #[test]
-fn each_mistake_is_named() {
+fn invalid_settings_are_named() {
     for (name, value, says) in [
         ("IDEMPOTENCY_KEY", "id", "a JSON Pointer such as /orderId"),
         ("IDEMPOTENCY_KEY", "/id,line", "`line` isn't a JSON Pointer"),
@@ -144,7 +144,7 @@ fn key_must_fit_the_event() {
 }
 
 #[test]
-fn batches_and_requests_have_usual_keys() {
+fn batches_and_requests_have_default_keys() {
     for (event, has_one) in [("http", true), ("sqs", true), ("kinesis", true), ("event", false)] {
         let read = read_with(&[("IDEMPOTENCY_STORE", "memory:"), ("IDEMPOTENCY_EVENT", event)], None);
         assert_eq!(read.is_ok(), has_one, "{event}");
@@ -189,8 +189,8 @@ fn file_problems_name_the_file() {
 }
 
 #[test]
-fn off_needs_neither_store_nor_key() {
+fn mode_off_needs_no_store_or_key() {
     let off = [("IDEMPOTENCY_MODE", "off")];
     assert_eq!(read_with(&off, None).unwrap().rules.settings.mode, Mode::Off);
-    assert!(read_with(&[off[0], ("IDEMPOTENCY_RETENTION", "x")], None).is_err(), "mistakes show up anyway");
+    assert!(read_with(&[off[0], ("IDEMPOTENCY_RETENTION", "x")], None).is_err(), "a mistake was ignored");
 }

@@ -6,7 +6,7 @@ use http::Method;
 
 use super::{BatchAnswer, BatchMode, Callers, ClaimField, OnError};
 
-/// The sentence for a value that isn't one of those allowed.
+/// The error message for a value that isn't allowed.
 pub(super) fn unknown(value: &str, allowed: &str) -> String {
     format!("`{value}` isn't valid; use {allowed}")
 }

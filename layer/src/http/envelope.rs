@@ -1,8 +1,7 @@
-//! A function's HTTP response: read from what it posts, and written for a function that streams.
+//! A function's HTTP response: reads it from the function's answer, and writes it as a stream.
 //!
 //! REST APIs, HTTP APIs, function URLs, load balancers and VPC Lattice take JSON with `statusCode`, `headers` and
-//! `body`.
-//! A streamed response begins with that JSON, without the body, and eight zero bytes.
+//! `body`. A streamed response begins with the same JSON without `body`. Eight zero bytes and the body follow.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -17,7 +16,7 @@ use crate::function::{Payload, Posted};
 
 /// The type of a streamed HTTP response.
 pub(super) const STREAM_TYPE: &str = "application/vnd.awslambda.http-integration-response";
-/// What's between the head and the body of a streamed response.
+/// The bytes between the head and the body of a streamed response.
 const SEPARATOR: [u8; 8] = [0; 8];
 
 #[derive(Deserialize)]
@@ -36,8 +35,8 @@ struct Envelope<'e> {
     is_base64_encoded: Option<bool>,
 }
 
-/// The response that the front end makes of the function's answer. `infers`: the front end takes any JSON for a body.
-/// A response that no front end accepts is a 502, as the client sees it.
+/// The response that the front end makes from the function's answer. With `infers`, it takes any JSON as a body.
+/// A malformed answer is a 502, which is what the client gets.
 pub(super) fn response(posted: &Posted, infers: bool) -> Response<Body> {
     let begun;
     let bytes: &[u8] = match &posted.body {
@@ -78,7 +77,7 @@ fn of_stream(bytes: &[u8]) -> Option<Response<Body>> {
     with_head(serde_json::from_slice(head).ok()?, body)
 }
 
-/// The response that payload 2.0 makes of JSON without a status.
+/// The response that payload format 2.0 makes from JSON without a status.
 fn inferred(bytes: &[u8]) -> Option<Response<Body>> {
     let json: &RawValue = serde_json::from_slice(bytes).ok()?;
     let has_status = serde_json::from_slice::<BTreeMap<Cow<'_, str>, &RawValue>>(bytes)
@@ -106,7 +105,7 @@ fn with_head(envelope: Envelope<'_>, body: Body) -> Option<Response<Body>> {
         values.iter().for_each(|value| add(headers, name, value));
     }
     for (name, value) in envelope.headers.unwrap_or_default() {
-        // A REST API merges the two, and a function that sends both repeats a value in each.
+        // A REST API merges both maps. A function that sends both repeats each value, so only one of them is taken.
         let is_there = several.keys().any(|other| other.eq_ignore_ascii_case(&name));
         if !is_there {
             add(headers, &name, &value);

@@ -10,11 +10,11 @@ use testkit::http_server::{Received, Reply, Server};
 use super::*;
 use crate::{config::tests::read, function::Payload, telemetry::Telemetry, upstream::Upstream};
 
-/// How a store is broken.
+/// The fault of a store.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Defect {
     Panics,
-    /// Settlements are never answered.
+    /// The store never answers settlements.
     NeverSettles,
 }
 
@@ -42,7 +42,7 @@ impl Store for Faulty {
     }
 }
 
-/// The layer in front of a Runtime API that keeps what it gets.
+/// The layer, and a Runtime API that keeps the requests it gets.
 struct Bench {
     protection: Arc<Protection>,
     posted: Arc<Mutex<Vec<Received>>>,
@@ -68,7 +68,7 @@ impl Bench {
         Self { protection, posted, _server: server }
     }
 
-    /// Runs an invocation with this much time, whose function answers at once if it gets the event.
+    /// Runs an invocation with this timeout. The function answers at once if it gets the event.
     async fn invoke(&self, time: Duration) {
         let deadline = system_clock().now().saturating_add(time).as_millis();
         let response = Response::builder()
@@ -87,7 +87,7 @@ impl Bench {
             let (reply, _replied) = oneshot::channel();
             let body = Payload::Whole(Bytes::from_static(b"1"));
             sender.send(Posted { is_error: false, headers: json_headers(), body, reply }).unwrap();
-            // It runs on.
+            // The function's process runs on.
             std::future::pending::<()>().await;
         };
         let invoking = invoke(&self.protection, event);
@@ -113,7 +113,7 @@ impl Bench {
 }
 
 #[tokio::test]
-async fn fault_ends_one_invocation_alone() {
+async fn panic_ends_one_invocation_alone() {
     let bench = Bench::new(Defect::Panics, &[], Duration::from_millis(250)).await;
     for _ in 0..2 {
         bench.posted.lock().unwrap().clear();
@@ -125,7 +125,7 @@ async fn fault_ends_one_invocation_alone() {
 }
 
 #[tokio::test]
-async fn event_passes_a_fault_by_choice() {
+async fn events_can_run_unprotected_after_panics() {
     let settings = [("IDEMPOTENCY_ON_INTERNAL_ERROR", "pass")];
     let bench = Bench::new(Defect::Panics, &settings, Duration::from_millis(250)).await;
     bench.invoke(Duration::from_secs(10)).await;
@@ -134,7 +134,7 @@ async fn event_passes_a_fault_by_choice() {
 
 #[tokio::test]
 async fn answer_is_sent_before_the_deadline() {
-    // The function answers in the last moment that the reserve allows, and the store never does.
+    // The function answers at once, but the store never answers the settlement.
     let bench = Bench::new(Defect::NeverSettles, &[], Duration::from_secs(3)).await;
     bench.invoke(Duration::from_millis(4500)).await;
     assert_eq!(bench.answer(), ("/2018-06-01/runtime/invocation/r/response".to_owned(), "1".to_owned()));

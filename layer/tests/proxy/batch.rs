@@ -44,17 +44,17 @@ fn returned(posted: &Posted) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn only_records_that_must_run_are_handed() {
+async fn function_gets_only_records_to_run() {
     let lambda = Lambda::start().await;
     let function = Function::start(&lambda, &[BY_ID]).await;
     let event = messages(&[("a", 1), ("b", 2), ("c", 3)]);
     let first = lambda.deliver(&event);
     let next = function.next().await;
-    assert_eq!(next.body, event, "all of them: the event as it is");
+    assert_eq!(next.body, event, "if all records run, the function gets the original event");
     function.respond(&next, failures(&["b"])).await;
     assert_eq!(returned(&posted(first).await), ["b"]);
 
-    // Redelivered, with a new one and one that was sent twice.
+    // The failed `b` is redelivered, together with the new `d`, and with `e` and `f`, which repeat `a` and `d`.
     let second = lambda.deliver(messages(&[("d", 4), ("b", 2), ("e", 1), ("f", 4)]));
     let next = function.next().await;
     assert_eq!(ids(&next), ["d", "b"]);
@@ -67,7 +67,7 @@ async fn only_records_that_must_run_are_handed() {
 }
 
 #[tokio::test]
-async fn own_failures_join_the_functions() {
+async fn refused_records_join_the_functions_failures() {
     let lambda = Lambda::start().await;
     let function = Function::start(&lambda, &[BY_ID]).await;
     let records = [
@@ -90,11 +90,11 @@ async fn functions_error_fails_its_records() {
     let first = lambda.deliver(messages(&[("a", 1)]));
     function.respond(&function.next().await, "{}").await;
     posted(first).await;
-    // One is done already, so the batch isn't lost as a whole.
+    // The record `a` is done already, so only `b` fails.
     let partly = lambda.deliver(messages(&[("a", 1), ("b", 2)]));
     function.fail(&function.next().await, "KeyError").await;
     assert_eq!(returned(&posted(partly).await), ["b"]);
-    // None is, so Lambda gets the function's own error.
+    // No record is done, so Lambda gets the function's own error.
     let all = lambda.deliver(messages(&[("b", 2), ("c", 3)]));
     function.fail(&function.next().await, "KeyError").await;
     let all = posted(all).await;
@@ -117,7 +117,7 @@ async fn batch_can_fail_as_a_whole() {
 }
 
 #[tokio::test]
-async fn each_record_can_be_an_event() {
+async fn each_record_can_have_its_own_event() {
     let lambda = Lambda::start().await;
     let function = Function::start(&lambda, &[BY_ID, ("IDEMPOTENCY_BATCH", "each")]).await;
     let waiting = lambda.deliver(messages(&[("a", 1), ("b", 2), ("c", 3)]));
@@ -192,13 +192,13 @@ async fn first_failure_of_a_stream_is_a_checkpoint() {
     assert_eq!(returned(&posted(first).await), ["102"]);
     let second = lambda.deliver(kinesis(&[102, 103, 104]));
     let next = function.next().await;
-    assert_eq!(next.json()["Records"].as_array().unwrap().len(), 3, "103 is behind the failure");
+    assert_eq!(next.json()["Records"].as_array().unwrap().len(), 3, "103 comes after the failure");
     function.respond(&next, failures(&[])).await;
     assert!(returned(&posted(second).await).is_empty());
 }
 
 #[tokio::test]
-async fn stream_changes_have_their_own_ids() {
+async fn dynamodb_changes_are_keyed_by_event() {
     let lambda = Lambda::start().await;
     let function = Function::start(&lambda, &[("IDEMPOTENCY_EVENT", "dynamodb")]).await;
     let change = |n: u32| {

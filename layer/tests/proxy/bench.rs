@@ -1,4 +1,4 @@
-//! The bench: a Runtime API as Lambda serves it, the real program in front of it, and a function that's a raw client.
+//! The bench: a simulated Runtime API, the layer's real program as its client, and a function that the test plays.
 
 use std::{
     collections::BTreeMap,
@@ -24,7 +24,7 @@ use tokio::{
 
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
-/// How long a test waits for anything.
+/// The limit for each wait of a test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// An answer, as Lambda got it.
@@ -66,7 +66,7 @@ struct State {
     queue: AsyncMutex<mpsc::UnboundedReceiver<Invocation>>,
     sender: mpsc::UnboundedSender<Invocation>,
     waiting: Mutex<BTreeMap<String, oneshot::Sender<Posted>>>,
-    /// Requests other than those of invocations.
+    /// Requests that aren't about invocations.
     others: Mutex<Vec<Received>>,
     /// The status of the answer to a posted response.
     status: Mutex<u16>,
@@ -99,7 +99,7 @@ impl Lambda {
         self.server.url("").trim_start_matches("http://").to_owned()
     }
 
-    /// Delivers an event, with three seconds to run.
+    /// Delivers an event with a timeout of three seconds.
     pub(crate) fn deliver(&self, event: impl AsRef<[u8]>) -> oneshot::Receiver<Posted> {
         self.deliver_with(event, Duration::from_secs(3), &[])
     }
@@ -134,12 +134,12 @@ impl Lambda {
         *self.state.status.lock().unwrap() = status;
     }
 
-    /// How often it was polled for an invocation.
+    /// The number of polls for an invocation so far.
     pub(crate) fn polls(&self) -> u64 {
         self.state.polls.load(Ordering::Relaxed)
     }
 
-    /// The other requests so far.
+    /// The requests so far that aren't about invocations.
     pub(crate) fn others(&self) -> Vec<Received> {
         self.state.others.lock().unwrap().clone()
     }
@@ -189,7 +189,7 @@ impl State {
     }
 }
 
-/// The program, and the function behind it, which the test plays.
+/// The layer's program, and the function behind it. The test sends the function's requests.
 pub(crate) struct Function {
     address: String,
     /// The id of the command's process.
@@ -198,7 +198,7 @@ pub(crate) struct Function {
     file: PathBuf,
 }
 
-/// A command with the program, in an empty environment.
+/// A command that runs the program with these settings and no other variables of this process but `PATH`.
 pub(crate) fn program(lambda: &Lambda, settings: &[(&str, &str)]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_idempotency-extension"));
     command
@@ -219,7 +219,7 @@ pub(crate) fn fresh_path() -> PathBuf {
 }
 
 impl Function {
-    /// Starts the program with these settings, and the store in its memory unless they name one.
+    /// Starts the program with these settings. Unless they name a store, it keeps the records in its memory.
     pub(crate) async fn start(lambda: &Lambda, settings: &[(&str, &str)]) -> Self {
         let file = fresh_path();
         let script = format!(
@@ -247,7 +247,7 @@ impl Function {
         Self { address, process, child, file }
     }
 
-    /// A function whose proxy is at this address.
+    /// A function behind a program that runs already, whose proxy is at this address.
     pub(crate) fn at(address: String, child: Child) -> Self {
         Self { address, process: String::new(), child, file: fresh_path() }
     }
@@ -273,7 +273,7 @@ impl Function {
         tokio::time::timeout(PATIENCE, next).await.expect("an event")
     }
 
-    /// Whether no event comes for a moment.
+    /// Polls, and returns whether no event comes within 200 ms.
     pub(crate) async fn gets_nothing(&self) -> bool {
         let next = self.send("GET", "/2018-06-01/runtime/invocation/next", &[], Bytes::new());
         tokio::time::timeout(Duration::from_millis(200), next).await.is_err()
@@ -304,7 +304,7 @@ impl Function {
 
 impl Drop for Function {
     fn drop(&mut self) {
-        // A test that never started a process has no such file.
+        // A test that starts its own program has no such file.
         let _ = std::fs::remove_file(&self.file);
         let _ = std::fs::remove_file(self.file.with_extension("log"));
     }
@@ -356,7 +356,7 @@ pub(crate) async fn send(
     Got { status: parts.status.as_u16(), headers: parts.headers, body }
 }
 
-/// Waits for what Lambda gets.
+/// Waits for the answer that Lambda gets.
 pub(crate) async fn posted(waiting: oneshot::Receiver<Posted>) -> Posted {
     tokio::time::timeout(PATIENCE, waiting).await.expect("an answer").expect("one answer")
 }

@@ -1,4 +1,4 @@
-//! Events that are one operation.
+//! Events that are one operation each.
 
 use std::time::Duration;
 
@@ -79,7 +79,7 @@ async fn missing_key_is_refused_or_passed() {
 }
 
 #[tokio::test]
-async fn errors_release_or_are_recorded_by_type() {
+async fn error_type_decides_whether_errors_are_recorded() {
     let lambda = Lambda::start().await;
     let function =
         Function::start(&lambda, &with(&[("IDEMPOTENCY_ON_ERROR", "record:Declined,Invalid")])).await;
@@ -96,13 +96,13 @@ async fn errors_release_or_are_recorded_by_type() {
             assert_eq!(failed.error_type(), error_type);
             assert_eq!(failed.headers["lambda-runtime-function-error-type"], error_type);
             let is_own = failed.json()["stackTrace"] == serde_json::json!(["a", "b"]);
-            assert_eq!(is_own, run < runs, "the function's own report is passed on as it is");
+            assert_eq!(is_own, run < runs, "Lambda gets the function's own report from a run");
         }
     }
 }
 
 #[tokio::test]
-async fn late_answer_is_recorded_although_rejected() {
+async fn rejected_late_answers_are_recorded() {
     let lambda = Lambda::start().await;
     let function = Function::start(&lambda, &with(&[("IDEMPOTENCY_METRICS", "cloudwatch")])).await;
     let late = lambda.deliver_with(r#"{"id": 1}"#, Duration::from_millis(300), &[]);
@@ -121,7 +121,7 @@ async fn late_answer_is_recorded_although_rejected() {
 }
 
 #[tokio::test]
-async fn live_claim_is_in_progress() {
+async fn duplicates_of_running_events_are_refused() {
     let lambda = Lambda::start().await;
     let function = Function::start(&lambda, &with(&[("AWS_LAMBDA_MAX_CONCURRENCY", "2")])).await;
     let first = lambda.deliver(r#"{"id": 1}"#);
@@ -151,25 +151,25 @@ async fn concurrent_events_get_their_own_answers() {
 }
 
 #[tokio::test]
-async fn one_poll_for_each_poller() {
+async fn idle_pollers_cause_one_poll_each() {
     let lambda = Lambda::start().await;
     let function = Function::start(&lambda, KEY).await;
     assert_eq!(lambda.polls(), 0);
     let first = lambda.deliver(r#"{"id": 1}"#);
     let event = function.next().await;
     tokio::time::sleep(Duration::from_millis(100)).await;
-    assert_eq!(lambda.polls(), 1, "nothing is polled while the function runs");
+    assert_eq!(lambda.polls(), 1, "the layer polled while the function ran");
     function.respond(&event, "1").await;
     posted(first).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
-    assert_eq!(lambda.polls(), 1, "nothing is polled before the function polls");
-    // A replay costs one more poll, with the function's one poll still open.
+    assert_eq!(lambda.polls(), 1, "the layer polled before the function did");
+    // The function's poll stays open during a replay. The layer polls for the replayed event, and once more.
     let again = lambda.deliver(r#"{"id": 1}"#);
     assert!(function.gets_nothing().await);
     posted(again).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!(lambda.polls(), 3);
-    // The next poll of the function uses the one that's open.
+    // The function's next poll uses the layer's open poll.
     let next = lambda.deliver(r#"{"id": 2}"#);
     let event = function.next().await;
     function.respond(&event, "2").await;
@@ -178,7 +178,7 @@ async fn one_poll_for_each_poller() {
 }
 
 #[tokio::test]
-async fn function_learns_of_its_claim() {
+async fn event_can_carry_the_claim() {
     let lambda = Lambda::start().await;
     let function = Function::start(&lambda, &with(&[("IDEMPOTENCY_CLAIM_FIELD", "claim")])).await;
     let mut keys = Vec::new();
@@ -228,7 +228,7 @@ async fn client_context_can_carry_the_claim() {
 }
 
 #[tokio::test]
-async fn error_is_an_outcome_at_most_once() {
+async fn at_most_once_records_errors() {
     let lambda = Lambda::start().await;
     let function = Function::start(&lambda, &with(&[("IDEMPOTENCY_EXECUTION", "at-most-once")])).await;
     for run in 0..2 {
@@ -242,7 +242,7 @@ async fn error_is_an_outcome_at_most_once() {
 }
 
 #[tokio::test]
-async fn tenants_share_no_keys() {
+async fn tenants_have_separate_keys() {
     let lambda = Lambda::start().await;
     let function = Function::start(&lambda, KEY).await;
     for tenant in ["anna", "otto"] {
@@ -256,7 +256,7 @@ async fn tenants_share_no_keys() {
 }
 
 #[tokio::test]
-async fn six_megabytes_each_way_stay_exact() {
+async fn six_megabyte_payloads_pass_unchanged() {
     let lambda = Lambda::start().await;
     let function = Function::start(&lambda, KEY).await;
     let event = format!(r#"{{"id": 1, "data": "{}"}}"#, "x".repeat(6_000_000));

@@ -13,7 +13,7 @@ fn status(posted: &Posted) -> u64 {
     posted.json()["statusCode"].as_u64().unwrap()
 }
 
-/// A header of the response, by any of the names that a front end has for headers.
+/// A header of the response, from `headers` or `multiValueHeaders`.
 fn header(posted: &Posted, name: &str) -> Option<String> {
     let json = posted.json();
     let named = |headers: &Value| {
@@ -35,13 +35,13 @@ fn created() -> Value {
 }
 
 #[tokio::test]
-async fn every_front_end_gets_the_contract() {
+async fn every_front_end_honours_idempotency_keys() {
     for front_end in FRONT_ENDS {
         let lambda = Lambda::start().await;
         let function = Function::start(&lambda, KEY).await;
         let first = lambda.deliver(event(front_end, POST).to_string());
         let next = function.next().await;
-        assert_eq!(next.json(), event(front_end, POST), "{front_end}: the function gets the event as it is");
+        assert_eq!(next.json(), event(front_end, POST), "{front_end}: the function gets the original event");
         let own = format!(" {}\n", created());
         function.respond(&next, own.clone()).await;
         assert_eq!(posted(first).await.text(), own, "{front_end}: Lambda gets the function's own bytes");
@@ -81,7 +81,7 @@ async fn server_errors_release_the_key() {
 }
 
 #[tokio::test]
-async fn function_error_passes_on_and_releases() {
+async fn function_errors_release_the_key() {
     let lambda = Lambda::start().await;
     let function = Function::start(&lambda, KEY).await;
     for _ in 0..2 {
@@ -138,7 +138,7 @@ async fn key_can_come_from_the_body() {
 }
 
 #[tokio::test]
-async fn payload_two_may_answer_without_a_status() {
+async fn http_apis_replay_answers_without_status() {
     let lambda = Lambda::start().await;
     let function = Function::start(&lambda, KEY).await;
     let first = lambda.deliver(event("http-api", POST).to_string());
@@ -189,16 +189,16 @@ async fn malformed_request_is_refused_with_400() {
     assert_eq!(status(&posted(waiting).await), 400);
 }
 
-/// VPC Lattice names headers in lists, and no caller unless IAM verified one.
+/// VPC Lattice sends headers as lists. Its events have no caller unless IAM verified one.
 #[tokio::test]
-async fn vpc_lattice_gets_the_contract() {
+async fn vpc_lattice_honours_idempotency_keys() {
     let lambda = Lambda::start().await;
     let function = Function::start(&lambda, KEY).await;
     let request: Value =
         serde_json::from_str(include_str!("../../../tests/wrappers/http/vpc-lattice.json")).unwrap();
     let first = lambda.deliver(request.to_string());
     let next = function.next().await;
-    assert_eq!(next.json(), request, "the function gets the event as it is");
+    assert_eq!(next.json(), request, "the function gets the original event");
     function.respond(&next, created().to_string()).await;
     assert_eq!(posted(first).await.json(), created());
 

@@ -1,4 +1,4 @@
-//! The program with a function behind it, without any network: an event's way through the proxy.
+//! Tests of the layer's program with a function behind it, on loopback: how events pass through the proxy.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by a panic")]
 #![allow(clippy::disallowed_methods, reason = "the program runs in real time")]

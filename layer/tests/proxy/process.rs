@@ -13,7 +13,7 @@ async fn code(lambda: &Lambda, settings: &[(&str, &str)], command: &[&str]) -> (
 const WORKING: &[(&str, &str)] = &[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_STORE", "memory:")];
 
 #[tokio::test]
-async fn exit_code_is_the_commands() {
+async fn program_exits_with_the_commands_code() {
     let lambda = Lambda::start().await;
     assert_eq!(code(&lambda, WORKING, &["/bin/sh", "-c", "exit 7"]).await.0, 7);
     assert_eq!(code(&lambda, WORKING, &["/bin/sh", "-c", "kill -9 $$"]).await.0, 137);
@@ -38,7 +38,7 @@ async fn signals_reach_the_command() {
     std::fs::remove_file(file).unwrap();
 }
 
-/// The function gets its answer accepted before the batch's records are settled.
+/// The layer accepts the function's answer before it has settled the batch's records.
 #[tokio::test]
 async fn answer_is_sent_after_the_function_exits() {
     let lambda = Lambda::start().await;
@@ -60,7 +60,7 @@ async fn answer_is_sent_after_the_function_exits() {
 }
 
 #[tokio::test]
-async fn mistake_fails_the_init_with_a_sentence() {
+async fn invalid_settings_fail_the_init() {
     let lambda = Lambda::start().await;
     for (settings, says) in [
         (&[("IDEMPOTENCY_KEY", "/id")][..], "no store is configured"),
@@ -94,7 +94,7 @@ async fn mistake_fails_the_init_with_a_sentence() {
 }
 
 #[tokio::test]
-async fn switched_off_everything_passes() {
+async fn mode_off_passes_every_event() {
     let lambda = Lambda::start().await;
     let function = Function::start(&lambda, &[("IDEMPOTENCY_MODE", "off"), ("IDEMPOTENCY_KEY", "/id")]).await;
     for _ in 0..2 {
@@ -105,7 +105,7 @@ async fn switched_off_everything_passes() {
 }
 
 #[tokio::test]
-async fn shadow_refuses_and_replays_nothing() {
+async fn shadow_mode_runs_every_event() {
     let lambda = Lambda::start().await;
     let function =
         Function::start(&lambda, &[("IDEMPOTENCY_MODE", "shadow"), ("IDEMPOTENCY_KEY", "/id")]).await;
@@ -180,7 +180,7 @@ async fn extension_serves_until_the_sandbox_ends() {
 }
 
 #[tokio::test]
-async fn extensions_mistake_fails_the_init() {
+async fn invalid_settings_fail_the_extensions_init() {
     let lambda = Lambda::start().await;
     let output = program(&lambda, &[("IDEMPOTENCY_KEY", "nothing")]).stderr(Stdio::piped()).output();
     let output = tokio::time::timeout(PATIENCE, output).await.expect("it ends").unwrap();

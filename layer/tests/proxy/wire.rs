@@ -14,7 +14,7 @@ use super::bench::{Function, Got, Lambda, posted};
 const KEY: &[(&str, &str)] = &[("IDEMPOTENCY_KEY", "/id")];
 
 #[tokio::test]
-async fn other_requests_pass_as_they_are() {
+async fn other_requests_pass_unchanged() {
     let lambda = Lambda::start().await;
     let function = Function::start(&lambda, KEY).await;
     for (method, path) in [
@@ -51,13 +51,13 @@ async fn headers_of_a_mebibyte_pass() {
 }
 
 #[tokio::test]
-async fn stale_invocation_id_is_not_the_answer() {
+async fn stale_invocation_ids_settle_nothing() {
     let lambda = Lambda::start().await;
     let function = Function::start(&lambda, KEY).await;
     let waiting = lambda.deliver(r#"{"id": 1}"#);
     let event = function.next().await;
     let stale = [("lambda-runtime-invocation-id", "another")];
-    // Lambda judges it. This one takes any answer to the request id, so the first to come is the stale one.
+    // Lambda decides about the stale answer. The bench takes any answer to the request id, so it gets this one.
     function.post(&event, "response", &stale, Bytes::from_static(b"0")).await;
     assert_eq!(posted(waiting).await.headers["lambda-runtime-invocation-id"], "another");
     let current = event.header("lambda-runtime-invocation-id");
@@ -123,7 +123,7 @@ async fn broken_stream_releases_the_key() {
 }
 
 #[tokio::test]
-async fn endless_stream_passes_unretained() {
+async fn oversized_streams_pass_unrecorded() {
     let lambda = Lambda::start().await;
     let function =
         Function::start(&lambda, &[KEY, &[("IDEMPOTENCY_MAX_RESPONSE", "1000000")]].concat()).await;
@@ -155,8 +155,8 @@ async fn answer_that_breaks_off_settles_nothing() {
     assert_eq!(posted(waiting).await.text(), "\"whole\"");
 }
 
-/// Requests of parts in any order, some with noise, and cut off. A panic ends only the connection's task, so the test
-/// searches the log for one.
+/// Sends requests made of random parts, some with a random byte, and hangs up. A panic ends only the connection's
+/// task, so the test searches the log for one.
 #[tokio::test]
 async fn broken_requests_never_stop_the_proxy() {
     const PARTS: [&str; 16] = [
@@ -191,7 +191,7 @@ async fn broken_requests_never_stop_the_proxy() {
             sent[place] = random.bits() as u8;
         }
         let mut connection = TcpStream::connect(function.address()).await.unwrap();
-        // The proxy may have closed it already.
+        // The proxy may have closed the connection already.
         let _ = connection.write_all(&sent).await;
         drop(connection);
     }

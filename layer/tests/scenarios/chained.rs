@@ -1,7 +1,7 @@
-//! Another proxy between Lambda and the layer, and between the layer and the function.
+//! Tests the layer with another proxy between Lambda and the layer, and between the layer and the function.
 //!
-//! The other proxy is the layer's own program, switched off. `RUNTIME_API_PROXY` names another one, which listens on
-//! `LRAP_LISTENER_PORT`, as the example in Go does that AWS publishes (`aws-samples/aws-lambda-extensions`).
+//! The other proxy is the layer's own program, switched off. `RUNTIME_API_PROXY` can name a different program, which
+//! must listen on `LRAP_LISTENER_PORT`, like AWS's example in Go (`aws-samples/aws-lambda-extensions`).
 
 use std::{fs, net::TcpListener, os::unix::fs::PermissionsExt as _, path::Path};
 
@@ -37,9 +37,9 @@ fn other_proxy(folder: &Path) -> String {
     script.display().to_string()
 }
 
-/// Delivers an event twice to a function behind both.
+/// Delivers an event twice to a function behind both proxies, and checks that the second delivery is a replay.
 async fn replays(layer: impl Fn(&str) -> String, settings: &[(&str, &str)]) {
-    // AWS's example works with Node's client alone: it sends each header twice, and 200 where Lambda sends 202.
+    // AWS's example sends each header twice, and 200 where Lambda sends 202. Only Node's client accepts that.
     let is_the_example = std::env::var_os("RUNTIME_API_PROXY").is_some();
     let runtime = if is_the_example { Runtime::Node } else { Runtime::Python };
     if tool("aws-lambda-rie").is_none() || !runtime.is_installed() {

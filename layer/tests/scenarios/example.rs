@@ -14,7 +14,7 @@ use crate::{
     sandbox::{Answer, Function, Mode, Sandbox},
 };
 
-/// The settings of a function in the template, which are plain values.
+/// The `IDEMPOTENCY_` settings of a function in the template, where all values are plain.
 fn settings_of(function: &str) -> Vec<(String, String)> {
     let template = fs::read_to_string(project().join("layer/example/template.yaml")).unwrap();
     let from = template.find(&format!("\n  {function}:\n")).expect("the function");
@@ -25,7 +25,7 @@ fn settings_of(function: &str) -> Vec<(String, String)> {
     settings.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
-/// Delivers these events to the example's function, and returns the answers and what it wrote.
+/// Delivers these events to the example's function, and returns its answers and its output.
 async fn deliver(function: &str, runtime: Runtime, folder: &str, events: &[&str]) -> (Vec<Value>, String) {
     let database = Database::embedded().await.unwrap();
     database.create_idempotency_table(TABLE).await.unwrap();

@@ -11,7 +11,7 @@ use std::{
 pub(crate) struct Ledger(PathBuf);
 
 impl Ledger {
-    /// Creates an empty one that every user may append to.
+    /// Creates an empty ledger, which every user may append to.
     pub(crate) fn new(file: PathBuf) -> Self {
         File::create(&file).unwrap();
         fs::set_permissions(&file, Permissions::from_mode(0o666)).unwrap();
@@ -27,12 +27,12 @@ impl Ledger {
         self.count("run", key)
     }
 
-    /// How many effects it had under this key.
+    /// How many effects the function had with this key.
     pub(crate) fn effects(&self, key: &str) -> usize {
         self.count("effect", key)
     }
 
-    /// The keys of all effects that begin with `prefix`, without it, in the order in which they happened.
+    /// The keys that begin with `prefix`, without the prefix, in the order of their effects.
     pub(crate) fn order(&self, prefix: &str) -> Vec<String> {
         let text = fs::read_to_string(&self.0).unwrap();
         let keys = text

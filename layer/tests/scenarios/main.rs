@@ -1,5 +1,5 @@
-//! The layer in front of functions that know nothing of it: the official runtime clients of five languages, under
-//! AWS's Runtime Interface Emulator, on a DynamoDB behind a proxy that breaks requests.
+//! Tests the layer in front of functions that don't know of it: the official runtime clients of five languages, under
+//! AWS's Runtime Interface Emulator. The store is a DynamoDB behind a proxy that breaks requests.
 //!
 //! `layer/tests/install` installs the clients, and `scripts/tools` the emulator. Without them, the tests name what's
 //! missing, and fail in CI. The environment narrows the long form: `RUNTIME=python`, `SCENARIO=kill` (a part of
@@ -37,10 +37,10 @@ use crate::{
     scenario::{Scenario, Step},
 };
 
-/// How many sandboxes or fleets run at a time. Most of a slow scenario's time is waiting.
+/// How many groups of scenarios run at a time. A slow scenario mostly waits.
 const AT_ONCE: usize = 8;
 
-/// Whether an environment variable lets this through.
+/// Whether the environment variable is unset, or its value is a part of `name`.
 fn is_asked(variable: &str, name: &str) -> bool {
     std::env::var(variable).map_or(true, |part| name.contains(&part))
 }
@@ -104,7 +104,7 @@ fn groups(scenarios: &[Scenario], runtime: Runtime, mode: Mode) -> Vec<Vec<(usiz
     groups.into_values().collect()
 }
 
-/// A scenario's place in the table, its name, and what came of it.
+/// A scenario's place in the table, its name, and its result.
 type Played = (usize, String, Result<(), String>);
 
 async fn play_group(
@@ -136,7 +136,7 @@ async fn play_group(
 fn expect_all_ok(report: Option<Report>) {
     let Some(report) = report else { return };
     println!("\n{}", report.table());
-    assert!(report.plays() > 0, "nothing was played");
+    assert!(report.plays() > 0, "no scenario was played");
     assert_eq!(report.failures(), 0, "FAILED plays");
 }
 
@@ -151,7 +151,7 @@ async fn every_runtime_runs_without_the_layer() {
     expect_all_ok(play(table::baseline(), &Runtime::ALL, None).await);
 }
 
-/// The scenarios can fail: without the layer, these do.
+/// Shows that the scenarios can fail: without the layer, these scenarios fail.
 #[tokio::test(flavor = "multi_thread")]
 async fn scenarios_fail_without_the_layer() {
     let names = [
@@ -172,7 +172,7 @@ async fn scenarios_fail_without_the_layer() {
     assert_eq!(scenarios.len(), names.len(), "a name isn't in the table");
     if let Some(report) = play(scenarios, &[Runtime::Go], None).await {
         println!("\n{}", report.table());
-        assert_eq!(report.failures(), report.plays(), "plays that need no layer");
+        assert_eq!(report.failures(), report.plays(), "some plays passed without the layer");
     }
 }
 
@@ -195,7 +195,7 @@ async fn every_scenario_holds_in_every_runtime() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "a measurement, for a release build of the layer; see layer/scenarios"]
-async fn layer_is_measured_beside_no_layer() {
+async fn measures_the_cost_of_the_layer() {
     let program =
         std::env::var("LAYER").unwrap_or_else(|_| env!("CARGO_BIN_EXE_idempotency-extension").into());
     if tool("aws-lambda-rie").is_some() && Runtime::Go.is_installed() {

@@ -1,4 +1,4 @@
-//! Plays scenarios in sandboxes, and judges what came of them.
+//! Plays scenarios in sandboxes, and checks the results. A play is one run of a scenario.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -24,19 +24,19 @@ pub(crate) const PROGRAM: &str = "idempotency-extension";
 /// The table of records.
 pub(crate) const TABLE: &str = "records";
 
-/// The timeout of one attempt of the layer's requests to its store, which sets the pace of faults.
+/// The timeout of one attempt of the layer's requests to its store. The proxy times its faults by it.
 const ATTEMPT: Duration = Duration::from_secs(1);
 
-/// How long a key stays in progress, at most, in `Until`.
+/// How long `Until` and `Requests` wait, at most.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Seconds. With a timeout up to this, a function is started before its scenario.
+/// The longest timeout, in seconds, with which a function is started before its scenario.
 const SHORT: u64 = 8;
 
 /// The key of deliveries that only start the function.
 const WARM_UP: &str = "warm-up";
 
-/// How many sandboxes concurrent deliveries use on demand.
+/// The number of sandboxes for concurrent deliveries on demand.
 const FLEET: usize = 4;
 
 /// Sandboxes of one function with one configuration, their table's proxy, and their ledger.
@@ -49,7 +49,7 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// Starts what `scenario` needs.
+    /// Starts the sandboxes, the proxy and the ledger for `scenario`.
     pub(crate) async fn start(
         scenario: &Scenario,
         runtime: Runtime,
@@ -96,13 +96,13 @@ impl Stage {
         self.fleet.read().unwrap().clone()
     }
 
-    /// The `at`-th sandbox; the first again after the last.
+    /// The `at`-th sandbox, where counting goes on with the first after the last.
     fn sandbox(&self, at: usize) -> Arc<Sandbox> {
         let fleet = self.fleet();
         Arc::clone(&fleet[at % fleet.len()])
     }
 
-    /// Lets every sandbox start its function, whose start can take longer than a short timeout.
+    /// Starts the function in every sandbox, since a start can take longer than a short timeout.
     async fn warm_up(&self) {
         for sandbox in self.fleet() {
             for _ in 0..10 {
@@ -118,7 +118,7 @@ impl Stage {
     ///
     /// # Errors
     ///
-    /// What wasn't as the scenario says.
+    /// The first result that differs from the scenario.
     pub(crate) async fn play(&self, scenario: &Scenario, key: &str) -> Result<(), String> {
         let mut play = Play {
             stage: self,
@@ -134,7 +134,7 @@ impl Stage {
         play.totals(scenario)
     }
 
-    /// What the sandboxes have written, for a failure's report.
+    /// The output of the sandboxes, for the report of a failure.
     pub(crate) fn told(&self) -> String {
         let ledger = std::fs::read_to_string(self.ledger.file()).unwrap_or_default();
         let mut told = format!("ledger:\n{ledger}\nstore: {:?}\n", self.proxy.arrived());
@@ -145,16 +145,16 @@ impl Stage {
     }
 }
 
-/// One play of a scenario.
+/// One run of a scenario.
 struct Play<'a> {
     stage: &'a Stage,
     key: &'a str,
-    /// The runs whose responses have been seen.
+    /// The function's runs whose responses the play has seen.
     seen: HashSet<String>,
-    /// The latest run's response of each key.
+    /// The response of each key's latest run.
     latest: HashMap<&'static str, Vec<u8>>,
     started: Option<(Event, JoinHandle<Answer>)>,
-    /// How many requests the store had got before.
+    /// How many requests the store had got before this play.
     from: usize,
 }
 
@@ -218,7 +218,7 @@ impl Play<'_> {
             Step::KillFunction => self.kill_function(),
             Step::Restart => {
                 let started = Sandbox::start(&self.stage.function).await;
-                // The old one ends here.
+                // The old sandbox ends here.
                 drop(std::mem::replace(&mut *self.stage.fleet.write().unwrap(), vec![Arc::new(started)]));
                 Ok(())
             }
@@ -246,7 +246,7 @@ impl Play<'_> {
         if killed == 0 { Err("there's no process of the function to kill".into()) } else { Ok(()) }
     }
 
-    /// Sends to the `at`-th sandbox. A delivery is running in the first after `Start`.
+    /// Sends the event to the `at`-th sandbox. After `Start`, skips the first, where the started delivery runs.
     async fn send(&self, at: usize, event: &Event) -> Answer {
         let at = if self.started.is_some() { at + 1 } else { at };
         self.stage.sandbox(at).invoke(&event.bytes(self.key), event.headers()).await
@@ -265,12 +265,12 @@ impl Play<'_> {
             match sending.await.map_err(|error| error.to_string())? {
                 answer if is_in_progress(&answer) => {}
                 Answer::Payload(bytes) => responses.push(bytes),
-                other => return Err(format!("one of {count} at once got {}", shown(&other))),
+                other => return Err(format!("one of {count} deliveries got {}", shown(&other))),
             }
         }
-        let Some(first) = responses.first() else { return Err("none of them got a response".into()) };
+        let Some(first) = responses.first() else { return Err("no delivery got a response".into()) };
         if responses.iter().any(|response| body_of(response) != body_of(first)) {
-            return Err("they got different responses".into());
+            return Err("concurrent deliveries got different responses".into());
         }
         self.seen.extend(run_of(first));
         self.latest.insert(event.suffix(), first.clone());
@@ -287,7 +287,7 @@ impl Play<'_> {
             (Then::Anything, _) | (Then::TimesOut, Answer::TimedOut) => Ok(()),
             (Then::Dies, Answer::Died(_)) => Ok(()),
             (Then::Fails, Answer::Error { .. } | Answer::Died(_)) => Ok(()),
-            // The emulator's answer if the process ended during init without a word.
+            // The emulator answers like this if the process ended during init without a report.
             (Then::Fails, Answer::Payload(bytes)) if bytes.is_empty() => Ok(()),
             (Then::Throws(name), Answer::Error { kind, .. })
                 if *kind == self.stage.function.runtime.error_type(name) =>
@@ -305,7 +305,7 @@ impl Play<'_> {
             }
             (Then::RunsWith(text), Answer::Payload(bytes)) => {
                 self.is_new(event, bytes)?;
-                // Clients differ in the spaces that they write.
+                // The runtime clients put different spaces into JSON.
                 let compact = String::from_utf8_lossy(bytes).replace("\": ", "\":").replace(", \"", ",\"");
                 if compact.contains(&text.replace("KEY", self.key)) { Ok(()) } else { found() }
             }
@@ -402,7 +402,7 @@ impl Play<'_> {
     }
 }
 
-/// Whether it's a refusal because another delivery is running: an error, an HTTP response, or a batch whose
+/// Whether the answer is a refusal because another delivery is running: an error, an HTTP response, or a batch whose
 /// records failed.
 fn is_in_progress(answer: &Answer) -> bool {
     match answer {
@@ -416,7 +416,7 @@ fn is_in_progress(answer: &Answer) -> bool {
     }
 }
 
-/// The run that gave this response, from itself or from the HTTP response's body.
+/// The id of the run that gave this response, from the response itself or from its HTTP body.
 fn run_of(bytes: &[u8]) -> Option<String> {
     let answer: Value = serde_json::from_slice(bytes).ok()?;
     let body = answer["body"].as_str();
@@ -432,7 +432,7 @@ fn status_of(bytes: &[u8]) -> Option<u16> {
     answer["statusCode"].as_u64()?.try_into().ok()
 }
 
-/// The body of an HTTP response; the whole answer, if it isn't one.
+/// The body of an HTTP response, or the whole answer if it isn't an HTTP response.
 fn body_of(bytes: &[u8]) -> String {
     let answer: Value = serde_json::from_slice(bytes).unwrap_or_default();
     answer["body"].as_str().map_or_else(|| String::from_utf8_lossy(bytes).into_owned(), str::to_owned)

@@ -15,7 +15,7 @@ def handler(event, context):
     return {'done': event['id']}
 ";
 
-/// A script that starts the layer's program with these settings. A test can't set its process's variables.
+/// Writes a script that starts the layer's program with these settings. A test can't set its own process's variables.
 fn layer(folder: &Path, name: &str, settings: &str) -> String {
     let script = folder.join(name);
     let program = env!("CARGO_BIN_EXE_idempotency-extension");
@@ -25,7 +25,7 @@ fn layer(folder: &Path, name: &str, settings: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rehearsal_passes_with_the_layer_alone() {
+async fn rehearsal_finds_a_layer_that_only_shadows() {
     if !Runtime::Python.is_installed() {
         return;
     }
@@ -47,6 +47,6 @@ async fn rehearsal_passes_with_the_layer_alone() {
     );
     assert_eq!(protected, Vec::<String>::new());
     let ran_again = shadowed.iter().any(|fault| fault.contains("duplicate after completion"));
-    assert!(ran_again, "the rehearsal can't fail: {shadowed:#?}");
+    assert!(ran_again, "the rehearsal missed the second run: {shadowed:#?}");
     fs::remove_dir_all(folder).unwrap();
 }

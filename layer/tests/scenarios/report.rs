@@ -7,10 +7,10 @@ use crate::{runtime::Runtime, sandbox::Mode};
 type Column = (Runtime, Mode);
 type Cells = BTreeMap<Column, Result<(), String>>;
 
-/// What came of the scenarios.
+/// The results of the scenarios.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
-    /// In the order of the table.
+    /// The scenarios' names and results, in the order of the table.
     rows: Vec<(String, Cells)>,
 }
 

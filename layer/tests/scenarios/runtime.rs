@@ -12,7 +12,7 @@ pub(crate) enum Runtime {
     Rust,
 }
 
-/// The property with the unpacked library of Java's client.
+/// The Java property that names the unpacked native library of Java's client.
 const JNI: &str = "com.amazonaws.services.lambda.runtime.api.client.runtimeapi.NativeClient.JNI";
 
 impl Runtime {
@@ -51,7 +51,7 @@ impl Runtime {
         project().join("target/layer-tests").join(self.name())
     }
 
-    /// Whether it's installed. In CI, that it's missing is a failure.
+    /// Whether the client is installed. Panics in CI if it isn't.
     pub(crate) fn is_installed(self) -> bool {
         if self == Self::Rust {
             return true;
@@ -82,19 +82,19 @@ impl Runtime {
             Self::Go => format!("{shown}/function"),
             Self::Rust => {
                 let program = own_program();
-                // It needs no folder.
+                // The function in Rust needs no folder.
                 let program = program.display();
                 return format!("exec {layer}{program} --ignored --exact --nocapture rust::as_a_function");
             }
         };
-        // `CODE` is the folder of another function.
+        // A test sets `CODE` to the folder of another function.
         format!(
             "cd ${{CODE:-{shown}}} && export _HANDLER=app.{handler} PYTHONPATH={shown} && exec {layer}{start}"
         )
     }
 }
 
-/// This program, which is the function in Rust too.
+/// The path of this program, which is also the function in Rust.
 pub(crate) fn own_program() -> PathBuf {
     std::env::current_exe().expect("this program's path")
 }

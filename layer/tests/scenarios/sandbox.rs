@@ -1,10 +1,10 @@
 //! A function under AWS's Runtime Interface Emulator, with or without the layer.
 //!
-//! This was written for the emulator in version 1.170.0 of the SAM CLI. On demand, it runs the command that
-//! it's given, one invocation at a time, and kills the process at the deadline. With
-//! `AWS_LAMBDA_MAX_CONCURRENCY` it's Managed Instances: it runs `/var/task/bootstrap` as user 993, takes several
-//! invocations at once, sends now + timeout × 10⁶ as the deadline, and answers at the real one while the handler
-//! runs on. So it gets a mount namespace with a `/var/task` of its own there, which needs root.
+//! This was written for the emulator in version 1.170.0 of the SAM CLI. On demand, the emulator runs the given
+//! command, one invocation at a time, and kills the process at the deadline. With `AWS_LAMBDA_MAX_CONCURRENCY`, it
+//! emulates Managed Instances: it runs `/var/task/bootstrap` as user 993, and takes several invocations at once. It
+//! sends now + timeout × 10⁶ as the deadline, but answers at the real deadline while the handler runs on. For its own
+//! `/var/task`, the emulator gets a mount namespace, which needs root.
 
 use std::{
     fs::{self, File, Permissions},
@@ -44,13 +44,13 @@ impl Mode {
         }
     }
 
-    /// Whether the emulator can run in it here.
+    /// Whether the emulator can run in this mode on this machine.
     pub(crate) fn is_possible(self) -> bool {
         self == Self::OnDemand || has_namespaces()
     }
 }
 
-/// Whether this process can give another one its own mounts. In CI, that it can't is a failure.
+/// Whether this process can start another one with its own mounts. Panics in CI if it can't.
 pub(crate) fn has_namespaces() -> bool {
     let mut unshare = Command::new("unshare");
     unshare.args(["-m", "mount", "-t", "tmpfs", "tmpfs", "/var"]).stderr(Stdio::null());
@@ -67,17 +67,17 @@ pub(crate) fn has_namespaces() -> bool {
 /// How many concurrent invocations Managed Instances send to a process.
 const AT_ONCE: usize = 8;
 
-/// A file of settings that the function's package has.
+/// The file of settings in the function's package.
 const CONFIG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/scenarios/config.json");
 
 /// The layer's program and its wrapper script.
 const LAYER: &str = env!("CARGO_BIN_EXE_idempotency-extension");
 const WRAPPER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/idempotency-wrapper");
 
-/// Longer than any start takes, even on a slow machine.
+/// The limit for a start, longer than any start takes, even on a slow machine.
 const START_LIMIT: Duration = Duration::from_secs(60);
 
-/// What to start.
+/// The function to start, and how.
 #[derive(Clone, Debug)]
 pub(crate) struct Function {
     pub(crate) runtime: Runtime,
@@ -92,7 +92,7 @@ pub(crate) struct Function {
     pub(crate) environment: Vec<(String, String)>,
 }
 
-/// What the emulator answered.
+/// The emulator's answer to an invocation.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Answer {
     Payload(Vec<u8>),
@@ -112,13 +112,13 @@ pub(crate) struct Sandbox {
     folder: PathBuf,
     url: String,
     client: reqwest::Client,
-    /// The emulator panics at a second invocation at a time on demand.
+    /// Lets only one invocation run on demand, since the emulator panics at a second one.
     one_at_a_time: Option<Mutex<()>>,
 }
 
 impl Sandbox {
     pub(crate) async fn start(function: &Function) -> Self {
-        // Another process can take a port between its choice and the emulator's start.
+        // Another process can take the port before the emulator listens on it.
         for _ in 0..3 {
             if let Some(started) = Self::try_start(function).await {
                 return started;
@@ -209,16 +209,16 @@ impl Sandbox {
         })
     }
 
-    /// The processor's time of these processes so far, in ticks of 10 ms.
+    /// The processor time so far of the processes below the emulator that run `program`, in ticks of 10 ms.
     pub(crate) fn ticks(&self, program: &str) -> usize {
         self.sum(program, "stat", |stat| {
-            // Behind the name, which can contain anything: the times of the user and of the kernel are words 11 and 12.
+            // After the process's name, which can contain anything, words 11 and 12 are the user and the kernel time.
             let words = stat.rsplit(')').next()?.split_whitespace().skip(11).take(2);
             words.map(|word| word.parse::<usize>().ok()).sum()
         })
     }
 
-    /// Adds up what a file of `/proc` says of the processes below the emulator that run `program`.
+    /// Adds up a number from a `/proc` file of each process below the emulator that runs `program`.
     fn sum(&self, program: &str, file: &str, read: impl Fn(&str) -> Option<usize>) -> usize {
         let of = |process: u32| -> Option<usize> {
             let path = fs::read_link(format!("/proc/{process}/exe")).ok()?;
@@ -242,7 +242,7 @@ impl Sandbox {
 }
 
 impl Drop for Sandbox {
-    /// Sends SIGTERM, at which the emulator kills the function. The function would outlive a SIGKILL.
+    /// Sends SIGTERM to the emulator, so that it kills the function. After a SIGKILL, the function would run on.
     fn drop(&mut self) {
         let below = processes_below(self.process.id());
         signal("TERM", self.process.id());
@@ -252,11 +252,11 @@ impl Drop for Sandbox {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        // It's fine if it has ended.
+        // The emulator may have ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
         for process in below {
-            // A number can be another process's by now, so only one that ran below this emulator is killed.
+            // The id can belong to another process by now, so kill only one that writes to this sandbox's output.
             let output = fs::read_link(format!("/proc/{process}/fd/1"));
             if output.is_ok_and(|file| file == self.folder.join("output")) {
                 signal("KILL", process);
@@ -268,13 +268,13 @@ impl Drop for Sandbox {
     }
 }
 
-/// A new folder for one sandbox, or for what several share.
+/// Creates a new folder for one sandbox, or for files that several share.
 pub(crate) fn scratch() -> PathBuf {
     static USED: AtomicUsize = AtomicUsize::new(0);
     let number = USED.fetch_add(1, Ordering::SeqCst);
     let folder =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("layer-{}-{number}", std::process::id()));
-    // An earlier run with the same number may have left one.
+    // An earlier run with the same process id may have left its folder.
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).unwrap();
     folder
@@ -310,7 +310,7 @@ fn emulator(function: &Function, bootstrap: &Path, port: u16, runtime_port: u16)
     if function.mode == Mode::ManagedInstances {
         command.env("AWS_LAMBDA_MAX_CONCURRENCY", AT_ONCE.to_string());
     }
-    // Without the variables of `cargo test`, and those that name a real AWS account.
+    // Removes the variables of `cargo test`, and those that name a real AWS account.
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         if ["CARGO", "AWS_", "IDEMPOTENCY_", "RUST_LOG"].iter().any(|prefix| text.starts_with(prefix)) {
@@ -348,7 +348,7 @@ fn answer(body: &[u8]) -> Answer {
     }
 }
 
-/// Binds both at once, so that they differ.
+/// Finds two free ports. Both are bound at the same time, so that they differ.
 fn two_free_ports() -> (u16, u16) {
     let (one, other) = (TcpListener::bind("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap());
     (one.local_addr().unwrap().port(), other.local_addr().unwrap().port())
@@ -359,13 +359,13 @@ fn signal(name: &str, process: u32) {
     let _ = Command::new("sh").arg("-c").arg(format!("kill -{name} {process} 2>/dev/null")).status();
 }
 
-/// The processes that this one has started, directly or not.
+/// The processes that `process` has started, directly or indirectly.
 fn processes_below(process: u32) -> Vec<u32> {
     let mut parents = Vec::new();
     for entry in fs::read_dir("/proc").unwrap().flatten() {
         let Ok(number) = entry.file_name().to_string_lossy().parse::<u32>() else { continue };
         let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-        // Behind the name, which can contain anything: the state, then the parent.
+        // After the process's name, which can contain anything, come the state and the parent.
         let parent =
             stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1)?.parse::<u32>().ok());
         parents.extend(parent.map(|parent| (number, parent)));

@@ -1,4 +1,4 @@
-//! The form of a scenario. `table.rs` has the scenarios.
+//! The types that make up a scenario. `table.rs` has the scenarios.
 
 use lambda_idempotency_verification_real::wire::{HttpWay, When};
 use serde_json::{Value, json};
@@ -6,27 +6,27 @@ use testkit::front_ends::{self, POST, Sent};
 
 use crate::{runtime::Runtime, sandbox::Mode};
 
-/// What is delivered, what breaks, and what must come of it.
+/// A scenario: deliveries, faults, and the expected results.
 #[derive(Clone, Debug)]
 pub(crate) struct Scenario {
     pub(crate) name: String,
-    /// The layer's settings, beside its table.
+    /// The layer's settings, in addition to its table.
     pub(crate) settings: &'static [(&'static str, &'static str)],
     /// The function's entry point.
     pub(crate) handler: &'static str,
     /// The invocation's timeout in seconds.
     pub(crate) timeout: u64,
     pub(crate) steps: Vec<Step>,
-    /// Runs and effects of each key at the end.
+    /// The expected numbers of runs and effects of each key.
     pub(crate) totals: Vec<(&'static str, Count, Count)>,
-    /// The records' keys in the order of their effects, if it matters.
+    /// The keys in the order in which their effects must happen. `None` allows any order.
     pub(crate) order: Option<&'static [&'static str]>,
-    /// How many requests the store gets, if it matters.
+    /// How many requests the store must get. `None` allows any number.
     pub(crate) requests: Option<usize>,
-    /// A text that the layer or the function writes.
+    /// A text that the layer or the function must write to its output.
     pub(crate) writes: Option<&'static str>,
     pub(crate) only: Only,
-    /// Whether the short form of the table has it.
+    /// Whether the scenario is in the short form of the table.
     pub(crate) is_short: bool,
 }
 
@@ -47,7 +47,7 @@ impl Count {
     }
 }
 
-/// Where a scenario can happen.
+/// The runtimes and modes in which a scenario is possible.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Only {
     pub(crate) mode: Option<Mode>,
@@ -95,14 +95,14 @@ pub(crate) enum Step {
     Restart,
 }
 
-/// What is delivered. Keys are suffixes of the play's own key.
+/// The event to deliver. A key here is a suffix of the play's key, where a play is one run of a scenario.
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
     /// `{"id": KEY, "do": STEPS}`
     Plain(&'static str, &'static str),
-    /// The same with other fields, as JSON.
+    /// `Plain` with more fields, given as JSON.
     With(&'static str, &'static str, &'static str),
-    /// The same with this many bytes of padding.
+    /// `Plain` with this many bytes of padding.
     Padded(&'static str, &'static str, usize),
     /// A request at this front end, with the `Idempotency-Key`, if any, and the body of `Plain`.
     Http(&'static str, Option<&'static str>, &'static str, &'static str),
@@ -120,7 +120,7 @@ pub(crate) enum Source {
     DynamoDb,
 }
 
-/// What must come of a delivery.
+/// The expected answer to a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Then {
     /// A response of a new run.
@@ -153,7 +153,7 @@ pub(crate) enum Then {
 }
 
 impl Event {
-    /// The key suffix that identifies its answer among the scenario's.
+    /// The key suffix under which the play keeps the answer to this event.
     pub(crate) fn suffix(&self) -> &'static str {
         match self {
             Self::Plain(suffix, _)
@@ -181,7 +181,7 @@ impl Event {
         }
     }
 
-    /// The event's bytes, for a play with this key.
+    /// The event's bytes, for the scenario's run with this key.
     pub(crate) fn bytes(&self, play: &str) -> Vec<u8> {
         self.json(play).to_string().into_bytes()
     }
@@ -225,11 +225,11 @@ fn plain(play: &str, suffix: &str, steps: &str) -> Value {
 }
 
 impl Source {
-    /// The name of a record in a partial failure.
+    /// The record's identifier in a partial batch failure.
     pub(crate) fn name_of(self, play: &str, key: &str) -> String {
         match self {
             Self::Sqs | Self::Fifo => format!("message-{play}{key}"),
-            // Digits alone.
+            // A sequence number has only digits.
             Self::Kinesis | Self::DynamoDb => {
                 let number =
                     |text: &str| text.bytes().fold(7u64, |sum, byte| sum.wrapping_mul(31) + u64::from(byte));

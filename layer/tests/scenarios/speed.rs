@@ -1,4 +1,4 @@
-//! What the layer costs: the same function behind it and without it, in turns, so that both meet the same machine.
+//! Measures what the layer costs. The function with and without the layer takes turns, so that both meet the same load.
 
 use std::{fmt::Write as _, time::Duration};
 
@@ -17,8 +17,8 @@ const INVOCATIONS: usize = 2000;
 /// How many sandboxes each variant starts to measure the start.
 const STARTS: usize = 15;
 
-/// What's measured beside the function alone: a name, and the layer's settings. With the store in the layer's memory, no
-/// time is the store's.
+/// The variants to measure beside the function without the layer: a name, and the layer's settings. A store in the
+/// layer's memory takes no time.
 const VARIANTS: [(&str, &[(&str, &str)]); 4] = [
     ("layer, mode off", &[("IDEMPOTENCY_MODE", "off"), ("IDEMPOTENCY_KEY", "/id")]),
     ("layer, no key", &[("IDEMPOTENCY_KEY", "/order"), ("IDEMPOTENCY_ON_MISSING_KEY", "pass")]),
@@ -26,20 +26,20 @@ const VARIANTS: [(&str, &[(&str, &str)]); 4] = [
     ("first run, DynamoDB", &[("IDEMPOTENCY_KEY", "/id")]),
 ];
 
-/// The last variants, whose keys come again.
+/// The names of the last two variants when their keys are delivered again.
 const AGAIN: [&str; 2] = ["duplicate, memory", "duplicate, DynamoDB"];
 
-/// The measured sandbox, and its times.
+/// A measured sandbox, and its times.
 struct Measured {
     name: String,
     sandbox: Sandbox,
     starts: Vec<Duration>,
     times: Vec<Duration>,
-    /// The processor's time of the layer in all of them, in ticks of 10 ms.
+    /// The layer's processor time over all invocations, in ticks of 10 ms.
     ticks: usize,
 }
 
-/// Measures, and returns the table.
+/// Measures all variants, and returns the table of results.
 pub(crate) async fn measure(layer: &str) -> String {
     let database = Database::embedded().await.unwrap();
     database.create_idempotency_table(TABLE).await.unwrap();
@@ -57,7 +57,7 @@ pub(crate) async fn measure(layer: &str) -> String {
             environment
                 .extend(settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
         }
-        // With this variable, the library refuses a store in memory: another sandbox wouldn't see it.
+        // If this variable is set, the library refuses a store in memory, which other sandboxes wouldn't see.
         let layer = settings.map(|_| format!("env -u AWS_LAMBDA_INITIALIZATION_TYPE {layer} "));
         let layer = layer.unwrap_or_default();
         Function {
@@ -83,7 +83,7 @@ pub(crate) async fn measure(layer: &str) -> String {
     for measured in &mut all {
         measured.ticks = measured.sandbox.ticks(PROGRAM) - measured.ticks;
     }
-    // The same keys again, which the layer answers alone, and the function without it in turns.
+    // Delivers the same keys again, which the layer answers alone, in turns with the function without the layer.
     let mut again = [Vec::new(), Vec::new()];
     let base = &all[0];
     let mut alone = Vec::new();
@@ -95,7 +95,7 @@ pub(crate) async fn measure(layer: &str) -> String {
     }
     for measured in &all[all.len() - AGAIN.len()..] {
         let key = measured.key(0);
-        assert_eq!(ledger.runs(&key), 1, "a duplicate of {key} woke the function");
+        assert_eq!(ledger.runs(&key), 1, "a duplicate of {key} ran the function");
     }
     table(&mut all, again, alone)
 }
@@ -160,7 +160,7 @@ fn table(all: &mut [Measured], again: [Vec<Duration>; 2], mut alone: Vec<Duratio
     text + &format!("load: {}", load.trim())
 }
 
-/// The time that this share of all is at most, in percent.
+/// Sorts the times, and returns this percentile of them.
 fn quantile(times: &mut [Duration], percent: usize) -> Duration {
     times.sort_unstable();
     times[(times.len() * percent / 100).min(times.len() - 1)]

@@ -34,7 +34,7 @@ const SQS: Settings = &[("IDEMPOTENCY_EVENT", "sqs"), ("IDEMPOTENCY_KEY", "/id")
 const ONCE: &[(&str, Count, Count)] = &[("", Exactly(1), Exactly(1))];
 const NEVER: &[(&str, Count, Count)] = &[("", Exactly(0), Exactly(0))];
 
-/// Every request to the store, for longer than any call is retried.
+/// A number of broken requests that no call's retries reach, so that every request to the store fails.
 const ALL: usize = 10_000;
 
 /// A delivery that has one effect.
@@ -47,7 +47,7 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
     whole.into_iter().chain(broken).flatten().collect()
 }
 
-/// One that needs no layer: what the emulator, the client and the function do by themselves.
+/// The scenarios without the layer, which show what the emulator, the client and the function do alone.
 pub(crate) fn baseline() -> Vec<Scenario> {
     vec![
         of("first run", [Send(EFFECT, Runs)], ONCE),
@@ -115,20 +115,20 @@ impl Scenario {
         self
     }
 
-    /// Where the client asks for several invocations at a time.
+    /// Leaves out Managed Instances for clients that don't ask for several invocations at a time.
     fn concurrent(mut self) -> Self {
         self.only.needs_concurrency = true;
         self
     }
 
-    /// Where the client reports an error's type as the event names it.
+    /// Keeps the runtimes whose client reports an error's type exactly as the event names it.
     fn plain_types(mut self) -> Self {
         self.only.runtimes = Some(&[Runtime::Python, Runtime::Node, Runtime::Go, Runtime::Rust]);
         self
     }
 
-    /// Where the emulator takes the error. On Managed Instances it refuses a body of more than 1 MiB, and Node's client
-    /// has the message in it twice.
+    /// Leaves out Node on Managed Instances, where the emulator refuses an error of more than 1 MiB. Node's client puts
+    /// the message into the error twice.
     fn except_node_managed(mut self) -> Self {
         self.only.except = Some((Runtime::Node, Mode::ManagedInstances));
         self
@@ -149,7 +149,7 @@ impl Scenario {
         self
     }
 
-    /// Only in the long form.
+    /// Leaves the scenario out of the short form of the table.
     fn long(mut self) -> Self {
         self.is_short = false;
         self
@@ -279,7 +279,7 @@ fn errors() -> Vec<Scenario> {
             [
                 Send(once("effect sleep:6500"), TimesOut),
                 Pause(2500),
-                // In the same process: the function lives on.
+                // The same process runs this event: the function lives on after its timeout.
                 Send(Plain("b", "effect"), Runs),
                 Restart,
                 Send(once("effect sleep:6500"), Answers),
@@ -353,7 +353,7 @@ fn settings() -> Vec<Scenario> {
     ]
 }
 
-/// Shadow claims and records, but changes nothing that the caller or the function sees.
+/// Shadow mode claims and records, but changes nothing that the caller or the function sees.
 fn shadow() -> Vec<Scenario> {
     let plain: Settings = &[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_MODE", "shadow")];
     let http: Settings =

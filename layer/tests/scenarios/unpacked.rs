@@ -1,4 +1,4 @@
-//! The layer as Lambda runs it, an extension with a wrapper script; and what the emulator doesn't pass on.
+//! Tests the layer as Lambda runs it: as an extension with a wrapper script, and with a trace id.
 
 use std::{net::TcpListener, path::Path, time::Duration};
 

@@ -18,7 +18,7 @@ use crate::{
 
 /// How many orders run concurrently: the library's default.
 const CONCURRENCY: usize = 10;
-/// In step 10, the store fails for one in this many orders.
+/// In step 10, the store fails for every ninth order.
 const OUT_OF_REACH: usize = 9;
 
 /// One delivery of a batch, and its outcome.
@@ -28,7 +28,7 @@ struct Delivered {
     shipped: Vec<Shipped>,
 }
 
-/// Steps 9 and 10.
+/// Runs steps 9 and 10.
 pub(super) async fn both(world: &World, orders: &Orders) -> Result<Vec<Row>> {
     let mut rows = with_duplicates(world, orders).await?;
     rows.extend(failing_in_part(world, orders).await?);
@@ -58,8 +58,8 @@ async fn with_duplicates(world: &World, orders: &Orders) -> Result<Vec<Row>> {
     Ok(vec![one, two])
 }
 
-/// Step 10: the messages that the store failed for are returned, and only they run when the whole batch is
-/// redelivered.
+/// Step 10: the store fails for some orders, and their messages are returned. When the whole batch is redelivered, only
+/// these orders run.
 async fn failing_in_part(world: &World, orders: &Orders) -> Result<Vec<Row>> {
     let name = ("10", "batch with partial failures");
     let (stage, batch) = Stage::open_for_orders(world, orders, "in-part").await?;
@@ -107,8 +107,8 @@ fn judged(batch: &Batch, delivered: &Delivered) -> (Verdict, Option<Returned>) {
     (verdict, returned)
 }
 
-/// This many orders must be returned. A response that couldn't be parsed already is a fault, so it passes
-/// here.
+/// Adds a fault unless this many orders were returned. A response that couldn't be parsed passes, since it has a fault
+/// already.
 fn come_back(
     verdict: &mut Verdict,
     returned: Option<Returned>,
@@ -136,7 +136,7 @@ fn parcels(shipped: &[Shipped]) -> BTreeSet<&str> {
     shipped.iter().map(|one| one.parcel.as_str()).collect()
 }
 
-/// The response for the table.
+/// Formats the response for the table.
 fn told(delivered: &Delivered, returned: Option<Returned>) -> String {
     returned.map_or_else(|| delivered.answer.to_string(), |returned| returned.to_string())
 }

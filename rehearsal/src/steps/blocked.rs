@@ -1,4 +1,4 @@
-//! Steps 16 and 17: a handler with short, extended leases that blocks its thread for three of them. While it
+//! Steps 16 and 17: a handler with short, extended leases blocks its thread for the length of three leases. While it
 //! blocks, the library can neither extend its lease nor cut it off.
 
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::{
 /// How long the handler blocks.
 const THREE_LEASES: Duration = SHORT_LEASE.saturating_mul(3);
 
-/// Both steps, concurrently, since they wait for leases. None for a user's function.
+/// Runs both steps concurrently, since they wait for leases. Runs none for a user's function.
 pub(super) async fn both(world: &World) -> Result<Vec<Row>> {
     if !world.is_payments {
         return Ok(Vec::new());
@@ -25,13 +25,13 @@ pub(super) async fn both(world: &World) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Step 16: another delivery takes over while the handler blocks. When its thread goes on, the handler is cut
-/// off at its next poll: one outcome, and one payment.
+/// Step 16: another delivery takes over while the handler blocks. When the blocked thread goes on, the library cuts its
+/// handler off at the next poll. There's one outcome, and one payment.
 async fn overtaken(world: &World) -> Result<Vec<Row>> {
     let name = ("16", "blocked for three leases");
     let stage = Stage::open_in(world, Form::ShortLeases, "blocked").await?;
     let mut blocked = stage.sandbox_that_blocks(THREE_LEASES).await?;
-    // Another process is ready, so that its deliveries come in time.
+    // Start a second process now, so that later deliveries don't wait for its start.
     stage.give_back(stage.sandbox().await?).await;
 
     let mark = stage.mark().await?;
@@ -41,7 +41,7 @@ async fn overtaken(world: &World) -> Result<Vec<Row>> {
     blocked.catch_up().await;
     let measured = stage.since(&mark).await?;
     let mut verdict = Verdict::default();
-    verdict.must(has_begun, || format!("its handler did not begin in {} s", LEASE_LIMIT.as_secs()));
+    verdict.must(has_begun, || format!("its handler didn't begin within {} s", LEASE_LIMIT.as_secs()));
     verdict.runs(&measured, 1).payments(&measured, 0).claims(&measured, 1).requests(&measured, 1);
     let delivered = stage.events.first.summary();
     let mut rows = vec![stage.done(Row::new(name, delivered, "none yet: it blocks", &measured, verdict))];
@@ -71,8 +71,8 @@ async fn overtaken(world: &World) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Step 17: the redelivery comes after the blocked invocation, as a stream's does. The handler was cut off when
-/// its thread went on, and only then another one runs.
+/// Step 17: the redelivery comes after the blocked invocation has ended, as from a stream. The library cut the first
+/// handler off when its thread went on, and only then does the second one run.
 async fn redelivered_after(world: &World) -> Result<Vec<Row>> {
     let name = ("17", "the same, redelivered after it");
     let stage = Stage::open_in(world, Form::ShortLeases, "blocked-alone").await?;
@@ -94,7 +94,7 @@ async fn redelivered_after(world: &World) -> Result<Vec<Row>> {
     Ok(vec![one, stage.done(Row::new(name, "again, after it", &again, &measured, verdict))])
 }
 
-/// Waits until a handler has begun since the mark. False if none did in time.
+/// Waits until a handler has begun since the mark. Returns false if none began in time.
 async fn begins(stage: &Stage<'_>, mark: &Mark) -> Result<bool> {
     let until = clock::now_ms() + clock::millis(LEASE_LIMIT);
     while clock::now_ms() < until {

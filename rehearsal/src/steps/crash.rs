@@ -16,10 +16,10 @@ use crate::{
     wire::{Hold, Meaning},
 };
 
-/// Where a completion, or the transaction with it, is about to be sent.
+/// The point before the process sends its completion, or the transaction that contains it.
 const AT_COMPLETION: crash_points::Point = crash_points::Point::Before(Call::Complete);
 
-/// The table's text if the request to hold never came.
+/// The table's text if the function didn't send the request to hold.
 const NOT_HELD: &str = "(not interrupted in time)";
 
 /// Where a process is killed or frozen: at the request that the wire holds.
@@ -31,11 +31,11 @@ pub(super) struct Point {
     form: Form,
     held: crash_points::Point,
     at: &'static str,
-    /// Whether the payment was made before.
+    /// Whether the process has made its payment before this point.
     paid: bool,
 }
 
-/// The payment is committed with the outcome, or not made.
+/// Step 13: the process is killed before its transaction, so neither payment nor outcome is committed.
 pub(super) const KILLED_AT_COMMIT: Point = Point {
     step: "13",
     name: "killed before its transaction",
@@ -46,7 +46,7 @@ pub(super) const KILLED_AT_COMMIT: Point = Point {
     paid: false,
 };
 
-/// The points that the wire can recognise: for an unknown function, only its completion.
+/// Returns the points to kill a process at. In a user's function, the wire recognises only the completion.
 pub(super) fn points(world: &World) -> Vec<Point> {
     let completion = "none: SIGKILL at its completion";
     if !world.is_payments {
@@ -83,7 +83,7 @@ pub(super) fn points(world: &World) -> Vec<Point> {
     ]
 }
 
-/// A step whose process was killed, and whose lease still holds.
+/// A step whose process was killed, and whose lease hasn't expired yet.
 #[derive(Debug)]
 pub(super) struct Killed<'w> {
     stage: Stage<'w>,
@@ -124,8 +124,7 @@ pub(super) async fn kill(world: &World, point: Point) -> Result<Killed<'_>> {
 /// Checks a run that was stopped between its claim and its completion: it claimed, ran, and settled nothing.
 fn interrupted(measured: &Measured, held: bool, paid: bool) -> Verdict {
     let mut verdict = Verdict::default();
-    verdict
-        .must(held, || format!("it didn't send the request to interrupt within {} s", LEASE_LIMIT.as_secs()));
+    verdict.must(held, || format!("within {} s, it didn't send the request to hold", LEASE_LIMIT.as_secs()));
     verdict.runs(measured, 1).payments(measured, usize::from(paid));
     verdict.claims(measured, 1).settled(measured, 0).requests(measured, 1);
     verdict
@@ -157,12 +156,13 @@ pub(super) async fn take_over(stage: &Stage<'_>) -> Result<(Answer, Measured)> {
     Ok((answer, stage.since(&mark).await?))
 }
 
-/// Checks a takeover: a first response and one run; a lost claim, the takeover, and the completion.
+/// Checks a takeover: a response that isn't a replay, one run, and three requests: a rejected claim, the takeover and
+/// the completion.
 pub(super) fn taken_over(world: &World, answer: &Answer, measured: &Measured) -> Verdict {
     let mut verdict = Verdict::default();
     if answer.is_unknown() && !answer.is_in_progress() {
         verdict.must(false, || {
-            "it's refused with OutcomeUnknown, so the function runs at most once: add --expect at-most-once".into()
+            "the function answered OutcomeUnknown, so it runs at most once: add --expect at-most-once".into()
         });
         return verdict;
     }
@@ -180,7 +180,7 @@ pub(super) async fn paid_once(stage: &Stage<'_>, verdict: &mut Verdict) -> Resul
     Ok(())
 }
 
-/// The transaction arrives after the successor's was applied.
+/// Step 14: the frozen process's transaction arrives after its successor's transaction was applied.
 pub(super) const FROZEN_AT_COMMIT: Point = Point {
     step: "14",
     name: "frozen at its transaction",
@@ -191,7 +191,7 @@ pub(super) const FROZEN_AT_COMMIT: Point = Point {
     paid: false,
 };
 
-/// The points that the wire can recognise: for an unknown function, only its completion.
+/// Returns the points to freeze a process at. In a user's function, the wire recognises only the completion.
 pub(super) fn freezes(world: &World) -> Vec<Point> {
     let completion = Point {
         step: "6b",
@@ -250,7 +250,7 @@ pub(super) async fn freeze(world: &World, point: Point) -> Result<Frozen<'_>> {
 }
 
 impl Frozen<'_> {
-    /// Redelivers, which takes the claim over, then thaws the process: its handler is cut off, or its
+    /// Redelivers, so that a successor takes the claim over. Then thaws the process: its handler is cut off, or its
     /// completion is fenced.
     pub(super) async fn after_the_lease(self) -> Result<Vec<Row>> {
         let Self { stage, point, mut sandbox, mut delivery, hold, delivered_at_ms, mut rows } = self;
@@ -269,8 +269,8 @@ impl Frozen<'_> {
 
         let before = stage.record().await?;
         let mark = stage.mark().await?;
-        // The held request is applied before the process is thawed. If its sender gave up waiting, it sends
-        // the request again.
+        // DynamoDB gets the held request before the process is thawed. If the process gave up waiting for the
+        // response, it sends the request again.
         if hold.release() {
             stage.wire.answered_since(mark.wire).await;
         }
@@ -278,11 +278,11 @@ impl Frozen<'_> {
         let late = sandbox.answer_within(&mut delivery, ORDINARY_LIMIT).await;
         let late = stage.world.understood(late);
         let measured = stage.since(&mark).await?;
-        // A handler that returns right after the thaw is too fast to be cut off.
+        // If a handler returns right after the thaw, the library can't cut it off.
         let is_cut_off = point.held != AT_COMPLETION && late.is_in_progress();
         let mut verdict = match is_cut_off {
             true => cut_off(&late, &measured),
-            // A batch's time was over: it returns the record, whose outcome is its successor's.
+            // The batch's time is over: the late executor returns the record, and the successor's outcome stays.
             false if stage.world.batch.is_some() && late.is_in_progress() => nothing_more(&measured),
             false => fenced(&successor, &late, &measured),
         };
@@ -293,14 +293,14 @@ impl Frozen<'_> {
     }
 }
 
-/// Checks a delivery after a crash of a function that runs at most once: no run, no claim, and no answer.
+/// Checks a delivery after a crash of a function that runs at most once: no run, no claim, and OutcomeUnknown.
 fn refused_for_good(answer: &Answer, measured: &Measured) -> Verdict {
     let mut verdict = Verdict::default();
     verdict.unknown(answer).runs(measured, 0).claims(measured, 0).settled(measured, 0);
     verdict
 }
 
-/// Thaws a process whose claim is still its own, since the function runs at most once. Its completion counts.
+/// Thaws a process of a function that runs at most once. It still owns its claim, so its completion is recorded.
 async fn thawed_alone(
     stage: &Stage<'_>,
     name: (&'static str, &'static str),
@@ -318,7 +318,7 @@ async fn thawed_alone(
     let measured = stage.since(&mark).await?;
     let mut verdict = Verdict::default();
     verdict.runs(&measured, 0).claims(&measured, 0).settled(&measured, 1);
-    // A batch's time was over, so it returns the record, and the next delivery acknowledges it.
+    // The batch's time is over, so the process returns the record. The next delivery acknowledges it.
     if stage.world.batch.is_none() {
         verdict.fresh(&late, None);
     }
@@ -347,8 +347,8 @@ fn fenced(successor: &Answer, late: &Answer, measured: &Measured) -> Verdict {
     verdict
 }
 
-/// Checks a handler that continues after its invocation's deadline: it does nothing more, and the caller
-/// should retry.
+/// Checks a handler that continues after its invocation's deadline: it does nothing more, and its caller gets
+/// InProgress.
 pub(super) fn cut_off(late: &Answer, measured: &Measured) -> Verdict {
     let mut verdict = Verdict::default();
     verdict.in_progress(late).runs(measured, 0).payments(measured, 0).claims(measured, 0);
@@ -364,7 +364,7 @@ pub(super) fn unchanged(before: &Value, after: &Value, verdict: &mut Verdict) {
     });
 }
 
-/// The names of the attributes that differ.
+/// Describes how the record changed: by the names of the attributes that differ.
 fn change(before: &Value, after: &Value) -> String {
     let (Some(before), Some(after)) = (before.as_object(), after.as_object()) else {
         return "it's gone".into();
@@ -431,12 +431,12 @@ mod tests {
         let faults = interrupted(&claimed, false, true).faults();
         assert_eq!(
             faults,
-            ["it didn't send the request to interrupt within 3 s", "no payment was made (expected 1)"]
+            ["within 3 s, it didn't send the request to hold", "no payment was made (expected 1)"]
         );
     }
 
     #[test]
-    fn changed_record_names_its_attributes() {
+    fn record_change_names_the_changed_attributes() {
         let (before, after) =
             (json!({ "owner": 1, "status": 1 }), json!({ "owner": 2, "status": 1, "new": 1 }));
         assert_eq!(change(&before, &after), "changed in owner, new");

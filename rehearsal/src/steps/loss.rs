@@ -9,7 +9,7 @@ use crate::{
     stage::{Stage, World},
 };
 
-/// Both steps.
+/// Runs both steps.
 pub(super) async fn both(world: &World) -> Result<Vec<Row>> {
     let stage = Stage::open(world, "claim-lost").await?;
     let mut rows = lost(stage, ("7", "claim's response lost"), Call::Claim).await?;
@@ -18,7 +18,8 @@ pub(super) async fn both(world: &World) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Checks that the handler still runs once, its outcome is answered, and a duplicate gets it from the record.
+/// Loses the response to `call`. Checks that the handler runs once, that its caller gets the outcome, and that a
+/// duplicate gets the replay.
 pub(super) async fn lost(
     stage: Stage<'_>,
     name: (&'static str, &'static str),

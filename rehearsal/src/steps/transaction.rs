@@ -14,7 +14,7 @@ use crate::{
     wire::Meaning,
 };
 
-/// Steps 13 and 14, while their leases hold.
+/// Steps 13 and 14, before their leases expire.
 #[derive(Debug)]
 pub(super) struct Interrupted<'w> {
     killed: Killed<'w>,

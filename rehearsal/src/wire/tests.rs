@@ -82,7 +82,7 @@ async fn held_request_arrives_after_its_release() {
 }
 
 #[tokio::test]
-async fn held_request_dies_with_its_sender() {
+async fn held_request_is_dropped_with_its_connection() {
     let Bench { database, wire } = bench().await;
     let mut hold = wire.hold(Point::Before(Call::Claim));
     let sent = tokio::spawn(call(wire.endpoint(), "PutItem", claim("a")));
@@ -95,13 +95,13 @@ async fn held_request_dies_with_its_sender() {
 }
 
 #[tokio::test]
-async fn lost_answer_is_applied_and_lost_once() {
+async fn request_with_lost_response_is_applied() {
     let Bench { database, wire } = bench().await;
     wire.lose_answer(Call::Claim);
     assert!(wire.fault_is_pending());
-    assert!(call(wire.endpoint(), "PutItem", claim("a")).await.is_err(), "no answer may come");
+    assert!(call(wire.endpoint(), "PutItem", claim("a")).await.is_err(), "the wire must cut the connection");
     assert!(!wire.fault_is_pending());
-    assert!(!database.record("records", "a").await.unwrap().is_null(), "it was applied");
+    assert!(!database.record("records", "a").await.unwrap().is_null(), "DynamoDB must apply the claim");
     assert_eq!(call(wire.endpoint(), "PutItem", claim("a")).await, Ok(StatusCode::BAD_REQUEST));
 }
 
@@ -115,7 +115,7 @@ async fn fault_hits_only_its_request() {
 }
 
 #[tokio::test]
-async fn hold_lets_the_given_number_pass() {
+async fn hold_lets_earlier_requests_pass() {
     let Bench { wire, database: _database } = bench().await;
     let mut hold = wire.hold_after(2, Point::Before(Call::Claim));
     for id in ["a", "b"] {
@@ -127,13 +127,13 @@ async fn hold_lets_the_given_number_pass() {
     assert_eq!(sent.await.unwrap(), Ok(StatusCode::OK));
 }
 
-/// An earlier fault that isn't due yet doesn't hide a later one.
+/// The hold is planned first, but due at the third claim. The lost response is due at the first claim.
 #[tokio::test]
-async fn each_fault_counts_every_request() {
+async fn each_fault_counts_requests_separately() {
     let Bench { database, wire } = bench().await;
     let mut third = wire.hold_after(2, Point::Before(Call::Claim));
     wire.lose_answer(Call::Claim);
-    assert!(call(wire.endpoint(), "PutItem", claim("a")).await.is_err(), "no answer may come");
+    assert!(call(wire.endpoint(), "PutItem", claim("a")).await.is_err(), "the wire must cut the connection");
     assert_eq!(call(wire.endpoint(), "PutItem", claim("b")).await, Ok(StatusCode::OK));
     let sent = tokio::spawn(call(wire.endpoint(), "PutItem", claim("c")));
     assert!(third.reached(SOON).await);

@@ -38,7 +38,7 @@ fn every_change_alters_the_fingerprint() {
             assert_ne!(json(&one), json(&other), "seed {seed}\n{one}\n{other}");
         }
     }
-    assert!(changed > ROUNDS * 9 / 10, "only {changed} of {ROUNDS} changes were any");
+    assert!(changed > ROUNDS * 9 / 10, "only {changed} of {ROUNDS} changes altered the tree");
 }
 
 #[test]
@@ -71,12 +71,12 @@ fn damaged_json_parses_like_the_reference() {
     assert!(accepted > 1000, "{accepted}");
 }
 
-/// A JSON text's tree, from a slow and obvious parser that the scanner is compared with.
+/// A JSON text's tree, from a slow and simple parser. The tests compare the scanner with this parser.
 #[derive(Clone, Debug, PartialEq)]
 enum Tree {
     Word(&'static str),
     Number(String),
-    /// In WTF-8.
+    /// The string's content in WTF-8.
     String(Vec<u8>),
     Array(Vec<Tree>),
     Object(Vec<(Vec<u8>, Tree)>),
@@ -252,7 +252,7 @@ fn render(tree: &Tree, random: &mut Random) -> String {
         Tree::Object(members) => render_object(members, &mut text, random),
     }
     blank(&mut text, random);
-    // A text may have white space around it, and so may every value in it.
+    // JSON allows white space around the text, and around every value in it.
     text
 }
 
@@ -284,8 +284,8 @@ fn render_string(string: &[u8], text: &mut String, random: &mut Random) {
     text.push('"');
     for chunk in string.utf8_chunks() {
         chunk.valid().chars().for_each(|character| render_character(character, text, random));
-        // Half of a surrogate pair takes three bytes, and each is its own invalid chunk. The second one says
-        // which half it is, so the whole escape is written there.
+        // Half of a surrogate pair takes three bytes, and each byte is its own invalid chunk. The second byte tells
+        // which half it is, so the whole escape is written at this byte.
         match chunk.invalid() {
             [0xed] => {}
             [0xa0] => text.push_str(["\\ud800", "\\uD800"][random.below(2)]),
@@ -329,7 +329,7 @@ fn count(tree: &Tree) -> usize {
     }
 }
 
-/// Changes the node that is `at` nodes further on.
+/// Changes the node with the number `at`, counted from this tree's root.
 fn change(tree: &mut Tree, at: &mut usize, random: &mut Random) -> bool {
     if *at == 0 {
         *tree = changed(tree.clone(), random);

@@ -31,7 +31,7 @@ impl Deposits {
         Self(vec![Deposit { account, cents, at_least: i64::MIN }])
     }
 
-    /// The same deposits, if the balance is at least `at_least`.
+    /// Adds a condition to the deposits: each balance must be at least `at_least`.
     pub(super) fn if_balance_is_at_least(mut self, at_least: i64) -> Self {
         self.0.iter_mut().for_each(|deposit| deposit.at_least = at_least);
         self
@@ -179,7 +179,7 @@ impl Transactions for ScriptedStore {
             }
             let committed = self.apply_order(&order);
             silent_if(script, Fault::SilenceAfter).await;
-            // Takes a moment, so that other calls can come in between.
+            // Yields once, so that other calls can run before this answer.
             tokio::task::yield_now().await;
             after(script, committed)
         })

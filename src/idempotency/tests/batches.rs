@@ -1,4 +1,4 @@
-//! Records that a batch returns, with their reason in the log.
+//! Records that a batch returns for redelivery, and the reasons in the log.
 
 use lambda_runtime::{Context, LambdaEvent};
 use serde_json::{json, value::RawValue};
@@ -7,7 +7,7 @@ use tower::Service as _;
 use super::*;
 use crate::{Failure, lambda::batch::SqsMessage};
 
-/// The log's kind and detail of each record that's returned, by its body.
+/// Returns the id, kind and detail that the log has for each returned record.
 async fn returned(bench: &Bench, required: bool, bodies: &[&str]) -> Vec<String> {
     let keyed = |message: &SqsMessage| match message.body() {
         body if body.starts_with("keyless") => Ok(None),

@@ -11,7 +11,7 @@ use crate::{
     store::{Store, StoreError, Write, WriteOutcome},
 };
 
-/// The smallest cache: an eighth is 8 KiB.
+/// The smallest cache that the settings allow. An outcome may fill an eighth of it: 8 KiB.
 const SMALLEST: usize = 64 * 1024;
 const NOTHING: [&str; 0] = [];
 
@@ -24,14 +24,14 @@ fn cached_with(configure: impl FnOnce(Builder) -> Builder) -> Bench {
 }
 
 impl Bench {
-    /// Runs to the end, and forgets the calls.
+    /// Runs the operation to its end, and forgets the store's calls.
     async fn ran(&self, key: &str) -> String {
         let ran = self.run(key, 1).await.unwrap();
         self.store.take_calls();
         ran
     }
 
-    /// Returns the calls that a duplicate takes.
+    /// Runs a duplicate, and returns its calls to the store.
     async fn calls(&self, key: &str) -> Vec<&'static str> {
         self.run(key, 1).await.unwrap();
         self.store.take_calls()
@@ -55,7 +55,7 @@ impl Bench {
         }
     }
 
-    /// Moves the clock to `after - before` ms after the expiry of the record of `key`.
+    /// Moves the clock to the expiry of `key`'s record, minus `before` ms, plus `after` ms.
     fn at_expiry_of(&self, key: &str, before: u64, after: u64) {
         let until = self.now().until(self.record(key).expires_at.unwrap()).as_millis() as u64;
         self.jump.fetch_add(until + after - before, Ordering::SeqCst);
@@ -77,7 +77,7 @@ async fn cached_duplicate_costs_no_request() {
     let bench = cached();
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
     assert_eq!(bench.store.take_calls(), ["claim", "settle"]);
-    // Also when the store is down, or when no time is left to claim anything.
+    // The cache answers even if the store is down, or if no time is left for a claim.
     bench.store.script([Meets(Fault::Throttle)]);
     let late = bench.in_invocation(bench.now().saturating_add(Duration::from_secs(1)));
     tokio::time::sleep(Duration::from_secs(2)).await;
@@ -122,7 +122,7 @@ async fn expired_copies_are_not_used() {
     bench.ran("k").await;
     bench.at_expiry_of("k", 1, 0);
     assert_eq!(bench.calls("k").await, NOTHING);
-    // Within the margin the record is still replayed, but always by the store.
+    // Within the skew margin the record is still replayed, but from the store instead of the cache.
     for after in [0, 1999] {
         bench.at_expiry_of("k", 0, after);
         assert_eq!(bench.calls("k").await, ["claim"]);
@@ -170,7 +170,7 @@ async fn least_recently_used_copy_is_evicted() {
     for key in ["a", "b"] {
         put(key).await;
     }
-    // About fourteen fit: a copy in constant use stays.
+    // About fourteen copies fit into the cache. A copy in constant use is never evicted.
     for nth in 0..1000 {
         put(&format!("c{nth}")).await;
         assert_eq!(bench.calls("a").await, NOTHING);
@@ -216,7 +216,7 @@ async fn at_most_once_failure_is_cached() {
     let Err(RunError::Recorded(failure)) = bench.run("k", 1).await else { panic!("not replayed") };
     assert_eq!(failure.error_message, "the test's own error");
     assert_eq!(bench.store.take_calls(), NOTHING);
-    // An unknown outcome is requested each time: an operator may have resolved it.
+    // An unknown outcome isn't cached, since an operator may resolve it.
     bench.abandon("m", 1).await;
     tokio::time::sleep(Duration::from_secs(63)).await;
     bench.store.take_calls();
@@ -261,7 +261,7 @@ async fn ambiguous_operator_write_drops_the_copy() {
     *meddling.hangs.lock().unwrap() = false;
     assert_eq!(run(3).await.unwrap(), 3);
 
-    // A duplicate is answered while the write is on its way.
+    // A duplicate is answered while the operator's write is on its way.
     let seen = meddling.inner.read(&key).await.unwrap().unwrap();
     *meddling.delays.lock().unwrap() = true;
     let duplicate = async {
@@ -295,8 +295,8 @@ async fn clearing_empties_all_clones() {
     assert_eq!(bench.calls("k").await, NOTHING);
 }
 
-/// A store that acts after each write, before its answer leaves; or that loses every answer, or delays an
-/// operator's write.
+/// A store that can clear the cache before each write's answer, hang after each write, or delay an operator's
+/// write.
 #[derive(Clone, Default)]
 struct Meddling {
     inner: ScriptedStore,
@@ -414,7 +414,7 @@ async fn uncertain_settlements_are_not_cached() {
     bench.store.take_calls();
     assert_eq!(kind(bench.run("unrecorded", 1).await), ErrorKind::InProgress);
     assert_eq!(bench.store.take_calls(), ["claim"]);
-    // The settlement's answer was lost: it's stored, and the next delivery gets it from the store.
+    // The settlement was applied, but its answer was lost. The next delivery gets the outcome from the store.
     bench.store.script([Script::Pass, Meets(Fault::LoseAnswer)]);
     bench.ran("lost").await;
     assert_eq!(bench.calls("lost").await, ["claim"]);
@@ -450,7 +450,7 @@ async fn fenced_run_caches_the_recorded_outcome() {
     };
     assert_eq!(replay.response()[..], *b"the successor's");
     assert_eq!(bench.replay("k").await.response()[..], *b"the successor's");
-    // The key was released in between: the late claim claims it again, to record its own outcome.
+    // The key was released in between, so the late executor claims it again to record its own outcome.
     let late = bench.claim("m").await;
     let seen = bench.record("m");
     let _ = successor.idempotency.resolve(&bench.stored_key("m"), &seen, Resolution::Release).await.unwrap();
@@ -495,7 +495,7 @@ async fn nothing_is_cached_before_a_snapshot() {
     assert_eq!(run(&idempotency).await, ["claim", "settle"]);
     assert_eq!(run(&idempotency).await, ["claim"]);
     assert_eq!(run(&idempotency).await, ["claim"]);
-    // After the restore: copies are kept from the first invocation on.
+    // After the restore, copies are kept from the first invocation on.
     let invocation = Invocation::entered(Timestamp::from_millis(1), Timestamp::from_millis(0), "request");
     let inside = idempotency.for_invocation(invocation);
     assert_eq!(run(&inside).await, ["claim"]);

@@ -14,7 +14,7 @@ fn extending() -> Bench {
     Bench::with(|builder| builder.lease_extension(LENGTH))
 }
 
-/// Records when it's dropped.
+/// Records the time when it's dropped.
 struct Dropped(Bench, Arc<Mutex<Option<Timestamp>>>);
 
 impl Drop for Dropped {
@@ -23,7 +23,7 @@ impl Drop for Dropped {
     }
 }
 
-/// Runs a handler that never ends. Returns its error, when it was cut off, and when to retry.
+/// Runs a handler that never ends. Returns its error, the time until the cut-off, and the time until a retry.
 async fn cut_off(bench: &Bench, key: &str) -> (ErrorKind, Duration, Option<Duration>) {
     let (start, at) = (bench.now(), Arc::default());
     let dropped = Dropped(bench.clone(), Arc::clone(&at));
@@ -54,7 +54,7 @@ async fn lease_is_extended_while_the_handler_runs() {
             sleep(105).await;
             assert_eq!(claim.lease_until(), start.saturating_add(Duration::from_secs(130)));
             assert_eq!(other.record("k").lease_until(), Some(claim.lease_until()));
-            // Long after the end of the lease that it was claimed with.
+            // The claim's first lease would have ended long ago.
             assert_eq!(kind(super::support::elsewhere(other.run("k", 1)).await), ErrorKind::InProgress);
             Ok("done".to_owned())
         })
@@ -95,14 +95,15 @@ async fn failed_extensions_cut_the_handler_off() {
     {
         let bench = extending();
         bench.store.script([Script::Pass].into_iter().chain([script; 50]));
-        // A third, and four more attempts a twelfth apart; then the grace before its end, and the margin after it.
+        // The first attempt comes after a third of the lease, the others a twelfth apart. The cut-off is a grace
+        // period before the lease's end, and the retry a skew margin after it.
         let expected = (ErrorKind::InProgress, Duration::from_secs(28), Some(Duration::from_millis(4001)));
         assert_eq!(cut_off(&bench, "k").await, expected, "{script:?}");
         let mut calls = vec!["claim"];
         calls.extend(["extend"; 8]);
         assert_eq!(bench.store.take_calls(), calls, "{script:?}");
         bench.store.end_script();
-        assert_eq!(bench.record("k").status(), Status::Started, "it may have had an effect");
+        assert_eq!(bench.record("k").status(), Status::Started, "the handler may have had an effect");
         sleep(5).await;
         assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
     }
@@ -162,7 +163,7 @@ async fn lease_ends_by_deadline_plus_grace() {
     assert_eq!((after, bench.store.take_calls()), (Duration::from_secs(20), vec!["claim"]));
 }
 
-/// The handler's work is in another process, so nothing here can stop it.
+/// The handler's work may be in another process, where the library can't stop it.
 #[tokio::test(start_paused = true)]
 async fn late_result_is_recorded_without_cut_off() {
     for (seconds, millis) in [(10, 0), (10, 200), (11, 500), (40, 0)] {
@@ -201,7 +202,7 @@ async fn blocking_handler_is_cut_at_next_poll() {
     let result = bench
         .with_handler("k", 1, async move {
             sleep(5).await;
-            // Nothing else in its task runs during that time, and no timer either.
+            // Simulates a handler that blocks its thread for 31 s: neither a timer nor the extension runs.
             blocked.jump.store(31_000, Ordering::SeqCst);
             tokio::task::yield_now().await;
             *sets_went_on.lock().unwrap() = true;
@@ -211,7 +212,7 @@ async fn blocking_handler_is_cut_at_next_poll() {
     assert_eq!(kind(result), ErrorKind::InProgress);
     assert!(!*went_on.lock().unwrap());
     assert_eq!(bench.store.take_calls(), ["claim"]);
-    // It blocked for less than its lease: the lease is extended late, and the handler goes on.
+    // This handler blocks for less than its lease. The lease is extended late, and the handler goes on.
     let bench = extending();
     let blocked = bench.clone();
     let result = bench.with_handler("k", 1, async move {
@@ -256,7 +257,7 @@ async fn decline_closure_uses_the_extended_lease() {
 async fn hanging_extension_does_not_delay_settling() {
     let bench = extending();
     let result = bench.with_handler("k", 1, async {
-        // Just after the extension was sent, and before it's answered.
+        // The handler returns just after the extension was sent, and before the store answers it.
         tokio::time::sleep(Duration::from_millis(10_000)).await;
         Ok("done".to_owned())
     });

@@ -1,4 +1,4 @@
-//! Each fact is counted where it happens, once, and without secrets.
+//! Each event is counted once, where it happens, and without secrets.
 
 use std::{
     collections::BTreeMap,
@@ -67,7 +67,7 @@ impl Recorder for Recorded {
     }
 }
 
-/// Returns the counts while `future` runs, without the names' common prefix, and the number of measurements.
+/// Runs `future`. Returns the counts, without the names' common prefix, and the number of measured latencies.
 async fn counted(future: impl Future) -> (Vec<(String, u64)>, usize) {
     let recorded = Recorded::default();
     let guard = metrics::set_default_local_recorder(&recorded);
@@ -81,7 +81,7 @@ async fn counted(future: impl Future) -> (Vec<(String, u64)>, usize) {
     (counts.collect(), recorded.samples.0.lock().unwrap().len())
 }
 
-/// Checks the counts, and that each claim and each settlement was measured.
+/// Checks the counts and the number of measured latencies: each claim and each settlement has one.
 async fn counts(future: impl Future, expected: &[(&str, u64)], measured: usize) {
     let (counts, samples) = counted(future).await;
     let counts: Vec<_> = counts.iter().map(|(name, count)| (name.as_str(), *count)).collect();
@@ -179,7 +179,7 @@ async fn transaction_outcomes_are_counted() {
 async fn optimistic_runs_are_counted() {
     let bench = Bench::with(|builder| builder.settle_within(Duration::ZERO)).optimistic(false);
     counts(deposit(&bench, "k", 0), &[("executed", 1), ("recorded", 1)], 1).await;
-    // The handler ran, without effect.
+    // The handler ran without effect, and the first outcome was replayed.
     counts(deposit(&bench, "k", 0), &[("executed", 1), ("replayed", 1)], 1).await;
     counts(bench.fail("m", 1), &[("executed", 1)], 1).await;
     counts(bench.panic("m", 1), &[("executed", 1), ("panicked", 1)], 1).await;

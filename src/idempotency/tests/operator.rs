@@ -13,14 +13,14 @@ impl Bench {
         self.operation().stored_key(&Key::new(key).unwrap())
     }
 
-    /// Resolves the record as it is.
+    /// Resolves the record in its current version.
     async fn resolve(&self, key: &str, resolution: Resolution) -> Result<Option<Record>, Error> {
         let seen = self.record(key);
         self.idempotency.resolve(&self.stored_key(key), &seen, resolution).await
     }
 
     async fn resolved(&self, key: &str, resolution: Resolution) -> Record {
-        self.resolve(key, resolution).await.unwrap().expect("it's the version that was seen")
+        self.resolve(key, resolution).await.unwrap().expect("the record is still the version that was seen")
     }
 
     async fn outcome(&self, key: &str) -> String {
@@ -58,7 +58,7 @@ async fn operators_completion_fences_the_late_executor() {
     }
 }
 
-/// The claim's lease is extended between an operator's read and write: it's the same claim, and is fenced.
+/// If a lease is extended between an operator's read and write, the write still fences the claim.
 #[tokio::test(start_paused = true)]
 async fn operator_fences_an_extended_claim() {
     let bench = Bench::with(|builder| builder.lease_extension(Duration::from_secs(30)));
@@ -72,7 +72,7 @@ async fn operator_fences_an_extended_claim() {
             let key = operator.stored_key("k");
             let resolved = operator.idempotency.resolve(&key, &seen, complete("\"by hand\"")).await.unwrap();
             assert!(resolved.is_some());
-            // It replaced that version, so another decision about it comes too late.
+            // The completion replaced the seen version, so a second `resolve` of that version isn't applied.
             let resolved = operator.idempotency.resolve(&key, &seen, Resolution::Release).await.unwrap();
             assert_eq!(resolved, None);
             Ok("too late".to_owned())

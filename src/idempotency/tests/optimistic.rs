@@ -1,4 +1,4 @@
-//! Optimistic: the handler runs, and its outcome and its writes are put in one transaction.
+//! Optimistic runs: no claim before the handler, and one transaction for its outcome and its writes.
 
 use super::{bank::Deposits, *};
 use crate::staging;
@@ -79,7 +79,7 @@ async fn optimistic_run_replaces_only_stale_claims() {
         tokio::time::sleep(Duration::from_secs(63)).await;
         assert_eq!(bench.deposit("k", 1, "free").await.unwrap(), "free");
         assert_eq!((bench.till_balance(), bench.record("k").attempt), (1, 2));
-        assert_eq!(claiming.run("k", 1).await.unwrap(), "free", "a claim replays it");
+        assert_eq!(claiming.run("k", 1).await.unwrap(), "free", "a claim replays the outcome");
     }
 }
 
@@ -89,7 +89,7 @@ async fn at_most_once_needs_a_claim() {
     for refused in [claiming.optimistic(), claiming.optimistic_reading_first()] {
         let error = refused.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
-        assert!(error.to_string().contains("at most once"), "{error}");
+        assert!(error.to_string().contains("at-most-once"), "{error}");
     }
 }
 
@@ -111,7 +111,7 @@ async fn failed_optimistic_handler_sends_nothing() {
     let payload = bench.panic("k", 1).await;
     assert_eq!(payload.downcast_ref::<&str>(), Some(&"the handler's own panic"));
     assert!(bench.store.take_calls().is_empty() && bench.store.inner.all().is_empty());
-    // Unless the error is recorded.
+    // With `Recording::Record`, the failure is stored.
     let bench = Bench::with(|builder| builder.on_handler_error(Recording::Record)).optimistic(false);
     assert!(matches!(bench.fail("k", 1).await, Err(RunError::Recorded(_))));
     assert_eq!(bench.record("k").status(), Status::Failed);
@@ -125,7 +125,7 @@ async fn outcome_without_writes_is_recorded_alone() {
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
     assert_eq!((bench.store.take_calls(), bench.runs()), (vec!["conclude", "conclude"], 2));
-    // An outcome that isn't known to be stored isn't the answer.
+    // If the library doesn't know whether the outcome was stored, it doesn't answer with it.
     bench.store.script([Meets(Fault::LoseRequest), Meets(Fault::LoseRequest), Meets(Fault::Throttle)]);
     let Err(RunError::Idempotency(error)) = bench.run("m", 1).await else { panic!("answered") };
     assert_eq!((error.kind(), error.retry_after()), (ErrorKind::InProgress, Some(Duration::from_secs(1))));
@@ -142,7 +142,7 @@ async fn optimistic_outcomes_are_cached() {
     }
     assert_eq!(kind(optimistic.hang("k", 2).await), ErrorKind::Mismatch);
     assert!(bench.store.take_calls().is_empty(), "the store gets no request");
-    // Another process reads it once.
+    // Another process reads the outcome once, and then has it in its cache.
     let beside = bench.beside(|builder| builder.local_cache(SMALLEST_CACHE)).optimistic(true);
     for calls in [vec!["read"], vec![]] {
         assert_eq!(beside.hang("k", 1).await.unwrap(), "first");

@@ -15,8 +15,8 @@ fn seconds(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds)
 }
 
-/// Runs a delivery with `left` time, whose store fails for `outage` from the moment when its handler returns.
-/// Returns its answer, and how long it took.
+/// Runs a delivery with `left` time. When its handler returns, the store begins to fail as in `outage`.
+/// Returns the delivery's answer and duration.
 async fn settles_through(
     bench: &Bench,
     left: Duration,
@@ -83,7 +83,7 @@ async fn outage_retries_leave_the_reserve() {
             assert_eq!(result.unwrap(), "done", "an error would cause a second run");
             assert!(took <= seconds(limit), "{script:?}, {left} s left: took {took:?}");
             let status = match script {
-                // It was applied, though its answer was lost.
+                // The completion was applied, though its answer was lost.
                 Meets(Fault::LoseAnswer) | Meets(Fault::SilenceAfter) => Status::Completed,
                 _ => Status::Started,
             };
@@ -144,7 +144,7 @@ async fn unprotected_runs_keep_half_the_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn late_handler_gets_one_attempt() {
+async fn late_handler_gets_one_settlement_attempt() {
     for (script, status) in [
         (Script::Pass, Status::Completed),
         (Meets(Fault::Throttle), Status::Started),
@@ -165,8 +165,8 @@ async fn late_handler_gets_one_attempt() {
     }
 }
 
-/// The process is frozen while its completion is on the way, and thaws after its deadline. The answer was
-/// lost or comes too late, and a successor has run in between.
+/// The process is frozen while its completion is on the way, and thaws after its deadline. The completion's answer
+/// was lost or comes too late, and a successor has run in between.
 #[tokio::test(start_paused = true)]
 async fn thawed_process_returns_the_successors_outcome() {
     for script in [Meets(Fault::Silence), Meets(Fault::SilenceAfter)] {
@@ -209,7 +209,7 @@ async fn thawed_handler_records_its_outcome() {
     }
 }
 
-/// As the test above, but the store doesn't answer the thawed process either.
+/// The process is frozen while its completion is on the way. When it thaws, the store doesn't answer.
 #[tokio::test(start_paused = true)]
 async fn thawed_process_retries_only_briefly() {
     let bench = Bench::new();
@@ -230,7 +230,7 @@ async fn thawed_process_retries_only_briefly() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn chunks_without_time_are_omitted() {
+async fn response_is_omitted_without_chunk_time() {
     for (outage, is_kept) in [(0.5, true), (1.5, false)] {
         for script in [Meets(Fault::Throttle), Meets(Fault::LoseRequest)] {
             let bench = Bench::new();
@@ -283,7 +283,7 @@ async fn unanswered_claim_is_released() {
     assert_eq!(bench.run("m", 1).await.unwrap(), "run 2");
 }
 
-/// Runs, and returns whether the handler learned of an earlier attempt that ended without an answer.
+/// Runs a handler, and returns whether it learned of an earlier attempt that ended without an answer.
 async fn learns_of_interruption(bench: &Bench, key: &str, fails: bool) -> bool {
     let learned = std::sync::Arc::new(std::sync::Mutex::new(None));
     let shared = std::sync::Arc::clone(&learned);
@@ -299,7 +299,7 @@ async fn learns_of_interruption(bench: &Bench, key: &str, fails: bool) -> bool {
 #[tokio::test(start_paused = true)]
 async fn interrupted_attempts_are_never_forgotten() {
     let bench = Bench::new();
-    // The first run is killed. The takeover fails to reach its gateway, and releases; so does the next run.
+    // The first run is killed. The next two runs fail and release the key.
     bench.abandon("k", 1).await;
     tokio::time::sleep(Duration::from_secs(63)).await;
     for fails in [true, true, false] {

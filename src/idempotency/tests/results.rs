@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::*;
 
-/// The result of the run, and of its duplicate.
+/// Returns the results of a run and of its duplicate.
 async fn twice<T>(bench: &Bench, key: &str, result: T) -> [Result<T, RunError<TestError>>; 2]
 where
     T: Serialize + DeserializeOwned + Clone + 'static,
@@ -37,13 +37,13 @@ async fn numbers_replay_bit_for_bit() {
     floats.extend(&amounts);
     let [first, again] = twice(&bench, "floats", floats).await;
     let bits = |floats: Vec<f64>| floats.into_iter().map(f64::to_bits).collect::<Vec<_>>();
-    assert!(bits(first.unwrap()) == bits(again.unwrap()), "a float replays as another one");
+    assert!(bits(first.unwrap()) == bits(again.unwrap()), "a replayed float has other bits");
 
     let singles: Vec<f32> = (0..20_000_u32).map(|n| f32::from_bits(n.wrapping_mul(214_013))).collect();
     let singles: Vec<f32> = singles.into_iter().filter(|float| float.is_finite()).collect();
     let [first, again] = twice(&bench, "singles", singles).await;
     let bits = |floats: Vec<f32>| floats.into_iter().map(f32::to_bits).collect::<Vec<_>>();
-    assert!(bits(first.unwrap()) == bits(again.unwrap()), "a float replays as another one");
+    assert!(bits(first.unwrap()) == bits(again.unwrap()), "a replayed float has other bits");
 
     let integers: Vec<i128> = (0..20_000)
         .map(|n| i128::from(random(&mut state)) << (n % 64))
@@ -71,7 +71,7 @@ async fn unreadable_results_are_not_retained() {
         assert_eq!(first.unwrap().to_bits(), number.to_bits());
         assert_eq!(kind(again), ErrorKind::NotRetained);
     }
-    // It would read back as `None`.
+    // JSON would read `Some(NaN)` back as `None`.
     let [first, again] = twice(&bench, "maybe", Some(f64::NAN)).await;
     assert!(first.unwrap().is_some_and(f64::is_nan));
     assert_eq!(kind(again), ErrorKind::NotRetained);
@@ -95,7 +95,7 @@ async fn nan_payloads_are_refused() {
         assert!(error.to_string().contains("isn't finite"), "{error}");
     }
     assert_eq!(bench.run("k", None::<f64>).await.unwrap(), "run 1");
-    assert!(bench.store.take_calls().len() == 2, "nothing was claimed for the others");
+    assert!(bench.store.take_calls().len() == 2, "the refused payloads claimed nothing");
 }
 
 #[tokio::test(start_paused = true)]
@@ -129,7 +129,7 @@ async fn callers_never_share_outcomes() {
     assert_eq!(operation.for_caller("").unwrap_err().kind(), ErrorKind::Invalid);
 }
 
-/// A spawned task is outside its handler's invocation.
+/// An operation in a spawned task has no invocation. The library logs that once.
 #[tokio::test(start_paused = true)]
 async fn missing_invocation_is_logged_once() {
     let bench = Bench::new();

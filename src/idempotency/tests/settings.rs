@@ -1,9 +1,9 @@
-//! Settings and errors of one operation, and what a replay tells.
+//! Settings and errors of one operation, and the details of a replay.
 
 use super::*;
 use crate::{Failure, Operation};
 
-/// Runs `operation` under `key`, whose handler fails with what `failure` returns.
+/// Runs `operation` under `key` with a handler that fails with `failure`.
 async fn fail(operation: &Operation, key: &str, failure: fn() -> Failure) -> Result<(), RunError<Failure>> {
     operation.run(Key::new(key).unwrap(), &1, || async { Err(failure()) }).await
 }
@@ -24,9 +24,9 @@ async fn operations_have_their_own_settings() {
     assert_eq!(run(&charge, "b").await, now.saturating_add(24 * hour).rounded_up_to_second());
 }
 
-/// An at-most-once function may have an ordinary step.
+/// A step with its own at-least-once settings runs again after an error.
 #[tokio::test(start_paused = true)]
-async fn an_at_most_once_function_has_retryable_steps() {
+async fn at_most_once_function_can_retry_steps() {
     let bench = Bench::with(|builder| builder.execution(Execution::AtMostOnce));
     let step =
         bench.operation().with_settings(|settings| settings.execution = Execution::AtLeastOnce).unwrap();
@@ -59,9 +59,8 @@ async fn contradictory_settings_are_refused() {
     assert_eq!(waiting.unwrap().settings().wait_in_progress, Duration::ZERO);
 }
 
-/// One operation may leave the function's cache.
 #[tokio::test(start_paused = true)]
-async fn an_operation_can_leave_the_cache() {
+async fn operation_can_opt_out_of_cache() {
     let bench = Bench::with(|builder| builder.local_cache(1 << 20));
     let uncached = bench.operation().with_settings(|settings| settings.local_cache = 0).unwrap();
     for (operation, key, requests) in [(bench.operation(), "a", 2), (uncached, "b", 3)] {
@@ -74,7 +73,7 @@ async fn an_operation_can_leave_the_cache() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn handlers_say_whether_their_errors_are_final() {
+async fn failure_decides_whether_it_is_recorded() {
     let final_one = || Failure::permanent("Final", "no");
     let transient = || Failure::transient("down");
     for (policy, failure, is_recorded) in [
@@ -92,14 +91,14 @@ async fn handlers_say_whether_their_errors_are_final() {
         let status = if is_recorded { Status::Failed } else { Status::Released };
         assert_eq!(bench.record("k").status(), status, "{policy:?}: {error:?}");
     }
-    // At most once, nothing runs again.
+    // At-most-once execution records even a transient failure, since nothing may run again.
     let bench = Bench::with(|builder| builder.execution(Execution::AtMostOnce));
     assert!(fail(&bench.operation(), "k", transient).await.is_err());
     assert_eq!(bench.record("k").status(), Status::Failed);
 }
 
 #[tokio::test(start_paused = true)]
-async fn replays_say_which_attempt_they_repeat() {
+async fn replay_reports_the_recorded_attempt() {
     let bench = Bench::new();
     let operation = bench.operation();
     let ran = async || {

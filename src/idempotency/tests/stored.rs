@@ -1,4 +1,4 @@
-//! What's stored of a response: encrypted, in another format, or nothing.
+//! How a response is stored: encrypted, in another format, or without its bytes.
 
 use std::{
     borrow::Cow,
@@ -15,7 +15,7 @@ use crate::{
     store::{BoxFuture, Cipher, Format, StoreError, StoreErrorKind},
 };
 
-/// A toy cipher that's bound to the record, with scripted errors: first those of encrypting.
+/// A toy cipher with scripted errors. It binds each ciphertext to its record.
 #[derive(Debug, Default)]
 struct Vault {
     encrypting: Mutex<VecDeque<StoreErrorKind>>,
@@ -64,7 +64,7 @@ impl Cipher for Vault {
     }
 }
 
-/// A vault that fails with these kinds, in this order.
+/// Returns a vault that fails with errors of these kinds, in this order.
 fn vault(encrypting: &[StoreErrorKind], decrypting: &[StoreErrorKind]) -> Vault {
     Vault {
         encrypting: Mutex::new(encrypting.iter().copied().collect()),
@@ -141,11 +141,11 @@ async fn unreadable_ciphertexts_are_refused() {
     ] {
         let failing = bench.beside(|builder| builder.cipher(vault(&[], &[error])));
         assert_eq!(kind(ask(&failing, "x").await), expected, "{error:?}");
-        assert_eq!(ask(&failing, "x").await.unwrap(), SECRET, "the next one reads it");
+        assert_eq!(ask(&failing, "x").await.unwrap(), SECRET, "the next delivery reads the response");
     }
-    assert_eq!(bench.runs(), 0, "the bench's own handler");
+    assert_eq!(bench.runs(), 0, "the bench's own handler never ran");
 
-    // A ciphertext that was copied to another record.
+    // A ciphertext can't be decrypted after someone copied it to another record.
     let record = bench.record("k");
     bench.store.put("l", record);
     let operation = bench.operation();
@@ -154,7 +154,7 @@ async fn unreadable_ciphertexts_are_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn plaintext_records_outlive_the_switch() {
+async fn plaintext_records_stay_readable_with_cipher() {
     let bench = Bench::new();
     ask(&bench, "in plaintext").await.unwrap();
     let encrypting = bench.beside(|builder| builder.cipher(Vault::default()));
@@ -163,7 +163,7 @@ async fn plaintext_records_outlive_the_switch() {
 
 /// A response that can't be encrypted is never stored in plaintext.
 #[tokio::test(start_paused = true)]
-async fn failing_ciphers_keep_no_plaintext() {
+async fn failing_ciphers_store_no_plaintext() {
     use StoreErrorKind::{Corrupt, Rejected, Unavailable, Unstorable};
     for (script, is_kept) in [
         (vec![Unavailable; 3], true),
@@ -173,7 +173,7 @@ async fn failing_ciphers_keep_no_plaintext() {
         (vec![Corrupt], false),
     ] {
         let bench = Bench::with(|builder| builder.cipher(vault(&script, &[])));
-        assert_eq!(ask(&bench, SECRET).await.unwrap(), SECRET, "the first caller has its answer");
+        assert_eq!(ask(&bench, SECRET).await.unwrap(), SECRET, "the first caller gets its answer");
         if is_kept {
             assert!(kept(&bench).0.labels.is_some());
             assert_eq!(ask(&bench, "x").await.unwrap(), SECRET);
@@ -185,7 +185,7 @@ async fn failing_ciphers_keep_no_plaintext() {
     }
 }
 
-/// The bytes of JSON, backwards.
+/// A format that stores JSON with its bytes reversed.
 struct Reversed;
 
 impl Format for Reversed {
@@ -217,7 +217,7 @@ async fn formats_are_recorded_and_replayed() {
             (stored.labels.as_ref().map(|text| text.as_str()), bytes.as_ref()),
             (Some("format=reversed-json"), &b"71"[..])
         );
-        // To a reader of JSON, 71 would be valid.
+        // 71 is valid JSON too, so only the format's name shows that it isn't 17 as JSON.
         let plain = bench.operation();
         let json = plain.run(Key::new("k").unwrap(), &1, || async { Ok::<_, TestError>(0) });
         let RunError::Idempotency(error) = json.await.unwrap_err() else { panic!() };
@@ -235,9 +235,9 @@ async fn formats_read_earlier_json_records() {
     assert_eq!(again.await.unwrap(), "json");
 }
 
-/// With a size of 0 nothing is kept, and nothing is reported as lost.
+/// If `max_response` is 0, no response is kept, and no event reports a response as lost.
 #[tokio::test(start_paused = true)]
-async fn nothing_is_kept_by_choice() {
+async fn zero_max_response_keeps_no_response() {
     let bench = Bench::with(|builder| builder.max_response(0));
     let events = bench.recorded(ask(&bench, SECRET)).await;
     assert!(!events.iter().any(|event| event.contains("not_retained")), "{events:?}");
@@ -246,7 +246,7 @@ async fn nothing_is_kept_by_choice() {
     assert!(matches!(again, RunError::Idempotency(error) if error.kind() == ErrorKind::NotRetained));
 }
 
-/// With a limit in records the least recently used one is evicted.
+/// If the cache has a limit in records, the least recently used record is evicted.
 #[tokio::test(start_paused = true)]
 async fn cache_is_bounded_in_records() {
     let bench = Bench::with(|builder| builder.local_cache(1 << 20).local_cache_records(2));

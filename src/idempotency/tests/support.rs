@@ -39,14 +39,14 @@ impl fmt::Display for TestError {
     }
 }
 
-/// The fate of the next call.
+/// The result of the next call to the scripted store.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Script {
-    /// It succeeds.
+    /// The call succeeds.
     Pass,
-    /// It meets this fault.
+    /// The call meets this fault.
     Meets(Fault),
-    /// It conflicts: an earlier attempt of the same transaction is, or may be, still on its way.
+    /// The call conflicts: an earlier attempt of the same transaction may still be on its way.
     InFlight,
 }
 
@@ -57,11 +57,11 @@ pub(super) struct ScriptedStore {
     script: Arc<Mutex<VecDeque<Script>>>,
     calls: Arc<Mutex<Vec<&'static str>>>,
     outage: Arc<Mutex<Option<Outage>>>,
-    /// The limit plus one; 0 means no limit.
+    /// The limit of inline responses in bytes, plus one. 0 means no limit.
     inline_limit: Arc<AtomicUsize>,
 }
 
-/// The fate of every call during an outage.
+/// The result of every call during an outage.
 #[derive(Clone, Copy, Debug)]
 struct Outage {
     from: tokio::time::Instant,
@@ -127,7 +127,7 @@ impl ScriptedStore {
         let error = match script {
             Script::Pass => None,
             Script::InFlight => Fault::Conflict.error().map(|error| error.maybe_applied(true)),
-            // The call is made first.
+            // The store gets the call first. The error comes afterwards.
             Script::Meets(Fault::LoseAnswer | Fault::Late) => None,
             Script::Meets(fault) => fault.error(),
         };
@@ -191,7 +191,7 @@ impl Store for ScriptedStore {
     }
 }
 
-/// A store that only keeps records.
+/// A store that keeps records, but has no chunks and no transactions.
 #[derive(Debug, Default)]
 pub(super) struct Plain(MemoryStore);
 
@@ -284,7 +284,7 @@ pub(super) struct Bench {
     pub(super) store: ScriptedStore,
     /// How many milliseconds the clock is ahead of the timer.
     pub(super) jump: Arc<AtomicU64>,
-    /// The operation that it runs.
+    /// The name of the operation that the bench runs.
     pub(super) name: &'static str,
     clock: TestClock,
     runs: Arc<AtomicUsize>,
@@ -318,12 +318,12 @@ impl Bench {
         Self { idempotency, store, jump: clock.jump.clone(), name: "step", clock, runs }
     }
 
-    /// Another process: another `Idempotency` over the same store, with the same clock.
+    /// Returns another process: another `Idempotency` over the same store, with the same clock.
     pub(super) fn beside(&self, configure: impl FnOnce(Builder) -> Builder) -> Self {
         Self::over(self.store.clone(), self.clock.clone(), Arc::clone(&self.runs), configure)
     }
 
-    /// The same bench, optimistic.
+    /// Returns the same bench with optimistic runs.
     pub(super) fn optimistic(&self, reads_first: bool) -> Self {
         let idempotency = match reads_first {
             false => self.idempotency.optimistic(),
@@ -410,7 +410,7 @@ impl Bench {
         self.abandon_with(key, payload, async { Ok(String::new()) }).await;
     }
 
-    /// The same, after `report` has run inside the handler; returns its result.
+    /// Like `abandon`, but first runs `report` inside the handler, and returns its result.
     pub(super) async fn abandon_with(
         &self,
         key: &str,
@@ -434,8 +434,8 @@ impl Bench {
 
     /// Returns the library's events while `future` runs.
     pub(super) async fn recorded<F: Future>(&self, future: F) -> Vec<String> {
-        // With only one live dispatcher, an event's first use in a thread without one would switch that event
-        // off for every thread. With a second one alive, each event asks both.
+        // With only one live dispatcher, `tracing` would disable an event for every thread if a thread without a
+        // dispatcher uses it first. With a second dispatcher alive, each event asks both.
         static SECOND: LazyLock<tracing::Dispatch> =
             LazyLock::new(|| tracing::Dispatch::new(Recorder::default()));
         LazyLock::force(&SECOND);

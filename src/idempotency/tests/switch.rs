@@ -1,4 +1,4 @@
-//! The switch: off runs everything without a request, and shadow reports without an effect.
+//! The modes that don't enforce idempotency: off keeps no records, and shadow only reports.
 
 use std::{
     sync::atomic::{AtomicU64, AtomicUsize},
@@ -15,7 +15,7 @@ use crate::{
 
 const NOT_ENFORCED: [Mode; 2] = [Mode::Off, Mode::Shadow];
 
-/// The faults of one call that don't need a second one to show.
+/// The faults of a single call.
 const FAULTS: [Script; 9] = [
     Meets(Fault::LoseAnswer),
     Meets(Fault::LoseRequest),
@@ -28,7 +28,7 @@ const FAULTS: [Script; 9] = [
     Meets(Fault::Conflict),
 ];
 
-/// The most that shadow mode adds to a delivery.
+/// The longest delay that shadow mode may add to a delivery.
 const MOST: Duration = Duration::from_millis(100);
 
 fn bench(mode: Mode) -> Bench {
@@ -42,7 +42,8 @@ async fn hold(bench: &Bench, key: &str) -> Claim {
     }
 }
 
-/// The reports of shadow mode while `future` runs: what enforcing would have done, and how the answers compare.
+/// Returns shadow mode's reports while `future` runs: the decision of an enforcing library, and whether the answers
+/// are the same.
 async fn reports(bench: &Bench, future: impl Future) -> Vec<String> {
     let events = bench.recorded(future).await;
     let shadow = events.iter().filter(|event| event.contains(r#"event="shadow""#));
@@ -57,7 +58,7 @@ async fn reports(bench: &Bench, future: impl Future) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn switched_off_runs_without_requests() {
+async fn mode_off_sends_no_requests() {
     let bench = bench(Mode::Off);
     for nth in 1..=2 {
         assert_eq!(bench.run("k", 1).await.unwrap(), format!("run {nth}"));
@@ -79,7 +80,7 @@ async fn switched_off_runs_without_requests() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn derived_keys_survive_the_switch() {
+async fn derived_keys_are_equal_in_all_modes() {
     let mut derived = Vec::new();
     for mode in [Mode::Enforce, Mode::Shadow, Mode::Off] {
         let bench = bench(mode);
@@ -92,7 +93,8 @@ async fn derived_keys_survive_the_switch() {
     assert_eq!((handle.attempt(), handle.is_takeover()), (1, false));
 }
 
-/// Enforcing refuses an invocation without time, and cuts a handler off at its deadline.
+/// If idempotency is enforced, the library refuses an invocation without time, and cuts a handler off at its
+/// deadline. Without enforcement it does neither.
 #[tokio::test(start_paused = true)]
 async fn unenforced_handlers_have_no_time_limit() {
     for mode in NOT_ENFORCED {
@@ -133,7 +135,7 @@ async fn staged_writes_commit_without_records() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_memory_store_commits_writes_alone() {
+async fn memory_store_commits_writes_without_record() {
     use crate::store::memory::transaction::Transaction;
     for mode in NOT_ENFORCED {
         let store = MemoryStore::new();
@@ -154,7 +156,7 @@ async fn the_memory_store_commits_writes_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn declined_writes_are_answered_without_enforcing() {
+async fn unenforced_modes_still_handle_declined_writes() {
     let short = || Deposits::of("till", 1).if_balance_is_at_least(1);
     for mode in NOT_ENFORCED {
         let bench = bench(mode);
@@ -179,7 +181,7 @@ async fn declined_writes_are_answered_without_enforcing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lone_transactions_are_retried_under_one_token() {
+async fn unenforced_transactions_retry_with_one_token() {
     for (script, expected, balance) in [
         (vec![Meets(Fault::LoseAnswer)], None, 1),
         (vec![Meets(Fault::LoseRequest), Meets(Fault::Conflict)], None, 1),
@@ -253,10 +255,10 @@ async fn shadow_reports_what_enforcing_would_do() {
     assert_eq!(reports(&bench, run("k", 1, "b")).await, ["replay different"]);
     assert_eq!(reports(&bench, bench.fail("k", 1)).await, ["replay different"]);
     assert_eq!(reports(&bench, run("k", 2, "a")).await, ["refuse Mismatch"]);
-    // A failed handler releases the shadow's key.
+    // A failed handler releases its key in the shadow.
     assert_eq!(reports(&bench, bench.fail("f", 1)).await, ["run"]);
     assert_eq!(reports(&bench, run("f", 1, "a")).await, ["run"]);
-    // A handler that never ended, and whose lease lasts or has expired.
+    // A handler that never ended: first its lease holds, then it has expired.
     bench.abandon_in_shadow("s").await;
     assert_eq!(reports(&bench, run("s", 1, "a")).await, ["refuse InProgress"]);
     tokio::time::sleep(Duration::from_secs(63)).await;
@@ -266,7 +268,7 @@ async fn shadow_reports_what_enforcing_would_do() {
     bench.store.script(std::iter::once(Script::Pass).chain([Meets(Fault::Refuse); 50]));
     assert_eq!(reports(&bench, run("n", 1, "a")).await, ["unknown"]);
     bench.store.end_script();
-    // Inside itself, enforcing refuses, and the shadow's outer claim is still live.
+    // Enforcing refuses an operation inside itself. The outer run is reported as usual.
     let inner = async {
         run("nested", 1, "inner").await;
         Ok("outer".to_owned())
@@ -276,14 +278,14 @@ async fn shadow_reports_what_enforcing_would_do() {
 }
 
 impl Bench {
-    /// Claims in the shadow, and drops the future while the handler waits.
+    /// Claims a key in shadow mode, and drops the future while the handler waits.
     async fn abandon_in_shadow(&self, key: &str) {
         let _ = tokio::time::timeout(Duration::from_millis(1), self.hang(key, 1)).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn by_hand_claims_report_too() {
+async fn manual_claims_report_in_shadow_mode() {
     let bench = bench(Mode::Shadow);
     let complete = async |answer: &'static str| {
         let _ = hold(&bench, "k").await.complete(answer).await.unwrap();
@@ -296,14 +298,14 @@ async fn by_hand_claims_report_too() {
         claim.extend(Duration::from_secs(3600)).await.unwrap();
         drop(claim);
     };
-    assert_eq!(reports(&bench, extended).await, [""; 0], "it ended without an answer");
+    assert_eq!(reports(&bench, extended).await, [""; 0], "the claim ended without an answer");
     tokio::time::sleep(Duration::from_secs(600)).await;
     let again = async { hold(&bench, "e").await.release().await.unwrap() };
     assert_eq!(reports(&bench, again).await, ["refuse InProgress"], "the shadow's lease was extended");
 }
 
 #[tokio::test(start_paused = true)]
-async fn optimistic_shadows_report_the_first_outcome() {
+async fn optimistic_shadow_compares_with_first_outcome() {
     for reads_first in [false, true] {
         let bench = bench(Mode::Shadow).optimistic(reads_first);
         assert_eq!(reports(&bench, bench.run("k", 1)).await, ["run"]);
@@ -312,7 +314,7 @@ async fn optimistic_shadows_report_the_first_outcome() {
     }
 }
 
-/// The handler's outcome and its start are the same whatever the store does, on either side of each call.
+/// Store failures change neither the handler's start nor its outcome, whichever call they begin with.
 #[tokio::test(start_paused = true)]
 async fn store_failures_never_change_a_shadowed_outcome() {
     for fault in FAULTS {
@@ -351,9 +353,9 @@ async fn store_failures_never_change_a_shadowed_outcome() {
     }
 }
 
-/// A store that never answers costs a delivery nothing that its caller doesn't have.
+/// If the store never answers, the shadow's wait still leaves the time that's reserved for the answer.
 #[tokio::test(start_paused = true)]
-async fn shadow_ends_before_the_answer_is_due() {
+async fn shadow_keeps_the_answer_reserve() {
     let bench = bench(Mode::Shadow);
     let deadline = bench.now().saturating_add(Duration::from_millis(280));
     let bench = bench.in_invocation(deadline);
@@ -370,18 +372,18 @@ async fn shadow_and_enforce_share_no_records() {
     assert_eq!(shadow.run("k", 1).await.unwrap(), "run 1");
     assert_eq!(enforced.run("k", 1).await.unwrap(), "run 2", "the shadow's record isn't replayed");
     assert_eq!(enforced.run("k", 1).await.unwrap(), "run 2");
-    // The other way round.
+    // Shadow mode doesn't see the enforced record either.
     assert_eq!(enforced.run("m", 1).await.unwrap(), "run 3");
     assert_eq!(reports(&shadow, shadow.run("m", 1)).await, ["run"]);
     let keys: Vec<_> = enforced.store.inner.all().into_iter().map(|(key, _)| key.to_string()).collect();
     let (of_shadow, of_enforce): (Vec<_>, Vec<_>) =
         keys.iter().partition(|key| key.starts_with("tests/run:step~shadow#"));
     assert_eq!((of_shadow.len(), of_enforce.len()), (2, 2), "{keys:?}");
-    assert!(crate::Scope::new("tests", "run:step~shadow").is_err(), "no scope has the shadow's name");
+    assert!(crate::Scope::new("tests", "run:step~shadow").is_err(), "no user's scope has this name");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_local_cache_is_left_alone() {
+async fn unenforced_modes_bypass_the_local_cache() {
     for mode in NOT_ENFORCED {
         let bench = Bench::with(|builder| builder.local_cache(1 << 20));
         bench.run("k", 1).await.unwrap();
@@ -392,7 +394,7 @@ async fn a_local_cache_is_left_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn recorded_errors_stay_the_handlers_own() {
+async fn unenforced_modes_return_the_handlers_error() {
     for mode in NOT_ENFORCED {
         let bench = Bench::with(|builder| builder.mode(mode).on_handler_error(Recording::Record));
         for _ in 0..2 {
@@ -406,7 +408,7 @@ async fn recorded_errors_stay_the_handlers_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn payloads_without_json_run_unenforced() {
+async fn unserialisable_payloads_run_when_unenforced() {
     let unserialisable = [((1, 2), 3)].into_iter().collect::<std::collections::HashMap<_, _>>();
     let run =
         async |bench: &Bench| bench.with_handler("k", &unserialisable, async { Ok("ran".to_owned()) }).await;
@@ -416,9 +418,9 @@ async fn payloads_without_json_run_unenforced() {
     }
 }
 
-/// The library's own panics don't count as the handler's.
+/// A panic in the store counts as a store failure, not as the handler's panic.
 #[tokio::test(start_paused = true)]
-async fn a_panicking_store_is_a_failed_one() {
+async fn shadow_treats_panicking_store_as_failed() {
     #[derive(Debug)]
     struct Panics;
     impl crate::store::Store for Panics {
@@ -447,7 +449,7 @@ async fn a_panicking_store_is_a_failed_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiting_is_reported_as_a_refusal() {
+async fn shadow_reports_a_wait_as_refusal() {
     let wait = Duration::from_secs(5);
     let bench = Bench::with(|builder| builder.mode(Mode::Shadow).wait_in_progress(wait));
     bench.abandon_in_shadow("k").await;
@@ -457,7 +459,7 @@ async fn waiting_is_reported_as_a_refusal() {
 }
 
 #[test]
-fn a_function_that_is_off_needs_no_store() {
+fn mode_off_needs_no_store() {
     use crate::store::NamedStore;
     let unset = || (None, None);
     assert!(matches!(NamedStore::named_in(Mode::Off, unset()), Ok(NamedStore::Memory)));
@@ -474,7 +476,7 @@ fn built(mode: Mode, required: Option<&'static str>) -> Result<Idempotency, crat
 }
 
 #[test]
-fn required_enforcement_refuses_the_switch() {
+fn required_enforcement_refuses_other_modes() {
     for mode in NOT_ENFORCED {
         let error = built(mode, Some("1")).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
@@ -490,7 +492,7 @@ fn required_enforcement_refuses_the_switch() {
 }
 
 #[test]
-fn the_environment_names_the_mode() {
+fn environment_sets_the_mode() {
     let mode = |name: Option<&str>| super::super::builder::mode_in(|_| name.map(str::to_owned));
     for (name, expected) in
         [("off", Mode::Off), ("shadow", Mode::Shadow), ("enforce", Mode::Enforce), ("", Mode::Enforce)]
@@ -505,7 +507,7 @@ fn the_environment_names_the_mode() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn switching_warns_once_at_start() {
+async fn unenforced_modes_warn_once_at_start() {
     for (mode, expected) in [(Mode::Enforce, 0), (Mode::Shadow, 1), (Mode::Off, 1)] {
         let seen = Bench::new();
         let events = seen.recorded(async {

@@ -59,7 +59,7 @@ impl DynamoDbRecord {
         &self.event_name
     }
 
-    /// The key of this one change, its event's id: it deduplicates the change's deliveries. Two writes of one
+    /// The key of this one change, from its event's id. All deliveries of the change have this key. Two writes of one
     /// item are two changes.
     ///
     /// # Errors
@@ -81,7 +81,7 @@ impl DynamoDbRecord {
 }
 
 impl AsRef<[u8]> for DynamoDbRecord {
-    /// The change, for [`Key::from_json`], such as `/NewImage/order_id/S`.
+    /// The change, for [`Key::from_json`] with a field such as `/NewImage/order_id/S`.
     fn as_ref(&self) -> &[u8] {
         self.change.get().as_bytes()
     }

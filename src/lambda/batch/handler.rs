@@ -22,7 +22,7 @@ pub(super) type KeyOf<R> = Arc<dyn Fn(&R) -> Result<Option<Key>, Error> + Send +
 
 /// A record's handler, whatever its result type.
 pub(super) trait Handle<R>: Send + Sync {
-    /// Claims, runs and settles.
+    /// Claims the record's key, runs the handler, and settles the claim.
     fn protected<'a>(
         &'a self,
         driver: &'a Driver,
@@ -30,7 +30,7 @@ pub(super) trait Handle<R>: Send + Sync {
         record: R,
     ) -> BoxFuture<'a, Result<Protected<Result<(), Reason>>, Stopped>>;
 
-    /// Runs without a claim.
+    /// Runs the handler without a claim.
     fn unprotected(&self, record: R) -> BoxFuture<'_, Result<(), Failure>>;
 }
 
@@ -55,7 +55,7 @@ where
     }
 }
 
-/// The verdict on a handler's result, and the record's result.
+/// Decides how a handler's result settles the key, and why the record is redelivered if the handler failed.
 fn judge<T: Serialize>(result: Result<T, Failure>, policy: ErrorPolicy) -> (Verdict, Result<(), Reason>) {
     let failure = match result {
         Ok(value) => {

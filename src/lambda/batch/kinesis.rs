@@ -48,8 +48,8 @@ impl KinesisRecord {
         &self.sequence_number
     }
 
-    /// The key of this one record, from its shard and sequence number: it deduplicates the record's deliveries,
-    /// but not a producer's second record.
+    /// The key of this one record, from its shard and sequence number. All deliveries of the record have this key. If
+    /// a producer writes twice, the second record has another key.
     ///
     /// # Errors
     ///
@@ -72,7 +72,8 @@ impl KinesisRecord {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if it isn't the JSON of a `T`. The error says where, and quotes nothing.
+    /// [`ErrorKind::Invalid`] if the data isn't the JSON of a `T`. The error says where parsing failed, and never
+    /// quotes the data.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Error> {
         record::json("the record's data", self.data())
     }

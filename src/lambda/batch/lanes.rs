@@ -21,25 +21,25 @@ use crate::{
     run::shadow,
 };
 
-/// A record before it runs: small, whatever the record's size.
+/// The plan for a record that hasn't run yet. It's small, whatever the record's size.
 pub(super) struct Planned {
     pub(super) identifier: String,
     pub(super) work: Work,
 }
 
-/// The work on a record.
+/// What to do with a record.
 pub(super) enum Work {
     Protected(StoredKey, Fingerprint),
-    /// It has no key, and may run without one.
+    /// The record has no key, and may run without one.
     Unprotected,
-    /// It can't run.
+    /// The record can't run, for this reason.
     Refused(ErrorKind, Cow<'static, str>),
 }
 
 /// Records that run one after the other, by their places in the batch.
 pub(super) struct Lane {
     pub(super) places: Vec<usize>,
-    /// When one is redelivered, so are all behind it.
+    /// Whether the records behind a redelivered one are redelivered too.
     pub(super) is_ordered: bool,
 }
 
@@ -47,12 +47,12 @@ pub(super) struct Lane {
 #[derive(PartialEq, Eq, Hash)]
 enum Shared {
     Group(String),
-    /// The same operation: the others get the first one's outcome.
+    /// The records ask for the same operation, so the later ones get the first one's outcome.
     Key(StoredKey),
 }
 
 impl<R: Record> Batch<R> {
-    /// Plans the batch's records, and the lanes that they run in, each in the batch's order.
+    /// Plans the batch's records, and assigns them to lanes. Each lane keeps the batch's order.
     ///
     /// # Errors
     ///
@@ -101,7 +101,7 @@ impl<R: Record> Batch<R> {
         };
         let record = match R::read(raw) {
             Ok(record) => record,
-            // No handler can get it.
+            // An unreadable record can't be passed to a handler, whatever the mode is.
             Err(error) => return Work::Refused(error.kind(), error.to_string().into()),
         };
         // A panic in `key` fails this record only.
@@ -118,9 +118,9 @@ impl<R: Record> Batch<R> {
     }
 }
 
-/// The text for a record's source and tenant in the scope of its key, for
+/// Returns the text for a record's source and tenant in the scope of its key, for
 /// [`Scope::with_caller`](crate::Scope::with_caller). The source is the ARN of the queue, stream or table, or the name
-/// that replaces it.
+/// that [`Batch::source_name`] sets in place of the ARN.
 pub fn scope_caller(source: &str, tenant: Option<&str>) -> String {
     match tenant {
         Some(tenant) => joined(&["source", source, "tenant", tenant]),
@@ -128,13 +128,13 @@ pub fn scope_caller(source: &str, tenant: Option<&str>) -> String {
     }
 }
 
-/// Scopes by source, so that two sources of one function share no keys.
+/// The scopes of a batch's keys, one per source, so that two sources of one function share no keys.
 struct Scopes<'a> {
     base: Scope,
     /// The user's name for the source, in place of its ARN.
     name: Option<&'a str>,
     tenant: Option<&'a str>,
-    /// The previous record's source and scope: a batch rarely has two.
+    /// The previous record's source and scope, to use them again: a batch rarely has two sources.
     last: Option<(String, Scope)>,
 }
 
@@ -143,6 +143,8 @@ impl<'a> Scopes<'a> {
         Self { base, name, tenant, last: None }
     }
 
+    /// Returns the scope of the record's key.
+    ///
     /// # Errors
     ///
     /// [`ErrorKind::Invalid`] if the source's name and the tenant are too long together.
@@ -167,6 +169,6 @@ fn protected<R: Record>(record: &R, scope: &Scope, key: &Key) -> Work {
 fn unidentified<R: Record>(place: usize) -> Error {
     Error::new(
         ErrorKind::Invalid,
-        format!("record {place} of the `{}` batch has no identifier to return it by; nothing ran", R::SOURCE),
+        format!("record {place} of the `{}` batch has no identifier; nothing ran", R::SOURCE),
     )
 }

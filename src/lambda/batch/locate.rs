@@ -1,4 +1,4 @@
-//! Finds the records of a batch's operations without delivering it, and describes the worker for tools that do.
+//! Finds the stored records of a batch's operations without running a handler, and describes the worker for tools.
 
 use lambda_runtime::Context;
 use serde_json::value::RawValue;
@@ -10,19 +10,20 @@ use crate::{
 };
 
 impl<R: Record> Batch<R> {
-    /// Describes the worker, for tools that look for its records; see [`Description`]. Its key is from a closure.
+    /// Describes the worker, for tools that look for its records; see [`Description`]. The description says only that
+    /// the key comes from a closure.
     pub fn describe(&self) -> Description {
         let source_name = self.source_name.as_deref().map(str::to_owned);
         let key_from = Some("closure".to_owned());
         Description { source_name, key_from, ..Description::of(&self.idempotency, R::VIA) }
     }
 
-    /// The records of the operations that this event asks for, in the batch's order. A record that has no key, or
-    /// whose key isn't valid, has none.
+    /// Returns the stored records of the operations that this event asks for, in the batch's order. If a record of
+    /// the batch has no key, or an invalid one, it's left out.
     ///
     /// # Errors
     ///
-    /// As a delivery of the event.
+    /// The errors with which the worker would refuse the whole event.
     pub(in crate::lambda) fn locate(
         &self,
         event: &RawValue,

@@ -10,16 +10,16 @@ use crate::{
     fingerprint::Fingerprint,
 };
 
-/// How a batch reads its records, of one source.
+/// How a batch reads the records of one source.
 pub trait Record: Sized + Send + 'static {
     /// The source, as its records name it: `aws:sqs`.
     const SOURCE: &'static str;
     /// Names the source in the scope and the fingerprint.
     const VIA: &'static str;
-    /// Whether the response is a checkpoint: the first failure, and all behind it.
+    /// Whether Lambda reads the response as a checkpoint, and redelivers all records from the first failure on.
     const IS_STREAM: bool;
 
-    /// The record's identifier, even if the rest can't be read.
+    /// The record's identifier, even if the rest of the record can't be read.
     fn identifier_in(raw: &RawValue) -> Option<String>;
 
     /// The queue's ARN and the receipt handle, with which the record can be hidden.
@@ -30,7 +30,7 @@ pub trait Record: Sized + Send + 'static {
     /// Reads the record.
     fn read(raw: &RawValue) -> Result<Self, Error>;
 
-    /// The group in which it runs in order, even if the rest can't be read.
+    /// The group in which the record runs in order, if it has one, even if the rest of the record can't be read.
     fn group_in(raw: &RawValue, in_order: bool) -> Option<String>;
 
     /// Identifies the content that must be the same when the key is used again.
@@ -41,7 +41,7 @@ pub trait Record: Sized + Send + 'static {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Invalid`] if it isn't a batch, or is from another source or a tumbling window.
+/// [`ErrorKind::Invalid`] if the event isn't a batch of this source, or belongs to a tumbling window.
 pub(super) fn records<'e>(event: &'e RawValue, source: &str) -> Result<Vec<&'e RawValue>, Error> {
     let batch: Event<'e> =
         serde_json::from_str(event.get()).map_err(|_| not_a_batch(source, "an event without a source"))?;
@@ -52,9 +52,9 @@ pub(super) fn records<'e>(event: &'e RawValue, source: &str) -> Result<Vec<&'e R
         return Err(Error::new(
             ErrorKind::Invalid,
             format!(
-                "the event is one of a tumbling window, and this worker for `{source}` doesn't return the window's \
-                 state: a redelivered record would be missing from it. Remove `TumblingWindowInSeconds` from the \
-                 event source mapping; nothing ran"
+                "the event belongs to a tumbling window, but this worker for `{source}` doesn't return the window's \
+                 state, so redelivered records would be missing from the window. Remove `TumblingWindowInSeconds` \
+                 from the event source mapping; nothing ran"
             ),
         ));
     }
@@ -74,7 +74,7 @@ struct Event<'e> {
     /// The source in an EventBridge event or a Kafka batch, for the error.
     #[serde(borrow, default, alias = "eventSource")]
     source: Option<Cow<'e, str>>,
-    /// Only events of tumbling windows have it, and `state` ("Using Lambda to process records from Amazon
+    /// Only events of tumbling windows have `window` and `state` ("Using Lambda to process records from Amazon
     /// Kinesis Data Streams", AWS Lambda developer guide).
     #[serde(borrow, default)]
     window: Option<&'e RawValue>,
@@ -84,17 +84,17 @@ struct Event<'e> {
 
 #[derive(Default, Deserialize)]
 struct Origin<'e> {
-    /// SNS capitalises it.
+    /// SNS writes `EventSource`.
     #[serde(rename = "eventSource", alias = "EventSource", borrow, default)]
     event_source: Option<Cow<'e, str>>,
     #[serde(rename = "eventSourceARN", borrow, default)]
     arn: Option<Cow<'e, str>>,
 }
 
-/// The ARN of the queue, stream or table that `record` is from; empty if it names none.
+/// Returns the ARN of the queue, stream or table that `record` is from; empty if the record has no ARN.
 ///
 /// The ARN of a Kinesis consumer, or of a table's stream, changes when someone registers the consumer or
-/// enables the stream again. This leaves that part out.
+/// enables the stream again. So the consumer and the table's stream are left out.
 pub(in crate::lambda) fn source_arn(record: &RawValue) -> String {
     let origin: Origin<'_> = serde_json::from_str(record.get()).unwrap_or_default();
     let arn = origin.arn.unwrap_or_default();
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn source_names_omit_the_consumer() {
+    fn source_arns_omit_consumer_and_table_stream() {
         let of = |arn: &str| {
             let record =
                 RawValue::from_string(serde_json::json!({ "eventSourceARN": arn }).to_string()).unwrap();
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn batches_of_other_sources_are_named() {
+    fn errors_name_the_wrong_source() {
         assert_eq!(of(r#"{"Records": []}"#), Ok(0));
         assert_eq!(of(r#"{"Records": [{"eventSource": "aws:sqs"}, {"eventSource": "aws:sqs"}]}"#), Ok(2));
         for (event, named) in [

@@ -32,35 +32,36 @@ use crate::{
     time::Timestamp,
 };
 
-/// The lease of a stream's record: how long it's in progress after its process dies. A short lease is safe,
-/// since Lambda delivers a shard's next batch, or the same one again, only after the invocation has ended
+/// The lease of a stream's record: how long the record stays in progress after its process dies. A short lease is
+/// safe, since Lambda delivers a shard's next batch, or the same batch again, only after the invocation has ended
 /// ("Using Lambda to process records from Amazon Kinesis Data Streams", AWS Lambda developer guide). It's short
-/// so that a crash spends few retries. It's long enough that a handler may block its thread for 8 s (two
-/// thirds, less the grace of 2 s), and that one which ends within a third, 5 s, costs no request.
+/// so that a crash uses up few retries. It's long enough that a handler may block its thread for 8 s (two thirds of
+/// the lease, less the grace of 2 s), and that a handler that ends within 5 s (a third) needs no extension.
 const STREAM_LEASE: Duration = Duration::from_secs(15);
 
 /// How a record ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// Acknowledged.
+    /// The record is acknowledged.
     Done,
-    /// It's redelivered, for this reason.
+    /// The record is redelivered, for this reason.
     Returned(Reason),
 }
 
+/// Why a record is redelivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
-    /// The library refused it.
+    /// The library refused the record.
     Refused(ErrorKind),
-    /// Another delivery is processing it, until this time at the latest.
+    /// Another delivery is processing the record, until this time at the latest.
     InProgress(Timestamp),
     /// The handler failed: its error's type, and the text that may be logged.
     Failed(String, String),
     FailedForGood,
-    /// It failed permanently, and the failure may be unrecorded.
+    /// The handler failed permanently, and the failure may not be recorded.
     Unrecorded,
     Panicked,
-    /// A record before it in its group is redelivered.
+    /// An earlier record of the same group is redelivered.
     Behind,
     NoTimeLeft,
 }
@@ -72,21 +73,21 @@ struct Delivery<'b, R> {
     planned: Vec<Planned>,
     invocation: Invocation,
     times: Times,
-    /// By the record's place; `None` until it has ended.
+    /// How each record ended, by its place in the batch. `None` means that the record hasn't ended.
     fates: Mutex<Vec<Option<Fate>>>,
 }
 
-/// The times before the invocation's deadline at which work ends; `None` if the deadline isn't known.
+/// The times before the invocation's deadline at which each kind of work ends; `None` if the deadline is unknown.
 #[derive(Clone, Copy)]
 struct Times {
     no_claim_after: Option<Timestamp>,
-    /// When handlers are cut off. Handlers that have returned by then may still be settled.
+    /// When running handlers are cut off. Records whose handlers have returned may still be settled.
     cut_off: Option<Timestamp>,
     /// When settlements stop being retried.
     settle_until: Option<Timestamp>,
-    /// When the response is due, and nothing is waited for any longer.
+    /// When the response is due. The worker doesn't wait for records after this time.
     answer_at: Option<Timestamp>,
-    /// When to give up on the request that hides messages, which is optional.
+    /// When to give up on hiding messages. Without hiding, messages are only redelivered earlier.
     hide_until: Option<Timestamp>,
 }
 
@@ -115,7 +116,7 @@ impl<R: Record> Batch<R> {
         delivery.answer()
     }
 
-    /// The short lease of a stream's records. At most once there are no takeovers, so a short lease gains
+    /// The short lease of a stream's records. Under at-most-once there are no takeovers, so a short lease gains
     /// nothing.
     fn short_lease(&self) -> Option<Duration> {
         let settings = self.idempotency.settings();
@@ -156,7 +157,7 @@ impl<R: Record> Delivery<'_, R> {
                 in_flight(running.len());
             }
         };
-        // A record that's still running by then has no result, so it's redelivered.
+        // A record that's still running when the response is due has no result, so it's redelivered.
         let _ = until(self.batch.idempotency.driver().clock(), self.times.answer_at, all).await;
         // Dropping a handler's future may panic. The response must be sent anyway.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(running)));
@@ -197,7 +198,7 @@ impl<R: Record> Delivery<'_, R> {
         match seen.get(key).filter(|_| self.batch.idempotency.settings().is_enforced()) {
             Some((same, fate)) if *same == fingerprint => return fate.clone(),
             Some((_, Fate::Done)) => return Fate::Returned(Reason::Refused(ErrorKind::Mismatch)),
-            // The payloads differ, so the first one's failure doesn't apply to this one.
+            // The payloads differ, so the earlier record's failure doesn't apply to this record.
             _ => {}
         }
         let fate = self.protected(key, fingerprint, raw).await;
@@ -230,7 +231,7 @@ impl<R: Record> Delivery<'_, R> {
             Ok(Protected::Replayed(_)) => Fate::Done,
             Err(Stopped::Panicked(_)) => Fate::Returned(Reason::Panicked),
             Err(Stopped::Refused(error)) if error.is_of_failure() => self.failed_permanently(),
-            // It's done, and a record's response isn't needed.
+            // The operation is done, and a batch doesn't need its response.
             Err(Stopped::Refused(error)) if error.kind() == ErrorKind::NotRetained => Fate::Done,
             Err(Stopped::Refused(error)) if error.kind() == ErrorKind::InProgress => {
                 let wait = error.retry_after().unwrap_or_default();
@@ -268,7 +269,7 @@ impl<R: Record> Delivery<'_, R> {
         self.times.no_claim_after.is_some_and(|at| self.batch.idempotency.driver().now() >= at)
     }
 
-    /// Hides messages that another delivery is processing until that one's lease expires.
+    /// Hides messages that another delivery is processing, until that delivery's lease expires.
     async fn hide(&self) {
         let Some(visibility) = &self.batch.visibility else { return };
         let now = self.batch.idempotency.driver().now();
@@ -290,7 +291,7 @@ impl<R: Record> Delivery<'_, R> {
         }
     }
 
-    /// The response: the records to redeliver, including those that haven't ended.
+    /// Returns the response, which names the records to redeliver, including unfinished ones.
     ///
     /// # Errors
     ///
@@ -302,12 +303,12 @@ impl<R: Record> Delivery<'_, R> {
         }
         self.refuse_if_all_failed(&fates)?;
         let returned = fates.iter().zip(&self.planned).filter(|(fate, _)| **fate != Some(Fate::Done));
-        // Lambda redelivers all of a stream's records behind the first one anyway.
+        // Lambda redelivers a stream's records from the first named one on, so naming more changes nothing.
         let named = returned.take(if R::IS_STREAM { 1 } else { usize::MAX });
         answer::naming(named.map(|(_, planned)| planned.identifier.as_str()))
     }
 
-    /// Reports a batch in which nothing was done, unless other deliveries are processing all of it.
+    /// Reports a batch in which no record succeeded, unless all its records are waiting for other deliveries.
     ///
     /// # Errors
     ///
@@ -358,8 +359,8 @@ impl<R: Record> Delivery<'_, R> {
 }
 
 impl Reason {
-    /// The handler failed, now or in an earlier delivery, or it failed on a record of this batch before it in
-    /// its group.
+    /// Whether the record is redelivered because a handler failed, now or in an earlier delivery. `Behind`
+    /// counts too, since the record ahead is tested on its own.
     fn is_of_handler(&self) -> bool {
         matches!(
             self,
@@ -367,7 +368,7 @@ impl Reason {
         )
     }
 
-    /// Another delivery is processing it, or a record before it in its group.
+    /// Whether the record waits for another delivery, or for an earlier record of its group.
     fn is_waiting(&self) -> bool {
         matches!(self, Self::InProgress(_) | Self::Behind)
     }
@@ -380,7 +381,7 @@ impl Reason {
     }
 }
 
-/// A permanent failure may only be acknowledged if it's recorded: nothing else is left of the record then.
+/// Keeps an unrecorded permanent failure from being acknowledged, since no trace of it would remain.
 fn unrecorded(reason: Reason) -> Reason {
     if reason == Reason::FailedForGood { Reason::Unrecorded } else { reason }
 }

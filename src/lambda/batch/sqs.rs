@@ -34,12 +34,12 @@ impl SqsMessage {
         &self.head.message_id
     }
 
-    /// The key of this one message: it deduplicates the message's deliveries, but not a sender's second
-    /// message.
+    /// The key of this one message. All deliveries of the message have this key. If a sender sends twice, the second
+    /// message has another key.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidKey`](crate::ErrorKind::InvalidKey) if the id isn't one that SQS gives.
+    /// [`ErrorKind::InvalidKey`](crate::ErrorKind::InvalidKey) if the id isn't a valid key. The ids that SQS gives are valid.
     pub fn message_key(&self) -> Result<Key, Error> {
         Key::new(self.message_id())
     }
@@ -53,8 +53,8 @@ impl SqsMessage {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if it isn't the JSON of a `T`. The error says where,
-    /// and quotes nothing.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the body isn't the JSON of a `T`. The error says where
+    /// parsing failed, and never quotes the body.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Error> {
         record::json("the message's body", self.body().as_bytes())
     }
@@ -135,7 +135,7 @@ impl Record for SqsMessage {
             group: String,
         }
         let Grouped { attributes, queue_arn } = serde_json::from_str(raw.get()).ok()?;
-        // A standard queue's message may have a group for fairness, which doesn't ask for an order.
+        // In a standard queue, a message's group is for fairness, and doesn't ask for an order.
         queue_arn.ends_with(".fifo").then_some(attributes.group)
     }
 

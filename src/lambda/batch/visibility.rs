@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use crate::future::BoxFuture;
 
-/// The longest that SQS hides a message, counted from its receipt (SQS developer guide, "Visibility timeout").
+/// The longest time that SQS hides a message, counted from its receipt (SQS developer guide, "Visibility timeout").
 const LONGEST: Duration = Duration::from_secs(12 * 60 * 60);
 
 /// A message to hide.
@@ -18,15 +18,15 @@ pub(super) struct Shown {
 
 /// Hides messages.
 pub(super) trait Visibility: fmt::Debug + Send + Sync {
-    /// Hides each of these messages on its own queue. It logs a failure, which is harmless: SQS redelivers the
-    /// message after the queue's visibility timeout.
+    /// Hides each of these messages in its queue. A failure is logged, and is harmless: SQS redelivers the message
+    /// after the queue's visibility timeout.
     fn hide<'a>(&'a self, messages: &'a [Shown], within: Option<Duration>) -> BoxFuture<'a, ()>;
 }
 
 pub(super) type SharedVisibility = Arc<dyn Visibility>;
 
-/// Whole seconds: at least 1, and at most half of the longest, so that SQS accepts them for a message received
-/// a while ago.
+/// Rounds up to whole seconds: at least 1, and at most half of [`LONGEST`], so that SQS accepts the time even if it
+/// delivered the message a while ago.
 pub(super) fn seconds(until_free: Duration) -> i32 {
     let most = LONGEST.as_secs() / 2;
     let seconds = until_free.as_millis().div_ceil(1000).clamp(1, most.into());
@@ -55,16 +55,16 @@ mod sdk {
     const TIMEOUT: Duration = Duration::from_secs(2);
 
     impl Batch<SqsMessage> {
-        /// Hides a message that another delivery is processing, on its own queue, until that one's lease and
-        /// the margin have passed. The role needs `sqs:ChangeMessageVisibility` on the queue. Without it, this
-        /// logs the problem once and sends no further request. A failed request is harmless: SQS redelivers the
-        /// message after the queue's visibility timeout.
+        /// Hides messages that another delivery is processing, until that delivery's lease and the skew margin
+        /// have passed. The function's role needs `sqs:ChangeMessageVisibility` on the queue. Without the
+        /// permission, the worker logs the problem once and sends no further request. A failed request is
+        /// harmless: SQS redelivers the message after the queue's visibility timeout.
         ///
         /// Each redelivery counts as a receive towards the queue's `maxReceiveCount`. A hidden message costs
-        /// one receive for each delivery that it waits for, and one request for up to ten messages. Without
-        /// hiding it costs one receive per visibility timeout until the lease expires: after a crash at the
-        /// start of a 15-minute invocation, and with a visibility timeout of 30 s, that's 31 receives, against
-        /// 1 with hiding.
+        /// one receive for each delivery that it waits for, and one request hides up to ten messages. Without
+        /// hiding, a message costs one receive per visibility timeout until the lease expires. For example, after a
+        /// crash at the start of a 15-minute invocation, with a visibility timeout of 30 s, that's 31 receives.
+        /// With hiding, it's 1.
         ///
         /// ```no_run
         /// use lambda_idempotency::{Failure, Idempotency, Key, lambda::batch::SqsMessage};
@@ -88,7 +88,7 @@ mod sdk {
 
     struct Queues {
         client: Client,
-        /// The role may not hide messages, so each further request would fail too.
+        /// Whether SQS said that the role lacks the permission. Further requests would fail too.
         is_forbidden: AtomicBool,
     }
 
@@ -151,8 +151,8 @@ mod sdk {
     }
 }
 
-/// The URL of the queue with this ARN, such as `arn:aws:sqs:eu-west-1:123456789012:orders`; `None` if it isn't
-/// a queue's.
+/// The URL of the queue with this ARN, such as `arn:aws:sqs:eu-west-1:123456789012:orders`; `None` if the
+/// ARN isn't a queue's.
 ///
 /// SQS reads the account and name from the URL; the request goes to the client's own endpoint.
 #[cfg(feature = "sqs")]

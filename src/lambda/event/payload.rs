@@ -1,4 +1,5 @@
-//! The payload of an event from a known source: the part that a retry repeats, without what the delivery adds.
+//! The payload of an event from a known source: the part that a retry repeats, without the fields that the delivery
+//! adds.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -19,9 +20,9 @@ const NAMES: [&str; 3] = ["\"requestContext\"", "\"detail-type\"", "\"Records\""
 /// The fingerprint of the event's payload, if the event is from a known source; the table is in
 /// [the module](super). `None` means that the whole event counts.
 ///
-/// An event with a field twice is from no known source, so all of it counts.
+/// If an event has a field twice, the whole event counts too.
 pub(super) fn fingerprint(event: &RawValue) -> Option<Fingerprint> {
-    // Spares other events the parsing.
+    // Saves the parsing of events from other sources.
     if !NAMES.iter().any(|name| event.get().contains(name)) {
         return None;
     }
@@ -35,7 +36,7 @@ pub(super) fn fingerprint(event: &RawValue) -> Option<Fingerprint> {
     )
 }
 
-/// The fields of every known source. None of them has two sources' fields.
+/// The fields of all known sources' events. No event has the fields of two sources.
 #[derive(Deserialize)]
 #[serde(bound(deserialize = "'de: 'e"))]
 struct Event<'e> {
@@ -69,7 +70,7 @@ struct Event<'e> {
     records: Option<Vec<&'e RawValue>>,
 }
 
-/// API Gateway, a function URL, a load balancer and VPC Lattice: the request, and who sent it.
+/// Adds the request and its sender, for an event of API Gateway, a function URL, a load balancer or VPC Lattice.
 fn of_http(event: &Event<'_>, begun: &FingerprintBuilder) -> Option<FingerprintBuilder> {
     let raw = event.context?;
     let context: Value = serde_json::from_str(raw.get()).ok()?;
@@ -93,7 +94,7 @@ fn of_http(event: &Event<'_>, begun: &FingerprintBuilder) -> Option<FingerprintB
     let mut senders = verified(&context);
     // An issuer alone names no sender.
     if senders.iter().all(|(name, _)| name.ends_with("/iss") || name.ends_with("/issuerDN")) {
-        // The handler may check these: another sender's request isn't a retry of this one.
+        // The handler may check these credentials, and a request from another sender isn't a retry.
         senders.extend(credentials(event)?);
         senders.extend(unnamed(&context));
     }
@@ -116,14 +117,15 @@ fn verified(context: &Value) -> Vec<(String, String)> {
     named.collect()
 }
 
-/// The rest of an authorizer's context, where none of its known fields names a sender. It leaves out the latency.
+/// An authorizer's whole context, for a request without a verified sender. It leaves out the authorizer's latency,
+/// which differs in each request.
 fn unnamed(context: &Value) -> Option<(String, String)> {
     let mut authorizer = context.get("authorizer")?.as_object()?.clone();
     authorizer.remove("integrationLatency");
     (!authorizer.is_empty()).then(|| ("/authorizer".to_owned(), Value::Object(authorizer).to_string()))
 }
 
-/// The headers that carry a credential. `None` if they can't be read.
+/// The headers that carry a credential. `None` if the headers can't be read.
 fn credentials(event: &Event<'_>) -> Option<Vec<(String, String)>> {
     let mut headers = BTreeMap::<String, Value>::new();
     if let Some(raw) = event.headers.or(event.repeated_headers) {
@@ -151,10 +153,10 @@ fn credentials(event: &Event<'_>) -> Option<Vec<(String, String)>> {
     Some(carried)
 }
 
-/// EventBridge and its scheduler: the detail, and where it's from.
+/// Adds the detail and its source, for an event of EventBridge or its scheduler.
 fn of_event_bus(event: &Event<'_>, begun: &FingerprintBuilder) -> Option<FingerprintBuilder> {
     let (Some(_), Some(of), Some(_)) = (event.source, event.detail_type, event.detail) else { return None };
-    // A schedule's events differ only in the time for which each is scheduled.
+    // The events of one schedule differ only in their scheduled time.
     let scheduled_for = event.time.filter(|_| of.get() == r#""Scheduled Event""#);
     Some(
         begun
@@ -169,7 +171,7 @@ fn of_event_bus(event: &Event<'_>, begun: &FingerprintBuilder) -> Option<Fingerp
     )
 }
 
-/// SNS, SQS, Kinesis, DynamoDB Streams and S3: the content of each record, and where it's from.
+/// Adds each record's content and source, for an event of SNS, SQS, Kinesis, DynamoDB Streams or S3.
 fn of_records(event: &Event<'_>, begun: FingerprintBuilder) -> Option<FingerprintBuilder> {
     let records = event.records.as_ref()?;
     records.iter().try_fold(begun.part("kind", "records"), |builder, raw| {
@@ -181,7 +183,7 @@ fn of_records(event: &Event<'_>, begun: FingerprintBuilder) -> Option<Fingerprin
 #[derive(Deserialize)]
 #[serde(bound(deserialize = "'de: 'e"))]
 struct Record<'e> {
-    /// SNS capitalises it.
+    /// SNS writes `EventSource`.
     #[serde(rename = "eventSource", alias = "EventSource", borrow)]
     source: Option<Cow<'e, str>>,
     #[serde(rename = "eventName")]
@@ -256,7 +258,7 @@ impl Record<'_> {
 }
 
 impl FingerprintBuilder {
-    /// Adds a field's value, or its absence.
+    /// Adds a field: its value, or the fact that it's absent.
     fn value(self, label: &str, value: Option<&RawValue>) -> Self {
         match value {
             Some(value) => self.json_or_bytes(label, value.get()),
@@ -264,7 +266,7 @@ impl FingerprintBuilder {
         }
     }
 
-    /// Adds a text by its content, which is JSON or not.
+    /// Adds a text field's content: as JSON if it's JSON, and otherwise byte for byte.
     fn content(self, label: &str, text: Option<&RawValue>) -> Self {
         match text.map(|text| serde_json::from_str::<String>(text.get())) {
             Some(Ok(content)) => self.json_or_bytes(label, content),

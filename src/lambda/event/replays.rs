@@ -12,7 +12,7 @@ type Field = (&'static str, Value);
 
 type Add = dyn Fn(&Replay) -> Vec<Field> + Send + Sync;
 
-/// See [`EventLayer::on_replay`](super::EventLayer::on_replay).
+/// The closure that [`EventLayer::on_replay`](super::EventLayer::on_replay) sets.
 #[derive(Clone, Default)]
 pub(super) struct OnReplay(Option<Arc<Add>>);
 
@@ -24,14 +24,14 @@ impl OnReplay {
         Self(Some(Arc::new(move |replay| add(replay).into_iter().collect())))
     }
 
-    /// Tells of a recorded failure, which gets no fields.
+    /// Calls the closure for a recorded failure. The fields that it returns are dropped: a failure gets none.
     pub(super) fn failed(&self, replay: &Replay) {
         if let Some(add) = &self.0 {
             add(replay);
         }
     }
 
-    /// The recorded answer, with the fields that the hook adds.
+    /// Returns the recorded answer, with the fields that the closure adds.
     pub(super) fn answered(&self, replay: &Replay, answer: Box<RawValue>) -> Box<RawValue> {
         match &self.0 {
             Some(add) => with_fields(answer, add(replay)),
@@ -46,8 +46,8 @@ impl fmt::Debug for OnReplay {
     }
 }
 
-/// Adds the fields that the answer lacks behind its own, whose text doesn't change. An answer that isn't an object
-/// stays as it is.
+/// Adds the fields that the answer lacks behind the answer's own fields, whose text doesn't change. An answer that
+/// isn't a JSON object is returned unchanged.
 fn with_fields(answer: Box<RawValue>, fields: Vec<Field>) -> Box<RawValue> {
     if fields.is_empty() {
         return answer;

@@ -15,7 +15,7 @@ use lambda_http::{Body, IntoResponse, request::RequestContext};
 
 use super::{BoxError, HttpLayer, front_end};
 
-/// The body of a response that may be streamed: a recorded one, whole, or the handler's own as it arrives. See
+/// The body of a response that may be streamed: whole if it was recorded, or the handler's own body as it arrives. See
 /// [`HttpLayer::streaming`].
 #[derive(Debug)]
 pub struct ResponseBody {
@@ -34,7 +34,7 @@ impl ResponseBody {
         Self { begun: VecDeque::new(), rest: Some(UnsyncBoxBody::new(body)) }
     }
 
-    /// Reads up to `most` bytes, and keeps them for the response.
+    /// Reads until the body ends or exceeds `most` bytes, and keeps the data for the response.
     async fn read(&mut self, most: usize) -> Extent {
         let mut length = 0;
         while let Some(rest) = &mut self.rest {
@@ -58,8 +58,8 @@ impl ResponseBody {
         Extent::Whole
     }
 
-    /// The body byte for byte: `lambda_http`'s conversion decodes it by its headers, and changes bytes that
-    /// don't match them.
+    /// Returns the body byte for byte. `lambda_http`'s conversion would decode the body by its headers, and change
+    /// bytes that don't match the headers.
     fn into_read(self) -> Body {
         match String::from_utf8(self.begun.into_iter().collect::<Vec<_>>().concat()) {
             Ok(text) => Body::Text(text),
@@ -112,7 +112,7 @@ impl HttpBody for ResponseBody {
     }
 }
 
-/// A body that broke off: the data that has been read, and then the error.
+/// The rest of a body that broke off: only the error. The data before the error is in [`ResponseBody::begun`].
 struct Broken(Option<BoxError>);
 
 impl HttpBody for Broken {
@@ -135,28 +135,28 @@ fn into_bytes(mut data: impl Buf) -> Bytes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
     Whole,
-    /// More than the limit for recording.
+    /// The body exceeds the limit for recording.
     TooLarge,
-    /// It broke off.
+    /// The body broke off.
     Broken,
 }
 
 /// A handler's response.
 pub(super) enum Answer {
-    /// It can be recorded.
+    /// The response has been read whole, so it can be recorded.
     Whole(Response<Body>),
-    /// It can't be recorded, and is passed through as it arrives.
+    /// The response can't be recorded, and is passed through as it arrives.
     Streamed(Response<ResponseBody>, Streamed),
 }
 
 /// Why a response is passed through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Streamed {
-    /// It isn't the operation's outcome.
+    /// The response isn't the operation's outcome, or idempotency isn't enforced.
     Unrecorded,
-    /// It's over the limit for recording.
+    /// The body exceeds the limit for recording.
     TooLarge,
-    /// Its body broke off.
+    /// The body broke off.
     Broken,
 }
 
@@ -203,7 +203,7 @@ impl<R: IntoResponse + Send> Read<R> for HttpLayer {
     }
 }
 
-/// Reads a response that may be recorded, up to the limit, and streams the rest.
+/// Reads a response up to the limit for recording, and streams the rest, for a function that streams.
 impl<B> Read<Response<B>> for HttpLayer<true>
 where
     B: HttpBody + Send + 'static,
@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bodies_know_their_length_and_end() {
+    fn bodies_report_their_length_and_end() {
         let read = ResponseBody::from(Body::from("abc"));
         let streamed = ResponseBody::streamed(Full::<Bytes>::from("abc"));
         let empty = ResponseBody::from(Body::Empty);

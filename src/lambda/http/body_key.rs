@@ -1,4 +1,4 @@
-//! Keys that the layer takes from the request, where the client sends no header.
+//! Takes the key of a request without the header from the request's body, or from the API's own closure.
 
 use std::{any::Any, fmt, sync::Arc};
 
@@ -39,8 +39,8 @@ impl KeySource {
             Self::Closure(key) => return key(request, body),
             Self::Fields(fields) => fields,
         };
-        // Clients send JSON with other types too, such as `text/plain`: the fields count there as well. A form or
-        // a file has none.
+        // Clients send JSON with other content types too, such as `text/plain`, so the body decides. A form or a file
+        // has no fields.
         let is_json = || serde_json::from_slice::<&RawValue>(body).is_ok();
         if body.trim_ascii().is_empty() || !(may_be_json(request) || is_json()) {
             return Ok(None);
@@ -66,7 +66,7 @@ impl fmt::Debug for KeySource {
     }
 }
 
-/// Where a key is from.
+/// The part of a request that a key is from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Origin {
     /// The header.
@@ -77,7 +77,7 @@ pub(super) enum Origin {
 }
 
 impl Origin {
-    /// The entry point's name in the scope. It separates the two: the header `17` and the field `17` are two
+    /// The entry point's name in the scope. Each origin has its own, so the header `17` and the field `17` name two
     /// operations.
     pub(super) fn via(self) -> &'static str {
         match self {
@@ -96,7 +96,7 @@ pub(super) struct Keyed<B> {
 /// A request's body. The layer reads it once: for the key, or else for the fingerprint.
 pub(super) enum Payload<B> {
     Unread(B),
-    /// Lambda's own type, which is whole, and stays text or bytes as it came.
+    /// A body of Lambda's own type. It's whole, and stays text or bytes, as it came.
     Whole(B),
     Read(Bytes),
 }
@@ -106,7 +106,7 @@ where
     B: http_body::Body + From<Vec<u8>> + 'static,
     B::Error: Into<BoxError>,
 {
-    /// Reads the body, unless it's been read.
+    /// Reads the body, unless it was read before.
     ///
     /// # Errors
     ///
@@ -148,12 +148,12 @@ fn whole<B: 'static>(body: &B) -> Option<&[u8]> {
 }
 
 impl<const STREAMING: bool> HttpLayer<STREAMING> {
-    /// The request's key, if it has one and its method is protected: from the header, or else from the API's own
-    /// source.
+    /// Returns the request's key, from the header or else from the API's own source, and the request's body. There's no
+    /// key if the request has none, or isn't protected.
     ///
     /// # Errors
     ///
-    /// The problem for a key that's required and missing, or can't be read, and for a body that can't be read.
+    /// The problem, if a required key is missing, or the key or the body can't be read.
     pub(super) async fn keyed<B>(&self, parts: &Parts, body: B) -> Result<Keyed<B>, Problem>
     where
         B: http_body::Body + From<Vec<u8>> + 'static,
@@ -203,7 +203,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
     ///
     /// # Errors
     ///
-    /// The problem, if it is.
+    /// The problem, if idempotency is enforced.
     fn keyless<B>(
         &self,
         error: &Error,
@@ -223,7 +223,7 @@ fn missing(message: &'static str) -> Error {
     Error::new(ErrorKind::MissingKey, message)
 }
 
-/// The body isn't the API's mistake but the client's.
+/// Turns the error for an invalid body into one for an invalid key: the mistake is the client's, not the API's.
 fn unusable(error: Error) -> Error {
     match error.kind() {
         ErrorKind::Invalid => Error::new(ErrorKind::InvalidKey, error.to_string()),

@@ -70,7 +70,7 @@ pub enum Caller {
 }
 
 impl Caller {
-    /// The same caller, with this API name if it's a caller of one API.
+    /// Replaces the API's name, if the caller belongs to one API.
     pub(super) fn of_api(mut self, name: &str) -> Self {
         if let Self::Principal { api, .. } | Self::Certificate { api, .. } | Self::ApiKey { api, .. } =
             &mut self
@@ -96,8 +96,8 @@ impl fmt::Debug for Caller {
     }
 }
 
-/// The text for caller and tenant in the scope of an HTTP request's key, for
-/// [`Scope::with_caller`](crate::Scope::with_caller); `None` if there is neither.
+/// Returns the text for the caller and the tenant in the scope of an HTTP request's key, for
+/// [`Scope::with_caller`](crate::Scope::with_caller); `None` if there's neither a caller nor a tenant.
 ///
 /// ```
 /// use lambda_idempotency::{Key, Scope, StoredKey, lambda::http::{Caller, scope_caller}};
@@ -132,10 +132,10 @@ pub fn scope_caller(caller: Option<&Caller>, tenant: Option<&str>) -> Option<Str
 pub(super) enum Verified {
     /// The front end verified no caller.
     Nobody,
-    /// It verified a caller, but gives no name that this library understands: an authorizer without a
+    /// The front end verified a caller, but gives no name that this library understands: an authorizer without a
     /// principal, for example. The layer refuses such requests, so that they don't share a namespace.
     Unnamed,
-    /// It verified this caller. A refreshed token, or a new session of a role, is the same caller.
+    /// The front end verified this caller. A refreshed token, or a new session of a role, is the same caller.
     Caller(Caller),
 }
 
@@ -164,7 +164,7 @@ pub fn verified_caller(request: &Parts) -> Result<Option<Caller>, Error> {
         Verified::Caller(caller) => Ok(Some(caller)),
         Verified::Unnamed => Err(Error::new(
             ErrorKind::Invalid,
-            "the front end verified a caller, but its event has no name for it that this library understands",
+            "the front end verified a caller, but the event has no name for the caller that this library understands",
         )),
     }
 }
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn rest_apis_authorizers_name_callers_too() {
+    fn rest_api_authorizers_name_callers() {
         for authorizer in [
             serde_json::json!({"jwt": {"claims": {"iss": "i", "sub": "s"}, "scopes": null}}),
             serde_json::json!({"iam": {"callerId": "AROA1:alice"}}),
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn rest_apis_prefer_identity_over_role() {
+    fn rest_apis_prefer_cognito_identity_over_role() {
         let text = include_str!("../../../events/payments/rest-api.json");
         let by = |pool: Option<&str>, session: &str| {
             let mut event: serde_json::Value = serde_json::from_str(text).unwrap();
@@ -406,12 +406,12 @@ mod tests {
     }
 
     #[test]
-    fn string_valued_claims_hide_no_principal() {
+    fn claims_as_text_keep_the_principal() {
         let context = serde_json::json!({"lambda": {"claims": "{\"sub\":\"s\"}", "principalId": "p"}});
         assert_eq!(caller(context), principal("p"));
     }
 
-    /// An event whose context has this alone. Its front end is the one that has this name.
+    /// An event of the front end that sends the field `name`. Its context contains this field alone.
     fn with_name(name: &str) -> serde_json::Value {
         let names: Vec<&str> = name.split('/').skip(1).collect();
         let is_authorizer_context = name == "/authorizer/lambda";
@@ -449,7 +449,8 @@ mod tests {
         event
     }
 
-    /// Both layers go by one list of names. A caller with a name that this layer didn't understand would be anonymous.
+    /// The HTTP layer and the event layer share one list of names. If the HTTP layer ignored a name, it would treat the
+    /// caller as anonymous.
     #[test]
     fn every_verified_name_gives_a_caller() {
         for name in crate::lambda::identity::VERIFIED_NAMES {
@@ -469,7 +470,7 @@ mod tests {
                     serde_json::json!([]);
             }
             let verified = of_event(&event);
-            // An issuer alone names no caller.
+            // An issuer without a subject names no caller.
             let expected_unnamed = name.ends_with("/iss");
             match verified {
                 Verified::Caller(_) => assert!(!expected_unnamed, "{name}"),

@@ -42,17 +42,17 @@ pub(super) enum Unnamed {
     /// Requests without credentials share one namespace. Requests with credentials are refused.
     #[default]
     Anonymous,
-    /// They all share one namespace, credentials or not.
+    /// Requests with and without credentials share one namespace.
     Shared,
-    /// They are refused, credentials or not.
+    /// Requests with and without credentials are refused.
     Refused,
 }
 
-/// See the methods of [`HttpLayer`].
+/// The settings of an [`HttpLayer`], whose methods document them.
 #[derive(Clone)]
 pub(super) struct Config {
     pub(super) keys: KeyRules,
-    /// The key of a request without the header.
+    /// Where the key of a request without the header comes from.
     pub(super) key: Option<KeySource>,
     pub(super) methods: Vec<Method>,
     pub(super) required: Option<Predicate>,
@@ -66,12 +66,12 @@ pub(super) struct Config {
     pub(super) fingerprinted_fields: Option<Vec<Selector>>,
     pub(super) raw_body: bool,
     pub(super) max_body: usize,
-    /// How long the front end waits.
+    /// How long the front end waits for a response. `None` means the front end's default.
     pub(super) answer_within: Option<Duration>,
     pub(super) record_when: Option<Judge>,
     pub(super) headers: HeaderRules,
     pub(super) marker: HeaderName,
-    /// For each kind, the last entry counts.
+    /// Statuses that the API chose. If a kind has several entries, the last one counts.
     pub(super) statuses: Vec<(ProblemKind, StatusCode)>,
     pub(super) documentation: String,
     pub(super) may_replay: Option<MayReplay>,
@@ -135,14 +135,14 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         self
     }
 
-    /// Whether a request with a protected method needs a key. Without one it gets 400. Default: no, it runs
-    /// unprotected.
+    /// Whether a request with a protected method needs a key. A request without a key gets 400. Default: no; such
+    /// requests run unprotected.
     pub fn required(self, is_required: bool) -> Self {
         self.required_when(move |_| is_required)
     }
 
-    /// Refuses a request with a protected method and no key if `is_required` returns true. Behind API Gateway
-    /// the URI's path begins with the stage; the path without it is `raw_http_path`.
+    /// Refuses a request with a protected method and no key if `is_required` returns true. Behind API Gateway,
+    /// the URI's path begins with the stage. `raw_http_path` is the path without the stage.
     ///
     /// ```
     /// # use lambda_http::RequestExt as _;
@@ -177,10 +177,10 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         self.with(|config| config.passes = Some(Arc::new(passes)))
     }
 
-    /// Takes the key of a request without an `Idempotency-Key` header from fields of its JSON body. A header, where
-    /// sent, wins. Keys from here and keys from headers are separate operations. [The
-    /// module](super#keys-from-the-body) has the rules, and a warning: the layer replays an identical second order
-    /// too.
+    /// Takes the key of a request without an `Idempotency-Key` header from fields of its JSON body. If the client
+    /// sends the header, the header wins. The same key from a body and from a header names two operations. [The
+    /// module](super#keys-from-the-body) has the rules, and a warning: a customer's second, identical order gets a
+    /// replay too.
     ///
     /// ```
     /// use lambda_idempotency::KeyFields;
@@ -194,8 +194,8 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         self.with(|config| config.key = Some(KeySource::Fields(fields)))
     }
 
-    /// Like [`key_fields`](Self::key_fields), with a closure over the request and its body. If there's a key that
-    /// isn't valid, the client gets 400 and `key-invalid`.
+    /// Like [`key_fields`](Self::key_fields), but takes the key from a closure over the request and its body. If the
+    /// closure fails because the key isn't valid, the client gets 400 and `key-invalid`.
     ///
     /// ```
     /// use lambda_idempotency::Key;
@@ -212,8 +212,8 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         self.with(|config| config.key = Some(KeySource::Closure(Arc::new(key))))
     }
 
-    /// Whether a key must be a quoted string, as the draft requires (section 2.1), and almost no client sends it.
-    /// Default: no; `"k"` and `k` are one key.
+    /// Whether a key must be a quoted string. The draft requires quotes (section 2.1), but almost no client sends
+    /// them. Default: no; `"k"` and `k` are the same key.
     pub fn quoted_keys(self, is_required: bool) -> Self {
         self.with(|config| config.keys.quoted = is_required)
     }
@@ -224,21 +224,21 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         self.with(|config| config.keys.uuid = is_required)
     }
 
-    /// Refuses keys of fewer characters than this: for keys that must not be guessed or enumerated. Default: 1.
+    /// Refuses keys with fewer characters than `length`, since short keys are easy to guess. Default: 1.
     pub fn shortest_key(self, length: usize) -> Self {
         self.with(|config| config.keys.shortest = length)
     }
 
-    /// Reads the key from this header too, such as `x-idempotency-key`. Two headers with different keys are
-    /// refused.
+    /// Reads the key from this header too, such as `x-idempotency-key`. If the headers of one request have different
+    /// keys, the layer refuses the request.
     pub fn key_alias(self, name: HeaderName) -> Self {
         self.with(|config| config.keys.names.push(name))
     }
 
-    /// Names the caller, in place of the one that the front end verified, for example from an extension that an
-    /// authentication layer outside this one has set. The caller must not be able to choose the text, and the
-    /// text must stay the same when a token is refreshed. The layer hashes it and never stores it in plaintext.
-    /// `None` is a caller without a name; see [`shared_namespace`](Self::shared_namespace).
+    /// Takes the caller's name from a closure, in place of the name that the front end verified. For example, read
+    /// an extension that an authentication layer outside this one has set. The caller must not be able to choose the
+    /// text, and the text must stay the same when a token is refreshed. The layer hashes the text and never stores it
+    /// in plaintext. `None` means a caller without a name; see [`shared_namespace`](Self::shared_namespace).
     ///
     /// Put the authentication **outside** this layer. A layer inside this one doesn't see requests that get a
     /// replay, so it doesn't check their tokens.
@@ -266,9 +266,9 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
     /// even if it arrives after the API was replaced, its stage was renamed, or its custom domain got another
     /// base path. All APIs and stages that share the name and call this function count as one.
     ///
-    /// It matters for callers that belong to one API: a Lambda authorizer's principal, an API key, a client
-    /// certificate. By default such a caller belongs to `<API id>/<stage>`. With a name, the path is compared
-    /// without the stage and the base path.
+    /// The name matters for callers that belong to one API: a Lambda authorizer's principal, an API key, a client
+    /// certificate. By default, such a caller belongs to `<API id>/<stage>`. If the API has a name, the path is
+    /// compared without the stage and the base path.
     ///
     /// ```
     /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
@@ -280,8 +280,9 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         self.with(|config| config.api_name = Some(name.into()))
     }
 
-    /// Whether keyed requests need a named caller even without credentials, and otherwise get 403. Default: no.
-    /// If you call both this and [`shared_namespace`](Self::shared_namespace), the later call counts.
+    /// Whether a keyed request needs a named caller even if it carries no credentials. Without a named caller, such
+    /// a request gets 403. Default: no. If you call both this and [`shared_namespace`](Self::shared_namespace), the
+    /// later call counts.
     pub fn require_caller(self, is_required: bool) -> Self {
         self.with(|config| config.unnamed = if is_required { Unnamed::Refused } else { Unnamed::Anonymous })
     }
@@ -290,10 +291,10 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
     /// **each of these callers gets the others' recorded responses** if it sends the same key and request. Use
     /// it for APIs whose responses don't depend on the caller. Named callers keep their own namespaces.
     ///
-    /// Without it, a keyed request with credentials (`Authorization`, an API key, a client certificate, a
-    /// cookie) and without a named caller is refused before anything is claimed, with 500 and `caller-unknown`:
-    /// the handler may check the credentials, and a replay never reaches it. Keyed requests without credentials
-    /// share the anonymous namespace.
+    /// Without this setting, the layer refuses a keyed request that carries credentials (`Authorization`, an API key,
+    /// a client certificate, a cookie) but has no named caller. The client gets 500 and `caller-unknown`, and nothing
+    /// is claimed. The reason: the handler may check the credentials, and a replay never reaches the handler. Keyed
+    /// requests without credentials share the anonymous namespace.
     pub fn shared_namespace(self) -> Self {
         self.with(|config| config.unnamed = Unnamed::Shared)
     }
@@ -312,7 +313,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         self.with(|config| config.ignored_cookies.add(names))
     }
 
-    /// Includes these request headers, such as an API's version, in what must match when a key is used again.
+    /// Compares these request headers too when a key is used again, such as a header with the API's version.
     /// Default: none.
     pub fn fingerprint_headers(self, names: impl IntoIterator<Item = HeaderName>) -> Self {
         self.with(|config| config.fingerprinted_headers = names.into_iter().collect())
@@ -320,12 +321,12 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
 
     /// Compares only these fields of a JSON body, [named](crate::KeyFields#naming-a-field) as for a key, in place of the whole body. Use
     /// it for bodies that change in each attempt, for example by a nonce or a timestamp. A missing field is
-    /// compared as absent. If a body has none of them, or a field can't be looked up because the body isn't
-    /// JSON, for example, the whole body is compared.
+    /// compared as absent. If a body has none of the fields, or a field can't be looked up (for example, because the
+    /// body isn't JSON), the whole body is compared.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if one isn't a valid name of a field, or there are none.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if a field's name isn't valid, or `fields` is empty.
     ///
     /// ```
     /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
@@ -350,9 +351,9 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         self.with(|config| config.max_body = bytes)
     }
 
-    /// How long the front end waits for a response, counted from the start of the request if its event contains
-    /// that. Default: 29 seconds behind API Gateway, and otherwise no limit but the invocation's deadline.
-    /// Settlements aren't retried after that, since the caller would no longer get the response.
+    /// How long the front end waits for a response, counted from the request's start if the event contains that
+    /// time. Default: 29 seconds behind API Gateway. Otherwise only the invocation's deadline is a limit. After this
+    /// time, the layer retries no settlement, since the caller would no longer get the response.
     ///
     /// Set it if API Gateway's quota was raised, or if a load balancer or proxy closes idle connections
     /// earlier.
@@ -361,11 +362,11 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
     }
 
     /// Decides from the whole response whether it's the operation's outcome, in place of the list of statuses.
-    /// The handler's [`Recording`](crate::settings::Recording) overrides it. It isn't called for a streamed response that
-    /// is too large to record: the status decides that.
+    /// The handler's [`Recording`](crate::settings::Recording) overrides the closure. For a streamed response that
+    /// is too large to record, the status decides, and the closure isn't called.
     ///
-    /// At most once it isn't called either, and a warning says so if it's set: any response may have come after
-    /// an effect, so every response is recorded unless it carries
+    /// Under at-most-once, the closure isn't called either, and this method logs a warning. Any response may have
+    /// come after an effect, so every response is recorded unless it carries
     /// [`Recording::Release`](crate::settings::Recording::Release).
     pub fn record_when(self, is_outcome: impl Fn(&Response<Body>) -> bool + Send + Sync + 'static) -> Self {
         if self.is_at_most_once() {
@@ -374,9 +375,9 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         self.with(|config| config.record_when = Some(Arc::new(is_outcome)))
     }
 
-    /// Replays this header, or doesn't, in place of the list's choice. By default, headers that belong to one
-    /// exchange aren't recorded: `Set-Cookie`, `Date`, tracing, rate limits, those that `Connection` names, and
-    /// more. [The page](crate::guide::idempotency_specification) has the list.
+    /// Sets whether replays contain this header. By default, headers that belong to one exchange aren't recorded:
+    /// `Set-Cookie`, `Date`, tracing, rate limits, the headers that `Connection` names, and more.
+    /// [The specification](crate::guide::idempotency_specification) has the list.
     ///
     /// ```
     /// # use lambda_http::http::header;
@@ -400,9 +401,9 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         self.with(|config| config.statuses.push((kind, status)))
     }
 
-    /// The page that documents the API's idempotency. A problem's `type` is this URI with its code as the
-    /// fragment, and each problem links to it (the draft, section 2.7). Default: this library's
-    /// [specification](crate::guide::idempotency_specification), which is accurate as long as you keep the
+    /// Sets the URI of the page that documents the API's idempotency. A problem's `type` is this URI with the
+    /// problem's code as the fragment, and each problem links to the page (the draft, section 2.7). Default: this
+    /// library's [specification](crate::guide::idempotency_specification), which is accurate as long as you keep the
     /// defaults.
     pub fn documentation(self, uri: impl Into<String>) -> Self {
         self.with(|config| config.documentation = uri.into())
@@ -411,7 +412,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
     /// Decides, before each replay, whether the caller may have the recorded response; otherwise the caller
     /// gets 403. Use it for permissions that can be revoked between two deliveries, and that the handler would
     /// have checked. The closure gets the request without its body, and the caller that the key belongs to, if
-    /// it has a name.
+    /// that caller has a name.
     ///
     /// ```
     /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
@@ -437,8 +438,8 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         })
     }
 
-    /// Calls this with each replay, before the caller gets it, for example to add a header. It never changes what's
-    /// stored. A recorded failure's answer is `operation-failed`.
+    /// Calls a closure with each replay before the caller gets the response, for example to add a header. The record
+    /// doesn't change. For a recorded failure, the response is the problem `operation-failed`.
     ///
     /// ```
     /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
@@ -453,9 +454,9 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
     }
 
     /// Answers a duplicate with this response when the operation is done but its response wasn't kept, in place of
-    /// 409. The response gets the replay marker. For jobs whose response no caller needs: with
-    /// [`max_response`](crate::settings::Settings::max_response) 0, no response is stored. Duplicates of a failure
-    /// still get the failure's status.
+    /// 409. The response gets the replay marker. Use it for jobs whose response no caller needs: with
+    /// [`max_response`](crate::settings::Settings::max_response) 0, no response is stored. A duplicate of a recorded
+    /// failure still gets `operation-failed`.
     ///
     /// ```
     /// # use lambda_http::{Body, http::Response};

@@ -5,7 +5,7 @@ use http::{HeaderMap, HeaderName, header};
 
 use crate::lambda::identity::{cookie_name, cookies, is_credential};
 
-/// The names of cookies that aren't credentials, besides a load balancer's.
+/// The names of cookies that aren't credentials, in addition to a load balancer's cookies.
 #[derive(Clone, Debug, Default)]
 pub(super) struct IgnoredCookies(Vec<String>);
 
@@ -37,7 +37,7 @@ pub(super) fn carried_in<'a>(headers: &'a HeaderMap, ignored: &IgnoredCookies) -
     })
 }
 
-/// Whether one of the cookies isn't ignored. A value that can't be read counts as one that isn't.
+/// Whether at least one cookie isn't ignored. An unreadable header counts as such a cookie.
 fn has_cookie(value: &[u8], ignored: &IgnoredCookies) -> bool {
     let Ok(text) = std::str::from_utf8(value) else { return true };
     cookies(text).any(|pair| !ignored.has(cookie_name(pair)))
@@ -87,12 +87,12 @@ mod tests {
         let cookie = |text, ignored: &[&str]| found(&[("cookie", text)], ignored).is_some();
         assert!(cookie("session=1", &[]));
         assert!(!cookie("AWSALB=a; AWSALBCORS=b; AWSALBTG=c; AWSALBTGCORS=d; AWSELB=e; AWSELBCORS=f", &[]));
-        assert!(cookie("AWSALB=a; AWSELBAuthSessionCookie-0=b", &[]), "a login's session");
+        assert!(cookie("AWSALB=a; AWSELBAuthSessionCookie-0=b", &[]), "a login's session cookie");
         assert!(!cookie("_ga=1; _ga_X1=2;", &["_ga*"]));
         assert!(cookie("_ga=1; _ga_X1=2", &["_ga"]));
         assert!(cookie("theme=dark; session=1", &["theme"]));
         assert!(cookie("session", &["sessio"]) && cookie("caf\u{e9}", &[]));
         assert!(!cookie("", &[]) && !cookie(" ; ", &[]));
-        assert!(found(&[("cookie", "theme=1"), ("cookie", "session=1")], &["theme"]).is_some(), "two lines");
+        assert!(found(&[("cookie", "theme=1"), ("cookie", "session=1")], &["theme"]).is_some(), "both count");
     }
 }

@@ -27,8 +27,8 @@ pub(super) fn most_bytes(context: Option<&RequestContext>) -> Option<usize> {
 }
 
 /// When the front end stops waiting: by `answer_within`, or by the default for this kind of front end, counted
-/// from the request's start. `None` if the invocation's deadline is the only limit: function URLs, load
-/// balancers, and no front end.
+/// from the request's start. `None` if the invocation's deadline is the only limit: for function URLs, load
+/// balancers, and requests without a front end.
 pub(super) fn waits_until(
     context: Option<&RequestContext>,
     answer_within: Option<Duration>,

@@ -1,4 +1,4 @@
-//! Guards `lambda_http`: repairs or refuses the events that it would lose a part of or panic on.
+//! Guards `lambda_http`: repairs events of which it would lose a part, and refuses events on which it would panic.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -38,15 +38,14 @@ const REPAIR: fn(LambdaEvent<LambdaRequest>) -> LambdaEvent<LambdaRequest> =
 
 /// Runs an HTTP function as `lambda_http::run` does, and guards it against events that `lambda_http` 1.3 mishandles:
 ///
-/// - A REST API's headers that a client sent twice: `lambda_http` keeps one value. With this, the service sees
-///   both, and this library's layer refuses two keys.
-/// - A body that claims to be base64 and isn't, and a host or path that makes no valid URI: `lambda_http`
-///   panics, and the caller gets 502. With this, the caller gets 400 and `request-unreadable`, and the service
-///   isn't called.
+/// - A client sends a header to a REST API twice: `lambda_http` keeps one value. With this guard, the service sees
+///   both values, and this library's layer refuses two keys.
+/// - A body claims to be base64 but isn't, or a host or path doesn't form a valid URI: `lambda_http` panics, and the
+///   caller gets 502. With this guard, the caller gets 400 and `request-unreadable`, and the service isn't called.
 ///
 /// # Errors
 ///
-/// Like `lambda_http::run`: none while the function lives.
+/// Like `lambda_http::run`: it returns none while the function is running.
 ///
 /// # Cancel safety
 ///
@@ -127,7 +126,7 @@ where
 ///
 /// # Errors
 ///
-/// Like `lambda_http::run_with_streaming_response`: none while the function lives.
+/// Like `lambda_http::run_with_streaming_response`: it returns none while the function is running.
 ///
 /// # Cancel safety
 ///
@@ -209,8 +208,8 @@ fn is_unreadable(request: &Request<Body>) -> bool {
     marks.contains_key(UNREADABLE)
 }
 
-/// The event, if `lambda_http` can read it; otherwise an empty event with the mark. The fields are those that
-/// make the URI.
+/// Returns the event if `lambda_http` can read it, and otherwise an empty event with the field [`UNREADABLE`]. The
+/// arguments name the event's fields that form the URI.
 macro_rules! readable {
     ($event:ident, $kind:ident($type:ident), $($($field:ident).+),+) => {{
         let mut uri = $type::default();
@@ -229,7 +228,7 @@ macro_rules! readable {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Invalid`] if it isn't an HTTP event, or can't be read.
+/// [`ErrorKind::Invalid`] if the event isn't an HTTP event, or can't be read.
 pub(super) fn request_of(event: &RawValue) -> Result<Request<Body>, Error> {
     let invalid = |why: &'static str| Error::new(ErrorKind::Invalid, why);
     let event: LambdaRequest = serde_json::from_str(event.get())
@@ -241,7 +240,8 @@ pub(super) fn request_of(event: &RawValue) -> Result<Request<Body>, Error> {
     Ok(request)
 }
 
-/// The event, changed so that `lambda_http` reads all of it; or an empty event with the mark.
+/// Changes the event so that `lambda_http` reads all of it. If that's impossible, returns an empty event with the field
+/// [`UNREADABLE`].
 fn repaired(event: LambdaRequest) -> LambdaRequest {
     match event {
         LambdaRequest::ApiGatewayV1(mut event) => {
@@ -275,8 +275,8 @@ fn repaired(event: LambdaRequest) -> LambdaRequest {
     }
 }
 
-/// Removes headers that the multi-value map has too, since `lambda_http` overwrites that map's values with
-/// these. It keeps the host and the scheme, which `lambda_http` reads from here.
+/// Removes from `headers` those that the multi-value map `all` has too, since `lambda_http` would overwrite the map's
+/// values. Keeps the host and the scheme, which `lambda_http` reads from `headers`.
 fn keep_repeated(headers: &mut HeaderMap, all: &HeaderMap) {
     const READ: [HeaderName; 2] = [header::HOST, HeaderName::from_static("x-forwarded-proto")];
     for name in all.keys().filter(|name| !READ.contains(name)) {
@@ -284,8 +284,8 @@ fn keep_repeated(headers: &mut HeaderMap, all: &HeaderMap) {
     }
 }
 
-/// Whether `lambda_http` can read this body, and make a request of `uri`, a copy of the event without a body.
-/// `lambda_http` panics if it can't, for example on an invalid host or a query with a space.
+/// Whether `lambda_http` can read this body, and make a request from `uri`, an event with only the fields of the URI.
+/// Otherwise `lambda_http` would panic, for example on an invalid host or a query with a space.
 fn is_readable(is_base64: bool, body: Option<&str>, uri: LambdaRequest) -> bool {
     let is_decodable = !is_base64 || body.is_none_or(|body| STANDARD.decode(body).is_ok());
     is_decodable && catch_unwind(AssertUnwindSafe(|| drop(Request::from(uri)))).is_ok()

@@ -38,10 +38,11 @@ const DROPPED: [HeaderName; 28] = [
     REPLAYED,
 ];
 
-/// Headers with these prefixes are dropped too: the caller's rate limits, and its origin's permissions.
+/// Headers with these prefixes are dropped too: rate limits, which belong to a caller, and CORS permissions, which
+/// belong to a browser's origin.
 const DROPPED_PREFIXES: [&str; 3] = ["access-control-", "ratelimit", "x-ratelimit-"];
 
-/// Whether a header is replayed: by the API's setting, or else by the list.
+/// Decides whether a header is replayed: by the API's own setting, or else by the list of dropped headers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HeaderRules(Vec<(HeaderName, bool)>);
 

@@ -13,11 +13,11 @@ use crate::{
 pub(super) struct KeyRules {
     /// The header, and its aliases.
     pub(super) names: Vec<HeaderName>,
-    /// Only a quoted string is a key, not a bare token.
+    /// Whether a key must be a quoted string. A bare token is refused then.
     pub(super) quoted: bool,
-    /// Only a UUID is a key.
+    /// Whether a key must be a UUID.
     pub(super) uuid: bool,
-    /// The least number of characters.
+    /// The smallest number of characters that a key may have.
     pub(super) shortest: usize,
 }
 
@@ -37,8 +37,8 @@ impl KeyRules {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidKey`] if there are two, or it's malformed, empty, blank or too long. A key that
-    /// can't be read must never make the request one without a key.
+    /// [`ErrorKind::InvalidKey`] if there are two keys, or the key is malformed, empty, blank or too long. A request
+    /// with an unreadable key must never be treated like a request without a key.
     pub(super) fn read(&self, headers: &HeaderMap) -> Result<Option<Key>, Error> {
         let mut found: Option<Key> = None;
         for name in &self.names {
@@ -81,12 +81,12 @@ fn parse(value: &HeaderValue, only_quoted: bool) -> Result<String, &'static str>
     }
 }
 
-/// Whether a bare key may contain `c`: visible ASCII without syntax.
+/// Whether a bare key may contain `c`: visible ASCII, except the characters that have a meaning in the header's syntax.
 fn is_bare(c: char) -> bool {
     c.is_ascii_graphic() && !matches!(c, '"' | ',' | ';' | '\\')
 }
 
-/// Whether this is a UUID as RFC 9562 writes it (section 4), in either case.
+/// Whether this is a UUID as RFC 9562 writes it (section 4), in upper or lower case.
 fn is_uuid(text: &str) -> bool {
     let lengths = [8, 4, 4, 4, 12];
     let mut groups = text.split('-');
@@ -173,15 +173,15 @@ mod tests {
             assert_eq!(parsed(&format!("\\{c}\"")), escapable.then(|| c.to_string()), "\\ {byte:#x}");
         }
         assert_eq!(parsed("foo bar\""), Some("foo bar".into()));
-        assert_eq!(parsed("\""), Some(String::new()), "a string, though no key");
-        assert_eq!(parsed("   \""), Some("   ".into()), "a string, though no key");
+        assert_eq!(parsed("\""), Some(String::new()), "a valid string, but not a valid key");
+        assert_eq!(parsed("   \""), Some("   ".into()), "a valid string, but not a valid key");
         assert_eq!(parsed("b\\\"a\\\\r\""), Some("b\"a\\r".into()));
         assert_eq!(parsed(&format!("{}\"", "foo ".repeat(64))), Some("foo ".repeat(64)));
         for cut in ["", "foo", "foo \\", "foo \\,\"", "foo \\\"", "f\u{fc}\u{fc}\"", "\\\t foo\"", "a\" b\""]
         {
             assert_eq!(parsed(cut), None, "{cut}");
         }
-        assert_eq!(read_all(&[b"'foo'"]), Ok(Some("'foo'".into())), "a bare token here, and no string");
+        assert_eq!(read_all(&[b"'foo'"]), Ok(Some("'foo'".into())), "single quotes belong to a bare token");
         assert_eq!(read_all(&[b"\"foo", b"bar\""]), Err(ErrorKind::InvalidKey), "two lines are two keys");
     }
 
@@ -190,7 +190,7 @@ mod tests {
         let strict = KeyRules { quoted: true, ..KeyRules::default() };
         let read = |value: &[u8]| read_as(&strict, &[("idempotency-key", value)]);
         assert_eq!(read(b"\"k\""), Ok(Some("k".into())));
-        // A token, an integer, a boolean, a byte sequence, a date.
+        // Structured fields of other types: a token, an integer, a boolean, a byte sequence, a date, an empty field.
         for other in [&b"k"[..], b"123", b"?1", b":aGk=:", b"@1", b""] {
             assert_eq!(read(other), Err(ErrorKind::InvalidKey), "{}", other.escape_ascii());
         }

@@ -1,4 +1,4 @@
-//! Finds the record of a request without delivering it, and describes the layer for tools that do.
+//! Finds the record of a request without calling the handler, and describes the layer for tools.
 
 use ::http::HeaderName;
 use futures_util::FutureExt as _;
@@ -43,11 +43,11 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         description
     }
 
-    /// The record of the operation that this event asks for: none if it runs without a key.
+    /// Returns the record of the operation that this event asks for; none if the request runs without a key.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if it isn't an HTTP event; or the problem that its client gets.
+    /// [`ErrorKind::Invalid`] if the event isn't an HTTP event. Otherwise, the problem that the client would get.
     pub(in crate::lambda) fn locate(
         &self,
         event: &RawValue,

@@ -17,7 +17,7 @@ pub(super) const PAGE: &str =
 /// This layer's headers that browser code reads, for an API's CORS configuration to expose.
 pub const EXPOSED_HEADERS: [HeaderName; 3] = [super::response::REPLAYED, header::RETRY_AFTER, header::LINK];
 
-/// A response that the layer gives in place of the handler.
+/// A response that the layer gives in place of the handler's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ProblemKind {
@@ -59,7 +59,7 @@ pub enum ProblemKind {
 }
 
 impl ProblemKind {
-    /// Its code, stable across versions. Clients tell problems apart by it.
+    /// The problem's code, stable across versions. Clients tell problems apart by their codes.
     pub const fn code(self) -> &'static str {
         match self {
             Self::KeyMissing => "key-missing",
@@ -82,7 +82,7 @@ impl ProblemKind {
         }
     }
 
-    /// Its status, unless [`HttpLayer::status`](super::HttpLayer::status) sets another.
+    /// The problem's status, unless [`HttpLayer::status`](super::HttpLayer::status) sets another.
     pub const fn status(self) -> StatusCode {
         match self {
             Self::KeyMissing | Self::KeyInvalid | Self::BodyUnreadable | Self::RequestUnreadable => {
@@ -183,7 +183,7 @@ impl ProblemKind {
 }
 
 impl ProblemKind {
-    /// The title and the detail for a request whose key isn't from the header, where they differ.
+    /// The title and the detail for a request whose key isn't from the header. `None` means the general texts.
     const fn without_header(self) -> Option<(&'static str, &'static str)> {
         Some(match self {
             Self::KeyMissing => (
@@ -239,7 +239,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(5);
 pub(super) struct Problem {
     kind: ProblemKind,
     retry_after: Option<Duration>,
-    /// Where the key is from, or should be.
+    /// Where the key is from, or where a missing key should be.
     origin: Origin,
     /// The field of the body to correct.
     field: Option<String>,
@@ -250,12 +250,12 @@ impl Problem {
         Self { kind, retry_after, origin: Origin::Header, field: None }
     }
 
-    /// The same problem, of a key from there.
+    /// The same problem, for a key from this origin.
     pub(super) fn of(self, origin: Origin) -> Self {
         Self { origin, ..self }
     }
 
-    /// The same in words, for a tool.
+    /// The same problem as an error with the problem's texts, for tools that look for records.
     pub(super) fn as_error(&self) -> Error {
         let kind = match self.kind {
             ProblemKind::KeyMissing => ErrorKind::MissingKey,
@@ -323,7 +323,7 @@ impl Problem {
         let r#type = format!("{page}#{code}");
         let retryable = kind.is_retryable();
         let details = Details { r#type, title, status: status.as_u16(), detail, code, retryable, field };
-        // Plain fields always serialise. If they didn't, the body would be empty, and the status would still be
+        // Plain fields always serialise. If serialising failed, the body would be empty, but the status would be
         // right.
         let mut response = Response::new(Body::Text(serde_json::to_string(&details).unwrap_or_default()));
         *response.status_mut() = status;
@@ -410,11 +410,7 @@ mod tests {
 
     #[test]
     fn the_page_lists_every_problem() {
-        assert_eq!(
-            ALL.len(),
-            ProblemKind::RequestUnreadable as usize + 1,
-            "the last one's number: all are here"
-        );
+        assert_eq!(ALL.len(), ProblemKind::RequestUnreadable as usize + 1, "a kind is missing in `ALL`");
         for kind in ALL {
             assert!(PAGE_TEXT.contains(&row(kind)), "{}", row(kind));
         }
@@ -449,7 +445,7 @@ mod tests {
         let response = Problem::from(&Error::new(ErrorKind::InProgress, "")).into_response(&config);
         let body: serde_json::Value = serde_json::from_slice(response.body()).unwrap();
         assert_eq!((response.status(), &body["status"]), (StatusCode::ACCEPTED, &202.into()));
-        assert_eq!(response.headers()["content-type"], "application/json", "202 is not a problem");
+        assert_eq!(response.headers()["content-type"], "application/json", "a 202 isn't a problem document");
         assert_eq!(body["type"], "https://api.example/idempotency#in-progress");
         let link = "<https://api.example/idempotency>; rel=\"describedby\"; type=\"text/html\"";
         assert_eq!(response.headers()["link"], link);
@@ -472,7 +468,7 @@ mod tests {
             for (title, detail) in [&of_header, &of_body] {
                 assert!(title.contains(' ') && detail.ends_with('.'), "{kind:?}: {title:?}, {detail:?}");
             }
-            // These name the header, or the key that's in it.
+            // The texts of these kinds name the header, or the key in it.
             let differs = matches!(
                 kind,
                 ProblemKind::KeyMissing
@@ -486,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn tools_get_the_problems_kind() {
+    fn problems_convert_to_errors_for_tools() {
         for (kind, expected) in [
             (ProblemKind::KeyMissing, ErrorKind::MissingKey),
             (ProblemKind::KeyInvalid, ErrorKind::InvalidKey),

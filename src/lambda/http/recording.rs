@@ -6,12 +6,12 @@ use lambda_http::Body;
 use super::HttpLayer;
 use crate::settings::{Execution, Recording};
 
-/// The statuses below 500 that release the key, at least once. They mean that the operation didn't begin, or
+/// The statuses below 500 that release the key under at-least-once. They mean that the operation didn't begin, or
 /// that the same body may succeed with other headers, with other permissions, or after a deployment.
 const RELEASED: [u16; 19] =
     [401, 403, 404, 405, 406, 407, 408, 409, 411, 412, 413, 415, 421, 423, 425, 426, 428, 429, 431];
 
-/// Whether a response with this status is the operation's outcome, at least once.
+/// Whether a response with this status is the operation's outcome under at-least-once.
 pub(super) fn is_outcome(status: StatusCode) -> bool {
     !status.is_server_error() && !RELEASED.contains(&status.as_u16())
 }
@@ -34,8 +34,9 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         Some(self.is_outcome_by_head(response))
     }
 
-    /// Uses the response's [`Recording`] first, then its status. At most once, a response without one is an
-    /// outcome, since any response may have come after an effect: a timeout layer's 408, for example.
+    /// Whether the response is an outcome, by its [`Recording`] or else by its status. Under at-most-once, every
+    /// response without a [`Recording`] is an outcome, since it may have come after an effect: a timeout layer's 408,
+    /// for example.
     pub(super) fn is_outcome_by_head<A>(&self, response: &Response<A>) -> bool {
         match response.extensions().get::<Recording>() {
             Some(said) => *said == Recording::Record,
@@ -68,7 +69,7 @@ mod tests {
             let most = response::delivered_bytes(&response) - short_of;
             let answer = Ok::<_, std::convert::Infallible>(Answer::Whole(response));
             let (verdict, answer) = idempotency.http().judged(answer, policy, Some(most));
-            let Ok(Answer::Whole(response)) = answer else { panic!("it isn't streamed") };
+            let Ok(Answer::Whole(response)) = answer else { panic!("the response was streamed") };
             (matches!(verdict, Verdict::Complete(..)), response.status().as_u16())
         };
         assert_eq!([0, 1].map(judged), [(true, 200), (false, 409)]);

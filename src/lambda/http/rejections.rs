@@ -17,13 +17,15 @@ use crate::{
     settings::Recording,
 };
 
-/// Wraps another layer, and marks the responses that it gives without calling the handler with
-/// [`Recording::Release`]: a rate limiter's 429, a validator's 422, a body limit's 413. At most once, every
-/// other response is recorded, since the handler may have had an effect before it.
+/// Wraps another layer, and marks its rejections with [`Recording::Release`].
 ///
-/// A response that the layer gives after it called the handler isn't marked, whatever its status: a timeout's
-/// 408, for example. If the wrapped layer dropped the request's extensions, this layer can't tell the two apart
-/// and marks neither. An error in place of a response isn't marked either.
+/// A rejection is a response that the wrapped layer gives without calling the handler: a rate limiter's 429, a
+/// validator's 422, a body limit's 413. Under at-most-once, every other response is recorded, since the handler may
+/// have had an effect before the response.
+///
+/// A response that the wrapped layer gives after it called the handler isn't marked, whatever its status: a timeout's
+/// 408, for example. If the wrapped layer drops a request's extensions, this layer can't tell rejections from other
+/// responses, and marks none. An error in place of a response isn't marked either.
 ///
 /// ```
 /// use axum::{Router, extract::Request, http::StatusCode, middleware::{self, Next}, response::{IntoResponse, Response}, routing::post};
@@ -51,8 +53,8 @@ use crate::{
 pub struct ReleaseRejections<L = ()> {
     /// The wrapped layer, or the handler's service inside it.
     inner: L,
-    /// The wrapped layer dropped a request's extensions, so its rejections can't be distinguished from the
-    /// handler's responses.
+    /// Whether the wrapped layer dropped a request's extensions. Its rejections can't be distinguished from the
+    /// handler's responses then.
     is_blind: Arc<AtomicBool>,
 }
 
@@ -77,7 +79,7 @@ impl<S, L: Layer<ReleaseRejections<S>>> Layer<S> for ReleaseRejections<L> {
 #[derive(Clone, Debug, Default)]
 struct Called(Arc<AtomicBool>);
 
-/// Outside the wrapped layer.
+/// The service outside the wrapped layer.
 impl<S, B, A> Service<Request<B>> for Idempotent<S, ReleaseRejections>
 where
     S: Service<Request<B>, Response = Response<A>> + Clone + Send + 'static,
@@ -106,7 +108,7 @@ where
     }
 }
 
-/// Inside the wrapped layer, in front of the handler.
+/// The service inside the wrapped layer, in front of the handler.
 impl<S, B> Service<Request<B>> for ReleaseRejections<S>
 where
     S: Service<Request<B>>,
@@ -120,7 +122,7 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> S::Future {
-        // Removed, so that a nested `ReleaseRejections` can't find this one's.
+        // Removes the flag, so that a nested `ReleaseRejections` can't find the flag of this one.
         match request.extensions_mut().remove::<Called>() {
             Some(called) => called.0.store(true, Ordering::SeqCst),
             None => self.is_blind.store(true, Ordering::SeqCst),

@@ -31,7 +31,7 @@ pub(super) fn fingerprint(config: &Config, parts: &Parts, body: &[u8]) -> Finger
     }
 }
 
-/// Whether the type is JSON (RFC 6839, section 3.1), or the client sent none.
+/// Whether the content type is JSON (RFC 6839, section 3.1), or missing.
 pub(super) fn may_be_json(parts: &Parts) -> bool {
     let Some(content_type) = parts.headers.get(header::CONTENT_TYPE) else { return true };
     let essence = content_type.to_str().unwrap_or_default().split(';').next().unwrap_or_default();
@@ -49,9 +49,9 @@ fn path(builder: FingerprintBuilder, parts: &Parts) -> FingerprintBuilder {
     )
 }
 
-/// The path in a form that is the same in every stage, and under every base path of a custom domain. An HTTP
-/// API's path begins with its stage, unless that's `$default`. A REST API's begins with the base path, so its
-/// resource and parameters are used instead.
+/// Adds the path in a form that is the same in every stage, and under every base path of a custom domain. An HTTP
+/// API's path begins with the stage, unless the stage is `$default`. A REST API's path begins with the base path, so
+/// its resource and parameters are used instead.
 fn portable_path(builder: FingerprintBuilder, parts: &Parts) -> FingerprintBuilder {
     match parts.extensions.request_context_ref() {
         Some(RequestContext::ApiGatewayV1(context)) => {
@@ -91,7 +91,7 @@ fn normalised_query(query: &str) -> Vec<Pair<'_>> {
     pairs
 }
 
-/// Decodes like a form. A `%` without two hex digits after it is literal.
+/// Decodes `%` and `+` as in a form. A `%` without two hex digits after it is literal.
 fn percent_decoded(text: &str) -> Cow<'_, [u8]> {
     let bytes = text.as_bytes();
     if !bytes.iter().any(|byte| matches!(byte, b'%' | b'+')) {
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_whole_segment_is_the_stage() {
+    fn only_whole_path_segments_count_as_stage() {
         let of = |stage: &str, path: &str| {
             let event = serde_json::json!({
                 "version": "2.0", "routeKey": "$default", "rawPath": path, "rawQueryString": "", "headers": {},
@@ -192,7 +192,7 @@ mod tests {
             };
             let [one, other] =
                 [1, 2].map(|id| of(&format!(r#"{{"orderId": {id}, "lines": [{{"cents": {id}}}]}}"#)));
-            assert_ne!(one, other, "an expression without matches in lists isn't a field either");
+            assert_ne!(one, other, "the whole body is compared if an expression matches nothing");
         }
         let undecodable = |at: u8| of(&format!(r#"{{"id": 1, "note": "secret", "at": {at}}}"#));
         assert_ne!(

@@ -55,9 +55,9 @@ pub(super) fn encode(response: &Response<Body>, rules: &HeaderRules) -> Option<B
     Some(bytes.into())
 }
 
-/// The bytes that the HTTP layer records and replays for `response`, for code that settles an operation outside
+/// Returns the bytes that the HTTP layer records and replays for `response`, for code that settles an operation outside
 /// the layer with [`Idempotency::resolve`](crate::Idempotency::resolve). A body of type `String` is replayed as
-/// text, one of type `Vec<u8>` as binary. Headers that belong to one exchange, such as `Date` and `Set-Cookie`,
+/// text, a body of type `Vec<u8>` as binary. Headers that belong to one exchange, such as `Date` and `Set-Cookie`,
 /// are left out.
 ///
 /// # Errors
@@ -81,7 +81,7 @@ pub fn recorded(response: Response<impl Into<Body>>) -> Result<Bytes, Error> {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Corrupt`] if they aren't a recorded response of this version.
+/// [`ErrorKind::Corrupt`] if the bytes aren't a recorded response of this version.
 pub fn replayed(recorded: &[u8]) -> Result<Response<Body>, Error> {
     decode(recorded, &REPLAYED)
 }
@@ -128,8 +128,8 @@ pub(super) fn needs_joining(context: Option<&RequestContext>) -> bool {
     )
 }
 
-/// An upper bound of the JSON that `lambda_http` makes of the response, in bytes: binary bodies in base64, and
-/// each header twice, since a load balancer gets both forms.
+/// An upper bound for the size of the JSON that `lambda_http` makes of the response, in bytes. Binary bodies are in
+/// base64. Each header counts twice, since a load balancer gets it both as a single value and in a list.
 pub(super) fn delivered_bytes(response: &Response<Body>) -> usize {
     /// The field names, the status and its text.
     const ENVELOPE: usize = 256;
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn settled_responses_are_what_is_replayed() {
+    fn recorded_bytes_replay_the_same_response() {
         let bytes = recorded(response(Body::Empty).map(|_| "paid".to_owned())).unwrap();
         let replay = replayed(&bytes).unwrap();
         assert_eq!((replay.status(), replay.body()), (StatusCode::CREATED, &Body::Text("paid".into())));

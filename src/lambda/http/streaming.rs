@@ -23,12 +23,12 @@ impl HttpLayer {
     /// to [`Settings::max_response`](crate::settings::Settings::max_response) bytes, records them, and then sends them.
     /// If the body is larger, the layer records that the operation is done, so that duplicates get
     /// `not-retained`, and then streams all of it. If the response isn't the operation's outcome, by its status
-    /// or by [`Recording::Release`](crate::settings::Recording::Release), the layer streams it and releases the key. A
-    /// body that breaks off while it's read is a handler's error.
+    /// or by [`Recording::Release`](crate::settings::Recording::Release), the layer streams it and releases the key.
+    /// If a body breaks off while the layer reads it, that counts as a handler's error.
     ///
     /// Don't use it for endless streams, such as server-sent events: the buffered part is sent only when the
-    /// stream has ended or the limit is reached. Perform the operation's effects before the body's first
-    /// `max_response` bytes end: code that runs later runs after the operation is recorded as done, and has no
+    /// stream has ended or the limit is reached. Perform the operation's effects before the body has produced its
+    /// first `max_response` bytes. Later code of the body runs when the operation is recorded as done, and has no
     /// claim ([`current`](crate::current)). To stream a route without protection, use
     /// [`pass_through_when`](Self::pass_through_when).
     ///

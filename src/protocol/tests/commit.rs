@@ -22,7 +22,7 @@ fn committing() -> (Run, Held, Write) {
     (run, held, write)
 }
 
-/// The record as the claim left it, and after its transaction was applied.
+/// Returns the record as the claim left it, and as the claim's transaction changes it.
 fn before_and_after(run: &mut Run, held: &Held, write: &Write) -> (Record, Record) {
     let before = mine(run, held, RecordState::Started { lease_until: held.lease_until });
     let after = write.apply_to(Some(&before)).unwrap();
@@ -114,7 +114,7 @@ fn declined_transaction_keeps_the_claim() {
 }
 
 #[test]
-fn transaction_after_a_decline_is_new() {
+fn transaction_after_a_decline_has_new_number() {
     let (mut run, _, first) = committing();
     for nth in 1..4 {
         assert_eq!(run.feed(Event::Declined), Action::Declined(Decline::Condition));
@@ -146,7 +146,7 @@ fn failed_transaction_retries_under_a_new_number() {
             assert_eq!(
                 (write, submission),
                 (first.clone(), u32::from(nth) + 1),
-                "every value is as first sent"
+                "every value is the same as in the first request"
             );
         }
         assert_eq!(run.feed(fault(kind, false)), Action::Declined(Decline::Store(kind)));
@@ -239,12 +239,12 @@ fn record_decides_an_ambiguous_transaction() {
     let (mut run, ..) = in_doubt();
     let action = run.feed(Event::Found(Some(record(RecordState::Released, 1000))));
     assert!(matches!(action, Action::Apply(Write::Reclaim { .. })), "{action:?}");
-    // It's unknown whether the missing record had the outcome: sent again, it might be applied twice.
+    // The missing record may have had the outcome: if the transaction were sent again, it might be applied twice.
     let (mut run, held, _) = in_doubt();
     let unresolved = End::Unresolved(Some(claimable_at(held.lease_until)));
     assert_eq!(run.feed(Event::Found(None)), Action::Settled(unresolved));
-    // Our claim has another outcome, by an operator or an earlier transaction: it counts, and isn't treated
-    // as this one's.
+    // The record has another outcome of this claim, from an earlier transaction. That outcome counts, and isn't
+    // treated as this transaction's.
     let (mut run, held, write) = in_doubt();
     let (_, mut after) = before_and_after(&mut run, &held, &write);
     after.state = RecordState::Completed(Outcome::Omitted);
@@ -260,7 +260,7 @@ fn record_decides_an_ambiguous_transaction() {
 }
 
 #[test]
-fn contradictory_rejection_is_unresolved() {
+fn commit_refused_despite_held_claim_is_unresolved() {
     let (mut run, held, write) = committing();
     let (before, _) = before_and_after(&mut run, &held, &write);
     assert_eq!(
@@ -276,14 +276,14 @@ fn later_definite_error_keeps_the_ambiguity() {
         assert_eq!(sent(run.feed(LOST())), (first, 0));
         assert_eq!(run.feed(fault(kind, false)), Action::Read, "{kind:?}");
     }
-    // An unreadable record isn't requested again.
+    // If the record is unreadable, the transaction isn't sent again.
     let (mut run, ..) = committing();
     assert_eq!(run.feed(fault(StoreErrorKind::Corrupt, true)), Action::Read);
 }
 
 #[test]
 fn submission_number_is_fixed_while_ambiguous() {
-    // First in doubt, and then another transaction has its items, or it's still on its way itself.
+    // The first attempt is in doubt. Then another transaction has its items, or the first is still in progress.
     for (first_fault, later) in
         [(LOST(), CONFLICT()), (fault(StoreErrorKind::Conflict, true), fault(StoreErrorKind::Conflict, true))]
     {
@@ -302,7 +302,7 @@ fn submission_number_is_fixed_while_ambiguous() {
             assert_eq!(sent(run.feed(Event::Resumed)), (first.clone(), 0));
         };
         assert!(pauses + 1 >= RETRIES, "{pauses}");
-        assert_eq!(last, Action::Read, "never declined: it may have been applied");
+        assert_eq!(last, Action::Read, "the transaction isn't declined, since it may have been applied");
         let end = run.feed(Event::Found(Some(before)));
         assert_eq!(end, Action::Settled(End::Unresolved(Some(claimable_at(held.lease_until)))));
     }
@@ -310,7 +310,7 @@ fn submission_number_is_fixed_while_ambiguous() {
 
 #[test]
 fn declined_transaction_applied_late_supersedes() {
-    // Its first attempt was late, the second was declined, and then the first was applied.
+    // The first attempt was delayed, the second was declined, and then the first was applied.
     let other = || Outcome::Retained(StoredResponse::new(bytes::Bytes::from_static(b"sold out")));
     for intent in [Intent::Complete(other()), Intent::Commit(other()), Intent::Fail(other()), RELEASE] {
         for is_lost in [false, true] {
@@ -363,7 +363,7 @@ fn lease_is_never_shortened() {
 }
 
 #[test]
-fn each_extension_answer_has_its_action() {
+fn extension_answer_decides_the_action() {
     let until = NOW.saturating_add(LEASE * 2);
     let extending = || {
         let (mut run, held) = Run::holding();
@@ -376,14 +376,14 @@ fn each_extension_answer_has_its_action() {
     let own = mine(&mut run, &held, RecordState::Started { lease_until: further });
     let extended = Held { lease_until: further, ..held.clone() };
     assert_eq!(run.feed(refused(Some(own.clone()))), Action::Extended(extended));
-    // Another claim took over, an operator settled it, or it's gone.
+    // Another claim took over, an operator settled the record, or the record is gone.
     let later = Record { generation: own.generation.next(NOW), ..own.clone() };
     let theirs = Record { owner: OTHER, ..own.clone() };
     let resolved = Record { state: RecordState::Released, ..own };
     for record in [None, Some(later), Some(theirs), Some(resolved), Some(completed())] {
         let (mut run, held) = extending();
         assert_eq!(run.feed(refused(record.clone())), Action::Lost, "{record:?}");
-        // Its outcome so far is settled as usual.
+        // The claim is kept, so that the handler's outcome is settled as usual.
         assert_eq!(run.state.held(), Some(&held));
     }
     for (event, action) in [

@@ -1,4 +1,4 @@
-//! Optimistic: reading, running, and putting the finished record.
+//! Optimistic runs: the machine reads, the handler runs, and the finished record is stored.
 
 use super::*;
 
@@ -25,7 +25,7 @@ fn put(action: Action) -> (Option<Revision>, Record, Option<u32>) {
     }
 }
 
-/// Returns a machine that put its outcome without reading first.
+/// Returns a machine that has sent its outcome without reading first, and the outcome's record.
 fn concluding() -> (Run, Record) {
     let mut run = Run::new();
     let (seen, record, submission) = put(run.feed(Event::Settle(commit())));
@@ -135,14 +135,14 @@ fn conclusion_without_writes_needs_no_transaction() {
 }
 
 #[test]
-fn late_conclusion_commits_nothing() {
+fn conclusion_over_a_live_record_commits_nothing() {
     let until = started(20_000).lease_until().map(claimable_at);
     let owned = Record { owner: ME, ..started(20_000) };
     for (there, end) in [
         (completed(), End::Superseded(completed())),
         (started(20_000), End::NotCommitted(Refusal::InProgress(until))),
         (of_another_request(completed()), End::NotCommitted(Refusal::Mismatch)),
-        // The same owner was drawn twice.
+        // Another executor has drawn the same owner.
         (owned, End::NotCommitted(Refusal::InProgress(None))),
     ] {
         for is_doubtful in [false, true] {
@@ -165,7 +165,7 @@ fn late_conclusion_commits_nothing() {
 }
 
 #[test]
-fn lost_conclusion_retries_under_new_numbers() {
+fn refused_conclusion_retries_under_new_numbers() {
     let (mut run, first) = concluding();
     for nth in 1..=3 {
         let there = Record { generation: Generation::new(NOW.as_millis() + u64::from(nth)), ..DEAD() };
@@ -175,7 +175,7 @@ fn lost_conclusion_retries_under_new_numbers() {
     }
     let end = End::NotCommitted(Refusal::InProgress(None));
     assert_eq!(run.feed(refused(Some(DEAD()))), Action::Settled(end));
-    // The record was swept in between.
+    // The record was swept after the read.
     let (mut run, _) = looked(Execution::AtLeastOnce, Some(DEAD()));
     run.feed(Event::Settle(commit()));
     let (seen, _, submission) = put(run.feed(refused(None)));
@@ -198,7 +198,7 @@ fn ambiguous_conclusion_is_resent_then_read() {
             assert_eq!(
                 run.feed(Event::Found(before.clone())),
                 Action::Pause(nth),
-                "as read: not applied yet"
+                "the record is unchanged, so the write wasn't applied"
             );
             assert_eq!(run.feed(Event::Resumed), first);
             assert_eq!(run.feed(LOST()), Action::Read);
@@ -219,7 +219,7 @@ fn own_record_with_another_outcome_supersedes() {
 }
 
 #[test]
-fn declined_conclusion_reopens_under_a_new_number() {
+fn conclusion_after_a_decline_has_new_number() {
     let (mut run, _) = looked(Execution::AtLeastOnce, Some(DEAD()));
     run.feed(Event::Settle(commit()));
     assert_eq!(run.feed(CONFLICT()), Action::Pause(0));
@@ -270,7 +270,7 @@ fn expired_conclusion_is_never_resent() {
         assert_eq!(run.feed(LOST()), Action::Read);
         let found = run.clone().feed(Event::Found(Some(record.clone())));
         assert_eq!(found, Action::Settled(End::Recorded));
-        // It's unknown whether it was never applied, or applied and swept; the current record isn't live either.
+        // The write was never applied, or it was applied and its record swept: the current record isn't live.
         let stale = Record { expires_at: Some(NOW), ..DEAD() };
         assert_eq!(run.clone().feed(Event::Found(Some(stale))), Action::Settled(End::Unresolved(None)));
         assert_eq!(run.feed(Event::Found(None)), Action::Settled(End::Unresolved(None)));

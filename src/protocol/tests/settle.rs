@@ -8,7 +8,7 @@ fn unapplied_settlement_is_resent() {
     let still = mine(&mut run, &held, RecordState::Started { lease_until: held.lease_until });
     assert_eq!(run.feed(LOST()), Action::Read);
     let again = run.feed(Event::Found(Some(still.clone())));
-    assert!(matches!(again, Action::Apply(Write::Settle { .. })), "without a pause, the first time");
+    assert!(matches!(again, Action::Apply(Write::Settle { .. })), "the first retry has no pause");
     for nth in 1..RETRIES {
         assert_eq!(run.feed(LOST()), Action::Read);
         assert_eq!(run.feed(Event::Found(Some(still.clone()))), Action::Pause(nth));
@@ -35,7 +35,7 @@ fn settlement_retries_definite_errors() {
         };
         for nth in 0..RETRIES {
             assert_eq!(run.feed(fault(kind, false)), Action::Pause(nth));
-            assert_eq!(run.feed(Event::Resumed), Action::Apply(first.clone()), "with its response");
+            assert_eq!(run.feed(Event::Resumed), Action::Apply(first.clone()), "the retry has the response");
         }
         assert_eq!(run.clone().feed(Event::Answered(WriteOutcome::Applied)), Action::Settled(End::Recorded));
         assert_eq!(run.feed(fault(kind, false)), Action::Settled(End::Unrecorded(refusal)));
@@ -43,7 +43,7 @@ fn settlement_retries_definite_errors() {
 }
 
 #[test]
-fn ambiguous_settlements_read_is_retried() {
+fn read_after_ambiguous_settlement_is_retried() {
     let (mut run, held) = Run::completing();
     let settled = mine(&mut run, &held, RecordState::Completed(outcome()));
     assert_eq!(run.feed(LOST()), Action::Read);
@@ -100,10 +100,10 @@ fn store_calls_end_by_their_limit() {
     run.feed(Event::Begin);
     assert_eq!(run.state.call_until(NOW), Some(at(2.5)), "the claim");
     assert_eq!(run.feed(LOST()), Action::Read);
-    assert_eq!(run.state.call_until(NOW), Some(at(2.5)), "its read");
+    assert_eq!(run.state.call_until(NOW), Some(at(2.5)), "the read after the claim");
     let mut giving_up = run.clone();
     giving_up.feed(fault(StoreErrorKind::Unavailable, false));
-    assert_eq!(giving_up.state.call_until(NOW), Some(at(2.75)), "its release");
+    assert_eq!(giving_up.state.call_until(NOW), Some(at(2.75)), "the release of the claim");
     let own = mine_as_claimed(&run);
     assert!(matches!(run.feed(Event::Found(Some(own))), Action::Claimed(_)));
     assert_eq!(run.state.call_until(NOW), None, "no call limits the handler");
@@ -111,13 +111,13 @@ fn store_calls_end_by_their_limit() {
         (0.0, 1.375),
         (2.0, 2.375),
         (2.4, 2.65),
-        // Inside the reserve: one attempt, until the hard floor.
+        // Inside the reserve, there's one attempt, until `last_call`.
         (2.6, 2.95),
         (2.9, 2.95),
     ] {
         let mut run = Run { now: at(now), ..run.clone() };
         run.feed(Event::Settle(complete()));
-        assert_eq!(run.state.call_until(run.now), Some(at(until)), "from {now} s on");
+        assert_eq!(run.state.call_until(run.now), Some(at(until)), "a settlement that begins at {now} s");
     }
 }
 
@@ -128,11 +128,11 @@ fn settlement_call_ends_before_its_lease() {
     run.feed(Event::Begin);
     assert!(matches!(run.feed(Event::Answered(WriteOutcome::Applied)), Action::Claimed(_)));
     assert_eq!((LEASE, SETTLE_WITHIN), (Duration::from_secs(30), Duration::from_secs(30)));
-    // The last one begins after its lease's end, in case no other claim took over.
+    // The last settlement begins after the lease's end, in case no other claim took over.
     for (now, until) in [(0, 15), (10, 20), (20, 25), (40, 55)] {
         let mut run = Run { now: at(now), ..run.clone() };
         run.feed(Event::Settle(complete()));
-        assert_eq!(run.state.call_until(run.now), Some(at(until)), "from {now} s on");
+        assert_eq!(run.state.call_until(run.now), Some(at(until)), "a settlement that begins at {now} s");
     }
 }
 
@@ -168,7 +168,7 @@ fn interruption_is_remembered_across_release_and_reclaim() {
             panic!("not claimed")
         };
         assert_eq!(held.is_takeover, is_takeover, "{there:?}");
-        // A release keeps the flag, and a panic sets it.
+        // A release keeps `interrupted`, and a panic sets it.
         for panicked in [false, true] {
             let action = run.clone().feed(Event::Settle(Intent::Release { interrupted: panicked }));
             let Action::Apply(Write::Settle { settlement, .. }) = action else { panic!("not released") };
@@ -198,14 +198,14 @@ fn unsettled_at_most_once_claims_never_expire() {
     assert_eq!(action, Action::Refused(Refusal::Mismatch));
 }
 
-/// The record that the sent claim left.
+/// Returns the record of the claim that was sent.
 fn mine_as_claimed(run: &Run) -> Record {
-    let Phase::LookingForClaim(claiming) = &run.state.phase else { panic!("nothing in doubt") };
+    let Phase::LookingForClaim(claiming) = &run.state.phase else { panic!("no claim is in doubt") };
     claiming.write.lock().unwrap().clone().into()
 }
 
 #[test]
-fn claim_for_recording_is_retried() {
+fn claim_to_record_an_outcome_is_retried() {
     for event in [fault(StoreErrorKind::Unavailable, false), LOST()] {
         let (mut run, _) = Run::completing();
         assert!(matches!(run.feed(refused(None)), Action::Apply(Write::Claim(_))));
@@ -253,7 +253,7 @@ fn claim_in_doubt_is_resent_unchanged() {
     assert_eq!(run.feed(LOST()), Action::Read);
     run.now = NOW.saturating_add(Duration::from_millis(700));
     assert_eq!(run.feed(Event::Found(None)), Action::Apply(claim.clone()));
-    // The second attempt definitely failed; the first may still arrive.
+    // The second attempt definitely failed, but the first may still be applied.
     let Action::Apply(Write::Settle { generation, settlement, .. }) =
         run.feed(fault(StoreErrorKind::Unavailable, false))
     else {

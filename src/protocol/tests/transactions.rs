@@ -10,13 +10,13 @@ fn other_outcome() -> Outcome {
     Outcome::Retained(StoredResponse::new(bytes::Bytes::from_static(b"sold out")))
 }
 
-/// The record after `write` was applied to `record`.
+/// Returns the record after `write` was applied to `record`.
 fn applied(write: &Write, record: Option<&Record>) -> Record {
     write.apply_to(record).unwrap()
 }
 
-/// Returns a machine whose first transaction got an ambiguous answer and was declined when sent again; and
-/// its write.
+/// Returns a machine and the write of its first transaction, which got an ambiguous answer and was declined
+/// when it was sent again.
 fn declined_in_doubt(mut run: Run) -> (Run, Write) {
     let first = run.feed(Event::Settle(commit()));
     let Action::Commit { write, .. } = first.clone() else { panic!("no transaction: {first:?}") };
@@ -57,7 +57,7 @@ fn ambiguous_commit_is_unresolved_after_failed_settlement() {
         let down = fault(StoreErrorKind::Unavailable, false);
         assert_eq!(run.retry_until_end(&down), (unresolved, RETRIES));
     }
-    // A stored settlement fences it.
+    // A stored settlement fences the transaction.
     let mut fenced = run.clone();
     assert!(matches!(fenced.feed(Event::Settle(RELEASE)), Action::Apply(Write::Settle { .. })));
     assert_eq!(fenced.feed(Event::Answered(WriteOutcome::Applied)), Action::Settled(End::Recorded));

@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::key::StoredKey;
 
-/// Values by key, at most `values` of them, of at most `most` bytes in total. Each use has a number, and the value with the lowest is
-/// evicted first: that needs no clock and no pointers.
+/// A map of at most `values` values, of at most `most` bytes in total.
+///
+/// Each use gets the next number. The value whose last use has the lowest number is evicted first, which needs
+/// no clock and no pointers.
 #[derive(Debug)]
 pub(super) struct Lru<V> {
     most: usize,
@@ -25,7 +27,7 @@ struct Entry<V> {
 }
 
 impl<V> Lru<V> {
-    /// Creates an empty map for at most `values` values of at most `most` bytes.
+    /// Creates an empty map for at most `values` values, of at most `most` bytes in total.
     pub(super) fn new(most: usize, values: usize) -> Self {
         Self { most, values, bytes: 0, entries: HashMap::new(), order: BTreeMap::new(), uses: 0 }
     }
@@ -86,7 +88,7 @@ mod tests {
     use crate::record::random_bits;
 
     const MOST: usize = 100;
-    /// Small enough that the steps below reach it, and large enough that they reach the limit in bytes too.
+    /// This limit is so small that the test's steps reach it, and so large that they also reach the limit in bytes.
     const VALUES: usize = 5;
 
     /// The same map in its simplest form: the oldest entry first.
@@ -120,7 +122,7 @@ mod tests {
         }
     }
 
-    /// SplitMix64.
+    /// The random number generator SplitMix64.
     struct Random(u64);
 
     impl Random {

@@ -27,7 +27,7 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// The functions of one search; they note in `read` what they decode.
+/// Returns the functions of one search. They put the values that they decode into `read`.
 pub(super) fn runtime(read: &Read) -> Runtime {
     let mut runtime = Runtime::new();
     runtime.register_builtin_functions();
@@ -96,7 +96,8 @@ fn decompressed(bytes: &[u8], most: usize) -> Option<Vec<u8>> {
     (decompressed.len() <= most).then_some(decompressed)
 }
 
-/// The first unknown function that `ast` calls. The interpreter would report it only when it gets there.
+/// Returns the first unknown function that `ast` calls. The interpreter would report it only when a search
+/// reaches the call.
 pub(super) fn first_unknown(ast: &Ast) -> Option<&str> {
     unknown(ast, &runtime(&Read::default()))
 }

@@ -12,11 +12,11 @@ use serde_json::Number;
 
 use crate::selector::length_of_string;
 
-/// The values that one search has read. They live as long as the search, so that no two share an address.
+/// The values that one search has read. They live as long as the search, so that no two values share an address.
 #[derive(Default)]
 pub(super) struct Values {
     roots: Vec<Rcvar>,
-    /// Keyed by the value's address.
+    /// The texts of numbers, by the address of their value.
     texts: HashMap<usize, Box<str>>,
     count: usize,
 }
@@ -53,7 +53,7 @@ impl Values {
         }
     }
 
-    /// A number's text as it was sent or, if it was calculated, as a float.
+    /// Returns a number's text as it was sent or, if the number was calculated, the text of the float.
     pub(super) fn text_of(&self, value: &Rcvar, number: &Number) -> String {
         match self.texts.get(&address(value)) {
             Some(text) => text.to_string(),
@@ -66,7 +66,7 @@ fn address(value: &Rcvar) -> usize {
     Rcvar::as_ptr(value) as usize
 }
 
-/// A text that is being read.
+/// The state while one text is read.
 struct Reading<'r> {
     count: Cell<usize>,
     texts: RefCell<HashMap<usize, Box<str>>>,
@@ -83,7 +83,8 @@ impl Reading<'_> {
         Ok(Rcvar::new(value))
     }
 
-    /// The reader visits the numbers in the order of the text.
+    /// Makes a number's value, and keeps the number's text. The reader visits numbers in the text's order, so the next
+    /// text belongs to this number.
     fn number<E: Error>(&self, number: Option<Number>) -> Result<Rcvar, E> {
         let text = self.numbers.borrow_mut().next();
         let number = number.ok_or_else(|| E::custom("no number"))?;
@@ -203,9 +204,9 @@ mod tests {
     fn the_number_of_values_is_limited() {
         let mut values = Values::default();
         assert!(values.read("[1, [2]]", 4).is_ok());
-        assert!(matches!(values.read("5", 4), Err(Unread::TooMany)), "with those that are there");
+        assert!(matches!(values.read("5", 4), Err(Unread::TooMany)), "the limit counts earlier values too");
         assert!(matches!(Values::default().read("[1, 2", 9), Err(Unread::NotJson(_))));
         assert!(matches!(Values::default().read("1 2", 9), Err(Unread::NotJson(_))));
-        assert!(matches!(Values::default().read("[1, 2", 2), Err(Unread::NotJson(_))), "as many as allowed");
+        assert!(matches!(Values::default().read("[1, 2", 2), Err(Unread::NotJson(_))), "two are allowed");
     }
 }

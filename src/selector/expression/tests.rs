@@ -106,7 +106,7 @@ fn to_number_is_exact() {
     finds("[to_number(bool), to_number(list), to_number(text)]", others, "[null,null,null]");
 }
 
-/// After a failed read, new values may get its addresses, and must not get its texts.
+/// After a failed read, new values may reuse its addresses. They must not get its texts.
 #[test]
 fn failed_reads_leave_no_stale_texts() {
     for number in ["1", "7", "8"] {
@@ -116,7 +116,7 @@ fn failed_reads_leave_no_stale_texts() {
     }
 }
 
-/// An operation has one key, whatever else its event holds.
+/// Fields that an expression doesn't select don't change the key.
 #[test]
 fn unselected_fields_do_not_affect_results() {
     for other in ["10.000", "1e1", "9.1"] {
@@ -196,7 +196,7 @@ fn decompressed_size_is_limited() {
     assert!(of(17 << 20, 1).is_err());
     assert!(of(4 << 20, 5).is_err(), "the limit covers everything that a search decodes");
 
-    // Each value of a text takes many times its bytes.
+    // A value takes many times the bytes of its text, so the number of values is limited too.
     let numbers = format!("[{}1]", "1,".repeat(300_000));
     assert!(find("length(@)", &numbers).is_err());
     let nested = serde_json::json!({ "b": compressed(numbers.as_bytes()) }).to_string();

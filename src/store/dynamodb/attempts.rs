@@ -1,11 +1,11 @@
 //! Tracks the result of each attempt inside one call of the SDK.
 //!
-//! The SDK retries internally, and only reports the last attempt. If a 500 whose write was applied is followed
-//! by a throttled retry, it looks like a write that was never applied. So an interceptor examines every
-//! attempt. It's registered once on the client, because one per call would make the SDK merge two
-//! configurations for every request.
+//! The SDK retries internally, and only reports the last attempt. Suppose that DynamoDB applies a write but answers
+//! with a 500, and then throttles the retry: the reported error looks as if the write was never applied. So an
+//! interceptor examines every attempt. It's registered once on the client, because one per call would make the SDK
+//! merge two configurations for every request.
 //!
-//! It passes its findings to the call through a task-local value, without an allocation.
+//! The interceptor passes its findings to the call through a task-local value, without an allocation.
 
 use std::{cell::Cell, error::Error as StdError, future::Future, io};
 
@@ -25,7 +25,7 @@ tokio::task_local! {
     static ATTEMPTS: Attempts;
 }
 
-/// The findings about a call's failed attempts.
+/// What the interceptor has seen of a call's failed attempts so far.
 #[derive(Default)]
 struct Attempts {
     seen: Cell<bool>,
@@ -34,7 +34,7 @@ struct Attempts {
     endpoint: Cell<Option<String>>,
 }
 
-/// The result of a call's failed attempts, if there were any.
+/// What the interceptor saw of a call's failed attempts.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     /// Whether the interceptor saw a failed attempt.
@@ -51,7 +51,7 @@ pub(super) struct Findings {
 ///
 /// # Cancel safety
 ///
-/// That of `call`.
+/// The same as that of `call`.
 pub(super) fn observed<F: Future>(call: F) -> impl Future<Output = (F::Output, Findings)> {
     // A call of the SDK is a future of some 18 KB. Boxing it here moves it once, instead of with every future
     // around it.
@@ -83,7 +83,7 @@ impl Intercept for AttemptObserver {
         _: &RuntimeComponents,
         config: &mut ConfigBag,
     ) -> Result<(), BoxError> {
-        // The hot path ends here.
+        // A successful attempt, which is the hot path, ends here.
         if matches!(context.output_or_error(), Some(Ok(_))) {
             return Ok(());
         }
@@ -91,7 +91,7 @@ impl Intercept for AttemptObserver {
         // request is still there, the attempt failed earlier, for instance because there are no credentials.
         let unsent = context.request().is_some();
         let definite = unsent || had_no_listener(context) || is_refusal_of_the_service(context);
-        // Outside of `observed`, as for a table's description, there's nothing to report to.
+        // A request outside `observed`, such as the one in `explained`, has nowhere to keep its findings.
         let _ = ATTEMPTS.try_with(|attempts| {
             attempts.seen.set(true);
             attempts.maybe_applied.set(attempts.maybe_applied.get() || !definite);
@@ -116,7 +116,7 @@ fn was_refused(error: &(dyn StdError + 'static)) -> bool {
 }
 
 /// Whether the service itself rejected the request: a status of 400 to 499 with a readable error code. A status
-/// alone may be that of a proxy that timed out.
+/// without a code may come from a proxy that timed out.
 fn is_refusal_of_the_service(context: &FinalizerInterceptorContextRef<'_>) -> bool {
     context.response().is_some_and(|response| response.status().is_client_error())
         && matches!(context.output_or_error(), Some(Err(error)) if

@@ -81,7 +81,7 @@ impl AttributeNames {
     }
 }
 
-/// An attribute by its purpose, whatever its name.
+/// An attribute, identified by its purpose instead of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Attribute {
     /// The partition key: the stored key.
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_read_from_pairs() {
+    fn attribute_names_are_parsed_from_pairs() {
         for attribute in Attribute::ALL {
             let mut expected = AttributeNames::default();
             *expected.of_mut(attribute) = "a.b".into();
@@ -216,7 +216,7 @@ mod tests {
         );
         assert!(AttributeNames::default().check(Some("id")).unwrap_err().to_string().contains("sort key"));
         assert!(AttributeNames::default().check(Some("version")).is_err());
-        assert!(AttributeNames::default().check(Some("trace_id")).is_err(), "a reserved name is taken too");
+        assert!(AttributeNames::default().check(Some("trace_id")).is_err(), "a reserved name is refused");
         assert!(AttributeNames::default().check(Some("")).is_err());
         let empty = with(Attribute::Status, "");
         assert!(empty.check(None).unwrap_err().to_string().contains("`status` has 0 bytes"));

@@ -30,7 +30,7 @@ const DEFAULT_INLINE_LIMIT: usize = 32 * 1024;
 const DEFAULT_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
 const DEFAULT_OPERATION_TIMEOUT: Duration = Duration::from_secs(3);
 /// The SDK waits up to a second before its first retry, on average half a second. Each connection that died in
-/// a frozen sandbox would cost that. DynamoDB answers within milliseconds, so a shorter backoff and more
+/// a frozen sandbox would cost this wait. DynamoDB answers within milliseconds, so a shorter backoff and more
 /// attempts use the same time better. The eight attempts wait 1.3 s in total on average, and 2.6 s at most.
 const INITIAL_BACKOFF: Duration = Duration::from_millis(25);
 const MAX_BACKOFF: Duration = Duration::from_secs(1);
@@ -99,9 +99,11 @@ impl StoreBuilder<DynamoDbStore> {
         self
     }
 
-    /// Puts all records into this partition of a table that other items share: its partition key has this value in
-    /// every record, and the sort key, which [`sort_key`](Self::sort_key) names, is the stored key. For
-    /// single-table designs, where a policy's `dynamodb:LeadingKeys` can limit the function to this partition.
+    /// Puts all records into one partition of a table, which other items may share.
+    ///
+    /// The partition key has this value in every record. The sort key, which [`sort_key`](Self::sort_key) names, holds
+    /// the stored key. In single-table designs, a policy's `dynamodb:LeadingKeys` can then limit the function to this
+    /// partition.
     ///
     /// DynamoDB limits one partition to 1,000 write units per second ("Best practices for partition keys", DynamoDB
     /// developer guide), which is about 500 operations. Without this setting, each record is its own partition.
@@ -110,11 +112,13 @@ impl StoreBuilder<DynamoDbStore> {
         self
     }
 
-    /// Uses other names for some of the item's attributes, for an existing table or your own naming style: pairs of
-    /// [an attribute](crate::store::dynamodb) and its name, separated by commas. It's the form that `?attributes=`
-    /// has in a URL, and `--attributes` on the command line. The other attributes keep their default names.
+    /// Renames some of the item's attributes, for an existing table or your own naming style.
     ///
-    /// Every function that uses the table needs the same names: to this one, a record written under other names is
+    /// `names` has pairs of [an attribute](crate::store::dynamodb) and its name, separated by commas. `?attributes=`
+    /// in a URL and `--attributes` on the command line have the same form. The other attributes keep their default
+    /// names.
+    ///
+    /// Every function that uses the table needs the same names. A record that was written under other names is
     /// corrupt.
     ///
     /// # Errors
@@ -136,8 +140,8 @@ impl StoreBuilder<DynamoDbStore> {
     /// Stores a response of up to this many bytes, after encoding, in the record itself, and a larger one in
     /// chunks. Default 32 KiB, at most 350 KiB.
     ///
-    /// A duplicate's write fails on the record's condition, and DynamoDB bills that by the record's size. So a
-    /// larger limit makes duplicates more expensive, and a smaller one makes them read chunks.
+    /// A duplicate's write fails on the record's condition, and DynamoDB bills the failed write by the record's size.
+    /// So a larger limit makes duplicates more expensive, and a smaller one makes them read chunks.
     pub fn inline_limit(mut self, bytes: usize) -> Self {
         self.choices.inline_limit = bytes;
         self
@@ -170,7 +174,7 @@ impl StoreBuilder<DynamoDbStore> {
         self.choices.build().await
     }
 
-    /// [`build`](Self::build) with a given client, which needs no waiting.
+    /// Like [`build`](Self::build), with a given client. It isn't async, since it loads nothing from the environment.
     pub(super) fn build_with(self, client: &Client) -> Result<DynamoDbStore, Error> {
         self.choices.check()?;
         Ok(self.choices.assemble(client.config().to_builder()))
@@ -194,7 +198,7 @@ impl Choices {
         match &self.partition {
             Some(_) if self.sort_key.is_none() => {
                 return invalid(
-                    "a partition is set, but no sort key: the stored key needs one; name it with sort_key"
+                    "a partition is set, but no sort key to hold the stored key; name one with sort_key"
                         .into(),
                 );
             }
@@ -214,7 +218,7 @@ impl Choices {
         }
         for (what, timeout) in [("attempt", self.attempt_timeout), ("operation", self.operation_timeout)] {
             if timeout.is_some_and(|timeout| timeout.is_zero()) {
-                return invalid(format!("the {what} timeout is zero; every request would fail"));
+                return invalid(format!("the {what} timeout is zero, so every request would fail"));
             }
         }
         for (what, text) in [("endpoint URL", &self.endpoint_url), ("Region", &self.region)] {
@@ -250,9 +254,9 @@ impl Choices {
         if let Some(endpoint_url) = self.endpoint_url {
             config = config.endpoint_url(endpoint_url);
         }
-        // By default, the SDK has no timeout for an attempt or an operation, and a request that hangs takes the
-        // invocation with it. So the timeouts are set even if a client disables them. Values that the client
-        // sets are kept, unless they were set on this builder.
+        // By default, the SDK has no timeout for an attempt or an operation, so a request that hangs would use up the
+        // invocation's time. This code therefore sets both timeouts, even if the client disables them. The builder's
+        // value comes first, then the client's, then the default.
         let before = config.clone().build();
         let timeouts = before.timeout_config().map_or_else(TimeoutConfig::builder, TimeoutConfig::to_builder);
         let client_has = |get: fn(&TimeoutConfig) -> Option<Duration>| before.timeout_config().and_then(get);
@@ -267,18 +271,18 @@ impl Choices {
         let timeouts =
             timeouts.operation_attempt_timeout(attempt_timeout).operation_timeout(operation_timeout).build();
         let mut config = config.timeout_config(timeouts);
-        // Keeps the settings of a client, the environment or a profile.
+        // Only the SDK's default is replaced. Retries set by a client, the environment or a profile stay.
         if before.retry_config().is_none_or(|retries| *retries == RetryConfig::standard()) {
             let retries = RetryConfig::standard().with_max_attempts(MAX_ATTEMPTS);
             config.set_retry_config(Some(
                 retries.with_initial_backoff(INITIAL_BACKOFF).with_max_backoff(MAX_BACKOFF),
             ));
         }
-        // As `lib/lambda-idempotency/VERSION` in the `User-Agent`, which CloudTrail's data events show.
+        // Appears as `lib/lambda-idempotency/VERSION` in the `User-Agent`, which CloudTrail's data events show.
         if let Ok(name) = FrameworkMetadata::new("lambda-idempotency", Some(env!("CARGO_PKG_VERSION"))) {
             config.push_framework_metadata(name);
         }
-        // "Permanent" saves a configuration lookup at each of a request's nineteen hooks.
+        // A permanent interceptor saves a configuration lookup at each of a request's nineteen hooks.
         config.push_interceptor(SharedInterceptor::permanent(AttemptObserver));
         let config = config.build();
         DynamoDbStore {
@@ -296,7 +300,8 @@ impl Choices {
     }
 }
 
-/// Hides a client's configuration, which may contain credentials, and everything of the endpoint but the host.
+/// Hides the client's configuration, which may contain credentials. Of the endpoint, it shows only scheme, host and
+/// port.
 impl fmt::Debug for Choices {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StoreBuilder")
@@ -313,8 +318,8 @@ impl fmt::Debug for Choices {
     }
 }
 
-/// Checks a table's name or its ARN ("TableName" of PutItem, DynamoDB API reference). So a name with a blank in
-/// it fails at the start, not at the first delivery.
+/// Checks a table's name or its ARN ("TableName" of PutItem, DynamoDB API reference). So a name that contains a blank
+/// fails at the start, not at the first delivery.
 fn check_table_name(table: &str) -> Result<(), Error> {
     let invalid = |message: String| Err(Error::new(ErrorKind::Invalid, message));
     if table.is_empty() {

@@ -25,9 +25,8 @@ pub(super) const CHUNK_BYTES: usize = 380 * 1024;
 /// How many chunks are in flight at once: enough to hide the round trips, few enough for a function with
 /// little memory.
 const CONCURRENCY: usize = 4;
-/// How many chunks are written at once to one partition. It accepts 1,000 write units a second, and a chunk
-/// takes 380 of them ("Best practices for designing and using partition keys effectively", DynamoDB developer
-/// guide).
+/// How many chunks are written at once to one partition. A partition accepts 1,000 write units a second, and a chunk
+/// takes 380 of them ("Best practices for designing and using partition keys effectively", DynamoDB developer guide).
 const WRITES_PER_PARTITION: usize = 1_000 * 1024 / CHUNK_BYTES;
 /// How much longer chunks live than their record, so that the sweeper doesn't remove them first.
 const OUTLIVES_RECORD_BY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -41,8 +40,8 @@ impl DynamoDbStore {
         let names = &self.inner.attributes;
         item.insert(names.of(Attribute::ExpiresAt).to_owned(), codec::seconds(expires_at));
         item.insert(names.of(Attribute::Response).to_owned(), codec::binary(&kept));
-        // No condition: the owner is in the key, so only its claim writes here, and it always writes the same
-        // bytes.
+        // The put needs no condition: the key contains the owner, so only one claim writes this item, always with the
+        // same bytes.
         let request = self.inner.client.put_item().table_name(&self.inner.table).set_item(Some(item));
         match observed(request.send()).await {
             (Ok(_), _) => Ok(()),
@@ -70,7 +69,7 @@ impl DynamoDbStore {
     ) -> Result<u32, StoreError> {
         self.check_sort_key(key).await?;
         let expires_at = expires_at.saturating_add(OUTLIVES_RECORD_BY);
-        // An empty response becomes one empty chunk, because a record that says "split" needs one to read.
+        // An empty response becomes one empty chunk, because a record whose response is in chunks needs at least one.
         let count = u32::try_from(bytes.len().div_ceil(CHUNK_BYTES).max(1)).unwrap_or(u32::MAX);
         let chunk = |index: u32| {
             let start = index as usize * CHUNK_BYTES;

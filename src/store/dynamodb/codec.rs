@@ -35,7 +35,7 @@ pub(super) fn millis(time: Timestamp) -> AttributeValue {
     number(time.as_millis())
 }
 
-/// In the TTL attribute's unit. Rounded up, so that the sweeper never comes early.
+/// Converts to seconds, the unit of the TTL attribute. Rounds up, so that the sweeper never removes a record early.
 pub(super) fn seconds(time: Timestamp) -> AttributeValue {
     number(time.as_secs_rounded_up())
 }
@@ -134,7 +134,7 @@ pub(super) fn decode(item: Item, names: &AttributeNames) -> Result<Record, Unrea
             ),
         ));
     }
-    // The response isn't what its bytes seem to be, so it must not be replayed.
+    // With one of these attributes, the response has a form that this version can't read, so it must not be replayed.
     for attribute in [Attribute::ResponseCodec, Attribute::ResponseKeyId] {
         if fields.has(attribute) {
             return Err(fields.unreadable(attribute, "needs a newer release of lambda-idempotency"));
@@ -172,7 +172,7 @@ fn state(fields: &mut Fields<'_>) -> Result<State, Unreadable> {
         Status::Failed => State::Failed(outcome(fields)?),
         Status::Released => State::Released,
     };
-    // An attribute of another state makes the record half-settled: it's unknown what happened.
+    // With an attribute of another state, the record contradicts itself, so nobody can tell what happened.
     for attribute in [
         Attribute::LeaseUntil,
         Attribute::Response,
@@ -195,12 +195,12 @@ fn outcome(fields: &mut Fields<'_>) -> Result<Outcome, Unreadable> {
     form.outcome(fields, measures, |fields| fields.binary(Attribute::Response))
 }
 
-/// A number of digits only: `parse` would accept a sign too.
+/// Parses a number that has only digits. A plain `parse` would also accept a sign.
 fn parse_number<T: FromStr>(digits: &str) -> Option<T> {
     digits.bytes().all(|digit| digit.is_ascii_digit()).then(|| digits.parse().ok()).flatten()
 }
 
-/// An item's attributes. Each can be taken once, and those that are left over can be queried.
+/// An item's attributes. Each can be taken once. [`has`](Self::has) tells whether one is left over.
 struct Fields<'a> {
     item: Item,
     names: &'a AttributeNames,
@@ -260,7 +260,7 @@ impl Fields<'_> {
     fn seconds(&mut self, attribute: Attribute) -> Result<Timestamp, Unreadable> {
         let seconds = self.number(attribute)?;
         let time = Timestamp::from_secs(seconds);
-        // A time that saturates would be compared with one that the item doesn't have.
+        // Refuse a time that saturates: a condition would compare it with a value that the item doesn't have.
         if time.as_secs_rounded_up() == seconds {
             Ok(time)
         } else {

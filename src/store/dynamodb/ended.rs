@@ -26,7 +26,7 @@ use crate::{
 /// The only view type that shows what a write changed.
 const VIEW: &str = "NEW_AND_OLD_IMAGES";
 
-/// An operation that ended, as the table's stream reports it. [`DynamoDbStore::ended_in`] decodes it.
+/// An operation that ended, as the table's stream reports it. [`DynamoDbStore::ended_in`] decodes this value.
 ///
 /// It serializes to the detail of an event, without the response: `id`, `key`, `function`, `operation`, `outcome`
 /// (`completed` or `failed`), `generation`, `attempt`, `interrupted`, `by_operator`, `request_id` (if known), and
@@ -40,20 +40,21 @@ pub struct OperationEnded {
     pub record: Record,
     /// When DynamoDB wrote the record, if the stream says it, at the stream's precision: about a second.
     pub written_at: Option<Timestamp>,
-    /// Whether an operator settled it, not a delivery.
+    /// Whether an operator settled the operation, rather than a delivery.
     pub by_operator: bool,
 }
 
 impl OperationEnded {
-    /// Returns a UUID that identifies this end of the operation. It's derived from the stored key, the owner, the
-    /// generation and the status, so every delivery of the change gives the same one, and no other end does.
+    /// Returns a UUID that identifies this end of the operation. The UUID is derived from the stored key, the owner,
+    /// the generation and the status. So if the stream delivers the change again, the UUID is the same. Every other
+    /// end has another UUID.
     pub fn id(&self) -> String {
         let Record { owner, generation, .. } = &self.record;
         self.key.derive(&format!("ended {owner} {generation} {}", self.record.status().as_str()))
     }
 
-    /// Returns the response, if the stream has its bytes: `None` for one that's encrypted, in chunks, or wasn't
-    /// retained. Bytes are those that the handler's wrapper recorded.
+    /// Returns the response, if the stream has its bytes. `None` if the response is encrypted, in chunks, or wasn't
+    /// retained. The bytes are those that the handler's wrapper recorded.
     ///
     /// # Errors
     ///
@@ -132,7 +133,7 @@ impl DynamoDbStore {
     ///
     /// [`StoreErrorKind::Rejected`] for a stream with another view type, or a table with another key than this
     /// store's. [`StoreErrorKind::Corrupt`] if the change isn't one of a DynamoDB stream, or its record can't be
-    /// decoded, for example one of a newer version. Don't skip it: it may be an end.
+    /// decoded, for example one of a newer version. Don't skip such a change: it may be an operation's end.
     ///
     /// ```
     /// # use lambda_idempotency::store::{StoreError, dynamodb::DynamoDbStore};
@@ -155,7 +156,8 @@ impl DynamoDbStore {
         if !matches!(record.state, State::Completed(_) | State::Failed(_)) || key.is_in_shadow() {
             return Ok(None);
         }
-        // An old image that can't be decoded isn't this end. At worst the same event is published again.
+        // If the old image can't be decoded, the change counts as an end. At worst, the same event is published
+        // again.
         let old = old.and_then(|old| self.record_item_in(&key, &old).ok());
         let old = old.and_then(|old| codec::decode(old, &self.inner.attributes).ok());
         if old.as_ref().is_some_and(|old| is_same_end(old, &record)) {
@@ -165,7 +167,7 @@ impl DynamoDbStore {
         Ok(Some(OperationEnded { key, record, written_at, by_operator }))
     }
 
-    /// The stored key of the record that a change is about. `None` for a chunk, and for another item of the table.
+    /// Returns the stored key of the record that changed. `None` if the item is a chunk or isn't the library's.
     fn changed_record(&self, keys: &Image<'_>) -> Result<Option<StoredKey>, StoreError> {
         let names: Vec<_> = self.key_names().collect();
         if keys.len() != names.len() || names.iter().any(|name| !keys.contains_key(*name)) {
@@ -187,11 +189,11 @@ impl DynamoDbStore {
         self.item_in(image).map_err(|name| self.corrupt(key, &format!("`{name}` isn't an attribute's value")))
     }
 
-    /// The attributes of an image that a record has. The others are the user's own.
+    /// Returns the attributes of a record in `image`. Other attributes of the item are the user's own.
     ///
     /// # Errors
     ///
-    /// The name of the first attribute that isn't one.
+    /// The name of the first attribute whose value can't be decoded.
     fn item_in<'n>(&'n self, image: &Image<'_>) -> Result<Item, &'n str> {
         let names = Attribute::ALL.map(|attribute| self.inner.attributes.of(attribute)).into_iter();
         let named = names.chain(self.inner.sort_key.as_deref());
@@ -216,13 +218,13 @@ impl DynamoDbStore {
     }
 }
 
-/// Whether both records are the same end of the operation. A write in between changed something else.
+/// Whether both records show the same end of the operation. If they do, the write changed something else.
 fn is_same_end(old: &Record, new: &Record) -> bool {
     (old.owner, old.generation, old.status()) == (new.owner, new.generation, new.status())
 }
 
-/// Whether an operator made `new` of `old`: a delivery's settlement keeps the owner, and an optimistic run's record
-/// has another claim time or attempt.
+/// Whether an operator changed `old` to `new`. A delivery's settlement keeps the owner. The record of a run without a
+/// claim has another claim time or attempt.
 fn is_resolved(old: &Record, new: &Record) -> bool {
     let claim = |record: &Record| (record.lock_acquired_at, record.attempt, record.fingerprint);
     old.owner != new.owner && claim(old) == claim(new)
@@ -274,11 +276,11 @@ struct WireChange<'r> {
 impl<'r> Change<'r> {
     /// # Errors
     ///
-    /// [`StoreErrorKind::Corrupt`] for anything but a change, with the place. It leaves out the parser's text, which
-    /// may quote the record.
+    /// [`StoreErrorKind::Corrupt`] if `record` isn't a stream's change. The message names the position, but leaves
+    /// out the parser's text, which may quote the record.
     fn parse(record: &'r [u8]) -> Result<Self, StoreError> {
         let Wire { event_name, dynamodb: change } = serde_json::from_slice(record)
-            .map_err(|error| not_a_change(&format!("it isn't as expected at {}", place(&error))))?;
+            .map_err(|error| not_a_change(&format!("unexpected content at {}", place(&error))))?;
         let (new, old) = (change.new_image, change.old_image);
         let has = (new.is_some(), old.is_some());
         let expected = match event_name {
@@ -287,7 +289,7 @@ impl<'r> Change<'r> {
             EventName::Remove => (false, true),
         };
         if change.stream_view_type == VIEW && has != expected {
-            return Err(not_a_change("its images don't fit its event name"));
+            return Err(not_a_change("its images don't match its event name"));
         }
         let millis = change.approximate_creation_date_time.map(|seconds| (seconds * 1000.0).round());
         let millis = millis.filter(|millis| (0.0..1e15).contains(millis));
@@ -305,7 +307,7 @@ fn not_a_change(why: &str) -> StoreError {
     StoreError::new(StoreErrorKind::Corrupt, format!("the record isn't a change of a DynamoDB stream: {why}"))
 }
 
-/// An attribute's value. A record has none of the ignored types, so their contents don't matter.
+/// An attribute's value. No attribute of a record has a type in `Other`, so the contents of those are ignored.
 #[derive(Deserialize)]
 enum Value {
     S(String),

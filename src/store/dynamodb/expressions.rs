@@ -3,7 +3,7 @@
 //!
 //! Every attribute appears as a placeholder, `#` and its default name. So any name can be configured, and
 //! DynamoDB's reserved words (`status`, `owner`, …) cause no errors. Placeholders `:seen_…` hold the values of
-//! the record as it was seen. The other values are those to write, or the claim's own.
+//! the record as it was seen. The others hold values to write, or the claim's own values.
 
 use std::collections::HashMap;
 
@@ -13,23 +13,23 @@ use crate::{
     store::Revision,
 };
 
-/// T1, and a conclusion if there's no record.
+/// The condition of T1, and of a conclusion ([`Write::Conclude`](crate::store::Write::Conclude)) without a record.
 const ABSENT: &str = "attribute_not_exists(#id)";
 
-/// T4 to T6: the claim is mine and still there. It doesn't test the time: a claim whose lease has expired can
-/// still settle until it's taken over.
+/// The condition of T4 to T6: the record still holds this executor's claim. It doesn't test the time: a claim whose
+/// lease has expired can still settle until it's taken over.
 const MINE: &str = "#status = :started AND #owner = :owner AND #generation = :generation";
 
-/// T3. It doesn't test the expiry, because a takeover depends only on the lease.
+/// The condition of T3. It doesn't test the expiry, because a takeover depends only on the lease.
 const STALE_AS_SEEN: &str = "#status = :started AND #owner = :seen_owner AND #generation = :seen_generation \
                              AND #lock_acquired_at = :seen_lock_acquired_at \
                              AND #lease_until = :seen_lease_until";
 
-/// T7. It never shortens a lease.
+/// The condition of T7, which never shortens a lease.
 const EXTENDS: &str = "#status = :started AND #owner = :owner AND #generation = :generation \
                        AND #lease_until < :lease_until";
 
-/// One transition.
+/// One transition: its update and its condition.
 #[derive(Debug)]
 pub(super) struct Transition {
     /// The update of the item; `None` if it puts a whole item.
@@ -69,7 +69,7 @@ impl Transition {
     }
 }
 
-/// Variants by the version of the record that was seen.
+/// Variants of a transition, by the form of the record that was seen.
 #[derive(Debug)]
 pub(super) struct BySeen<T> {
     /// A STARTED record.
@@ -81,7 +81,7 @@ pub(super) struct BySeen<T> {
 }
 
 impl<T> BySeen<T> {
-    /// Makes each variant from its version's condition. That tests the lock time too, if `tests_lock`.
+    /// Makes each variant from its condition. With `tests_lock`, the condition also tests when the claim was made.
     fn new(tests_lock: bool, make: impl Fn(String) -> T) -> Self {
         let lock = if tests_lock { " AND #lock_acquired_at = :seen_lock_acquired_at" } else { "" };
         let version = |expiry: &str, lease: &str| {
@@ -98,8 +98,8 @@ impl<T> BySeen<T> {
         }
     }
 
-    /// `None` if no record can be at this version: a STARTED one has a lease, and a settled one has an expiry
-    /// and no lease.
+    /// Returns the variant for `seen`. `None` if no record can be at this version: a STARTED one has a lease, and a
+    /// settled one has an expiry and no lease.
     pub(super) fn of(&self, seen: &Revision) -> Option<&T> {
         match (seen.status, seen.lease_until, seen.expires_at) {
             (Status::Started, Some(_), Some(_)) => Some(&self.started),
@@ -110,7 +110,7 @@ impl<T> BySeen<T> {
     }
 }
 
-/// Settling variants, by what they store.
+/// Variants of a settling transition, by what they store.
 #[derive(Debug)]
 pub(super) struct Settling<T> {
     /// The response, in the record.
@@ -170,7 +170,7 @@ fn settling(always: &[Attribute], old: &[Attribute], condition: &str) -> Settlin
     }
 }
 
-/// T3. It removes optional attributes of the earlier claim that the new one doesn't have.
+/// T3. It removes the optional attributes that the new claim doesn't have.
 fn take_over(has_expiry: bool, is_interrupted: bool, has_request_id: bool) -> Transition {
     use Attribute::{
         Attempt, ExpiresAt, Generation, Interrupted, LeaseUntil, LockAcquiredAt, Owner, RequestId,
@@ -190,7 +190,7 @@ fn extend() -> Transition {
     Transition::update(&[Attribute::LeaseUntil, Attribute::ExpiresAt], &[], EXTENDS)
 }
 
-/// T7 of a claim that no longer expires.
+/// T7 for a claim that never expires: it removes the expiry.
 fn extend_lasting() -> Transition {
     Transition::update(&[Attribute::LeaseUntil], &[Attribute::ExpiresAt], EXTENDS)
 }
@@ -199,23 +199,24 @@ fn extend_lasting() -> Transition {
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) transition: Transition,
-    /// Exactly the placeholders that the expressions use: DynamoDB rejects a name that isn't used.
+    /// Exactly the placeholders that the expressions use: DynamoDB rejects unused names.
     pub(super) names: HashMap<String, String>,
 }
 
 /// All plans of one table, built once. A request only clones the few names that it sends.
 #[derive(Debug)]
 pub(super) struct Plans {
-    /// T1, absent → STARTED, and without a claim, absent → settled.
+    /// T1 (absent → STARTED), and a conclusion without a record (absent → settled).
     pub(super) absent: Plan,
     /// T2, an expired or released record → STARTED.
     pub(super) reclaim: BySeen<Plan>,
-    /// Indexed by the sum of: has an expiry (1), an earlier interruption (2), a request id (4).
+    /// T3, indexed by what the new claim has: 1 for an expiry, plus 2 for an earlier interruption, plus 4 for a
+    /// request id.
     take_over: [Plan; 8],
     pub(super) settle: Settling<Plan>,
     pub(super) extend: Plan,
     pub(super) extend_lasting: Plan,
-    /// Without a claim, an expired or released record → settled.
+    /// A conclusion, an expired or released record → settled.
     pub(super) conclude: BySeen<Plan>,
     pub(super) resolve: BySeen<Settling<Plan>>,
 }
@@ -291,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn the_expressions_are_pinned() {
+    fn expressions_match_the_pinned_file() {
         let mut shown = String::new();
         for (name, Transition { update, condition }) in all() {
             let _ = writeln!(shown, "{name}\n  if {condition}");
@@ -299,8 +300,8 @@ mod tests {
                 let _ = writeln!(shown, "  {update}");
             }
         }
-        // These expressions determine what a claim can do to a record. A change of this file is a change of the
-        // protocol (`guide::protocol`), and needs its proof.
+        // These expressions determine what a claim can do to a record. A change of `expressions.txt` changes the
+        // protocol (`guide::protocol`), which must then be explored again.
         assert_eq!(shown, include_str!("expressions.txt"));
     }
 

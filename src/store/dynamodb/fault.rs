@@ -1,8 +1,8 @@
 //! Maps the SDK's errors to the store's: what happened, whether the write may have been applied anyway, and how
 //! to fix it.
 //!
-//! It never keeps an SDK error, which contains the whole answer, and with it the old item. It keeps the
-//! service's error code, the first line of its message and the request's id.
+//! It never keeps an SDK error, which contains the whole answer, including the old item. It keeps the service's error
+//! code, the first line of its message and the request's id.
 
 use std::{error::Error as StdError, fmt};
 
@@ -14,7 +14,7 @@ use aws_sdk_dynamodb::{
 use super::attempts::Findings;
 use crate::store::{StoreError, StoreErrorKind};
 
-/// The maximum number of bytes kept of a message: a sentence, not a document.
+/// The maximum length of a service's message in an error, in bytes. The rest is cut off.
 const MAX_MESSAGE_BYTES: usize = 500;
 
 /// An SDK error, reduced to its safe parts.
@@ -60,8 +60,8 @@ pub(super) enum Class {
     Refused,
 }
 
-/// The throttling codes: DynamoDB's own, and those that its front ends share with other services (the list that
-/// the SDK retries by).
+/// The throttling codes: DynamoDB's own, and those that its front ends share with other services, from the SDK's list
+/// of codes to retry.
 const THROTTLES: [&str; 15] = [
     "ProvisionedThroughputExceededException",
     "ThrottlingException",
@@ -80,9 +80,9 @@ const THROTTLES: [&str; 15] = [
     "RequestTimeoutException",
 ];
 
-/// Whether an error or a transaction's cancellation reason with this code says that an item is too large, or
-/// that all items of one partition key are, in a table with local secondary indexes. Then the same record
-/// without its response may fit. Messages about the size of a key or an expression don't count.
+/// Whether an error, or a transaction's cancellation reason, says that an item is too large. In a table with local
+/// secondary indexes, all items of one partition key together can be too large as well. In both cases, the same
+/// record may fit without its response. Messages about the size of a key or an expression don't count.
 pub(super) fn is_about_size(code: &str, message: &str) -> bool {
     match code {
         "ItemCollectionSizeLimitExceededException"
@@ -109,7 +109,7 @@ impl Class {
             | Self::ServerError
             | Self::Throttled => StoreErrorKind::Unavailable,
             Self::Conflict => StoreErrorKind::Conflict,
-            // All of these may be temporary: a table is created or restored, a role or a key's policy is fixed,
+            // These errors may be temporary: a table is created or restored, a role or a key's policy is fixed,
             // credentials are renewed, a clock is set.
             Self::NotCommitted | Self::MissingTable | Self::Invalid | Self::Refused => {
                 StoreErrorKind::Rejected
@@ -123,7 +123,7 @@ impl Class {
         match code {
             code if THROTTLES.contains(&code) => Self::Throttled,
             code if is_about_size(code, message) => Self::TooLarge,
-            // The second is from a global table with strong consistency.
+            // `ReplicatedWriteConflictException` is from a global table with strong consistency.
             "TransactionConflictException" | "ReplicatedWriteConflictException" => Self::Conflict,
             "ResourceNotFoundException" => Self::MissingTable,
             "ValidationException" => Self::Invalid,
@@ -166,8 +166,8 @@ impl Fault {
         if class == Class::NotReached && findings.last_unsent {
             class = if is_about_credentials(error) { Class::NoCredentials } else { Class::NotSent };
         }
-        // Without findings, only an error from before the first attempt is definite. A timeout never is,
-        // because the SDK may drop an attempt midway.
+        // If no failed attempt was seen, only an error from before the first attempt is definite. A timeout is never
+        // definite, because the SDK may drop an attempt midway.
         let unseen = !findings.seen && class != Class::NotCommitted;
         Self {
             class,
@@ -177,7 +177,7 @@ impl Fault {
         }
     }
 
-    /// The same error, of another class.
+    /// Returns the same error in another class.
     pub(super) fn of_class(self, class: Class) -> Self {
         Self { class, ..self }
     }
@@ -265,7 +265,7 @@ where
             let text = sentence(meta.message().unwrap_or("no message")).to_owned();
             (class, Cause { text, code: Some(code.to_owned()), request_id })
         }
-        // A parser's error may quote its input.
+        // The text is fixed, because a parser's error may quote its input.
         _ => (Class::Unreadable, plain("the response isn't from DynamoDB")),
     }
 }
@@ -274,11 +274,12 @@ where
 fn innermost(error: &(dyn StdError + 'static)) -> String {
     let last = std::iter::successors(Some(error), |&error| error.source()).last();
     let text = last.unwrap_or(error).to_string();
-    // The line ends before a list.
+    // Some messages continue with a list in the next lines. The list's heading is cut off too.
     sentence(&text).trim_end_matches(" Attempted:").to_owned()
 }
 
-/// Whether the error, or one that it wraps, mentions credentials. The type of a credentials error isn't public.
+/// Whether the error, or one that it wraps, mentions credentials. Only the text can show this, because the type of a
+/// credentials error isn't public.
 fn is_about_credentials(error: &(dyn StdError + 'static)) -> bool {
     std::iter::successors(Some(error), |&error| error.source())
         .any(|error| error.to_string().to_ascii_lowercase().contains("credential"))
@@ -306,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_without_an_answer_have_their_class() {
+    fn failures_without_an_answer_are_classified() {
         assert!(matches!(class_of(SdkError::construction_failure("no token")), Class::NotCommitted));
         assert!(matches!(class_of(SdkError::timeout_error("slow")), Class::TimedOut));
         let timeout = ConnectorError::timeout("connect".into());
@@ -316,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_are_found_in_any_cause() {
+    fn credential_errors_are_found_in_causes() {
         let about = |text: &str| is_about_credentials(&std::io::Error::other(text.to_owned()));
         assert!(about("no Credentials in the environment"));
         assert!(!about("connection refused"));
@@ -387,7 +388,7 @@ mod tests {
         ] {
             assert_eq!(Class::of_code("ValidationException", message, false).kind(), kind, "{message}");
         }
-        // Ignore the message of another code.
+        // Under another error code, the message doesn't count.
         let message = "Item size has exceeded the maximum allowed size";
         assert_eq!(Class::of_code("AccessDeniedException", message, false).kind(), Rejected);
     }

@@ -11,13 +11,13 @@ use crate::{
     store::{Page, StoreError, StoreErrorKind, admin},
 };
 
-/// A part of a chunk's stored key. No name in a stored key's scope can contain a `#`, so no record's has it.
+/// Occurs in the stored key of every chunk, and of no record: the names in a record's key can't contain a `#`.
 pub(super) const CHUNK: &str = "#part#";
 
 /// Items, and the key of the last one if more follow.
 type Items = (Vec<Item>, Option<Item>);
 
-/// A record, or why it can't be decoded, with its key.
+/// A stored key, with its record or the reason why the record can't be decoded.
 type Scanned = (StoredKey, Result<Record, StoreError>);
 
 impl DynamoDbStore {
@@ -86,7 +86,7 @@ impl DynamoDbStore {
         }
     }
 
-    /// The items of one partition, with the chunks: DynamoDB can't filter a query by its sort key.
+    /// Returns the items of one partition, including chunks: DynamoDB can't filter a query by the sort key.
     async fn query_partition(&self, partition: &str, start: Option<Item>) -> Result<Items, StoreError> {
         let request = self
             .inner
@@ -125,7 +125,7 @@ impl DynamoDbStore {
         Ok(names.into_iter().map(str::to_owned).zip(values.iter().map(codec::text)).collect())
     }
 
-    /// The record in `item`, or `None` if it's a chunk.
+    /// Returns the record in `item`, or `None` if the item is a chunk.
     fn scanned(&self, item: Item) -> Result<Option<Scanned>, StoreError> {
         let Some(key) = self.stored_key_of(&item) else {
             return Err(self.other_key());

@@ -23,9 +23,9 @@ use crate::{
     time::{Clock as _, system_clock},
 };
 
-/// Timeouts for requests about tables, which take longer than those about items.
+/// The timeouts of an attempt and an operation about tables, which take longer than requests about items.
 const PATIENCE: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(20)];
-/// How often and how long to poll until a new table is ACTIVE. Most are within ten seconds.
+/// The interval and the number of polls until a new table is ACTIVE. Most tables are ACTIVE within ten seconds.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 const POLLS: u32 = 240;
 
@@ -66,8 +66,8 @@ impl DynamoDbStore {
     /// Creates the table, if it doesn't exist, with on-demand capacity and TTL on the records' expiry. Waits
     /// until it's ACTIVE. An existing table is left unchanged, except that TTL is enabled.
     ///
-    /// Returns whether it created the table. If DynamoDB's answer to the creation was lost, and the SDK sent it
-    /// again, the table counts as an existing one.
+    /// Returns whether it created the table. If DynamoDB's answer was lost, and the SDK sent the request again, the
+    /// table counts as an existing one.
     ///
     /// Needs `dynamodb:CreateTable`, `dynamodb:DescribeTable`, `dynamodb:DescribeTimeToLive` and
     /// `dynamodb:UpdateTimeToLive`.
@@ -132,8 +132,8 @@ impl DynamoDbStore {
         let expected = self.expected_keys();
         let maybe_applied = fault.maybe_applied;
         let table = &self.inner.table;
-        // This extra request only happens if the configuration is wrong. It has the usual timeouts, since a
-        // delivery waits for it.
+        // This extra request only happens if the configuration or one of the handler's writes is wrong. It has the
+        // usual timeouts, since a delivery waits for it.
         let (kind, message) = match self.inner.client.describe_table().table_name(table).send().await {
             Ok(answer) => match answer.table.and_then(|table| self.keys_problem(&table)) {
                 Some(problem) => {
@@ -230,7 +230,8 @@ impl DynamoDbStore {
         }
         match observed(request.customize().config_override(patient()).send()).await {
             (Ok(_), _) => Ok(true),
-            // Another caller created it first, or an earlier attempt of this one did, whose answer was lost.
+            // Another caller created the table first, or an earlier attempt of this call did, and its answer was
+            // lost.
             (Err(SdkError::ServiceError(error)), _) if error.err().is_resource_in_use_exception() => {
                 Ok(false)
             }
@@ -246,7 +247,7 @@ impl DynamoDbStore {
             }
         }
         let table = &self.inner.table;
-        Err(StoreError::new(StoreErrorKind::Unavailable, format!("table `{table}` hasn't become ACTIVE")))
+        Err(StoreError::new(StoreErrorKind::Unavailable, format!("table `{table}` isn't ACTIVE; try again")))
     }
 
     async fn describe_time_to_live(&self) -> Result<TimeToLiveDescription, StoreError> {
@@ -280,8 +281,8 @@ impl DynamoDbStore {
         else {
             return Ok(());
         };
-        // Another caller may have enabled it since, or an earlier attempt whose answer was lost. DynamoDB
-        // refuses to enable it twice.
+        // Another caller, or an earlier attempt whose answer was lost, may have enabled TTL by now. DynamoDB refuses
+        // to enable it twice.
         match self.time_to_live_problem(&self.describe_time_to_live().await?) {
             None => Ok(()),
             Some(_) => Err(self.table_error(&error, findings)),
@@ -289,7 +290,7 @@ impl DynamoDbStore {
     }
 }
 
-/// Whether a table with this status serves requests. One that's being changed still does.
+/// Whether a table with this status serves requests. A table that's being updated still does.
 fn serves(status: &TableStatus) -> bool {
     matches!(status, TableStatus::Active | TableStatus::Updating)
 }

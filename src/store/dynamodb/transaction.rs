@@ -28,8 +28,8 @@ use crate::{
 };
 
 /// Collects a handler's own writes, to commit them with its outcome: at most 99, on tables of one account and
-/// Region ("Amazon DynamoDB Transactions: How it works", DynamoDB developer guide). Each costs two write units,
-/// where a single write costs one.
+/// Region ("Amazon DynamoDB Transactions: How it works", DynamoDB developer guide). Each costs twice as many write
+/// units as a write on its own.
 ///
 /// Each write may have a condition. With `return_values_on_condition_check_failure`, it requests the item that
 /// made the condition fail. See [`staging`](crate::staging()) for how to add the writes to the transaction.
@@ -91,7 +91,7 @@ impl Transaction {
         self.items.is_empty()
     }
 
-    /// Each write's kind and table, and its details, for tests.
+    /// Describes each write for tests: first its kind and table, then its details.
     #[cfg(feature = "testing")]
     pub(crate) fn described(&self) -> Vec<(String, String)> {
         self.items.iter().map(limits::described_whole).collect()
@@ -123,9 +123,9 @@ pub struct Declined {
 }
 
 impl Declined {
-    /// The failed conditions, in the order of the writes; there's at least one. Each has the index of its write in
-    /// the [`Transaction`], from 0, and the item that made it fail, if the write requested it
-    /// (`return_values_on_condition_check_failure`) and there was one.
+    /// Returns the failed conditions in the order of the writes, at least one. Each has the index of its write in the
+    /// [`Transaction`], from 0. It also has the item that made it fail, if there was one and the write requested it
+    /// (`return_values_on_condition_check_failure`).
     pub fn conditions(
         &self,
     ) -> impl ExactSizeIterator<Item = (usize, Option<&HashMap<String, AttributeValue>>)> {
@@ -142,8 +142,8 @@ impl fmt::Debug for Declined {
 }
 
 impl DynamoDbStore {
-    /// The write to the record as an item of a transaction; `None` if no record can be at the version that it
-    /// names.
+    /// Returns the write to the record as an item of a transaction. `None` if no record can be at the version that
+    /// the write names, or if the protocol never makes this write in a transaction.
     fn record_item_of(&self, key: &StoredKey, write: &Write) -> Option<TransactWriteItem> {
         let plans = &self.inner.plans;
         match write {
@@ -162,7 +162,7 @@ impl DynamoDbStore {
                     .return_values_on_condition_check_failure(AllOld);
                 Some(TransactWriteItem::builder().put(put.build().ok()?).build())
             }
-            // The protocol has no other write in a transaction.
+            // The protocol never makes these writes in a transaction.
             Write::Claim(_)
             | Write::Reclaim { .. }
             | Write::TakeOver { .. }
@@ -228,8 +228,8 @@ impl DynamoDbStore {
         }
     }
 
-    /// Checks that the writes have this store's type and are within its limits. Without a `write`, the response
-    /// isn't known yet.
+    /// Checks that the writes have this store's type and are within its limits. Without a `write`, the size of the
+    /// response isn't known yet, and counts as 0.
     fn checked<'a>(
         &self,
         key: &StoredKey,
@@ -245,6 +245,8 @@ impl DynamoDbStore {
     }
 }
 
+/// Returns the handler's writes in this store's type.
+///
 /// # Errors
 ///
 /// [`StoreErrorKind::Rejected`] if the writes are of another store's type.

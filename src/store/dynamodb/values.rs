@@ -1,4 +1,4 @@
-//! The values for each transition's expressions: the seen version, the claim's own, and those to write.
+//! The values for each transition's expressions: the version that was seen, the claim, and what to write.
 
 use std::collections::HashMap;
 
@@ -18,8 +18,8 @@ use crate::{
 /// Values by placeholder: exactly those that the expressions use, since DynamoDB rejects others.
 pub(super) type Values = HashMap<String, AttributeValue>;
 
-/// Values for the expressions of T2: the version that was seen. Without an expiry or a lease, the expressions
-/// don't use a value for it.
+/// Values for the expressions of T2: the version that was seen. If it has no expiry or no lease, the expressions
+/// don't use that value.
 pub(super) fn reclaim(seen: &Revision) -> Values {
     let mut values = Values::with_capacity(8);
     values.insert(":seen_status".to_owned(), codec::status(seen.status));
@@ -59,8 +59,8 @@ pub(super) fn take_over(seen: &Revision, lease_until: Timestamp, lock: &Lock) ->
     values
 }
 
-/// The plan that writes `settlement`, and its values. They're the same for every writer. [`of_mine`] or
-/// [`of_operator`] adds those of the condition.
+/// Returns the plan that writes `settlement`, and the values to write. The condition's values depend on the writer:
+/// [`of_mine`] or [`of_operator`] adds them.
 pub(super) fn settle<'a>(plans: &'a Settling<Plan>, settlement: &Settlement) -> (&'a Plan, Values) {
     let mut values = Values::with_capacity(16);
     values.insert(":status".to_owned(), codec::status(settlement.status()));
@@ -91,7 +91,7 @@ pub(super) fn settle<'a>(plans: &'a Settling<Plan>, settlement: &Settlement) -> 
     }
 }
 
-/// Adds the claim that T4 to T6 settle.
+/// Adds the values of the claim, for the condition of T4 to T7.
 pub(super) fn of_mine(mut values: Values, owner: Owner, generation: Generation) -> Values {
     values.insert(":started".to_owned(), codec::status(Status::Started));
     values.insert(":owner".to_owned(), codec::owner(owner));
@@ -109,7 +109,7 @@ pub(super) fn extend(lease_until: Timestamp, expires_at: Option<Timestamp>) -> V
     values
 }
 
-/// The whole version that was seen.
+/// Values of the whole version that was seen.
 pub(super) fn as_seen(seen: &Revision) -> Values {
     let mut values = reclaim(seen);
     values.insert(":seen_lock_acquired_at".to_owned(), codec::millis(seen.lock_acquired_at));

@@ -57,14 +57,14 @@ enum Change {
     Is(String, String, Option<String>),
 }
 
-/// Lists the conditions of a [`Transaction`] that failed, as the table and the id of each item. Nothing was written.
+/// Lists the items of a [`Transaction`] whose conditions failed, by table and id. Nothing was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Declined {
     items: Vec<(String, String)>,
 }
 
 impl Declined {
-    /// The table and the id of each item whose condition failed. There's at least one.
+    /// Returns the table and the id of each item whose condition failed, at least one.
     pub fn items(&self) -> &[(String, String)] {
         &self.items
     }
@@ -101,7 +101,7 @@ impl Transaction {
         self
     }
 
-    /// The items whose conditions fail.
+    /// Returns the items whose conditions fail.
     fn failed_conditions(&self, items: &Items) -> Vec<(String, String)> {
         let fails = |change: &Change| match change {
             Change::Is(table, id, value) => {
@@ -127,7 +127,7 @@ impl Transaction {
         }
     }
 
-    /// Each write's kind and table, and its details.
+    /// Describes each write: first its kind and table, then its details.
     #[cfg(feature = "testing")]
     pub(crate) fn described(&self) -> Vec<(String, String)> {
         let described = |change: &Change| match change {
@@ -147,12 +147,13 @@ impl AddAssign for Transaction {
 }
 
 impl MemoryStore {
-    /// The value of an item that a handler's [`Transaction`] has put.
+    /// Returns the value of an item that a handler's [`Transaction`] put.
     pub fn item(&self, table: &str, id: &str) -> Option<String> {
         self.inner().own.items.get(&(table.to_owned(), id.to_owned())).cloned()
     }
 
-    /// Applies `own`, with the write to a record if there is one, under this token: both or neither, and once.
+    /// Applies `own` and the write to the `record`, if there's one: all or nothing. A token that was already applied
+    /// changes nothing.
     pub(crate) fn commit_now(
         &self,
         record: Option<(&StoredKey, &Write)>,
@@ -214,7 +215,7 @@ fn own(writes: &OwnWrites) -> Result<&Transaction, StoreError> {
     writes.downcast_ref().ok_or_else(|| {
         StoreError::new(
             StoreErrorKind::Rejected,
-            "the staged writes aren't this store's: stage a `testing::Transaction`",
+            "the staged writes have another store's type; stage a `testing::Transaction`",
         )
     })
 }
@@ -244,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_writes_are_refused_before_the_handler() {
+    fn writes_for_another_store_are_refused() {
         let (store, key) = (MemoryStore::new(), StoredKey::from_stored("f/o#1"));
         assert!(store.check(&key, &Transaction::new()).is_ok());
         let foreign = String::from("INSERT");

@@ -13,8 +13,8 @@ enum Hash {
 }
 
 /// Hashes the DER `certificate` with its signature's hash function, or with SHA-256 instead of MD5 and SHA-1.
-/// Returns `None` if the RFC has no rule: Ed25519 has no such function. RSA-PSS isn't supported, because its
-/// hash is in parameters that this reader skips.
+/// Returns `None` for Ed25519, which has no hash function, so the RFC has no rule. Also returns `None` for RSA-PSS,
+/// because this reader skips the parameters that name its hash.
 pub(super) fn server_end_point(certificate: &[u8]) -> Option<Vec<u8>> {
     Some(match signature_hash(certificate)? {
         Hash::Sha224 => Sha224::digest(certificate).to_vec(),

@@ -116,15 +116,15 @@ impl StoreBuilder<PostgresStore> {
 
     /// Limits the time for a call's statement, including its preparation and its repetitions. Default 1 s.
     ///
-    /// The server ends a statement after three quarters of this time, so that none continues after the store
-    /// gave it up. A call of the store takes at most this plus the connection's timeout.
+    /// The server ends a statement after three quarters of this time, so that no statement continues after the store
+    /// gave it up. A call of the store takes at most this time plus the connection's timeout.
     pub fn statement_timeout(mut self, statement_timeout: Duration) -> Self {
         self.choices.statement_timeout = statement_timeout;
         self
     }
 
-    /// Limits how long a statement waits for another transaction that has its record or its table locked. Then
-    /// the statement fails as a conflict. Default 250 ms. It must be less than the statement's timeout.
+    /// Limits how long a statement waits for another transaction that has its record or its table locked. After this
+    /// time, the statement fails with a conflict. Default 250 ms. It must be less than the statement's timeout.
     pub fn lock_timeout(mut self, lock_timeout: Duration) -> Self {
         self.choices.lock_timeout = lock_timeout;
         self
@@ -137,31 +137,35 @@ impl StoreBuilder<PostgresStore> {
         self
     }
 
-    /// Limits statements at the server in a transaction around each (`BEGIN`, `SET LOCAL`, `COMMIT`), in the same
-    /// round trip, for any pooler in transaction mode. The default for your own pool, and `?timeouts=transaction`.
+    /// Sets the server's limits in a transaction around each statement, for any pooler in transaction mode.
     ///
-    /// By default, a URL's limits are startup options, at no cost, which poolers reject or ignore. The store reads the
-    /// limits back on every new connection. If there are none, it fails with an error that says how to set them.
+    /// `BEGIN`, `SET LOCAL` and `COMMIT` travel in the statement's round trip. This is the default for your own pool.
+    /// In a URL, it's `?timeouts=transaction`.
+    ///
+    /// The default for a URL is to set the limits as startup options, at no cost. But poolers reject or ignore startup
+    /// options. The store reads the limits back on every new connection. If there are none, it fails with an error
+    /// that says how to set them.
     pub fn timeouts_per_transaction(mut self) -> Self {
         self.choices.timeouts = Some(Timeouts::Transaction);
         self
     }
 
-    /// Sets no limits at the server, because you've set them for the role or the database
-    /// (`ALTER ROLE … SET statement_timeout = '750ms'`, and `lock_timeout = '250ms'`), or as startup options of your
-    /// own pool. For proxies such as Amazon RDS Proxy, which pins a session when a statement sets something. Also
-    /// `?timeouts=role`.
+    /// Sets no limits at the server, because you've set them there yourself.
+    ///
+    /// Set them for the role or the database (`ALTER ROLE … SET statement_timeout = '750ms'`, and
+    /// `lock_timeout = '250ms'`), or as startup options of your own pool. This is for proxies such as Amazon RDS Proxy,
+    /// which pins a session when a statement changes a setting. In a URL, it's `?timeouts=role`.
     pub fn timeouts_of_role(mut self) -> Self {
         self.choices.timeouts = Some(Timeouts::Role);
         self
     }
 
-    /// Prepares each statement once per connection. Only for direct connections to the server. Default no, or
+    /// Prepares each statement once per connection. Use it only for direct connections to the server. Default no, or
     /// the value of `?prepared=`.
     ///
-    /// It saves the server the planning; the [module's documentation](super#poolers) has measurements. Behind a
-    /// pooler, the store refuses every call, because processes that share a session there would run each
-    /// other's statements.
+    /// This saves the server the planning; the [module's documentation](super#poolers) has measurements. Behind a
+    /// pooler, the store refuses every call, because processes that share a session there would run each other's
+    /// statements.
     pub fn prepared_statements(mut self, prepared: bool) -> Self {
         self.choices.prepared = Some(prepared);
         self
@@ -224,7 +228,7 @@ impl Choices {
         ] {
             if timeout.as_millis() == 0 {
                 return invalid(format!(
-                    "the {what} timeout is under a millisecond; every request would fail"
+                    "the {what} timeout is under a millisecond, so every request would fail"
                 ));
             }
         }
@@ -239,7 +243,7 @@ impl Choices {
         Ok(())
     }
 
-    /// Builds what makes the connections.
+    /// Builds the source of the connections.
     fn source(&self, target: Option<Target>, limits: Limits) -> Result<source::Source, Error> {
         match (&self.source, target) {
             (Source::Pool(pool), _) => Ok(source::Source::Pool(pool.clone())),
@@ -265,7 +269,7 @@ impl Choices {
         }
         let hosts = config.get_hosts().len().max(config.get_hostaddrs().len()).max(1);
         if config.get_connect_timeout().is_none() {
-            // Split the time, so that a silent host leaves some to the next one.
+            // Split the time between the hosts, so that a silent one leaves time for the next.
             config.connect_timeout(self.connect_timeout / u32::try_from(hosts).unwrap_or(u32::MAX));
         }
         Ok(if config.get_ssl_mode() == SslMode::Disable {
@@ -282,7 +286,7 @@ struct Target {
     said: Said,
 }
 
-/// This library's own parameters.
+/// The URL parameters that only this library knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Said {
     table: Option<String>,
@@ -292,8 +296,8 @@ struct Said {
 }
 
 impl Target {
-    /// Parses `url`. No error shows any part of it but a parameter's name: a URL contains a password, and one
-    /// that isn't encoded may be anywhere in it.
+    /// Parses `url`. An error shows no part of the URL except names of parameters: a password that isn't encoded may
+    /// be anywhere in it.
     fn parse(url: &str) -> Result<Self, Error> {
         const SHAPE: &str = "postgres://USER:PASSWORD@HOST:PORT/DATABASE";
         if !["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme)) {
@@ -356,7 +360,7 @@ impl Target {
         Ok(Self { config, said })
     }
 
-    /// The location of the database, for errors.
+    /// Returns the location of the database, for errors.
     fn place(&self) -> String {
         let mut hosts: Vec<String> = Vec::new();
         for (at, host) in self.config.get_hosts().iter().enumerate() {
@@ -387,7 +391,7 @@ fn prepared(value: &str) -> Result<bool, Error> {
     value.parse().or_else(|_| invalid("the URL's `prepared` has an unknown value; use true or false"))
 }
 
-/// Every mode with TLS verifies the server, so the stricter modes of other clients are equivalent.
+/// Parses `sslmode`. Every mode with TLS verifies the server, so the stricter modes of other clients mean `require`.
 fn ssl_mode(value: &str) -> Result<SslMode, Error> {
     match value {
         "disable" => Ok(SslMode::Disable),
@@ -411,7 +415,7 @@ fn default_ssl_mode(config: &Config) -> SslMode {
     if all_local { SslMode::Disable } else { SslMode::Require }
 }
 
-/// A percent-encoded value.
+/// Decodes a percent-encoded value.
 fn decoded(value: &str) -> Result<String, Error> {
     let mut bytes = Vec::with_capacity(value.len());
     let mut rest = value.bytes();
@@ -485,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn several_hosts_are_asked_for_the_primary() {
+    fn several_hosts_are_searched_for_the_primary() {
         for (url, expected) in [
             ("postgres://a@h/d", TargetSessionAttrs::Any),
             ("postgres://a@h,i/d", TargetSessionAttrs::ReadWrite),

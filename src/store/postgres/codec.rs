@@ -38,9 +38,9 @@ pub(super) enum Column {
     Response,
     /// Reserved: the library ignores it, and no statement reads it.
     TraceId,
-    /// Reserved: only a newer version of the library can read a response that has it.
+    /// Reserved: only a newer version of the library can read a response with this column.
     ResponseCodec,
-    /// Reserved: as `ResponseCodec`.
+    /// Reserved, like `ResponseCodec`.
     ResponseKeyId,
 }
 
@@ -63,8 +63,8 @@ impl Column {
         Self::ResponseSha256,
         Self::Response,
     ];
-    /// The columns that a takeover writes: the whole lock except the fingerprint, which is equal, or this would
-    /// be another operation.
+    /// The columns that a takeover writes: the whole lock, except the fingerprint. The stored fingerprint equals the
+    /// lock's, since T3 takes over only the same operation.
     pub(super) const TAKEOVER: [Self; 9] = [
         Self::Version,
         Self::Owner,
@@ -89,7 +89,7 @@ impl Column {
     /// The response's four columns, which only an outcome has.
     const OUTCOME: [Self; 4] =
         [Self::ResponseEncoding, Self::ResponseLength, Self::ResponseSha256, Self::Response];
-    /// Columns of a later version. Replacing a row clears them.
+    /// Columns for a later version. A statement that replaces a row clears them.
     pub(super) const RESERVED: [Self; 3] = [Self::TraceId, Self::ResponseCodec, Self::ResponseKeyId];
     /// Columns for a later version's response format. This version leaves them empty.
     pub(super) const LATER_RESPONSE: [Self; 2] = [Self::ResponseCodec, Self::ResponseKeyId];
@@ -158,7 +158,7 @@ const fn outcome_of(record: &Record) -> Option<&Outcome> {
     }
 }
 
-/// The value of `record` in `column`.
+/// Returns the value of `record` in `column`.
 pub(super) fn value<'a>(column: Column, record: &'a Record, texts: &'a Texts) -> Value<'a> {
     match column {
         Column::Version => Value::Integer(i64::from(RECORD_VERSION)),
@@ -171,7 +171,7 @@ pub(super) fn value<'a>(column: Column, record: &'a Record, texts: &'a Texts) ->
         Column::LeaseUntil => optional_time(record.lease_until()),
         Column::ExpiresAt => optional_time(record.expires_at),
         Column::Interrupted => Value::Flag(record.interrupted),
-        // As bytes, because text can't hold the NUL character.
+        // Stored as bytes, because text can't hold the NUL character.
         Column::RequestId => record.request_id.as_ref().map_or(Value::Null, |id| Value::Bytes(id.as_bytes())),
         Column::ResponseEncoding
         | Column::ResponseLength
@@ -303,7 +303,7 @@ fn state(fields: &Fields<'_>) -> Result<State, Unreadable> {
         Status::Completed => (State::Completed(outcome(fields)?), &[][..]),
         Status::Failed => (State::Failed(outcome(fields)?), &[][..]),
     };
-    // A value of another state makes the record half-settled: it's unknown what happened.
+    // With a value of another state, the record contradicts itself, so nobody can tell what happened.
     if status != Status::Started && !fields.is_null(Column::LeaseUntil) {
         return Err(Unreadable::new(Column::LeaseUntil, OF_ANOTHER_STATUS));
     }

@@ -1,7 +1,7 @@
-//! The connections: a few, checked again when they may have died unnoticed, and replaced if they have.
+//! Keeps a few connections. It checks those that may have died unnoticed, and replaces the dead ones.
 //!
 //! Lambda freezes the sandbox between two invocations. If the server or a network device closes a connection in
-//! that time, only a statement without an answer reveals it, and then it's unknown whether the statement was
+//! that time, the store notices only when a statement gets no answer. Then nobody knows whether the statement was
 //! applied. So a connection that hasn't answered for a while first gets a harmless query.
 
 use std::{
@@ -29,7 +29,8 @@ use crate::{
 /// The timeout for the check of an old connection. A connection that a network device has forgotten never
 /// answers.
 const CHECK_TIMEOUT: Duration = Duration::from_millis(500);
-/// How many connections are tried if one turns out to be dead. After the first, no old ones are left.
+/// How many connections a call tries if they turn out to be dead. After the first dead one, the store drops all old
+/// connections.
 const ATTEMPTS: usize = 3;
 
 pub(super) struct Connections {
@@ -39,8 +40,8 @@ pub(super) struct Connections {
     answered: Mutex<HashMap<ObjectId, LastAnswer>>,
 }
 
-/// A connection in use. Dropping it closes it; only [`release`](Self::release) returns it to the pool. So a
-/// call that's dropped midway never leaves a connection behind that still owes an answer, or never gives one.
+/// A connection in use. Dropping this value closes the connection; only [`release`](Self::release) returns it to the
+/// pool. So if a call is dropped midway, its connection, which may never answer, doesn't return to the pool.
 pub(super) struct Lent(Option<Object>);
 
 impl Lent {
@@ -61,23 +62,23 @@ impl Deref for Lent {
     fn deref(&self) -> &Object {
         match &self.0 {
             Some(connection) => connection,
-            None => unreachable!("returning the connection ends the loan"),
+            None => unreachable!("`release` consumes the value, so it always has a connection"),
         }
     }
 }
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        // Makes room in the pool for a new connection.
+        // Takes the connection out of the pool, which makes room for a new one.
         drop(self.0.take().map(Object::take));
     }
 }
 
-/// The rest of a call's time.
+/// The time that a call has left.
 pub(super) struct Patience {
-    /// For the connection: waiting for a free one, making one, checking one.
+    /// The time to get a connection: to wait for a free one, to connect, and to check.
     pub(super) connecting: Allowance,
-    /// For the statement: preparing, sending and repeating it.
+    /// The time for the statement: to prepare, send and repeat it.
     pub(super) stating: Allowance,
 }
 
@@ -109,17 +110,18 @@ impl Connections {
         Self { pool, check_after, answered: Mutex::default() }
     }
 
-    /// Returns a connection that has answered to the pool.
+    /// Returns a connection to the pool, after it has answered a statement.
     pub(super) fn keep(&self, connection: Lent) {
         let mut answered = self.answered();
         answered.retain(|_, answer| answer.idle_for() < self.check_after);
         answered.insert(Object::id(&connection), LastAnswer::now());
-        // Insert first: once the connection is back, its next user may get it at once.
+        // Insert first: once the connection is back in the pool, another call may take it at once.
         drop(answered);
         connection.release();
     }
 
-    /// Whether the connection needs no check. After this call it needs one, until it answers again.
+    /// Whether the connection has answered lately, so that it needs no check. After this call, it counts as unchecked
+    /// until it answers again.
     fn has_answered_lately(&self, connection: &Object) -> bool {
         let answer = self.answered().remove(&Object::id(connection));
         answer.is_some_and(|answer| answer.idle_for() < self.check_after)
@@ -131,20 +133,20 @@ impl Connections {
 }
 
 impl Inner {
-    /// The time for a whole call.
+    /// Returns the time for a whole call.
     pub(super) const fn patience(&self) -> Patience {
         Patience { connecting: Allowance(self.connect_timeout), stating: Allowance(self.statement_timeout) }
     }
 
-    /// Gets a connection that answers, to a server that limits statements, with a table of the right version.
+    /// Gets a connection that answers. Its server limits statements, and the table has the right version.
     pub(super) async fn connection(&self, patience: &mut Patience) -> Result<Lent, StoreError> {
         let mut last = None;
         for _ in 0..ATTEMPTS {
             let connection = self.any_connection(patience).await.map_err(|fault| self.error(fault))?;
             if self.connections.has_answered_lately(&connection) {
-                // Let the connection's own task run first: while the sandbox slept, the server may have closed
-                // the connection, and only the operating system knows. One turn asks the operating system, and
-                // one tells the task.
+                // While the sandbox slept, the server may have closed the connection, and only the operating system
+                // knows. So let the connection's own task run first. In one turn, the runtime asks the operating
+                // system. In the next, the task learns the answer.
                 tokio::task::yield_now().await;
                 tokio::task::yield_now().await;
                 if !connection.is_closed() {
@@ -166,7 +168,7 @@ impl Inner {
                 }
                 Err(fault) => {
                     let (is_old, is_dead) = (connection.is_old(), fault.ends_connection);
-                    // Only a read was sent.
+                    // The check only reads, so its failure is definite.
                     let error = self.error(fault).maybe_applied(false);
                     if !is_dead {
                         connection.release();
@@ -175,7 +177,7 @@ impl Inner {
                     if !is_old {
                         return Err(error);
                     }
-                    // The others have been idle for as long.
+                    // The other connections have been idle for as long, so drop them too.
                     let _removed = self.connections.pool.retain(|_, _| false);
                     last = Some(error);
                 }
@@ -228,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn budgets_have_what_is_left() {
+    fn time_budgets_know_what_is_left() {
         let second = Duration::from_secs(1);
         let budget = Allowance(second);
         assert!(budget.has(Duration::ZERO) && budget.has(second));

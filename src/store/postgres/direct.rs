@@ -1,8 +1,8 @@
 //! Detects whether a connection leads to one session of the server, or to a pooler that has many.
 //!
 //! A prepared statement belongs to one session, under a name that each process counts from the beginning (s0,
-//! s1, …). If a pooler gives each transaction another session, the name runs a statement that another process
-//! has prepared there, on that process's table.
+//! s1, …). If a pooler gives each transaction another session, the name may run a statement that another process has
+//! prepared in that session, on that process's table.
 
 use std::{
     convert::Infallible,
@@ -18,11 +18,11 @@ use tokio_postgres::{
     tls::{ChannelBinding, TlsConnect, TlsStream},
 };
 
-/// The id that the server process reported on connecting. That process also runs the statements, unless a
+/// Returns the id that the server process reported on connecting. That process also runs the statements, unless a
 /// pooler accepted the connection and answered with its own id.
 ///
-/// The client keeps this id only for cancel requests. So this function writes one and reads the id from it,
-/// without sending it.
+/// The client keeps this id only for cancel requests. So this function writes a cancel request into memory, and reads
+/// the id from there.
 pub(super) async fn process_at_connect(client: &Client) -> Option<i32> {
     let mut request = Unsent::default();
     client.cancel_token().cancel_query_raw(&mut request, AsIs).await.ok()?;
@@ -32,7 +32,7 @@ pub(super) async fn process_at_connect(client: &Client) -> Option<i32> {
     process.try_into().ok().map(i32::from_be_bytes)
 }
 
-/// Keeps the written bytes. A read yields `S`, which accepts TLS.
+/// Keeps the bytes that are written to it. Each read returns `S`, with which a server accepts TLS.
 #[derive(Default)]
 struct Unsent(Vec<u8>);
 
@@ -70,7 +70,7 @@ impl TlsStream for &mut Unsent {
     }
 }
 
-/// No TLS.
+/// Passes the stream on unchanged, without TLS.
 struct AsIs;
 
 impl<'a> TlsConnect<&'a mut Unsent> for AsIs {

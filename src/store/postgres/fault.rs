@@ -1,8 +1,8 @@
 //! Maps PostgreSQL's errors to the store's: what happened, whether the write may have been applied anyway, and
 //! how to fix it.
 //!
-//! It never keeps the client's errors, since the server's detail quotes rows. It keeps the SQLSTATE and, if
-//! that can't quote a value, the first line of the message.
+//! It never keeps the client's errors, since the server's detail quotes rows. It keeps the SQLSTATE. It also keeps
+//! the first line of the message, if errors of this class never quote a value.
 
 use std::{error::Error as StdError, fmt, io};
 
@@ -12,7 +12,7 @@ use tokio_postgres::error::{DbError, Severity};
 use super::tls;
 use crate::store::{StoreError, StoreErrorKind};
 
-/// The maximum number of bytes kept of a message: a sentence, not a document.
+/// The maximum length of a server's message in an error, in bytes. The rest is cut off.
 const MAX_MESSAGE_BYTES: usize = 500;
 
 /// A client error, reduced to its safe parts.
@@ -32,7 +32,7 @@ enum Class {
     NoneFree,
     /// The connection couldn't be made.
     NotReached,
-    /// The server's certificate isn't trusted, or it has no TLS.
+    /// The server has no TLS, or its certificate isn't trusted.
     Tls,
     /// The user or the password was rejected.
     Credentials,
@@ -50,17 +50,17 @@ enum Class {
     Conflict,
     /// The table doesn't exist.
     MissingTable,
-    /// The table lacks something that the statement names.
+    /// The table's columns or keys don't match the statement.
     Unfit,
     /// The user lacks a permission.
     Permission,
-    /// A pooler has sent the statement to another session than the one that prepared it, or would.
+    /// A pooler sent the statement to a session that hasn't prepared it, or could do so.
     Pooler,
     /// The server doesn't limit a statement's time, or rejects the limit as a startup option.
     Unlimited,
     /// The connection needs channel binding, which isn't available.
     Unbound,
-    /// The statement's transaction had failed before.
+    /// An earlier statement of the transaction failed.
     FailedTransaction,
     /// The content is too large for a row, or has characters that the database can't store.
     Unstorable,
@@ -110,8 +110,7 @@ impl Class {
             "3D000" => Self::MissingDatabase,
             // string_data_right_truncation, character_not_in_repertoire, untranslatable_character.
             "22001" | "22021" | "22P05" => Self::Unstorable,
-            // 0A000: the table's columns have changed, so the plan must be made again. query_canceled is in
-            // class 57.
+            // feature_not_supported: the table's columns have changed, so the statement must be prepared again.
             "0A000" => Self::ServerError,
             // idle_in_transaction_session_timeout, transaction_timeout: a process was frozen in its
             // transaction, and the server rolled it back.
@@ -128,7 +127,7 @@ impl Class {
         }
     }
 
-    /// Whether a message of this class can only quote names.
+    /// Whether a message of this class can quote only names, never values.
     const fn is_quotable(self) -> bool {
         !matches!(self, Self::Refused | Self::Conflict | Self::Unstorable)
     }
@@ -153,7 +152,7 @@ impl fmt::Display for Cause {
 impl StdError for Cause {}
 
 impl Fault {
-    /// There's no connection, so nothing was sent.
+    /// The pool gave no connection, so nothing was sent.
     pub(super) fn connecting(error: &PoolError) -> Self {
         match error {
             PoolError::Backend(error) => Self::of_connection(error),
@@ -189,9 +188,9 @@ impl Fault {
         Self::unsent(Class::Unlimited, why)
     }
 
-    /// Another server process answers than the one that accepted the connection.
+    /// The server process that answers isn't the one that accepted the connection.
     pub(super) fn not_direct() -> Self {
-        Self::unsent(Class::Pooler, "a different process answers than the one that accepted the connection")
+        Self::unsent(Class::Pooler, "the process that answers isn't the one that accepted the connection")
     }
 
     pub(super) fn is_lost(&self) -> bool {
@@ -202,11 +201,11 @@ impl Fault {
         self.class == Class::MissingTable
     }
 
-    /// A write repeatedly wasn't applied, and the record that made it fail was gone each time.
+    /// The write wasn't applied in several attempts. Each time, another writer changed the record in between.
     pub(super) fn contended() -> Self {
         Self {
             ends_connection: false,
-            ..Self::unsent(Class::Conflict, "other writers were repeatedly faster")
+            ..Self::unsent(Class::Conflict, "other writers changed the record each time")
         }
     }
 
@@ -246,7 +245,7 @@ impl Fault {
     fn of_connection(error: &tokio_postgres::Error) -> Self {
         if let Some(error) = error.as_db_error() {
             let fault = Self::of_server(error);
-            // The words of PgBouncer and of Amazon RDS Proxy.
+            // PgBouncer and Amazon RDS Proxy use these words.
             let is_about_options = ["startup parameter", "command-line options"]
                 .iter()
                 .any(|words| error.message().contains(words));
@@ -254,11 +253,11 @@ impl Fault {
             return Self { class, maybe_applied: false, ends_connection: true, ..fault };
         }
         let handshake = error.source().and_then(|source| source.downcast_ref::<tls::Failure>());
-        // The client's error kinds differ only in their text.
+        // Only the text tells the kinds of the client's errors apart.
         let class = match error.to_string().as_str() {
             "error performing TLS handshake" if handshake.is_none_or(tls::Failure::is_refusal) => Class::Tls,
             "authentication error" if innermost(error).contains("channel binding") => Class::Unbound,
-            // No password, or one for a method that the client doesn't support.
+            // There's no password, or the server wants a method that the client doesn't support.
             "authentication error" => Class::Credentials,
             "invalid configuration" => Class::Refused,
             _ => Class::NotReached,
@@ -271,7 +270,7 @@ impl Fault {
         if let Some(error) = error.as_db_error() {
             return Self::of_server(error);
         }
-        // An error about an answer may quote it in its text. A socket's error can't.
+        // The text of an error about an answer may quote the answer. A socket's error can't.
         let socket = error.source().is_some_and(|source| source.is::<io::Error>());
         let text = if socket { innermost(error) } else { error.to_string() };
         let cause = Cause { text: sentence(&text).to_owned(), code: None };
@@ -288,8 +287,8 @@ impl Fault {
         let code = error.code().code();
         let class = Class::of_code(code);
         let severity = error.parsed_severity();
-        // An ERROR rolls its transaction back, and can't follow a commit. An error that ends the session can
-        // come after the commit. So can the cancellation of a wait for a standby.
+        // An ERROR rolls its transaction back, so it can't come after a commit. But an error that ends the session
+        // can come after a commit, and so can the cancellation of a wait for a standby.
         let is_error = severity == Some(Severity::Error)
             || severity.is_none() && error.severity().eq_ignore_ascii_case("error");
         let is_definite = is_error && !matches!(code, "57014" | "40003") && !code.starts_with("08");
@@ -395,7 +394,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_error_class_maps_to_its_kind() {
+    fn every_sqlstate_maps_to_its_kind() {
         use StoreErrorKind::{Conflict, Rejected, Unavailable, Unstorable};
         for (code, kind) in [
             ("40001", Conflict),
@@ -445,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_with_their_own_advice_have_their_class() {
+    fn codes_with_specific_advice_are_classified() {
         let is = |code: &str, class: Class| assert!(Class::of_code(code) == class, "{code}");
         is("26000", Class::Pooler);
         is("42P05", Class::Pooler);
@@ -459,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn pool_failures_say_what_was_awaited() {
+    fn pool_failures_are_classified() {
         for (error, class) in [
             (PoolError::Timeout(TimeoutType::Wait), Class::NoneFree),
             (PoolError::Timeout(TimeoutType::Create), Class::NotReached),
@@ -486,7 +485,8 @@ mod tests {
         assert!(in_doubt.ends_connection && in_doubt.maybe_applied);
     }
 
-    /// The fault of connecting to a server that answers the first message with these bytes, and closes.
+    /// Connects to a server that answers the first message with these bytes and closes the connection. Returns the
+    /// fault.
     async fn connecting_to(answer: &'static [u8], with: &str) -> Fault {
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -524,7 +524,7 @@ mod tests {
         }
     }
 
-    /// The fault of a statement that the server answers with this error.
+    /// Sends a statement that the server answers with this error. Returns the fault.
     async fn answered_with(severity: &str, code: &str) -> Fault {
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
         const READY: &[u8] = b"Z\0\0\0\x05I";
@@ -548,7 +548,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn severity_and_code_say_what_may_have_happened() {
+    async fn severity_and_code_mark_ambiguous_errors() {
         for (severity, code, ends_connection, maybe_applied) in [
             ("SERROR\0VERROR", "23505", false, false),
             ("SFEHLER\0VERROR", "23505", false, false),
@@ -558,7 +558,7 @@ mod tests {
             ("SERROR\0VERROR", "57014", false, true),
             ("SERROR\0VERROR", "40003", false, true),
             ("SFATAL\0VFATAL", "57P01", true, true),
-            // An old server or a pooler sends the severity in its own language alone.
+            // An old server or a pooler sends the severity only in its own language.
             ("SERROR", "23505", false, false),
             ("SFEHLER", "23505", true, true),
             ("SERROR\0VFATAL", "23505", true, true),

@@ -1,4 +1,4 @@
-//! Limits how long a statement may run at the server, and wait for locks there.
+//! Limits how long the server may run a statement and let it wait for locks.
 //!
 //! The store stops waiting for an answer after its timeout, and closes the connection. The server doesn't
 //! notice. Without its own limit, it would apply the claim once it gets the lock, minutes after the caller got
@@ -15,11 +15,11 @@ use super::fault::Fault;
 /// How the store limits its statements at the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Timeouts {
-    /// As startup options, at no cost. Poolers reject or ignore them.
+    /// It sends the limits as startup options, at no cost. Poolers reject or ignore startup options.
     Startup,
-    /// In a transaction around each statement, in the same round trip.
+    /// It sets the limits in a transaction around each statement, in the same round trip.
     Transaction,
-    /// The role or the database has the limits.
+    /// It sets nothing, because the role or the database has the limits.
     Role,
 }
 
@@ -49,26 +49,26 @@ impl Limits {
         Self { timeouts, patience, lock }
     }
 
-    /// The server's limit, lower than the store's, so that the server ends its wait first. The rest of the time
-    /// allows one retry after a wait for a lock.
+    /// Returns the server's limit for a statement. It's lower than the store's, so that the server stops first. The
+    /// rest of the time allows one retry after a wait for a lock.
     pub(super) fn statement(&self) -> Duration {
         self.patience * 3 / 4
     }
 
     fn millis(&self) -> (u128, u128) {
         let statement = self.statement().as_millis().max(1);
-        // If the lock's limit were the statement's, a timeout wouldn't tell a conflict from a slow server.
+        // If both limits were equal, a timeout wouldn't show whether a lock or a slow server caused it.
         (statement, self.lock.as_millis().min(statement * 9 / 10).max(1))
     }
 
-    /// As startup options, appended to the existing ones.
+    /// Writes the limits as startup options, after the existing ones in `before`.
     pub(super) fn options(&self, before: Option<&str>) -> String {
         let (statement, lock) = self.millis();
         let options = format!("-c statement_timeout={statement} -c lock_timeout={lock}");
         before.map_or(options.clone(), |before| format!("{before} {options}"))
     }
 
-    /// Checks that a server with these limits in milliseconds (0 means none) has ended a statement when the
+    /// Checks the server's limits, in milliseconds (0 means none). The server must have ended a statement when the
     /// store gives it up.
     pub(super) fn judge(&self, statement: i64, lock: i64) -> Result<(), Fault> {
         let most = i64::try_from(self.patience.as_millis()).unwrap_or(i64::MAX);
@@ -82,8 +82,8 @@ impl Limits {
         )))
     }
 
-    /// Sends one statement under the limits, and waits for its end. If it needs a transaction around it, the
-    /// three messages go out at once, in the order in which they're polled.
+    /// Sends one statement under the limits, and waits for its answer. With [`Timeouts::Transaction`], `BEGIN`, the
+    /// statement and `COMMIT` go out at once, in the order in which `join3` polls them.
     pub(super) async fn hold(
         &self,
         client: &ClientWrapper,

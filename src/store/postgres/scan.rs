@@ -13,8 +13,8 @@ impl PostgresStore {
     /// Returns one page of records, from the beginning or from the end of an earlier page. It's for an
     /// operator, not for a handler. The scan isn't a snapshot.
     ///
-    /// The records are ordered by key. Responses aren't fetched: a retained one has its length and digest, and no
-    /// bytes. [`Store::read`](crate::store::Store::read) fetches a record with its response.
+    /// The records are ordered by key. The scan doesn't fetch responses: a retained response has its length and
+    /// digest, but no bytes. [`Store::read`](crate::store::Store::read) fetches a record with its response.
     ///
     /// # Errors
     ///

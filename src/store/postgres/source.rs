@@ -1,17 +1,17 @@
 //! The store's own pool. It makes connections for a URL, or with the settings of the user's pool.
 //!
-//! The store never borrows a connection from the user's pool. Handlers hold those while they run. If a
-//! completion had to wait for one, and every handler waited for the next, the completion would be too late.
+//! The store never borrows a connection from the user's pool. Handlers hold those while they run. With all of them in
+//! use, a completion would have to wait, and would be too late.
 
 use deadpool::managed::{self, Metrics, RecycleError, RecycleResult};
 use deadpool_postgres::{ClientWrapper, Manager};
 
 /// The store's own pool.
 pub(super) type Pool = managed::Pool<Source>;
-/// One of its connections.
+/// A connection of the store's own pool.
 pub(super) type Object = managed::Object<Source>;
 
-/// Makes connections.
+/// Makes the pool's connections.
 #[derive(Debug)]
 pub(super) enum Source {
     /// For a URL.

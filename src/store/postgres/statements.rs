@@ -1,16 +1,15 @@
 //! The store's SQL: one statement per transition.
 //!
-//! A writing statement returns one row. It says whether the write was applied, and if not, contains the record
-//! as the statement's snapshot shows it. PostgreSQL waits for a transaction that has the row locked, and then
+//! A writing statement returns one row, which says whether the write was applied. If it wasn't, the row contains the
+//! record as the statement's snapshot shows it. PostgreSQL waits for a transaction that has the row locked, and then
 //! reads the row again, but the snapshot is from before the wait. So the write may not be applied, although the
-//! snapshot shows a record (or none) that meets the condition. Then another transaction changed the record in
-//! between, and the store sends the statement again. In every other case, the answer is final, and that of the
+//! snapshot shows a record (or none) that meets the condition. In that case, another transaction changed the record
+//! in between, and the store sends the statement again. In every other case, the answer is final, and describes the
 //! snapshot's moment.
 //!
-//! The server limits how long a statement runs and waits for locks; see `limits`. In a user's transaction,
-//! whose settings belong to the user, a statement limits its wait for a row by `$2`, and then restores the
-//! session's `lock_timeout`. Behind a proxy that treats any `set_config` as a change of the session, it
-//! doesn't.
+//! The server limits how long a statement runs and waits for locks; see `limits`. A user's transaction has its own
+//! settings. There, a statement sets `lock_timeout` to `$2` while it waits for a row, and then restores the old
+//! value. With `?timeouts=role`, it doesn't, because a proxy may treat any `set_config` as a change of the session.
 
 use tokio_postgres::types::Type;
 
@@ -26,11 +25,11 @@ pub(super) struct Statement {
 /// All of a table's statements.
 #[derive(Debug)]
 pub(super) struct Statements {
-    /// T1, and a conclusion if there's no record: inserts a row.
+    /// T1, and a conclusion (`Write::Conclude`) without a record: inserts a row.
     pub(super) insert: Statement,
-    /// T2: replaces the whole row, if its version is the one seen; the lock time isn't compared.
+    /// T2: replaces the whole row, if its version is the one that was seen. It doesn't compare the time of the claim.
     pub(super) reclaim: Statement,
-    /// A conclusion: replaces the whole row, if its version is exactly the one seen.
+    /// A conclusion: replaces the whole row, if its version is exactly the one that was seen.
     pub(super) conclude: Statement,
     /// T3.
     pub(super) take_over: Statement,
@@ -42,8 +41,7 @@ pub(super) struct Statements {
     pub(super) resolve: Statement,
     /// Reads a record, and whether a standby answers.
     pub(super) read: Statement,
-    /// Takes a key's lock until the transaction ends, if it's free, and reads the record and the schema's
-    /// version.
+    /// Takes a key's lock until the transaction ends, if the lock is free. Reads the record and the schema's version.
     pub(super) lock_and_read: Statement,
     /// Reads the schema's version, and the session's process and limits.
     pub(super) session: Statement,
@@ -51,7 +49,7 @@ pub(super) struct Statements {
     pub(super) sweep_form: Statement,
     /// Deletes some expired records.
     pub(super) sweep: Statement,
-    /// The same, in a table of an earlier version, which has an index on `expires_at` instead.
+    /// Like `sweep`, for a table of an earlier version, which has an index on `expires_at` instead.
     pub(super) sweep_by_expiry: Statement,
     /// Reads some records, ordered by key.
     pub(super) scan: Statement,
@@ -67,7 +65,7 @@ pub(super) const STANDBY: &str = "standby";
 pub(super) const FREE: &str = "free";
 /// The column of `sweep` with the number of deleted records.
 pub(super) const SWEPT: &str = "swept";
-/// The column of `sweep_form`.
+/// The column of `sweep_form` that says whether the table has the column `sweep_hour`.
 pub(super) const BY_HOUR: &str = "by_hour";
 /// The column of `scan` with the record's key.
 pub(super) const SCANNED_KEY: &str = "id";
@@ -93,7 +91,7 @@ pub(super) const VERSION: [Column; 6] = [
     Column::ExpiresAt,
     Column::LockAcquiredAt,
 ];
-/// The columns that identify a claim for its own writes, besides the status.
+/// The columns that T4 to T7 compare with the claim, besides the status.
 const HELD: [Column; 2] = [Column::Owner, Column::Generation];
 
 const KEY: &str = "r.id = $1";
@@ -102,9 +100,9 @@ const STARTED: &str = "r.status = 'STARTED'";
 /// Where the lock timeout of a writing statement comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LockWait {
-    /// The session.
+    /// The session: its `lock_timeout` applies.
     OfSession,
-    /// The statement, as its second value.
+    /// The statement: its second value is the timeout.
     OfStatement,
 }
 
@@ -135,7 +133,7 @@ impl Parameters {
         set.collect::<Vec<_>>().join(", ")
     }
 
-    /// The condition that each of `columns` is as seen.
+    /// Builds the condition that each of `columns` has the value that was seen.
     fn as_seen(&mut self, columns: &[Column]) -> String {
         let equal = columns.iter().map(|column| {
             let is = match column {
@@ -147,12 +145,12 @@ impl Parameters {
         equal.collect::<Vec<_>>().join(" AND ")
     }
 
-    /// The assignments of a settlement.
+    /// Builds the assignments of a settlement.
     fn settle(&mut self) -> String {
         let set = Column::SETTLEMENT.map(|column| {
             let (name, value) = (column.name(), self.of(column));
             match column {
-                // NULL, except for a release.
+                // The value is NULL, which changes nothing, unless the settlement is a release.
                 Column::Interrupted => format!("{name} = COALESCE({value}, r.{name})"),
                 _ => format!("{name} = {value}"),
             }
@@ -174,7 +172,7 @@ impl Statements {
             LockWait::OfStatement => ("FROM s", waiting as _),
         };
         // Check for a record in the snapshot first: the insert alone would wait for a transaction that has
-        // changed it.
+        // changed the record.
         let insert = |with: &mut Parameters| {
             format!(
                 "INSERT INTO {table} (id, {columns}) SELECT $1, {} {from} \
@@ -182,7 +180,7 @@ impl Statements {
                 with.list(&Column::RECORD)
             )
         };
-        // The set values come before the compared ones, in the statement and in its parameters.
+        // The values to set come before the values to compare, in the statement and in its parameters.
         let update = |set: &dyn Fn(&mut Parameters) -> String,
                       condition: &dyn Fn(&mut Parameters) -> String| {
             writing(table, &|with| {
@@ -217,8 +215,8 @@ impl Statements {
             read: reading(table, &format!("pg_is_in_recovery() AS {STANDBY}"), vec![Type::TEXT]),
             lock_and_read: reading(
                 table,
-                // Use the table's oid: different tables never share a lock, and one table shares it under any
-                // name.
+                // The lock's number contains the table's oid. So different tables never share a lock, and one table
+                // has the same lock under any name.
                 &format!(
                     "pg_try_advisory_xact_lock($2 # ('{table}'::regclass::oid::bigint << 32)) AS {FREE}, \
                      ({}) AS {SCHEMA_VERSION}",
@@ -243,7 +241,7 @@ impl Statements {
                 ),
                 types: vec![],
             },
-            // The first condition follows from the second, and uses the index.
+            // The first condition follows from the second one. It's there for the index on `sweep_hour`.
             sweep: sweeping(
                 table,
                 "sweep_hour <= ceil($1 / 3600000)::bigint AND expires_at < $1",
@@ -261,8 +259,8 @@ impl Statements {
     }
 }
 
-/// Builds a statement that applies the write and answers as the module says. It omits the record if the write
-/// was applied.
+/// Builds a statement that applies the write and answers as the module's documentation says. If the write was
+/// applied, the answer has no record.
 fn writing(table: &TableName, write: &dyn Fn(&mut Parameters) -> String) -> Statement {
     let mut parameters = Parameters::new(LockWait::OfSession);
     let (write, columns) = (write(&mut parameters), of_row());
@@ -274,8 +272,8 @@ fn writing(table: &TableName, write: &dyn Fn(&mut Parameters) -> String) -> Stat
     Statement { sql, types: parameters.0 }
 }
 
-/// As `writing`, with its own limit for the wait for the row. `s` is evaluated before that wait, since the
-/// write reads it. `made` is evaluated before the old `lock_timeout` is restored.
+/// Like `writing`, but the statement limits its own wait for the row. PostgreSQL evaluates `s`, which sets the limit,
+/// before that wait, since the write reads `s`. It evaluates `made` before it restores the old `lock_timeout`.
 fn waiting(table: &TableName, write: &dyn Fn(&mut Parameters) -> String) -> Statement {
     let mut parameters = Parameters::new(LockWait::OfStatement);
     let (write, columns) = (write(&mut parameters), of_row());
@@ -300,9 +298,9 @@ fn reading(table: &TableName, before: &str, types: Vec<Type>) -> Statement {
     Statement { sql, types }
 }
 
-/// Builds a statement that deletes up to `$2` records that expired before `$1`, in this order. `NULL < $1` is
-/// never true, so a record without an expiry stays. Taking the lock reads the row again, so a row whose expiry
-/// has moved stays too.
+/// Builds a statement that deletes up to `$2` records that expired before `$1`, in the order of the column `order`.
+/// `NULL < $1` is never true, so a record without an expiry stays. PostgreSQL reads a row again when it locks the
+/// row, so a row whose expiry has moved stays too.
 fn sweeping(table: &TableName, condition: &str, order: &str) -> Statement {
     let sql = format!(
         "WITH old AS MATERIALIZED (SELECT id FROM {table} WHERE {condition} \
@@ -317,7 +315,7 @@ fn version(table: &TableName) -> String {
     format!("SELECT max(version)::bigint AS {SCHEMA_VERSION} FROM {}", table.marker())
 }
 
-/// A time setting in milliseconds; 0 means none.
+/// Reads a time setting in milliseconds; 0 means no limit.
 fn millis_of(setting: &str) -> String {
     format!("(extract(epoch FROM current_setting('{setting}')::interval) * 1000)::bigint")
 }
@@ -331,12 +329,12 @@ fn nothing(columns: &[Column]) -> String {
     columns.iter().map(|column| format!("{} = NULL", column.name())).collect::<Vec<_>>().join(", ")
 }
 
-/// All columns that are read of a row.
+/// All columns that a statement reads of a row.
 fn of_row() -> String {
     row_with(|name| format!("r.{name}"))
 }
 
-/// The same, with an empty response in place of a stored one, so that the server needn't fetch it.
+/// Like `of_row`, with an empty response instead of the stored one, so that the server needn't fetch the response.
 fn of_row_unread() -> String {
     row_with(|name| match name {
         _ if name == Column::Response.name() => {
@@ -364,7 +362,7 @@ mod tests {
         }
     }
 
-    /// A proxy may treat any call of it as a change of the session.
+    /// A proxy may treat any call of `set_config` as a change of the session.
     #[test]
     fn only_waiting_statements_change_settings() {
         let table = TableName::new("idempotency").unwrap();
@@ -417,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn unread_rows_leave_only_the_response_out() {
+    fn listed_rows_leave_out_only_the_response() {
         let (whole, unread) = (of_row(), of_row_unread());
         assert!(!whole.contains("CASE"));
         assert_eq!(unread.matches("CASE").count(), 1);

@@ -13,17 +13,17 @@ use crate::{store::StoreError, time::Timestamp};
 const MARGIN: Duration = Duration::from_secs(60 * 60);
 
 impl PostgresStore {
-    /// Deletes up to `batch` records that expired over an hour before `now`, the oldest hours first, and returns the
-    /// number of deleted records. If that's less than `batch`, all the others are gone, or locked by another
-    /// transaction.
+    /// Deletes up to `batch` records that expired over an hour before `now`, the oldest hours first. Returns the
+    /// number of deleted records. If it's less than `batch`, no such record is left, except those that another
+    /// transaction has locked.
     ///
-    /// A claim's record expires a day or more after its lease, so no live claim is deleted. A batch is one
-    /// statement, after one that reads which columns the table has. Some hundreds to a thousand records take no
-    /// longer than a request, and don't block other work.
+    /// A claim's record expires a day or more after its lease, so no live claim is deleted. A call sends two
+    /// statements: one reads which columns the table has, and one deletes the batch. A batch of some hundreds to a
+    /// thousand records takes no longer than a request, and doesn't block other work.
     ///
     /// # Errors
     ///
-    /// As any statement's. The rows of a batch are deleted together, or not deleted.
+    /// The errors of any statement. PostgreSQL deletes all rows of a batch, or none.
     ///
     /// # Cancel safety
     ///

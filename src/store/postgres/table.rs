@@ -81,7 +81,7 @@ impl TableName {
     }
 }
 
-/// Quoted, for SQL.
+/// Writes the quoted name, for SQL.
 impl fmt::Display for TableName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.qualified(""))
@@ -123,7 +123,7 @@ impl PostgresStore {
     /// Creates the table, if it doesn't exist, with its index and the marker of its schema's version. It leaves
     /// an existing table unchanged.
     ///
-    /// Returns whether it created the table. If an earlier call got no answer, it may have.
+    /// Returns whether it created the table. An earlier call that got no answer may have created it.
     ///
     /// Needs the right to create tables in the schema.
     ///
@@ -135,7 +135,7 @@ impl PostgresStore {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future may leave the table created or not, but never in part.
+    /// If the future is dropped, the table may have been created or not, but never in part.
     pub async fn create_table(&self) -> Result<bool, StoreError> {
         let inner = &*self.inner;
         let connection = inner.lend().await?;
@@ -212,7 +212,7 @@ impl PostgresStore {
     }
 }
 
-/// Runs a query about the table within its limit.
+/// Runs a query about the table within the statement timeout.
 async fn within<T>(
     inner: &Inner,
     question: impl Future<Output = Result<T, tokio_postgres::Error>>,
@@ -220,7 +220,8 @@ async fn within<T>(
     sent_within(inner, question).await.map_err(|fault| inner.error(fault.of_question()))
 }
 
-/// Runs the SQL that creates the table within its limit. Without an answer, the table may have been created.
+/// Runs the SQL that creates the table within the statement timeout. Without an answer, the table may have been
+/// created.
 async fn created(
     inner: &Inner,
     creation: impl Future<Output = Result<(), tokio_postgres::Error>>,
@@ -258,7 +259,7 @@ impl Inner {
         version.unwrap_or_else(|| Err(Fault::timed_out().of_question())).map_err(|fault| self.error(fault))
     }
 
-    /// The version in the marker; `None` if there's no marker.
+    /// Reads the version in the marker; `None` if there's no marker.
     async fn version(&self, client: &Client) -> Result<Option<i64>, Fault> {
         match client.query_typed(&self.statements.session.sql, &[]).await {
             Ok(rows) => Ok(rows.first().and_then(|row| row.try_get(SCHEMA_VERSION).ok().flatten())),
@@ -269,7 +270,7 @@ impl Inner {
         }
     }
 
-    /// Checks that this library supports a table of that version.
+    /// Checks that this library supports a table whose schema has the version `found`.
     pub(super) fn judge_version(&self, found: i64) -> Result<(), StoreError> {
         if found == NEEDED {
             return Ok(());
@@ -296,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn the_schema_uses_the_tables_name_everywhere() {
+    fn schema_uses_the_tables_name_everywhere() {
         let sql = TableName::new("shop.records").unwrap().schema_sql();
         assert!(!sql.contains("\"idempotency"), "{sql}");
         assert!(sql.contains("CREATE INDEX IF NOT EXISTS \"records_sweep_hour\" ON \"shop\".\"records\""));

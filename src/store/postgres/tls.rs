@@ -1,4 +1,4 @@
-//! TLS by rustls, with the crypto provider that the AWS SDK uses too.
+//! TLS with rustls and the crypto provider that the AWS SDK uses too.
 
 use std::{error::Error as StdError, fmt, io, pin::Pin, sync::Arc, task};
 
@@ -39,7 +39,7 @@ impl Tls {
                 let unreadable = count - read.len();
                 (read, unreadable)
             }
-            // Skips certificates that can't be read. If none can, the handshake fails and says so.
+            // Unreadable certificates are skipped. If none can be read, the handshake fails and says so.
             None => (rustls_native_certs::load_native_certs().certs, 0),
         };
         let (added, ignored) = roots.add_parsable_certificates(found);
@@ -64,7 +64,7 @@ impl MakeTlsConnect<Socket> for Tls {
     type Error = Failure;
 
     fn make_tls_connect(&mut self, host: &str) -> Result<Connector, Failure> {
-        // Also called for a Unix socket, which has no name and never starts a handshake.
+        // The client also calls this for a Unix socket, which has no host name and never starts a handshake.
         Ok(Connector { config: Arc::clone(&self.0), name: ServerName::try_from(host.to_owned()).ok() })
     }
 }
@@ -99,7 +99,7 @@ impl TlsConnect<Socket> for Connector {
 pub(super) struct Failure(io::Error);
 
 impl Failure {
-    /// Whether the certificate or the like was rejected, rather than the network failing.
+    /// Whether the handshake failed because of TLS, such as a rejected certificate, rather than the network.
     pub(super) fn is_refusal(&self) -> bool {
         self.0.kind() == io::ErrorKind::InvalidData
     }

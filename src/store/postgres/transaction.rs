@@ -1,4 +1,4 @@
-//! Records in a transaction that the caller has opened: claim, work and outcome are committed together, or not.
+//! Keeps the record in a transaction of the caller, so that claim, work and outcome are committed together or not.
 
 use deadpool_postgres::tokio_postgres::Transaction;
 use tokio_postgres::Row;
@@ -18,19 +18,21 @@ use crate::{
     time,
 };
 
-/// Records in your own transaction, which [`Operation::run_in`](crate::Operation::run_in) uses. Other transactions see no
-/// claim. An advisory lock holds the key, and ends with the transaction however that ends, so nothing can become stale.
+/// Records in your own transaction. [`Operation::run_in`](crate::Operation::run_in) uses these functions.
+///
+/// Other transactions don't see the claim. Instead, an advisory lock holds the key until the transaction is committed
+/// or rolled back. So no claim can become stale.
 ///
 /// The transaction must belong to the database of the table. It can come from a pool. Only the table and the timeouts of
 /// the store's configuration apply.
 ///
-/// After any error but a key that another transaction holds, roll the transaction back.
+/// After any error, roll the transaction back. The only exception is that another transaction holds the key.
 impl PostgresStore {
     /// Commits `transaction`.
     ///
     /// # Errors
     ///
-    /// As [`Store::apply`](crate::store::Store::apply): marked as maybe applied, if the answer was lost.
+    /// As [`Store::apply`](crate::store::Store::apply). If the answer was lost, the error is marked as ambiguous.
     ///
     /// # Cancel safety
     ///
@@ -60,11 +62,12 @@ impl PostgresStore {
         inner.looked(key, &rows)
     }
 
-    /// Takes the lock of `key` until the transaction ends, if it's free, and reads the record, in one
+    /// Takes the lock of `key` until the transaction ends, if the lock is free, and reads the record in the same
     /// statement. It never waits.
     ///
     /// The record is from the statement's beginning. If another transaction ended at that moment, the record
-    /// may be older than the lock. Then a [`Write::Conclude`] based on it is refused, with the current record.
+    /// may be older than the lock. In that case, a [`Write::Conclude`] based on the older record is refused, and
+    /// returns the current one.
     ///
     /// # Errors
     ///
@@ -85,7 +88,7 @@ impl PostgresStore {
         self.inner.looked(key, &rows)
     }
 
-    /// Applies `write` to `key` if its condition holds. Other transactions see it once this one is committed.
+    /// Applies `write` to `key` if its condition holds. Other transactions see the write once this one is committed.
     ///
     /// # Errors
     ///
@@ -95,8 +98,8 @@ impl PostgresStore {
     ///
     /// # Cancel safety
     ///
-    /// After a dropped future, the write may have been applied in the transaction, not applied, or may still be
-    /// applied later.
+    /// If the future is dropped, the write may have been applied in the transaction, may be applied later, or may
+    /// never be applied.
     pub async fn apply_in(
         &self,
         transaction: &Transaction<'_>,
@@ -116,7 +119,7 @@ impl PostgresStore {
         Err(inner.error(Fault::contended()))
     }
 
-    /// Not prepared, since a transaction runs each of its statements once.
+    /// Runs the statement without preparing it, since a transaction runs each of its statements once.
     async fn run_statement_in(
         &self,
         transaction: &Transaction<'_>,

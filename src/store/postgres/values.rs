@@ -80,12 +80,12 @@ const BASE: u64 = 10_000;
 fn put_numeric(mut number: u64, out: &mut BytesMut) {
     let (mut digits, mut count) = ([0_u16; 5], 0);
     while number > 0 {
-        // A remainder below 10,000.
+        // The remainder is below 10,000, so it fits.
         digits[count] = (number % BASE) as u16;
         number /= BASE;
         count += 1;
     }
-    // At most 5.
+    // The count is at most 5, so it fits.
     out.put_u16(count as u16);
     out.put_u16(count.saturating_sub(1) as u16);
     out.put_u32(0);

@@ -16,7 +16,7 @@ use crate::{
 };
 
 impl Statements {
-    /// The statement that makes `write`.
+    /// Returns the statement that applies `write`.
     pub(super) const fn of(&self, write: &Write) -> &Statement {
         match write {
             Write::Claim(_) | Write::Conclude { seen: None, .. } => &self.insert,
@@ -37,11 +37,11 @@ const LARGEST_RESPONSE: usize = (1 << 30) - (1 << 20);
 /// The data that a write's values borrow, besides the write itself.
 #[derive(Debug)]
 pub(super) enum Draft {
-    /// The record that the write puts, whole or in part.
+    /// The record that the write stores, whole or in part.
     Record(Box<(Record, Texts)>),
     /// The `response_encoding` of the settlement.
     Settlement(Option<String>),
-    /// Nothing.
+    /// The values borrow nothing else.
     Nothing,
 }
 
@@ -67,8 +67,8 @@ impl Draft {
         })
     }
 
-    /// The values of the statement that applies `write` to `key`. `lock_timeout` is included if the statement
-    /// has one.
+    /// Returns the values of the statement that applies `write` to `key`. `lock_timeout` is one of them, if it's
+    /// given.
     pub(super) fn values<'a>(
         &'a self,
         key: &'a StoredKey,
@@ -116,7 +116,7 @@ impl Draft {
     }
 }
 
-/// The response that `write` stores in the row.
+/// Returns the response that `write` stores in the row.
 fn kept(write: &Write) -> Option<&Bytes> {
     let outcome = match write {
         Write::Settle { settlement, .. } | Write::Resolve { settlement, .. } => match settlement {
@@ -135,7 +135,7 @@ fn kept(write: &Write) -> Option<&Bytes> {
     }
 }
 
-/// The value of `column` in the version that was seen.
+/// Returns the value of `column` in the version that was seen.
 fn as_seen(column: Column, seen: &Revision) -> Value<'_> {
     match column {
         Column::Status => Value::Text(seen.status.as_str()),

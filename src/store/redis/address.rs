@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_without_host_use_the_asked_host() {
+    fn nodes_without_host_use_the_queried_host() {
         let asked = Address { host: "asked".into(), port: 1 };
         assert_eq!(Address::parse(":7", Some(&asked)).unwrap().to_string(), "asked:7");
         assert_eq!(Address::parse("?:7", Some(&asked)).unwrap().to_string(), "asked:7");

@@ -66,7 +66,7 @@ impl StoreBuilder<RedisStore> {
         self
     }
 
-    /// Puts this in front of every key. Default `idempotency:`, or the URL's prefix.
+    /// Puts this prefix in front of every key. Default `idempotency:`, or the URL's prefix.
     pub fn key_prefix(mut self, key_prefix: impl Into<String>) -> Self {
         self.choices.key_prefix = Some(key_prefix.into());
         self
@@ -79,7 +79,7 @@ impl StoreBuilder<RedisStore> {
         self
     }
 
-    /// Limits one attempt of a request. Connecting for it may take as long again. Default 1 s.
+    /// Limits one attempt of a request. Connecting before the attempt may take the same time again. Default 1 s.
     pub fn attempt_timeout(mut self, attempt_timeout: Duration) -> Self {
         self.choices.attempt_timeout = attempt_timeout;
         self
@@ -109,7 +109,7 @@ impl Choices {
         let location = Location::parse(&self.url)?;
         for (what, timeout) in [("attempt", self.attempt_timeout), ("operation", self.operation_timeout)] {
             if timeout.is_zero() {
-                return Err(invalid(format!("the {what} timeout is zero; every request would fail")));
+                return Err(invalid(format!("the {what} timeout is zero, so every request would fail")));
             }
         }
         if !self.nodes.is_empty() && !location.is_cluster {
@@ -152,7 +152,7 @@ impl Choices {
     }
 }
 
-/// Names the crypto provider, since the process may have set another one, or none.
+/// Builds the TLS configuration. It names the crypto provider, since the process may have set another one, or none.
 fn tls(root_certificates: Option<&[u8]>) -> Result<Arc<ClientConfig>, Error> {
     let mut roots = RootCertStore::empty();
     match root_certificates {
@@ -165,7 +165,7 @@ fn tls(root_certificates: Option<&[u8]>) -> Result<Arc<ClientConfig>, Error> {
                 roots.add(certificate).map_err(|error| wrong(&error))?;
             }
         }
-        // One unreadable certificate among the machine's many mustn't make us trust none of them.
+        // Unreadable certificates of the machine are skipped, so that the others are still trusted.
         None => drop(roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs)),
     }
     if roots.is_empty() {

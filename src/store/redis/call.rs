@@ -11,8 +11,8 @@ use super::{
 };
 use crate::{store::StoreError, time::within};
 
-/// The maximum number of attempts without redirection: over the open connection, and over a new one if that one
-/// is dead. The library retries failed calls with backoff.
+/// The maximum number of attempts without redirection: one over the open connection, and one over a new connection if
+/// the open one is dead. The library retries failed calls with backoff.
 const MAX_ATTEMPTS: usize = 2;
 /// The maximum number of redirections. A consistent cluster needs one.
 const MAX_REDIRECTIONS: usize = 5;
@@ -87,8 +87,8 @@ impl RedisStore {
         }
     }
 
-    /// Sends the request to `node` once. `maybe_applied` is set as soon as Redis may have carried it out, and
-    /// reset when it's certain that Redis did not.
+    /// Sends the request to `node` once. Sets `maybe_applied` as soon as Redis may have applied the request, and
+    /// resets it if Redis certainly didn't.
     async fn attempt(
         &self,
         node: &Node,
@@ -132,7 +132,7 @@ async fn send(live: &Live, node: &Node, command: Cmd, asks: bool) -> Result<Valu
     if !asks {
         return live.send(&command, &node.address).await;
     }
-    // A node accepts a request for a slot that's still being moved to it only directly after this command.
+    // While a slot is being moved to a node, the node accepts a request for that slot only directly after `ASKING`.
     let mut commands = Pipeline::new();
     commands.cmd("ASKING").add_command(command);
     live.send_all(&commands, 2, &node.address).await

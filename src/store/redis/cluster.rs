@@ -1,7 +1,7 @@
-//! Finds the node that has a record: the only node, or the one that has the slot of its key.
+//! Finds the node that has a record: the only node, or in a cluster, the node that has the key's slot.
 //!
-//! The store sends each request to a node directly and follows redirections here, so it knows of each request
-//! whether it may have been carried out. A cluster-wide client would hide that behind its own retries.
+//! The store sends each request to a node directly and follows redirections here, so it knows whether each request
+//! may have been applied. A cluster-wide client would hide that behind its own retries.
 
 use std::{
     collections::HashMap,
@@ -22,7 +22,7 @@ use crate::time::within;
 /// How many slots a cluster has ("Redis cluster specification").
 const SLOTS: u16 = 16_384;
 
-/// The slot of `key`: hashes the text between its first braces, or the whole key if there is none.
+/// Returns the slot of `key`. It hashes the text between the key's first braces, or the whole key if there's none.
 pub(super) fn slot(key: &str) -> u16 {
     let key = key.as_bytes();
     let tag = key.iter().position(|byte| *byte == b'{').map(|open| &key[open + 1..]);
@@ -67,14 +67,14 @@ impl Nodes {
         self.is_cluster
     }
 
-    /// The node at `address`.
+    /// Returns the node at `address`.
     pub(super) fn at(&self, address: &Address) -> Arc<Node> {
         let mut known = locked(&self.known);
         let made = || Arc::new(Node::new(address.clone()));
         Arc::clone(known.entry(address.clone()).or_insert_with(made))
     }
 
-    /// The node that has `slot`. In a cluster, requests the slots if they aren't known.
+    /// Returns the node that has `slot`. In a cluster, requests the slots if they aren't known.
     pub(super) async fn of(&self, slot: u16, connector: &Connector) -> Result<Arc<Node>, Fault> {
         if !self.is_cluster {
             return Ok(self.at(self.seed()));
@@ -90,7 +90,7 @@ impl Nodes {
         }
     }
 
-    /// All nodes that have slots, in an order that's stable while the cluster doesn't change.
+    /// Returns all nodes that have slots, in an order that's stable while the cluster doesn't change.
     pub(super) async fn all(&self, connector: &Connector) -> Result<Vec<Arc<Node>>, Fault> {
         if !self.is_cluster {
             return Ok(vec![self.at(self.seed())]);
@@ -107,7 +107,7 @@ impl Nodes {
         *locked(&self.shards) = None;
     }
 
-    /// The first configured address, for errors.
+    /// Returns the first configured address, for errors.
     pub(super) fn seed(&self) -> &Address {
         &self.seeds[0]
     }
@@ -128,7 +128,7 @@ impl Nodes {
         Ok(shards)
     }
 
-    /// Asks one node after the other, starting with the configured ones.
+    /// Requests the slots from one node after the other, starting with the configured ones.
     async fn ask(&self, connector: &Connector) -> Result<Shards, Fault> {
         let mut addresses = self.seeds.clone();
         addresses.extend(locked(&self.known).keys().filter(|address| !self.seeds.contains(address)).cloned());

@@ -34,9 +34,9 @@ pub(super) const RESPONSE_SHA256: Field = "response_sha256";
 pub(super) const RESPONSE: Field = "response";
 /// Reserved: the library ignores it, and nothing writes it yet.
 pub(super) const TRACE_ID: Field = "trace_id";
-/// Reserved: only a newer version of the library can read a response that has it.
+/// Reserved: only a newer version of the library can read a response with this field.
 const RESPONSE_CODEC: Field = "response_codec";
-/// Reserved: as [`RESPONSE_CODEC`].
+/// Reserved, like [`RESPONSE_CODEC`].
 const RESPONSE_KEY_ID: Field = "response_key_id";
 
 /// The fields that only some records have.
@@ -179,7 +179,7 @@ fn state(fields: &mut Fields) -> Result<State, Unreadable> {
         Status::Failed => State::Failed(kept(fields)?),
         Status::Released => State::Released,
     };
-    // A field of another state makes the record half-settled: it's unknown what happened.
+    // With a field of another state, the record contradicts itself, so nobody can tell what happened.
     let left_over = OPTIONAL.into_iter().find(|field| fields.has(field));
     match left_over {
         Some(field) => Err(Unreadable::new(field, "doesn't belong to the record's status")),
@@ -195,15 +195,15 @@ fn kept(fields: &mut Fields) -> Result<Outcome, Unreadable> {
     form.outcome(fields, measures, |fields| fields.take(RESPONSE))
 }
 
-/// Accepts only the form of a number that this library writes. The script compares texts, so a number in
-/// another form would never equal itself.
+/// Accepts a number only in the form that this library writes. The script compares texts, so a number in another form
+/// would never equal the one that the store sends.
 fn parse_number<T: FromStr + ToString>(digits: &str) -> Option<T> {
     digits.parse().ok().filter(|number: &T| number.to_string() == digits)
 }
 
 const OTHER_FORM: &str = "isn't in the form that this library writes";
 
-/// A record's fields. Each can be taken once, and `has` finds those that are left over.
+/// A record's fields. Each can be taken once. `has` tells whether one is left over.
 struct Fields(Vec<(Bytes, Bytes)>);
 
 impl Fields {
@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_have_one_form() {
+    fn only_canonical_numbers_are_accepted() {
         assert_eq!(parse_number::<u64>("18446744073709551615"), Some(u64::MAX));
         for wrong in ["", "+1", "-1", "1.5", "1e3", " 1", "01", "18446744073709551616"] {
             assert_eq!(parse_number::<u64>(wrong), None, "{wrong}");

@@ -30,7 +30,7 @@ use super::{
 };
 use crate::time::{LastAnswer, within};
 
-/// Pings a connection that was idle for this long before anything is sent on it. A frozen sandbox's connections
+/// A connection that was idle for longer than this is pinged before the next request. A frozen sandbox's connections
 /// die unnoticed, and a request on a dead one costs the timeout of an attempt.
 const IDLE: Duration = Duration::from_secs(10);
 /// The timeout for the ping.
@@ -100,7 +100,7 @@ pub(super) struct Live {
 struct Driver {
     task: JoinHandle<()>,
     has_ended: Arc<AtomicBool>,
-    /// `None` if a request was dropped since.
+    /// When the last request was answered; `None` if a request was dropped since.
     answered: Mutex<Option<LastAnswer>>,
 }
 
@@ -110,8 +110,9 @@ impl Drop for Driver {
     }
 }
 
-/// A request without its answer. If it's dropped, the connection may be dead, and the next request pings it
-/// first. A late answer goes to no other request, since the driver matches answers by order.
+/// A request that waits for its answer. If the request is dropped, the connection may be dead, so the next request
+/// pings it first. A late answer never reaches another request, since the driver matches answers to requests by
+/// order.
 struct Pending<'d> {
     driver: &'d Driver,
     is_answered: bool,
@@ -207,7 +208,7 @@ fn answered(answer: Value, at: &Address) -> Result<Value, Fault> {
     }
 }
 
-/// One server, with its connection if there is one.
+/// One server, with its open connection, if it has one.
 pub(super) struct Node {
     pub(super) address: Address,
     live: Mutex<Option<Live>>,
@@ -220,7 +221,7 @@ impl Node {
         Self { address, live: Mutex::new(None), gate: tokio::sync::Mutex::new(()) }
     }
 
-    /// The connection to this node. It's checked as far as possible without sending the request.
+    /// Returns a connection to this node, after checking it as far as possible without sending the request.
     pub(super) async fn connection(&self, connector: &Connector) -> Result<Live, Fault> {
         if let Some(live) = self.live().filter(|live| !live.is_idle()) {
             return Ok(live);
@@ -237,7 +238,7 @@ impl Node {
                 return Ok(live);
             }
         }
-        // Boxed because few requests reconnect: otherwise every request's future would hold this one.
+        // Boxed: few requests reconnect, so the others' futures shouldn't reserve space for this one.
         let live = Box::pin(connector.connect(&self.address)).await?;
         *locked(&self.live) = Some(live.clone());
         Ok(live)
@@ -262,7 +263,7 @@ impl fmt::Debug for Node {
     }
 }
 
-/// Code that holds one of these locks never panics, so the data in a poisoned one is intact.
+/// Takes the lock. No code panics while it changes the data, so the data is intact even if the lock is poisoned.
 pub(super) fn locked<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
     lock.lock().unwrap_or_else(PoisonError::into_inner)
 }

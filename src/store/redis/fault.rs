@@ -28,7 +28,7 @@ pub(super) enum Class {
     NoScript,
     /// Another node of the cluster has the key, permanently or until the slot has moved.
     Elsewhere { node: Address, permanent: bool },
-    /// The server belongs to a cluster, but isn't configured as one.
+    /// The server belongs to a cluster, but the store is configured for a single server.
     IsCluster,
     /// No node currently serves the key's slot.
     ClusterDown,
@@ -136,7 +136,7 @@ impl Fault {
             code => of_code(code),
         };
         let is_code = code.len() <= 32 && code.bytes().all(|byte| byte.is_ascii_uppercase());
-        Self { cause: is_code.then(|| Cause(format!("it answered {code}"))), ..Self::new(class, at) }
+        Self { cause: is_code.then(|| Cause(format!("Redis answered {code}"))), ..Self::new(class, at) }
     }
 
     /// Whether this request certainly changed nothing.
@@ -204,7 +204,7 @@ impl Fault {
         }
     }
 
-    /// Converts to the store's error, ambiguous if any of the requests behind it was.
+    /// Converts to the store's error. `maybe_applied` says whether any attempt may have been applied.
     pub(super) fn into_error(self, maybe_applied: bool) -> StoreError {
         let error = StoreError::new(self.kind(), self.message()).maybe_applied(maybe_applied);
         match self.cause {
@@ -231,7 +231,7 @@ impl Fault {
             Class::Unreadable => {
                 format!("the server at {at} isn't Redis; check the address and the TLS setting")
             }
-            Class::NoScript => format!("Redis at {at} doesn't keep the script that it was sent"),
+            Class::NoScript => format!("Redis at {at} doesn't keep the script that the store sent"),
             Class::Elsewhere { .. } => {
                 format!("the nodes of the Redis cluster at {at} don't agree on which node has the record")
             }
@@ -242,7 +242,7 @@ impl Fault {
                 format!("the Redis cluster at {at} doesn't currently serve the record's slot")
             }
             Class::ReadOnly => format!(
-                "Redis at {at} is a read-only replica; a failover resolves this, otherwise use the primary's address"
+                "Redis at {at} is a read-only replica; wait until a fail-over ends, or use the primary's address"
             ),
             Class::OutOfMemory => format!(
                 "Redis at {at} has no memory left for new records; give it more, or keep records for a shorter time"
@@ -267,7 +267,7 @@ impl Fault {
                 "Redis at {at} rejected the user name or password, or requires one; check those in the URL"
             ),
             Class::NotPermitted => format!(
-                "Redis at {at} doesn't permit this user a command that the store needs; see the store's documentation \
+                "Redis at {at} doesn't let this user run a command that the store needs; see the store's documentation \
                  for the list"
             ),
             Class::NoHash => format!("a record in Redis at {at} can't be read: it isn't a hash"),
@@ -286,9 +286,9 @@ fn of_code(code: &str) -> Class {
     CODES.iter().find(|(known, _)| *known == code).map_or(Class::Refused, |(_, class)| class.clone())
 }
 
-/// The class of an error sentence that has no code, or has one inside.
+/// Returns the class of an error text that doesn't begin with a code. The text may contain one.
 fn of_sentence(text: &str) -> Class {
-    // The command's arguments follow, and may contain any text.
+    // The command's arguments follow, and may contain any of the phrases below.
     if text.starts_with("unknown") {
         return Class::Refused;
     }
@@ -315,7 +315,7 @@ fn of_sentence(text: &str) -> Class {
     classes.find(|class| *class != Class::Refused).unwrap_or(Class::Refused)
 }
 
-/// `MOVED 3999 host:port`, and `ASK` likewise.
+/// Parses a redirection: `MOVED 3999 host:port`, or `ASK` in the same form.
 fn elsewhere(code: &str, details: &str, asked: &Address) -> Class {
     let node = details.split_whitespace().nth(1).and_then(|node| Address::parse(node, Some(asked)));
     node.map_or(Class::Unreadable, |node| Class::Elsewhere { node, permanent: code == "MOVED" })
@@ -392,12 +392,12 @@ mod tests {
     }
 
     #[test]
-    fn causes_say_what_happened() {
+    fn error_sources_name_the_answers_code() {
         let cause = |fault: Fault| fault.into_error(false).source().map(ToString::to_string);
         let long = "X".repeat(33);
         for (line, expected) in [
-            ("OOM command not allowed", Some("it answered OOM")),
-            ("X".repeat(32).as_str(), Some(&*format!("it answered {}", "X".repeat(32)))),
+            ("OOM command not allowed", Some("Redis answered OOM")),
+            ("X".repeat(32).as_str(), Some(&*format!("Redis answered {}", "X".repeat(32)))),
             (&long, None),
             ("Oom", None),
         ] {
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_stay_after_ordinary_errors() {
+    fn connections_stay_open_after_ordinary_errors() {
         for (line, ends) in [
             ("OOM command not allowed", false),
             ("WRONGTYPE Operation against a key holding the wrong kind of value", false),

@@ -16,7 +16,7 @@ use crate::{
 /// The approximate number of keys that Redis examines for one page.
 const LOOKS_AT: usize = 200;
 
-/// A place in the scan: a node of the cluster, and its cursor.
+/// The position of a scan: a node of the cluster, and that node's cursor.
 #[derive(Clone, Copy)]
 struct At {
     node: usize,
@@ -119,7 +119,8 @@ impl RedisStore {
     }
 }
 
-/// Parses the answer to `SCAN`: the next position, and keys. A key that isn't text isn't one of ours.
+/// Parses the answer to `SCAN`: the next position, and keys. It skips keys that aren't text, since this library
+/// doesn't write such keys.
 fn page(answer: Value) -> Option<(u64, Vec<String>)> {
     let Value::Array(parts) = answer else { return None };
     let [Value::BulkString(cursor), Value::Array(keys)] = parts.as_slice() else { return None };
@@ -131,7 +132,7 @@ fn page(answer: Value) -> Option<(u64, Vec<String>)> {
     Some((cursor, keys.iter().filter_map(text).collect()))
 }
 
-/// A pattern that matches only `text`.
+/// Returns a pattern that matches only `text`.
 fn literal(text: &str) -> String {
     let mut pattern = String::with_capacity(text.len());
     for c in text.chars() {

@@ -12,19 +12,20 @@ use crate::{
     time::Timestamp,
 };
 
-/// The script that makes every transition.
+/// The script that applies every transition.
 pub(super) static SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(SOURCE));
 
 const SOURCE: &str = include_str!("transition.lua");
 
-/// How much longer Redis keeps a record after it expires, in ms. Redis removes it at exactly that moment by its
-/// own clock, which may differ from the executors' clocks.
+/// How long Redis keeps a record after it expires, in ms. Redis removes records by its own clock, which may differ
+/// from the executors' clocks.
 const SWEEP_MARGIN_MS: u64 = 86_400_000;
 
 /// The longest value that Redis accepts by default (`proto-max-bulk-len`), in bytes.
 const LONGEST_VALUE: usize = 512 << 20;
 
-/// The removal time, capped at the largest that Redis can represent, some 292 million years from now.
+/// Returns when Redis removes the record, in ms since the Unix epoch. It's at most the largest time that Redis can
+/// represent, some 292 million years from now.
 fn removal(expires_at: Timestamp) -> u64 {
     expires_at.as_millis().saturating_add(SWEEP_MARGIN_MS).min(i64::MAX as u64)
 }
@@ -49,7 +50,7 @@ impl Relation {
     }
 }
 
-/// One run of the script.
+/// The arguments of one run of the script.
 #[derive(Debug, Default)]
 pub(super) struct Transition {
     conditions: Vec<(Relation, Field, Bytes)>,
@@ -73,7 +74,7 @@ impl Transition {
                 .forgets_the_trace(),
             Write::TakeOver { seen, lock } => {
                 let mut values = codec::lock(lock);
-                // Keep the stored fingerprint: it equals the lock's, or this would be another operation.
+                // Keep the stored fingerprint. It equals the lock's, since T3 takes over only the same operation.
                 values.retain(|(field, _)| *field != codec::FINGERPRINT);
                 Self::default()
                     .if_status(Status::Started)

@@ -38,7 +38,7 @@ pub enum Mistake {
 }
 
 impl Mistake {
-    /// Its name in a report.
+    /// Returns the mistake's name in a report.
     pub const fn name(self) -> &'static str {
         match self {
             Self::FirstFailed => "first delivery fails",
@@ -58,15 +58,15 @@ impl Mistake {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finding {
-    /// Its kind.
+    /// The kind of the mistake.
     pub mistake: Mistake,
     /// The mistake, in one line.
     pub what: String,
     /// The advice, in a sentence or two.
     pub advice: String,
-    /// The story, line by line.
+    /// The events of the schedule, line by line.
     pub story: Vec<String>,
-    /// The schedule that shows it, for [`Survival::seed`](super::Survival::seed).
+    /// The number of the schedule that shows the mistake, for [`Survival::seed`](super::Survival::seed).
     pub seed: u64,
 }
 
@@ -83,13 +83,13 @@ impl fmt::Display for Finding {
 /// The effects of one undisturbed delivery.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Expected {
-    /// By name, and by detail if that's always the same.
+    /// How often each effect happens, by its name and detail. Details that differ between runs are left empty.
     counts: BTreeMap<(String, String), usize>,
     has_details: bool,
 }
 
 impl Expected {
-    /// The effects that two undisturbed deliveries in two worlds have in common.
+    /// Takes the effects of one undisturbed delivery. Their details count only if another one had the same details.
     pub(super) fn of(one: &Played, another: &Played) -> Self {
         let exact = counts(&one.effects, true);
         let has_details = exact == counts(&another.effects, true);
@@ -97,7 +97,7 @@ impl Expected {
         Self { counts, has_details }
     }
 
-    /// The effects of both together.
+    /// Adds the effects of another delivery.
     pub(super) fn and(&self, other: &Self) -> Self {
         let has_details = self.has_details && other.has_details;
         let mut sum = Self { counts: BTreeMap::new(), has_details };
@@ -108,7 +108,7 @@ impl Expected {
         sum
     }
 
-    /// The effects that happened more often, and those that happened less often, each with how often it should.
+    /// Returns the effects that happened too often, and the effects that didn't happen often enough.
     pub(super) fn compared(&self, effects: &[Happened]) -> (Vec<Off>, Vec<Off>) {
         let found = counts(effects, self.has_details);
         let (mut more, mut fewer) = (Vec::new(), Vec::new());
@@ -199,11 +199,11 @@ pub(super) fn judge(played: &Played, expected: &Expected, seed: u64) -> Vec<Find
         add(
             Mistake::RetryRefused,
             format!("a failed delivery left its claim behind, so every retry is refused until its lease ends: {answer}"),
-            "Release the claim on every way out: `claim.release()` before each `?`, or use `run`, which does it."
+            "Release the claim on every path: call `claim.release()` before each `?`, or use `run`, which does so."
                 .to_owned(),
         );
     }
-    // No fault explains a mismatch.
+    // A mismatch is always the function's mistake: no fault causes one.
     let mismatched =
         played.answers.iter().map(|(_, answer)| answer).find(|answer| answer.is_refused_as(Mismatch));
     let for_good = played.to_duplicate.as_ref().filter(|answer| !answer.is_whole() && !may_be_refused);
@@ -240,7 +240,7 @@ pub(super) fn judge(played: &Played, expected: &Expected, seed: u64) -> Vec<Find
     found
 }
 
-/// The answer of a delivery that held its claim to the end, although only a remote system failed.
+/// Returns the answer of a delivery that never settled its claim, although only a remote system failed.
 fn left_behind(played: &Played) -> Option<&Answer> {
     let is_of_effect = |of: usize| {
         let mut faults = played.trace.iter().filter_map(|told| match told {
@@ -262,7 +262,7 @@ fn left_behind(played: &Played) -> Option<&Answer> {
     left.map(|(_, answer)| answer)
 }
 
-/// A baseline's own mistakes.
+/// Finds the mistakes of an undisturbed first delivery.
 pub(super) fn judge_first(played: &Played, seed: u64) -> Vec<Finding> {
     let mut found = Vec::new();
     if !played.is_done {
@@ -300,18 +300,18 @@ fn advice_for_repeated(played: &Played, name: &str) -> String {
     let (Some(first), Some(last)) = (all.first(), all.last()) else { return String::new() };
     let keys = |effect: &Happened| &played.deliveries[effect.delivery].keys;
     if all.len() < 2 {
-        return "It doesn't happen in an undisturbed delivery. If it undoes another effect, the retry relies on that \
-                effect, and finds it undone."
+        return "This effect doesn't happen in an undisturbed delivery. If it undoes another effect, the retry relies \
+                on an effect that's gone."
             .to_owned();
     }
     if first.delivery == last.delivery {
-        return "One delivery did it more than once. Let the retry of a call have the key of the first attempt: \
+        return "One delivery caused this effect more than once. Retry the call with the key of the first attempt: \
                 `current()…derive_key(…)`."
             .to_owned();
     }
     if keys(first).is_empty() {
-        return "No key was claimed, so nothing protects it: the event has no key, or the handler isn't behind the \
-                layer."
+        return "No key was claimed, so nothing protects this effect: the event has no key, or the handler isn't behind \
+                the layer."
             .to_owned();
     }
     if !keys(first).iter().any(|key| keys(last).contains(key)) {
@@ -326,7 +326,7 @@ fn advice_for_repeated(played: &Played, name: &str) -> String {
         );
     }
     if !(first.is_claimed && last.is_claimed) {
-        return "It happened outside of the claim, where a duplicate isn't stopped. Move it into the protected handler."
+        return "This effect happened outside the claim, where nothing stops a duplicate. Move it into the handler."
             .to_owned();
     }
     format!(
@@ -352,7 +352,7 @@ fn advice_for_missing(played: &Played, name: &str) -> String {
     }
     if matches!((recorded, died), (Some(recorded), Some(died)) if recorded < died) {
         return format!(
-            "`{name}` comes after the outcome is recorded. Do it before, inside the protected handler."
+            "`{name}` happens only after the outcome is recorded. Move it into the protected handler."
         );
     }
     format!(
@@ -368,6 +368,6 @@ fn advice_for_refused(played: &Played) -> String {
                 `Release`."
             .to_owned();
     }
-    "Its lease had expired before each retry, and nothing else went wrong. Settle the claim, or let it go."
+    "The claim's lease had expired before each retry, and nothing else went wrong. Complete or release the claim."
         .to_owned()
 }

@@ -1,20 +1,20 @@
-//! The schedules: what goes wrong in which delivery, and how the next one comes.
+//! The schedules: the faults of each delivery, and when and where the next delivery comes.
 
 use crate::testing::{fault::Fault, point::Point, random::Random, world::Orders};
 
-/// One schedule: the deliveries that it plans. More follow, until the operation is done.
+/// One schedule: the planned deliveries. More deliveries follow until the operation is done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::testing) struct Plan {
     pub(super) steps: Vec<Step>,
 }
 
-/// One delivery.
+/// One planned delivery.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Step {
     pub(super) orders: Vec<Orders>,
-    /// Whether it comes after the leases of those before it.
+    /// Whether the delivery comes after the leases of the earlier deliveries have expired.
     pub(super) is_after_lease: bool,
-    /// Whether it comes to the process that got the last one, if that lives.
+    /// Whether the delivery goes to the last delivery's process, if this process is alive.
     pub(super) is_in_same_process: bool,
 }
 
@@ -24,12 +24,13 @@ impl Step {
     }
 }
 
-/// Nothing goes wrong, and a duplicate follows.
+/// Returns the schedule without a fault: a delivery, then a duplicate to the same process.
 pub(super) fn calm() -> Plan {
     Plan { steps: vec![Step::default(), Step { is_in_same_process: true, ..Step::default() }] }
 }
 
-/// Every fault at every point of an undisturbed delivery, with every order of what follows.
+/// Returns a schedule for every fault at every point of an undisturbed delivery, and for each way in which the
+/// next delivery may come.
 pub(super) fn singles(points: &[Point]) -> Vec<Plan> {
     let mut plans = vec![calm()];
     for (nth, point) in points.iter().enumerate() {
@@ -42,7 +43,7 @@ pub(super) fn singles(points: &[Point]) -> Vec<Plan> {
     plans
 }
 
-/// The ways in which the next delivery may come.
+/// Returns the ways in which the next delivery may come after this fault.
 fn after(fault: Fault) -> Vec<Step> {
     let (now, later) = (Step::default(), Step { is_after_lease: true, ..Step::default() });
     let same = Step { is_in_same_process: true, ..Step::default() };
@@ -53,7 +54,8 @@ fn after(fault: Fault) -> Vec<Step> {
     }
 }
 
-/// A schedule with a second fault in the next delivery, and perhaps a third.
+/// Draws a schedule: one of `singles` with another fault in its last delivery, and with one more delivery that may
+/// have a fault too.
 pub(super) fn drawn(seed: u64, singles: &[Plan], points: usize) -> Plan {
     let mut random = Random::new(seed);
     let mut plan = random.pick(singles).cloned().unwrap_or_else(calm);

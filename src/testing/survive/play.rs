@@ -1,4 +1,4 @@
-//! Plays one schedule in a fresh world.
+//! Plays one schedule in a fresh [`World`]: with an empty store, new processes and virtual time.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,7 +15,7 @@ use crate::{
     time::VirtualTime,
 };
 
-/// How many more deliveries an operation gets after the planned ones.
+/// The limit of further deliveries that an operation gets after the planned ones.
 const MORE: u32 = 5;
 /// How long spawned tasks may run after the last answer.
 const DRAIN: Duration = Duration::from_secs(120);
@@ -25,7 +25,7 @@ pub(in crate::testing) struct Subject<'a> {
     pub(super) make: &'a (dyn Fn(&Bench) -> Function + Sync),
     pub(super) event: &'a Event,
     pub(super) timeout: Duration,
-    /// How much later a last duplicate comes.
+    /// How long after the other deliveries a last duplicate comes.
     pub(super) late: Duration,
 }
 
@@ -44,30 +44,31 @@ impl<'a> Subject<'a> {
 pub(in crate::testing) struct Played {
     /// The answers, in their order, each with its delivery.
     pub(in crate::testing) answers: Vec<(usize, Answer)>,
-    /// Whether the source takes the operation for done.
+    /// Whether the event's source considers the operation done.
     pub(super) is_done: bool,
-    /// The first answer after which it does.
+    /// The first answer after which the source considers the operation done, with its delivery.
     pub(super) first_done: Option<(usize, Answer)>,
-    /// The answer to the last duplicate after that, with every lease expired if it was refused before.
+    /// The answer to the last duplicate of the finished operation. If a duplicate is refused, another one comes after
+    /// every lease has expired.
     pub(super) to_duplicate: Option<Answer>,
     pub(super) effects: Vec<Happened>,
     pub(in crate::testing) deliveries: Vec<Delivered>,
     pub(super) trace: Vec<Told>,
 }
 
-/// A world, its processes and its deliveries.
+/// The processes and deliveries of one schedule.
 struct Scene<'a> {
     subject: &'a Subject<'a>,
     stage: Stage,
     functions: Vec<Function>,
     played: Played,
-    /// The records of a batch that its source still has; `None` for all.
+    /// The ids of the batch's records that its source still delivers; `None` for all records.
     open: Option<Vec<String>>,
     nth: usize,
     pausing: Vec<usize>,
 }
 
-/// Runs `script` in its own world, and returns what happened.
+/// Runs `script` in its own [`World`], and returns the deliveries, answers and effects.
 fn in_a_world<'a>(
     subject: &'a Subject<'a>,
     seed: u64,
@@ -162,7 +163,8 @@ impl Scene<'_> {
         }
     }
 
-    /// Delivers it although it's done. An outcome that couldn't be recorded keeps its claim until the lease ends.
+    /// Delivers the event although the operation is done. If this duplicate is refused, delivers it once more after the
+    /// lease: if the outcome couldn't be recorded, the claim stays until the lease expires.
     async fn duplicate(&mut self, is_in_same_process: bool) {
         for is_last in [false, true] {
             let (_, how) = self.next(Vec::new(), is_in_same_process).await;
@@ -177,7 +179,7 @@ impl Scene<'_> {
         }
     }
 
-    /// Delivers it until it's done, as its source would.
+    /// Delivers the event until the operation is done, as its source would.
     async fn finish(&mut self) {
         for attempt in 0..MORE {
             let is_unknown =
@@ -191,7 +193,7 @@ impl Scene<'_> {
         }
     }
 
-    /// Delivers the event as its source sends it for the next time.
+    /// Delivers the event as its source sends it the next time.
     async fn next(&mut self, orders: Vec<Orders>, is_in_same_process: bool) -> (usize, How) {
         let event = self.subject.event.retried(self.nth);
         let event = match &self.open {

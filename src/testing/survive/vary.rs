@@ -11,10 +11,10 @@ use super::{
 };
 use crate::testing::fields::{self, Variant};
 
-/// The seed in a finding about other operations, which no schedule shows.
+/// The seed in a finding about other operations, since no numbered schedule shows these mistakes.
 const NO_SEED: u64 = 0;
 
-/// Delivers the event of another operation, one that conflicts, and the same event with each field changed.
+/// Delivers the event of another operation, a conflicting event, and the same event with each field changed.
 pub(super) fn others(
     subject: &Subject<'_>,
     first: &Played,
@@ -56,7 +56,7 @@ pub(super) fn others(
     Ok(())
 }
 
-/// The last delivery's answer, if it's done.
+/// Returns the last delivery's answer, if it reports the whole operation as done.
 fn last_done(played: &Played) -> Option<&crate::testing::function::Answer> {
     let (delivery, answer) = played.answers.last()?;
     let is_last = *delivery + 1 == played.deliveries.len();
@@ -76,7 +76,7 @@ fn judge_other(played: &Played, alone: &Played, first: &Played, expected: &Expec
         return finding(
             Mistake::OtherRefused,
             format!("another operation got {how}"),
-            "The two operations share a key. Take the key from what tells them apart, such as the order's id.",
+            "The two operations share a key. Take the key from a field that tells them apart, such as the order's id.",
         );
     };
     let (more, fewer) = expected.compared(&played.effects);
@@ -84,7 +84,7 @@ fn judge_other(played: &Played, alone: &Played, first: &Played, expected: &Expec
         return finding(
             Mistake::Shared,
             format!("another operation got the outcome of the first: {off}"),
-            "Take the key from everything that tells two operations apart: the order and its tenant, not a default.",
+            "Take the key from all fields that identify an operation, such as order and tenant, never from a default.",
         );
     }
     if let Some(off) = more.first() {
@@ -100,13 +100,13 @@ fn judge_other(played: &Played, alone: &Played, first: &Played, expected: &Expec
         return finding(
             Mistake::Shared,
             format!("another operation got the answer of the first: {answer}"),
-            "Take the key from everything that tells two operations apart.",
+            "Take the key from every field that identifies an operation.",
         );
     }
     Vec::new()
 }
 
-/// Values that only the first operation's event has must not turn up in what the second one does.
+/// Finds a value that only the first operation's event has, but that an effect of the second operation contains.
 fn judge_leak(played: &Played, event: &Arc<str>, other: &Arc<str>) -> Vec<Finding> {
     let (own, others) = (texts(event), texts(other));
     let is_only_in_first =
@@ -128,7 +128,7 @@ fn judge_leak(played: &Played, event: &Arc<str>, other: &Arc<str>) -> Vec<Findin
     }]
 }
 
-/// Every text in an event, in JSON inside of texts too.
+/// Returns every string in an event, also from JSON inside strings.
 fn texts(json: &str) -> BTreeSet<String> {
     fn collect(value: &Value, texts: &mut BTreeSet<String>) {
         match value {

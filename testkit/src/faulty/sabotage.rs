@@ -3,7 +3,7 @@
 /// A sabotage of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sabotage {
-    /// It keeps the contract.
+    /// No sabotage: the store keeps the contract.
     None,
     /// One condition is not tested.
     Untested(Condition),
@@ -47,7 +47,7 @@ pub enum Sabotage {
     ConclusionTakesAbsent,
     /// A conclusion whose outcome is omitted does not test the generation.
     OmittedConclusionIsUnfenced,
-    /// A conclusion by an invocation without a request id keeps the old one.
+    /// A conclusion by an invocation without a request id keeps the old request id.
     ConclusionKeepsRequestId,
     /// A conclusion keeps the old record's fingerprint.
     ConclusionKeepsFingerprint,
@@ -59,7 +59,7 @@ pub enum Sabotage {
     ConclusionIsCompletion,
     /// A conclusion without an outcome, or with an omitted one, keeps the old outcome.
     ConclusionKeepsOutcome,
-    /// A conclusion loses its lease, and the record counts as released.
+    /// A conclusion that is STARTED loses its lease, so the record counts as released.
     ConclusionLosesLease,
     /// A conclusion keeps the old expiry.
     ConclusionKeepsExpiry,
@@ -91,9 +91,9 @@ pub enum Sabotage {
     Lost(Field),
     /// An empty request id is not stored.
     EmptyRequestIdLost,
-    /// Numbers go through a 64-bit float.
+    /// Numbers are rounded to 64-bit floats.
     Floats,
-    /// Numbers go through a signed 64-bit integer.
+    /// Numbers are cut to the largest signed 64-bit integer.
     Signed,
     /// The lease is stored in seconds.
     LeaseInSeconds,
@@ -103,11 +103,11 @@ pub enum Sabotage {
     EmptyIsOmitted,
     /// A failure is stored as a completion.
     FailureIsCompletion,
-    /// A takeover without a request id keeps the old one.
+    /// A takeover without a request id keeps the old request id.
     TakeOverKeepsRequestId,
     /// A takeover overwrites the fingerprint.
     TakeOverWritesFingerprint,
-    /// A reclaim keeps the old outcome, and a later omitted outcome shows it.
+    /// A reclaim keeps the old outcome. If a later outcome is omitted, the record shows the old one.
     ReclaimLeavesOutcome,
     /// A seen version without an expiry matches any expiry.
     NoExpiryMatchesAny,
@@ -115,15 +115,15 @@ pub enum Sabotage {
     AnyExpiryMatchesNone,
     /// A seen version without an expiry never matches, as with `NULL = NULL`.
     NoExpiryMatchesNothing,
-    /// No expiry equals that of 1970.
+    /// A missing expiry counts as an expiry in 1970.
     NoExpiryIsZero,
-    /// No expiry is stored as the latest possible one.
+    /// A missing expiry is stored as the latest possible time.
     NoExpiryIsTheLast,
     /// A read shows a record without an expiry as absent.
     NoExpiryReadsAbsent,
-    /// A takeover without an expiry keeps the old one.
+    /// A takeover without an expiry keeps the old expiry.
     TakeOverKeepsExpiry,
-    /// An extension without an expiry keeps the old one.
+    /// An extension without an expiry keeps the old expiry.
     ExtensionOnlyMovesExpiry,
     /// A release keeps the expiry.
     ReleaseKeepsExpiry,
@@ -157,7 +157,7 @@ pub enum Sabotage {
     PartsOfKeysMixed,
     /// Missing chunks are skipped.
     PartsMissingLeftOut,
-    /// A read ignores its limit.
+    /// A read of chunks ignores its size limit.
     PartsUnlimited,
     /// A response loses its last byte.
     PartsCut,
@@ -172,21 +172,21 @@ pub enum Sabotage {
 /// One condition of a transition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// A claim's: the record is absent.
+    /// The condition of a claim: the record is absent.
     ClaimAbsent,
-    /// A reclaim's, on this field.
+    /// The condition of a reclaim on this field.
     Reclaim(Field),
-    /// A takeover's, on this field.
+    /// The condition of a takeover on this field.
     TakeOver(Field),
-    /// A settlement's, on this field.
+    /// The condition of a settlement on this field.
     Settle(Field),
-    /// An extension's, on this field.
+    /// The condition of an extension on this field.
     Extend(Field),
-    /// A conclusion's: the record is absent, if none was seen.
+    /// The condition of a conclusion that saw no record: the record is absent.
     ConcludeAbsent,
-    /// A conclusion's, on this field.
+    /// The condition of a conclusion on this field.
     Conclude(Field),
-    /// An operator's write's, on this field.
+    /// The condition of an operator's write on this field.
     Resolve(Field),
 }
 

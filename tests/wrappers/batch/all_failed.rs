@@ -85,8 +85,8 @@ async fn groups_behind_failures_count_as_failed() {
     assert_eq!(failed, (1, Err(ErrorKind::AllFailed)));
 }
 
-/// Only failed handlers fail an invocation. Polling less wouldn't help records that are in progress, and they
-/// haven't failed.
+/// Only failed handlers fail an invocation. After a failed invocation, Lambda polls less. That wouldn't help records in
+/// progress, which haven't failed.
 #[tokio::test]
 async fn records_in_progress_never_fail_the_invocation() {
     let bench = Bench::new();

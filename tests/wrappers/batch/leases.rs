@@ -39,7 +39,7 @@ fn paused(build: impl FnOnce(Builder) -> Builder) -> (Bench, Paused) {
     (bench, clock)
 }
 
-/// Delivers a batch whose process dies after a second, and redelivers it until it runs. Returns how many
+/// Delivers a batch whose process dies after a second, and redelivers the batch until it runs. Returns how many
 /// deliveries found it in progress, and how long after the crash it ran.
 async fn crash(bench: &Bench, clock: &Paused) -> (usize, Duration) {
     let (worker, batch) = (worker(bench), kinesis(&SHARD));
@@ -55,14 +55,17 @@ async fn crash(bench: &Bench, clock: &Paused) -> (usize, Duration) {
         assert_eq!(returned.unwrap(), ["101"]);
         clock.sleep(BACKOFF).await;
     }
-    panic!("it never ran");
+    panic!("the redelivered batch never ran");
 }
 
 #[tokio::test(start_paused = true)]
 async fn crashes_spend_few_stream_retries() {
     let (bench, clock) = paused(|builder| builder);
     let (in_progress, after) = crash(&bench, &clock).await;
-    assert_eq!(in_progress, 3, "17 s in steps of 8 s; a lease until the deadline took 8 steps");
+    assert_eq!(
+        in_progress, 3,
+        "redeliveries come every 8 s, and the takeover after 17 s; a lease until the deadline took 8"
+    );
     assert!(after <= Duration::from_secs(24), "{after:?}");
 
     // A delivery that waits inside the invocation uses up no retries.
@@ -128,7 +131,7 @@ async fn extensions_cost_one_request_per_five_seconds() {
         assert_eq!(deliver_by(&worker(&bench), &batch, clock.after(TIMEOUT)).await, [""; 0]);
         assert_eq!(bench.requests(), 3 + extensions, "a duplicate costs one request");
     }
-    // A queue's messages need no more requests than before.
+    // A queue's messages have long leases, so they need no extension.
     let (bench, clock) = paused(|builder| builder);
     let batch = sqs([Message::new("m1", "takes 50000")]);
     assert_eq!(deliver_by(&bench.worker(by_id), &batch, clock.after(TIMEOUT)).await, [""; 0]);
@@ -200,8 +203,8 @@ fn handlers_blocked_three_leases_never_overlap() {
         let (bench, _, clock, ran) = moved();
         let blocked = clock.clone();
         let first = invoke(&bench, &clock, &ran, "first", move || blocked.forward(THREE_LEASES), yields);
-        // A handler that yields is cut off, since its lease has ended. One that returns is recorded, since no
-        // other delivery took over.
+        // If the handler yields, it's cut off, since its lease has ended. If it returns without a yield, its outcome is
+        // recorded, since no other delivery took over.
         assert_eq!(first, usize::from(yields));
         let second = invoke(&bench, &clock, &ran, "second", || (), false);
         assert_eq!(second, 0);
@@ -209,8 +212,8 @@ fn handlers_blocked_three_leases_never_overlap() {
     }
 }
 
-/// One operation is in two shards, so the second delivery may take over while the first handler blocks. The
-/// late one is fenced.
+/// One operation is in two shards, so the second delivery may take over while the first handler blocks. The first
+/// handler is late, and is fenced.
 #[test]
 fn blocking_handlers_are_fenced_by_successors() {
     let (bench, store, clock, ran) = moved();

@@ -1,6 +1,6 @@
 //! Random batches. No message is acknowledged before it settles, no operation runs twice at once or again after
 //! it's done, and a FIFO queue keeps its order. A failed run prints its seed, and `IDEMPOTENCY_TEST_SEED` runs
-//! only that one.
+//! only the batches of that seed.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

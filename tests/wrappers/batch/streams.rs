@@ -180,5 +180,5 @@ async fn unreadable_records_become_the_checkpoint() {
     let mut batch = kinesis(&RECORDS[..5]);
     batch["Records"][2]["kinesis"]["data"] = "no Base64!".into();
     assert_eq!(deliver(&worker.in_order(), &batch).await, ["103"]);
-    assert_eq!(bench.ran().len(), 3, "two of b and the first of a are done; the third of a waits");
+    assert_eq!(bench.ran().len(), 3, "two records of b and the first of a must run, but not the third of a");
 }

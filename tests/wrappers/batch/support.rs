@@ -228,7 +228,7 @@ impl Bench {
         self.store.requests.load(Ordering::SeqCst)
     }
 
-    /// Lets the store accept only claims, so that settling fails from now on.
+    /// Makes the store accept only claims from now on, so that settlements fail.
     pub(super) fn settles_in_vain(&self) {
         self.store.takes_claims_alone.store(true, Ordering::SeqCst);
     }
@@ -340,7 +340,7 @@ impl Paused {
         Self { from: Timestamp::from_millis(1_795_000_000_000), began: tokio::time::Instant::now() }
     }
 
-    /// Returns the time in this many milliseconds.
+    /// Returns the time `millis` from now, in milliseconds since the epoch.
     pub(super) fn after(&self, millis: u64) -> u64 {
         self.now().as_millis() + millis
     }

@@ -1,4 +1,4 @@
-//! What's compared by default: the payload of each source's events, without what the delivery adds.
+//! The fields that are compared by default: each source's payload, without the fields that the delivery adds.
 
 use lambda_idempotency::{Replay, lambda::event::EventLayer};
 use serde_json::{Value, json};
@@ -28,13 +28,13 @@ fn front_ends() -> Vec<(&'static str, Value, Value)> {
     all
 }
 
-/// The event as a delivery. Only the request is secret: the recording has the names of paths and sources.
+/// Wraps an event as a delivery. Only its request counts as secret, since the recording names paths and sources.
 fn sent(event: &Value) -> LambdaEvent<Box<RawValue>> {
     recording::secrets(|secrets| secrets.add_http(event));
     LambdaEvent::new(serde_json::value::to_raw_value(event).unwrap(), Context::default())
 }
 
-/// The order in the body.
+/// Returns the order's id in the body as the key.
 fn by_order(event: &Value) -> Result<Key, Error> {
     Key::new(parsed(event["body"].as_str().unwrap())["order_id"].as_str().unwrap())
 }
@@ -49,7 +49,7 @@ impl Function {
         Self { layer, runs: Runs::default() }
     }
 
-    /// The number of runs after this delivery, or the refusal.
+    /// Delivers the event. Returns the number of runs so far, or the refusal.
     async fn runs_after(&self, event: &Value) -> Result<usize, ErrorKind> {
         let runs = self.runs.clone();
         let handler = service_fn(move |_: LambdaEvent<Value>| {
@@ -127,7 +127,7 @@ async fn other_requests_are_mismatches() {
             let expected = if other == again { Ok(1) } else { Err(ErrorKind::Mismatch) };
             assert_eq!(function.runs_after(&other).await, expected, "{name}: {other}");
         }
-        // A refreshed token, where the front end names the caller.
+        // A refreshed token changes nothing if the front end names the caller.
         let expected = if name == "alb" { Err(ErrorKind::Mismatch) } else { Ok(1) };
         assert_eq!(function.runs_after(&signed).await, expected, "{name}");
     }
@@ -159,7 +159,7 @@ async fn tokens_and_cookies_name_unverified_senders() {
 }
 
 #[tokio::test]
-async fn authorizers_without_names_still_count() {
+async fn contexts_of_nameless_authorizers_are_compared() {
     let (_, mut first, mut again) = front_ends().remove(1);
     for (event, latency) in [(&mut first, 3), (&mut again, 9)] {
         event["requestContext"]["identity"] = json!({"sourceIp": "203.0.113.24", "userArn": ""});
@@ -278,12 +278,12 @@ async fn hooks_add_fields_to_event_replays() {
         let event = || event(&format!(r#"{{"id":"{id}"}}"#));
         let plain = answer.to_string();
         let first = told.layer(handler(answer.clone())).oneshot(event()).await.unwrap();
-        assert_eq!(first.get(), plain, "a first run gets nothing");
+        assert_eq!(first.get(), plain, "the hook must not change a first run's answer");
         for _ in 0..2 {
             assert_eq!(told.layer(handler(Value::Null)).oneshot(event()).await.unwrap().get(), replay);
         }
         let stored = layer().layer(handler(Value::Null)).oneshot(event()).await.unwrap();
-        assert_eq!(stored.get(), plain, "nothing is stored");
+        assert_eq!(stored.get(), plain, "the record must not contain the hook's fields");
     }
 }
 

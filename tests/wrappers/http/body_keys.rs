@@ -107,7 +107,11 @@ async fn missing_fields_are_missing_keys() {
         .required(true)
         .key_fields(KeyFields::new(["/user", "/order/id"]).unwrap().all_required());
     let (status, _, answer) = answered(&all, &runs, order(r#"{"user":"c4n4ry-u"}"#)).await;
-    assert_eq!((status, field(&answer)), (400, "/order/id".into()), "the one that's missing");
+    assert_eq!(
+        (status, field(&answer)),
+        (400, "/order/id".into()),
+        "the problem must name the missing field"
+    );
 }
 
 #[tokio::test]
@@ -118,7 +122,7 @@ async fn unreadable_body_keys_get_400() {
         assert_eq!((status, code.as_deref(), runs.count()), (400, Some("key-invalid"), 0), "{body}");
         assert_eq!(field(&answer), "/order/id");
     }
-    // JSON of another type has the fields too, and isn't passed unprotected.
+    // A JSON body with another content type is protected too.
     let mut text = order(r#"{"order":{"id":"c4n4ry-1"}}"#);
     text.headers_mut().insert("content-type", HeaderValue::from_static("text/plain;charset=UTF-8"));
     let layer = by_field();

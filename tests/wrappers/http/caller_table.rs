@@ -149,7 +149,7 @@ fn header(event: &mut Value, name: &str, value: &str) {
     }
 }
 
-/// The front end's event before it verified a caller.
+/// Returns the front end's event without a verified caller.
 fn event(front_end: &str) -> Value {
     let text = match front_end {
         REST => include_str!("../../../events/payments/rest-api.json"),

@@ -67,7 +67,7 @@ async fn passes(clause: &str) {
     }
 }
 
-/// Defines a test of each name that runs its clause's cases.
+/// Defines a test for each clause, which runs the clause's cases.
 macro_rules! clauses {
     ($($name:ident: $clause:literal,)*) => {
         $(#[tokio::test]

@@ -31,7 +31,7 @@ async fn twice(front_end: &str, body: Body) -> [(StatusCode, Option<String>, usi
     answers.try_into().unwrap()
 }
 
-/// The other front ends' limit is six times as large, and takes as much longer.
+/// The other front ends' limit is six times as large, and testing it would take six times as long.
 #[tokio::test]
 async fn load_balancers_limit_is_one_mebibyte() {
     for (status, problem, _) in twice("alb", Body::Text("x".repeat(1024 * 1024))).await {

@@ -38,7 +38,7 @@ async fn at_most_once_every_status_is_recorded() {
     for status in ["401", "403", "404", "408", "409", "413", "415", "421", "423", "425", "429", "500", "503"]
     {
         let runs = Runs::default();
-        // At most once, the layer asks neither its list of statuses nor this function.
+        // At most once, the layer uses neither its list of statuses nor `record_when`.
         let layer = at_most_once().http().record_when(|_| false);
         let service = layer.layer(handler(&runs));
         for is_replayed in [false, true] {
@@ -49,9 +49,9 @@ async fn at_most_once_every_status_is_recorded() {
     }
 }
 
-/// A job whose answer no caller needs: nothing is stored of it, and duplicates get a success.
+/// A job whose answer no caller needs. The answer isn't stored, and duplicates get a success.
 #[tokio::test]
-async fn unkept_responses_are_answered_by_choice() {
+async fn unretained_responses_have_a_chosen_substitute() {
     let done = || Response::builder().status(202).body(Body::from("done")).unwrap();
     for (status, is_done) in [("201", true), ("500", false)] {
         let runs = Runs::default();
@@ -76,7 +76,7 @@ async fn unkept_responses_are_answered_by_choice() {
     }
 }
 
-/// A substitute still tells the caller that the operation is done.
+/// `replay_if` also guards a substitute, since it tells the caller that the operation is done.
 #[tokio::test]
 async fn unkept_responses_ask_replay_if() {
     let runs = Runs::default();

@@ -25,7 +25,10 @@ async fn hooks_add_headers_to_replays_only() {
         assert_eq!(again.body(), first.body());
     }
     let stored = plain.layer(handler(&runs)).oneshot(post(Some("k"), "{}")).await.unwrap();
-    assert!(is_replay(&stored) && !stored.headers().contains_key("x-recorded-by"), "nothing is stored");
+    assert!(
+        is_replay(&stored) && !stored.headers().contains_key("x-recorded-by"),
+        "the record must not contain the hook's header"
+    );
     assert_eq!(runs.count(), 1);
 }
 

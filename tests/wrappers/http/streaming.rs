@@ -100,7 +100,7 @@ fn marked(response: &Response<ResponseBody>) -> bool {
     response.headers().get_all("idempotent-replayed").iter().eq(["true"])
 }
 
-/// Records at most this many bytes.
+/// Returns a layer that records at most this many bytes.
 fn up_to(bytes: usize) -> HttpLayer {
     Idempotency::builder(empty_store()).function("exports").max_response(bytes).build().unwrap().http()
 }
@@ -215,7 +215,7 @@ async fn record_when_sees_recordable_answers() {
     let again = large.answer(post(Some("l"), "{}"), []).await;
     assert_eq!(problem(again).await, (409, "not-retained".into()));
 
-    // `record_when` sees the largest body that's read.
+    // `record_when` also sees a body whose length is exactly the limit.
     let full = Function::new(up_to(1000).record_when(|_| false), created);
     for run in 1..=2 {
         let answer = full.answer(post(Some("f"), "{}"), [Ok(&[b'x'; 1000][..])]).await;

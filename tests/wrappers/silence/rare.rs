@@ -14,7 +14,7 @@ use lambda_idempotency::{
 use super::secret;
 use crate::{api::Ahead, recording};
 
-/// Longer than a lease plus the skew margin.
+/// More seconds than a lease and the skew margin together.
 const STALE: u64 = 70;
 
 /// An `Idempotency` on a memory store, with a clock that the test can move forward.

@@ -24,7 +24,7 @@ use crate::block_on;
 ///
 /// # Panics
 ///
-/// If a promise is broken.
+/// If the library breaks a promise of this module's docs.
 pub fn check(data: &[u8]) {
     let Ok(json) = std::str::from_utf8(data) else { return };
     let Ok(raw) = RawValue::from_string(json.to_owned()) else { return };
@@ -38,8 +38,8 @@ fn idempotency() -> Idempotency {
     Idempotency::builder(MemoryStore::new()).function("fuzz").build().expect("valid settings")
 }
 
-/// Converts the event with `lambda_http`, which panics on some events, such as a body wrongly marked as base64
-/// or an invalid host. The runtime catches that before any layer sees the event, so this test ignores it.
+/// Converts the event with `lambda_http`, which panics on some events, such as a body wrongly marked as base64 or an
+/// invalid host. The runtime catches such a panic before any layer sees the event, so this function ignores it.
 fn request(json: &str) -> Option<Request> {
     thread_local! {
         static IS_THEIRS: Cell<bool> = const { Cell::new(false) };
@@ -78,11 +78,11 @@ fn check_typed(raw: &RawValue) {
     };
     match (deliver(), deliver()) {
         (Ok(first), Ok(again)) => {
-            assert_eq!(runs.load(Ordering::Relaxed), 1, "ran twice");
+            assert_eq!(runs.load(Ordering::Relaxed), 1, "the handler didn't run once");
             assert_eq!(first.get(), again.get(), "the answers differ");
         }
         (Err(RunError::Idempotency(first)), Err(RunError::Idempotency(again))) => {
-            assert_eq!(runs.load(Ordering::Relaxed), 0, "refused, but ran");
+            assert_eq!(runs.load(Ordering::Relaxed), 0, "a refused event ran");
             assert_eq!(first.kind(), again.kind());
         }
         (first, again) => panic!("first {first:?}, then {again:?}"),
@@ -108,7 +108,7 @@ fn check_http(first: Request, again: Request) {
     let runs = runs.load(Ordering::Relaxed);
     match first {
         (true, status, _) => assert_eq!(runs, usize::from(status.is_success()), "{status}"),
-        (false, status, _) => assert_eq!((runs, status.as_u16()), (2, 200), "unprotected requests run"),
+        (false, status, _) => assert_eq!((runs, status.as_u16()), (2, 200), "unprotected but didn't run"),
     }
 }
 

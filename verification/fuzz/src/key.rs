@@ -1,6 +1,6 @@
 //! Fuzzes a key as a client sends it.
 //!
-//! For any header bytes, either the request is refused with 400 before anything runs, or its key counts: a
+//! For any header bytes, either the library refuses the request with 400 before anything runs, or it uses the key: a
 //! second delivery is a replay, and another body with the key is refused.
 
 use lambda_http::http::{HeaderValue, Request, StatusCode};
@@ -13,7 +13,7 @@ use crate::block_on;
 ///
 /// # Panics
 ///
-/// If a promise is broken.
+/// If the library breaks a promise of this module's docs.
 pub fn check(data: &[u8]) {
     if let Ok(text) = std::str::from_utf8(data) {
         check_text(text);
@@ -29,11 +29,11 @@ fn check_text(text: &str) {
         && !text.chars().all(char::is_whitespace);
     match Key::new(text) {
         Ok(key) => {
-            assert!(is_valid, "accepted: {text:?}");
-            assert_eq!(key.as_str(), text, "nothing is trimmed or folded");
+            assert!(is_valid, "an invalid key was accepted: {text:?}");
+            assert_eq!(key.as_str(), text, "the key was trimmed or folded");
         }
         Err(error) => {
-            assert!(!is_valid, "refused: {text:?}: {error}");
+            assert!(!is_valid, "a valid key was refused: {text:?}: {error}");
             let told = error.to_string();
             assert!(text.len() < 9 || !told.contains(text), "the message shows the key");
         }
@@ -59,7 +59,7 @@ fn check_header(value: &HeaderValue) {
     let first = deliver("{}");
     let ran = || runs.load(std::sync::atomic::Ordering::Relaxed);
     if first.status() == StatusCode::BAD_REQUEST {
-        assert_eq!((ran(), store.all().len()), (0, 0), "refused, but it ran or stored something");
+        assert_eq!((ran(), store.all().len()), (0, 0), "a refused request ran or stored a record");
         return;
     }
     assert_eq!((first.status(), ran()), (StatusCode::OK, 1));

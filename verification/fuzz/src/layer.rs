@@ -1,6 +1,6 @@
 //! Fuzzes the HTTP edge of the Lambda layer: heads, chunked bodies and trailers, as a broken function may send them.
 //!
-//! A duplicate must get the recorded answer, and the layer must serve the next event, after any bytes.
+//! After any bytes, a duplicate must get the recorded answer, and the layer must serve the next event.
 
 use std::cell::OnceCell;
 
@@ -11,7 +11,7 @@ use tokio::runtime::{Builder, Runtime};
 ///
 /// # Panics
 ///
-/// If a promise is broken.
+/// If the layer breaks a promise of this module's docs.
 pub fn check(data: &[u8]) {
     thread_local! {
         static RUNTIME: OnceCell<Runtime> = const { OnceCell::new() };

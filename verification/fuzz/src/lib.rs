@@ -1,4 +1,4 @@
-//! Fuzzes outside input: records as a table may hold them, keys as clients send them, events as a runtime
+//! Fuzzes input from outside: records as a table may hold them, keys as clients send them, events as a runtime
 //! delivers them, and HTTP as a function sends it to the layer.
 //!
 //! Each module has one function, `check(data)`, which panics if a promise is broken. It has two callers:

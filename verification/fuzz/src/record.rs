@@ -1,7 +1,7 @@
 //! Fuzzes a record as a table may hold it: written by another version, by hand or by a faulty restore, or invalid.
 //!
-//! Reading an item must give a record or [`Corrupt`](StoreErrorKind::Corrupt). An unreadable record must
-//! never run. A replayed response must match the record's digest. A change in the table's stream must show the same
+//! Reading an item must give a record or [`Corrupt`](StoreErrorKind::Corrupt). No handler may run despite a live claim
+//! or outcome. A replayed response must match the record's digest. A change in the table's stream must show the same
 //! record.
 
 use std::collections::HashMap;
@@ -77,14 +77,14 @@ const EDGES: [&str; 24] = [
     "deflate/4294967295",
 ];
 
-/// Makes an item from `data`, reads it, and delivers to it.
+/// Makes an item from `data`, reads it, and delivers an event whose key has the item's record.
 ///
 /// # Panics
 ///
-/// If a promise is broken.
+/// If the library breaks a promise of this module's docs.
 pub fn check(data: &[u8]) {
     let mut input = Unstructured::new(data);
-    // If the input is too short, the item stays as it is by then.
+    // If the input is too short for a template, the item is a STARTED record.
     let mut item = template(&mut input).unwrap_or_else(|_| started());
     let is_whole = change(&mut item, &mut input).is_ok_and(|changes| changes == 0);
     let read = read(&item);
@@ -145,7 +145,7 @@ fn stream(item: &Item, read: Option<&Record>) {
     }
 }
 
-/// A value as DynamoDB Streams writes it. It leaves out the contents that no record has.
+/// A value as DynamoDB Streams writes it. Leaves out the contents of types that no record has.
 fn json_of(value: &AttributeValue) -> Value {
     match value {
         S(text) => json!({ "S": text }),
@@ -156,7 +156,7 @@ fn json_of(value: &AttributeValue) -> Value {
     }
 }
 
-/// It sends no requests.
+/// Creates a store that decodes items and never sends a request.
 fn store() -> DynamoDbStore {
     let config = Config::builder().behavior_version(BehaviorVersion::latest()).build();
     DynamoDbStore::new(Client::from_conf(config), "fuzz").expect("valid settings")
@@ -254,7 +254,7 @@ fn template(input: &mut Unstructured<'_>) -> Result<Item> {
     let status = *input.choose(&["STARTED", "COMPLETED", "FAILED", "RELEASED"])?;
     item.insert("status".into(), text(status));
     if status == "STARTED" {
-        // An at-most-once claim.
+        // An at-most-once claim has no expiry.
         if input.ratio(1, 4)? {
             item.remove("expires_at");
         }

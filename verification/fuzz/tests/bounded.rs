@@ -1,6 +1,6 @@
 //! Runs the bounded form of the fuzzing: the corpus, and random changes of it. The long form is `scripts/fuzz`.
 //!
-//! `FUZZ_INPUTS` sets another number of inputs, and `FUZZ_SEED` makes the same ones again.
+//! `FUZZ_INPUTS` sets another number of inputs, and `FUZZ_SEED` makes the same inputs again.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by a panic")]
 
@@ -23,7 +23,7 @@ fn corpus(target: &str) -> Vec<Vec<u8>> {
     files.into_iter().map(|file| fs::read(file).unwrap()).collect()
 }
 
-/// Replaces, removes, inserts or repeats one to four bytes or ranges.
+/// Copies an input of the corpus, and makes one to four changes to its bytes.
 fn changed(random: &mut Random, corpus: &[Vec<u8>]) -> Vec<u8> {
     let mut data = corpus[random.index(corpus.len())].clone();
     for _ in 0..=random.index(4) {
@@ -60,21 +60,21 @@ fn fuzz(target: &str, count: usize, check: fn(&[u8])) {
 }
 
 #[test]
-fn records() {
+fn fuzzed_records_break_no_promise() {
     fuzz("record", 5_000, record::check);
 }
 
 #[test]
-fn keys() {
+fn fuzzed_keys_break_no_promise() {
     fuzz("key", 5_000, key::check);
 }
 
 #[test]
-fn events() {
+fn fuzzed_events_break_no_promise() {
     fuzz("event", 5_000, event::check);
 }
 
 #[test]
-fn layers_edge() {
+fn fuzzed_bytes_never_break_the_layer() {
     fuzz("layer", 1_000, layer::check);
 }

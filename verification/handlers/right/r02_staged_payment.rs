@@ -1,4 +1,4 @@
-//! The payment and the balance change with the outcome, in one transaction. It's the only effect.
+//! The library commits the payment, the new balance and the outcome in one transaction. There's no other effect.
 
 use crate::world::*;
 use aws_sdk_dynamodb::types::{AttributeValue, Put, Update};

@@ -1,5 +1,5 @@
-//! The printer has no keys, and a letter must never go out twice. A lost one is found by a person, who settles
-//! the record.
+//! The printer takes no idempotency keys, and a letter must never go out twice. A person looks for lost letters, and
+//! settles their records.
 
 use crate::world::*;
 use lambda_idempotency::settings::Execution;

@@ -1,4 +1,4 @@
-//! The order names its mail, so that neither a retry nor a second message sends it again.
+//! The mail's dedup id comes from the order, so neither a retry nor a second message sends the mail again.
 
 use crate::world::*;
 

@@ -1,4 +1,4 @@
-//! It only calculates. It may run any number of times, and always with the same result.
+//! The handler only calculates. It may run any number of times, always with the same result.
 
 use crate::world::*;
 

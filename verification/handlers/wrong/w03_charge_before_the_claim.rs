@@ -1,4 +1,4 @@
-//! The author believed: what matters is that the receipt is made once, and `run` sees to that.
+//! The author believed: only the receipt must be made once, and `run` makes sure of that.
 
 use crate::world::*;
 

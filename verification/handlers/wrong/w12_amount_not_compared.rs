@@ -25,7 +25,7 @@ pub fn event(idempotency: Idempotency, world: Arc<dyn World>) -> Result<EventFun
     }))
 }
 
-/// The same order, at a price that was changed on the way.
+/// The same order, with a price that changed on the way.
 pub const OTHER: &str = r#"{"id":"order-17","account":"anna","email":"anna@example.com","cents":9900}"#;
 pub const SAMPLE: &str = r#"{"id":"order-17","account":"anna","email":"anna@example.com","cents":1250}"#;
 pub const AGAIN: &str = SAMPLE;

@@ -15,7 +15,7 @@ pub fn event(idempotency: Idempotency, world: Arc<dyn World>) -> Result<EventFun
     Ok(on_event(ServiceBuilder::new().layer(layer).service(handler)))
 }
 
-/// The same order, from a client that has added the postage meanwhile. An order is paid once.
+/// The same order, after the client added the postage. An order must be paid once.
 pub const OTHER: &str = r#"{"id":"order-17","account":"anna","email":"anna@example.com","cents":1650}"#;
 pub const SAMPLE: &str = r#"{"id":"order-17","account":"anna","email":"anna@example.com","cents":1250}"#;
 pub const AGAIN: &str = SAMPLE;

@@ -1,4 +1,4 @@
-//! The author believed: every client sends a reference by now. An absent one is the empty text.
+//! The author believed: every client sends a reference by now. A missing reference is read as the empty text.
 
 use crate::world::*;
 

@@ -1,4 +1,4 @@
-//! The author believed: the charge is what mustn't repeat. The receipt around it is only text.
+//! The author believed: only the charge mustn't repeat. The receipt around it is just text.
 
 use crate::world::*;
 

@@ -1,4 +1,4 @@
-//! The author believed: a short lease is good, since a crashed order is free again soon.
+//! The author believed: a short lease is good, since the key is free again soon after a crash.
 
 use crate::world::*;
 use lambda_idempotency::Settled;

@@ -1,4 +1,4 @@
-//! The author believed: a set of the orders seen saves work, since a warm function often gets a message again.
+//! The author believed: a set of known orders saves work, since a warm function often gets a message again.
 
 use crate::world::*;
 use std::{collections::BTreeSet, sync::Mutex};

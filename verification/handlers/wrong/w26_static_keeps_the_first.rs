@@ -1,4 +1,4 @@
-//! The author believed: the customer is looked up once per instance, and reading it again costs time.
+//! The author believed: one lookup of the customer per instance is enough, and a second lookup costs time.
 
 use crate::world::*;
 use std::sync::OnceLock;

@@ -1,4 +1,4 @@
-//! The author believed: the staged write is for the library's books. The balance must change at once.
+//! The author believed: the staged write is only for the library's records. The balance must change at once.
 
 use crate::world::*;
 use aws_sdk_dynamodb::types::{AttributeValue, Put};

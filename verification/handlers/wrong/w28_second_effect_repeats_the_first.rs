@@ -1,4 +1,4 @@
-//! The author believed: if the mail fails, the error makes SQS deliver the order again, and then it's sent.
+//! The author believed: if the mail fails, the error makes SQS deliver the order again, and then the mail is sent.
 
 use crate::world::*;
 

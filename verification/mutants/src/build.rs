@@ -1,4 +1,4 @@
-//! Builds the sources with all mutants in them, and leaves out those that don't compile.
+//! Builds the sources with all mutants in them, and leaves out mutants that don't compile.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -26,16 +26,16 @@ const PACKAGE: &str = "lambda-idempotency";
 struct Learned {
     /// The mutants that don't compile, and the reason.
     uncompiled: HashMap<usize, String>,
-    /// Functions that the compiler itself calls.
+    /// The names of functions that the compiler evaluates. They must stay `const`, so they have no switches.
     constant: HashSet<String>,
 }
 
-/// The tree, and its mutants without a switch.
+/// A copy of the sources, into which the mutants are written.
 #[derive(Debug)]
 pub(crate) struct Tree<'a> {
     folder: &'a Path,
     mutants: &'a [Mutant],
-    /// The text of each mutated file as it is in the repository.
+    /// The text of each mutated file, without mutants.
     originals: HashMap<&'a str, String>,
     learned: Learned,
     files: HashMap<&'a str, Switched>,
@@ -55,7 +55,7 @@ impl<'a> Tree<'a> {
         Ok(Self { folder, mutants, originals, learned: Learned::default(), files: HashMap::new() })
     }
 
-    /// Why this mutant has no switch, if the compiler said so.
+    /// The compiler's error about this mutant, if the mutant doesn't compile.
     pub(crate) fn uncompiled(&self, id: usize) -> Option<&str> {
         self.learned.uncompiled.get(&id).map(String::as_str)
     }
@@ -65,8 +65,8 @@ impl<'a> Tree<'a> {
         self.files.values().flat_map(|file| file.written.iter().map(|(id, _)| *id)).collect()
     }
 
-    /// Writes the mutants into the tree, until it compiles. Begins with what an earlier run has learned, if it's in the
-    /// file `learned`.
+    /// Writes the mutants into the tree, and leaves some out until the tree compiles. Begins with the findings of an
+    /// earlier run, if they're in the file `learned`.
     pub(crate) fn compile(&mut self, learned: &Path) -> Result<(), Failed> {
         if let Ok(text) = fs::read_to_string(learned) {
             self.learned = serde_json::from_str(&text)?;
@@ -87,7 +87,7 @@ impl<'a> Tree<'a> {
                 return Err(Failed::new(format!("no mutant explains these errors:\n{}", texts.join("\n"))));
             }
         }
-        Err(Failed::new("it still doesn't compile after forty rounds".to_owned()))
+        Err(Failed::new("the sources still don't compile after forty rounds".to_owned()))
     }
 
     /// Builds the tests, and returns their programs.
@@ -123,7 +123,7 @@ impl<'a> Tree<'a> {
             .collect())
     }
 
-    /// Leaves out what this error is about: a mutant, or all switches of a function that must be `const`.
+    /// Leaves out the cause of this error: a mutant, or all switches of a function that must be `const`.
     fn leave_out(&mut self, error: &Value) {
         let text = error["message"].as_str().unwrap_or_default();
         if text.starts_with("cannot call non-const") {
@@ -163,7 +163,7 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// Writes a file if it has another text, so that Cargo doesn't compile unchanged ones.
+/// Writes a file only if its text changes, so that Cargo doesn't compile unchanged files.
 fn replace(path: &Path, text: &str) -> Result<(), Failed> {
     if fs::read_to_string(path).is_ok_and(|existing| existing == text) {
         return Ok(());
@@ -189,12 +189,12 @@ fn arms(text: &str, scrutinee: usize) -> Vec<Range<usize>> {
     arms.1
 }
 
-/// The function that every switch asks.
+/// Returns the source of the function that every switch calls.
 fn switching(count: usize) -> String {
     let words = count / 64 + 1;
     format!(
         r#"
-/// Whether the mutant with this number is chosen. Writes down each number that it's asked for, if there's a file for it.
+/// Whether the mutant with this number is chosen. Logs each number once, if the environment names a file for them.
 #[doc(hidden)]
 #[allow(clippy::all, reason = "written by the mutants' build")]
 pub fn mutant(id: u32) -> bool {{

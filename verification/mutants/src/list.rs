@@ -13,17 +13,17 @@ pub(crate) struct Mutant {
     pub(crate) file: String,
     /// The kind of mutation: `FnValue`, `BinaryOperator`, `UnaryOperator`, `StructField`, `MatchArm` or `MatchArmGuard`.
     pub(crate) genre: String,
-    /// The line that a report has for it: place and change.
+    /// The mutant's line in reports: place and change.
     pub(crate) name: String,
-    /// The text in place of the mutated one.
+    /// The text that replaces the mutated text.
     pub(crate) replacement: String,
-    /// The mutated text.
+    /// The range of the mutated text.
     pub(crate) span: Span,
-    /// The function it's in.
+    /// The function that contains the mutant.
     pub(crate) function: Option<Function>,
 }
 
-/// The function that a mutant is in.
+/// The function that contains a mutant.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Function {
     /// `-> Type`, or empty.
@@ -37,7 +37,7 @@ pub(crate) struct Span {
     pub(crate) end: Place,
 }
 
-/// A place in a file. Both numbers begin with 1.
+/// A place in a file. Both numbers count from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 pub(crate) struct Place {
     pub(crate) line: usize,

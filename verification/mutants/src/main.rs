@@ -1,8 +1,9 @@
 //! Runs cargo-mutants' mutants of the library with one build. `scripts/mutants` calls it.
 //!
-//! cargo-mutants builds the library once for each mutant, which takes a day for all of them on two cores. This program
-//! takes its list, compiles every mutant behind a switch, learns which tests reach which mutant, and runs only those:
-//! fastest first, until one fails. cargo-mutants itself has to try the rest, as in a `const` item.
+//! cargo-mutants builds the library once for each mutant, which takes a day for all mutants on two cores. This program
+//! takes cargo-mutants' list, compiles every mutant behind a switch, and learns which tests reach which mutant. For
+//! each mutant, it runs only the tests that reach it, fastest first, until one fails. cargo-mutants itself has to try
+//! the mutants that can't have a switch, such as those in a `const` item.
 
 #![allow(clippy::print_stdout, reason = "a command reports on its standard output")]
 #![allow(clippy::disallowed_methods, reason = "it measures real time, which no rule depends on")]
@@ -26,9 +27,9 @@ use std::{
 
 use crate::run::{Baseline, CHOSEN, Ended, Test};
 
-/// A test that takes longer without a mutant isn't run.
+/// The time limit for a test without a mutant. Tests that take longer aren't used.
 const LONGEST: Duration = Duration::from_secs(60);
-/// The tests that are tried on one mutant take at most so long without it.
+/// The time limit for the tests of one mutant: the sum of their times without a mutant.
 const BUDGET: Duration = Duration::from_secs(60);
 
 /// A reason to give up.
@@ -78,11 +79,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// Mutates the sources in `source`, in their copy `folder`, and tries the mutants of these files; without a file, all.
+/// Tries the mutants of the `selected` files, or of all files if none is selected, in `folder`, a copy of `source`.
 ///
-/// Writes one line per mutant to `out`/outcomes: its outcome, the test that decided it, and its name. An earlier run's lines
-/// in `out`/known are taken as they are. `out`/learned and `out`/baseline keep the findings of the compiler and of the tests
-/// without a mutant, for a later run of the same sources.
+/// Writes one line per mutant to `out`/outcomes: its outcome, the test that decided it, and its name. If `out`/known
+/// has a mutant's line from an earlier run, copies the line instead of trying the mutant. `out`/learned and
+/// `out`/baseline keep the findings of the compiler and of the tests without a mutant, for a later run of the same
+/// sources.
 fn work(list: &Path, source: &Path, folder: &Path, out: &Path, selected: &[PathBuf]) -> Result<(), Failed> {
     let began = Instant::now();
     let mutants = list::read(list)?;
@@ -129,7 +131,7 @@ fn work(list: &Path, source: &Path, folder: &Path, out: &Path, selected: &[PathB
     Ok(())
 }
 
-/// The tests without a mutant: as an earlier run has found them, unless one of the programs is newer.
+/// The results of the tests without a mutant. Takes those of an earlier run, unless one of the programs is newer.
 fn baseline(programs: &[PathBuf], tests: &[Test], folder: &Path, out: &Path) -> Result<Baseline, Failed> {
     let saved = out.join("baseline");
     if let Ok(text) = fs::read_to_string(&saved) {
@@ -157,7 +159,7 @@ fn tried(id: usize, baseline: &Baseline, folder: &Path) -> Result<String, Failed
         let limit = passing.took * 5 + Duration::from_secs(10);
         let chosen = id.to_string();
         let once = || run::run(&passing.test, folder, (CHOSEN, &chosen), limit);
-        // A test that fails under load alone passes the second time.
+        // If the test failed only because of the load, it passes the second time.
         let ended = match once()? {
             Ended::Failed => once()?,
             ended => ended,

@@ -1,4 +1,4 @@
-//! Runs tests, each in its own process: once to learn which mutants it reaches, and then for each mutant.
+//! Runs tests, each in its own process: once to learn which mutants the test reaches, and then for each of them.
 
 use std::{
     collections::HashMap,
@@ -20,11 +20,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::Failed;
 
-/// Picks a mutant by its number.
+/// The variable with the number of the chosen mutant.
 pub(crate) const CHOSEN: &str = "MUTANT";
-/// Names the file to which a process writes the mutants that it reaches.
+/// The variable that names the file to which a process writes the mutants that it reaches.
 pub(crate) const REACHED: &str = "MUTANTS_REACHED";
-/// Where the tests' PostgreSQL servers copy their first data from. See the testkit.
+/// The variable that names the data that the tests' PostgreSQL servers copy. See the testkit.
 const POSTGRES_DATA: &str = "IDEMPOTENCY_TEST_POSTGRES_DATA";
 /// How many processes run at once.
 const WORKERS: usize = 3;
@@ -37,7 +37,7 @@ pub(crate) struct Test {
 }
 
 impl Test {
-    /// The program's name without its hash, and the test's.
+    /// The program's name without its hash, and the test's name.
     pub(crate) fn described(&self) -> String {
         let program = self.program.file_name().unwrap_or_default().to_string_lossy();
         format!("{}::{}", program.rsplit_once('-').map_or(&*program, |(name, _)| name), self.name)
@@ -95,7 +95,7 @@ fn postgres_data() -> PathBuf {
     env::temp_dir().join(format!("idempotency-mutants-{}.postgres", process::id()))
 }
 
-/// Removes what the tests' servers share.
+/// Removes the data that the tests' PostgreSQL servers share.
 pub(crate) fn clean() -> io::Result<()> {
     let data = postgres_data();
     if data.exists() { fs::remove_dir_all(data) } else { Ok(()) }

@@ -1,7 +1,7 @@
 //! Writes every mutant into the sources, each behind a switch.
 //!
 //! `a < b` becomes `(if crate::mutant(7) { a <= b } else { a < b })`, and a function whose result is replaced begins with
-//! `if crate::mutant(8) { return Ok(()); }`. So one build has them all, and an environment variable picks one.
+//! `if crate::mutant(8) { return Ok(()); }`. So one build has all mutants, and an environment variable picks one.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -19,12 +19,12 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Switched {
     pub(crate) text: String,
-    /// Where each mutant was written: bytes of `text`.
+    /// The number of each written mutant, and its range in `text`, in bytes.
     pub(crate) written: Vec<(usize, Range<usize>)>,
 }
 
-/// Writes `mutants` into the file with this text, except those in `uncompiled`. The functions called `constant` stay `const`,
-/// and have no switches.
+/// Writes `mutants` into the file with this text, except those in `uncompiled`. The functions with a name in `constant`
+/// stay `const`, and have no switches.
 pub(crate) fn switch(
     text: &str,
     mutants: &[(usize, &Mutant)],
@@ -45,7 +45,7 @@ pub(crate) fn switch(
     for &(id, mutant) in mutants.iter().filter(|(id, _)| !uncompiled.contains_key(id)) {
         let range = lines.byte(mutant.span.start)..lines.byte(mutant.span.end);
         if mutant.genre == "FnValue" {
-            // A second type that's hidden behind `impl` doesn't compile beside the first.
+            // A function that returns `impl Trait` can't return a second type, so the mutant wouldn't compile.
             if !mutant.function.as_ref().is_some_and(|function| function.return_type.contains("impl ")) {
                 sites.bodies.push((id, range, mutant));
             }
@@ -94,14 +94,14 @@ struct Edit {
     removes: bool,
 }
 
-/// The number of a mutant, the bytes that it replaces, and itself.
+/// A mutant, with its number and the range of bytes that it replaces.
 type Found<'a> = (usize, Range<usize>, &'a Mutant);
 
 struct Sites<'a> {
     text: &'a str,
     constant: &'a HashSet<String>,
     edits: Vec<Edit>,
-    /// The bodies of functions, and where their `const` is. One that must stay `const` has no body here.
+    /// The bodies of functions, and the ranges of their `const`. Functions that must stay `const` aren't in the list.
     functions: Vec<(Range<usize>, Option<Range<usize>>)>,
     in_constant: usize,
     at: HashMap<(&'static str, usize), Vec<Found<'a>>>,
@@ -120,7 +120,7 @@ impl Sites<'_> {
         }
     }
 
-    /// Visits something that's computed by the compiler, which has no switches.
+    /// Visits code that the compiler evaluates, which can't have switches.
     fn constantly(&mut self, visit: impl FnOnce(&mut Self)) {
         self.in_constant += 1;
         visit(self);
@@ -147,7 +147,7 @@ impl Sites<'_> {
         }
     }
 
-    /// Writes each function's replaced results at its beginning, and makes functions with a switch not `const`.
+    /// Writes each function's replaced results at its beginning, and removes the `const` of functions with a switch.
     fn add_bodies(&mut self) {
         let mut before: BTreeMap<usize, Vec<_>> = BTreeMap::new();
         for (id, range, mutant) in std::mem::take(&mut self.bodies) {
@@ -174,7 +174,7 @@ impl Sites<'_> {
     }
 
     fn written(mut self) -> Switched {
-        // Outer edits first. The order of those with one range is the visitor's, from the outside to the inside.
+        // Outer edits come first. Edits of the same range keep the visitor's order, from the outside to the inside.
         self.edits.sort_by_key(|edit| (edit.range.start, std::cmp::Reverse(edit.range.end)));
         let mut switched = Switched { text: String::new(), written: Vec::new() };
         render(self.text, 0..self.text.len(), &self.edits, &mut switched);
@@ -203,7 +203,7 @@ fn render(text: &str, range: Range<usize>, mut edits: &[Edit], to: &mut Switched
     to.text.push_str(&text[at..range.end]);
 }
 
-/// Whether a condition has a `let`, which allows no parentheses.
+/// Whether a condition has a `let`, which can't be put into parentheses.
 fn has_let(condition: &Expr) -> bool {
     match condition {
         Expr::Let(_) => true,

@@ -21,13 +21,13 @@ use crate::{
 /// The size of the check.
 #[derive(Clone, Copy, Debug)]
 pub struct Numbers {
-    /// Random operations on each store. Every answer must be the model's.
+    /// The number of random operations on each store. Each answer must match the model's.
     pub operations: u32,
-    /// Tasks that race for one key.
+    /// The number of tasks that race for one key.
     pub tasks: usize,
-    /// Rounds of races in memory: four races each.
+    /// The number of rounds in memory, with four races each.
     pub rounds_in_memory: u32,
-    /// Rounds of races on each server: four races each.
+    /// The number of rounds on each server, with four races each.
     pub rounds_on_servers: u32,
 }
 
@@ -40,7 +40,7 @@ impl Numbers {
         Self { operations: 100_000, tasks: 64, rounds_in_memory: 100_000, rounds_on_servers: 1_000 };
 }
 
-/// The figures of one store that passed. A failure panics instead.
+/// The figures of one store that passed the check. If a store fails, the check panics.
 #[derive(Clone, Debug)]
 pub struct Agreement {
     store: String,
@@ -60,8 +60,8 @@ impl Display for Agreement {
     }
 }
 
-/// Checks the memory store and every server: DynamoDB's, PostgreSQL and Redis. `show` gets each store's
-/// figures when it's done.
+/// Checks the memory store, and the stores on DynamoDB, PostgreSQL and Redis. After each store, `show` gets its
+/// figures.
 ///
 /// # Errors
 ///
@@ -69,7 +69,8 @@ impl Display for Agreement {
 ///
 /// # Panics
 ///
-/// At the first answer that differs, with the seed that repeats it, or at the first race without exactly one winner.
+/// At the first answer that differs from the model's, with the seed in the message, or at the first race without
+/// exactly one winner.
 pub async fn check(numbers: Numbers, show: impl Fn(&Agreement)) -> Result<()> {
     let memory: Arc<dyn Store> = Arc::new(MemoryStore::new());
     show(&of("memory".into(), memory, numbers, numbers.rounds_in_memory).await?);

@@ -1,15 +1,15 @@
 //! Kills and freezes processes, at every point of a run and at random moments, and counts the effects.
 //!
 //! The function under test is a real one from this package: `verification-function`, behind the library's event layer,
-//! in processes under the rehearsal's Runtime API. It can be made to pause at each point of a run
-//! ([`point`]). The harness then kills it there, or freezes it until after its lease ([`scenario`]). The
-//! harness also kills and freezes it at random ([`kills`]). Every effect is a line in a ledger. The [`judge`]
-//! allows one effect, plus one more for each crash in the gap between an effect and its completion.
+//! in processes under the rehearsal's Runtime API. A process can pause at each point of a run ([`point`]). There,
+//! the harness kills it, or freezes it until after its lease ([`scenario`]). The harness also kills and freezes
+//! processes at random moments ([`kills`]). Every effect is a line in a ledger. The [`judge`] allows one effect,
+//! plus one more for each crash in the gap between an effect and its completion.
 //!
-//! This table lists the ways in which a run can break off, and where each is tested. The wire check covers lost
-//! and late answers.
+//! This table lists the ways in which a run can be interrupted, and the points where the check tests each. The wire
+//! check covers lost and late answers.
 //!
-//! | what happens | killed at | frozen beyond the lease at | so that |
+//! | what happens | killed at | frozen beyond the lease at | result |
 //! |---|---|---|---|
 //! | the claim isn't sent | `entered`, `before_claim_sent` | the same | one effect; a late claim finds the outcome |
 //! | the claim's answer is never read | `after_claim_applied` | the same | one effect, under the next claim |
@@ -17,21 +17,21 @@
 //! | **crash between effect and completion** | `after_effect`, `before_completion_sent` | the same | two effects |
 //! | the completion is fenced | | `before_completion_sent` | the late run replays its successor's outcome |
 //! | the completion's answer is never read | `after_completion_applied` | the same | one effect |
-//! | answered before the completion is stored | `answered` | the same | one effect: it never is |
+//! | the answer isn't sent | `answered` | the same | one effect: the completion was stored before |
 //! | the release is lost | `before_release_sent` | the same | one effect, after the lease |
 //! | the release is applied | `after_release_applied` | the same | one effect, at once |
-//! | the same for a released key | `before_reclaim_sent`, `after_reclaim_applied` | the same | one effect |
-//! | the same for a takeover | `before_takeover_sent`, `after_takeover_applied` | the same | one effect |
+//! | a reclaim is interrupted | `before_reclaim_sent`, `after_reclaim_applied` | the same | one effect |
+//! | a takeover is interrupted | `before_takeover_sent`, `after_takeover_applied` | the same | one effect |
 //!
 //! After a freeze, the library releases a claim with no time left, and cuts off a handler whose time is over.
 //!
 //! The library's own tests and the wire check cover panics, dropped futures and a store that is down.
 //!
-//! There's no gap where the effect is in the completion's own transaction, or is written with the finished
-//! record without a claim ([`form`]). [`judge::Promise::ExactlyOnce`] judges those keys.
+//! If the effect is in the completion's own transaction, or is written with the finished record without a claim,
+//! there's no gap ([`form`]). The judge then allows exactly one effect ([`judge::Promise::ExactlyOnce`]).
 //!
-//! The harness never kills a process for being slow. It lets processes run beyond their deadlines, as only
-//! some platforms do, and there the library cuts its handlers off. So every SIGKILL is one of the schedule's.
+//! The harness never kills a process for being slow, so every SIGKILL comes from the schedule. Processes run beyond
+//! their deadlines, as on some platforms, so the library itself must cut its handlers off.
 
 pub mod backend;
 mod fleet;
@@ -67,7 +67,7 @@ pub async fn build_function() -> Result<Function> {
     }
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let program = std::env::current_exe().context("couldn't find this program's path")?;
-    // Cargo names the folder after the profile. `dev` is the one built-in profile whose folder has a different name.
+    // Cargo names the folder after the profile. Only the profile `dev` is in a folder with another name: `debug`.
     let folder = program.parent().and_then(Path::file_name).and_then(|name| name.to_str());
     let profile = folder.filter(|name| *name != "debug").unwrap_or("dev");
     let choice = ["--package", env!("CARGO_PKG_NAME"), "--profile", profile];

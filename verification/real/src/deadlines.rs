@@ -1,17 +1,17 @@
-//! Breaks the store in every way during invocations with Lambda's default timeout of 3 s. Each must get a
-//! true answer before its deadline.
+//! Breaks the wire to the store in every way during invocations with Lambda's default timeout of 3 s. Each
+//! invocation must give a true answer before its deadline.
 //!
 //! An invocation is a request through the real HTTP layer, over the real store and its client, through a
-//! proxy that breaks the wire. The wire breaks from the claim on, or when the handler returns, for the rest
-//! of the invocation or for a while. The handler takes no time. If the harness sees no answer after 3 s,
+//! proxy that breaks the wire. The wire breaks before the claim or when the handler returns. It stays broken for
+//! a while or for the rest of the invocation. The handler takes no time. If the harness sees no answer after 3 s,
 //! Lambda would have killed the invocation.
 //!
-//! The judge sees only the outside: when the caller was answered and with what, and how often the handler
-//! ran. The handler's response is true if the handler ran. A 503 is true if it didn't run and never will for
-//! this request. If the wire is whole again before the deadline, a run must be recorded. After all leases
-//! have ended, one more delivery must find the recorded outcome, or run.
+//! The judge sees only the caller's answer, when it came, how often the handler ran, and whether its outcome is
+//! recorded. The handler's response is true if the handler ran. A 503 is true if the handler didn't run and never
+//! will for this request. If the handler ran and the wire recovers before the deadline, the outcome must be
+//! recorded. After all leases have ended, one more delivery must replay the recorded outcome, or run the handler.
 //!
-//! The plans follow from the seed. The timing of threads and sockets doesn't.
+//! The seed fixes the plans, but not the timing of threads and sockets.
 
 mod invocation;
 mod judge;
@@ -42,11 +42,11 @@ pub use self::report::Report;
 
 /// How many invocations run at once, on all stores together. They mostly wait.
 const CONCURRENCY: usize = 16;
-/// How many run at least, however busy the machine is.
+/// How many invocations run at once on a busy machine.
 const AT_LEAST: usize = 4;
-/// A total timer lateness of this much shows that the machine is too busy to answer in time.
+/// If timers fire late by more than this in total, the machine is too busy to answer in time.
 const TOO_LATE: Duration = Duration::from_millis(100);
-/// How often an invocation is repeated because the machine was too busy or no fault was injected.
+/// How often an invocation is repeated at most, if the machine was too busy or no fault was injected.
 const AGAIN: u32 = 5;
 
 /// The size of the check.
@@ -56,7 +56,7 @@ pub struct Extent {
     pub of_each: u32,
     /// The seed of the plans.
     pub seed: u64,
-    /// Whether the library learns when its invocation ends. Without that, this check must report invocations
+    /// Whether the library learns when its invocation ends. If it doesn't, this check must report invocations
     /// that Lambda kills.
     pub knows_deadlines: bool,
 }
@@ -76,11 +76,11 @@ struct Stage {
     extent: Extent,
 }
 
-/// Makes the invocations on each of these stores, at once, and returns their reports in the same order.
+/// Makes the invocations on all of these stores at once, and returns one report per store, in the same order.
 ///
 /// # Errors
 ///
-/// If a server doesn't start, or fails without a fault.
+/// If a server doesn't start, or fails without an injected fault.
 pub async fn check(kinds: &[Kind], extent: Extent) -> Result<Vec<Report>> {
     let stage = Stage { places: Semaphore::new(CONCURRENCY), lateness: Lateness::watch(), extent };
     let stage = Arc::new(stage);
@@ -126,7 +126,7 @@ async fn on_one(stage: &Arc<Stage>, kind: Kind) -> Result<Report> {
     Ok(report)
 }
 
-/// An invocation and its verdict.
+/// A finished invocation, its verdict, and how often it was repeated.
 struct Made {
     evidence: Evidence,
     verdict: Verdict,

@@ -1,9 +1,9 @@
 //! The part of the verification suite that needs real servers, sockets and processes.
 //!
-//! The other half enumerates and simulates the machine. This half shows that the real stores behave as that
-//! half assumes, and that the library keeps its promises when the wire breaks and processes die.
+//! The package `lambda-idempotency-verification` enumerates and simulates the protocol. This package shows that the
+//! real stores behave as assumed there, and that the library keeps its promises when the wire breaks and processes die.
 //!
-//! Every check takes its stores from [`servers`], so a store that is added there is in all of them.
+//! [`servers`] and [`site`] start the servers for every check.
 
 pub mod agreement;
 pub mod crash;

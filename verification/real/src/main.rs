@@ -1,4 +1,4 @@
-//! `verification-real` runs the long forms of the checks on real servers, sockets and processes, and prints their figures.
+//! `verification-real` runs the long forms of the checks on real servers, sockets and processes, and prints figures.
 
 #![expect(clippy::print_stdout, reason = "a command line prints")]
 
@@ -25,14 +25,14 @@ usage: verification-real agreement [--long]
 
   agreement     compares every store with the model, and checks that every race has one winner: in memory, on DynamoDB,
                 PostgreSQL and Redis
-  wire          breaks the wire to DynamoDB, PostgreSQL and Redis, and checks that callers get true answers and outcomes
-                last: every single fault, then RUNS random runs (default 10000); with --quick, fewer of both;
-                or one of them again
+  wire          breaks the wire to DynamoDB, PostgreSQL and Redis, and checks that callers get true answers and that
+                outcomes stay: every single fault, then RUNS random runs (default 10000). --quick makes fewer of
+                both; --seed and --case repeat one run
   crash-points  kills one process and freezes another beyond its lease, at each named point ROUNDS times (default 200):
                 one effect, and one more for each crash between effect and completion
-  kills         the same at COUNT random moments (default 10000)
-  outages       restarts and throttles the servers, and lets them refuse, while OPERATIONS (default 1000) with 30 s left
-                return: no outcome is lost, and each operation has one effect
+  kills         kills COUNT processes (default 10000) and freezes others, at random moments, with the same limits
+  outages       restarts, throttles or disconnects the servers while OPERATIONS handlers (default 1000) return with 30 s
+                left: no outcome is lost, and each operation has one effect
   deadlines     breaks the wire in 20 ways during invocations of 3 s, INVOCATIONS (default 50) for each way and store:
                 each gets a true answer in time
 
@@ -40,9 +40,9 @@ FORM says where the effect and the record are. `ledger` (default): a file outsid
 in DynamoDB. `postgres` and `redis`: a file, and the record there. `transaction`: the effect is in the completion's
 own transaction. `optimistic`: the effect is written with the finished record, without a claim.
 `postgres-transaction`: one PostgreSQL transaction writes the effect and the record. The last three have exactly one
-effect, despite every crash. `layer`: as `ledger`, by a plain function behind the Lambda layer; kills alone.
+effect, despite every crash. `layer`: as `ledger`, by a plain function behind the Lambda layer. It's for `kills` only.
 
-Servers: the embedded DynamoDB, and those that the environment names in";
+Servers: the embedded DynamoDB, and those that are named in the environment variable";
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -161,7 +161,7 @@ async fn kill(numbers: kills::Numbers, form: Form) -> Result<ExitCode> {
     Ok(told(figures.iter().flat_map(|figures| &figures.violations)))
 }
 
-/// The count and the seed.
+/// Parses the count and the seed.
 fn numbers_of(arguments: &[&str], default: u32, fresh: u64) -> Option<(u32, u64)> {
     let count = |text: &str| text.parse().ok().filter(|count| *count > 0);
     match arguments {
@@ -201,7 +201,7 @@ const fn code(is_sound: bool) -> ExitCode {
     if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Prints the violations, if there are any.
+/// Prints the violations. Returns failure if there are any.
 fn told<'v>(violations: impl Iterator<Item = &'v crash::judge::Violation>) -> ExitCode {
     let mut code = ExitCode::SUCCESS;
     for violation in violations {

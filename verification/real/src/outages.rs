@@ -1,13 +1,13 @@
 //! Takes servers down while handlers return. Every outcome must be recorded, and nothing may run twice.
 //!
 //! Sandboxes, each with its own store, run operations of the real library. When all handlers of a round are
-//! running, and each invocation has 30 s left, the server fails. The handlers return shortly before that and
-//! during it, each at its own moment. The round ends when every caller has its answer. The check then reads
-//! each record, and delivers each key once more by a clock that is ahead of all leases. A handler whose
-//! outcome was lost runs again there.
+//! running, and each invocation has 30 s left, the server fails. Each handler returns at its own moment: shortly
+//! before the outage or during it. The round ends when every caller has its answer. The check then reads each
+//! record, and delivers each key once more with a clock that is ahead of all leases. If an outcome was lost, that
+//! delivery runs the handler again.
 //!
 //! The check counts the effects outside of the library. The seed fixes the rounds: what happens to the server,
-//! for how long, and when each handler returns. It doesn't fix the timing of threads and sockets.
+//! for how long, and when each handler returns. The seed doesn't fix the timing of threads and sockets.
 
 mod gate;
 mod report;
@@ -37,14 +37,15 @@ pub use self::{report::Figures, trouble::Trouble};
 
 /// How many operations run at once, each in its own sandbox.
 const SANDBOXES: u32 = 50;
-/// Longer than any lease here, margin included, and shorter than any retention.
+/// How far the later delivery's clock is ahead: longer than any lease, margin included, and shorter than any retention.
 const UNTIL_ALL_LEASES_END: Duration = Duration::from_secs(90);
-/// How long the handlers of a round have to start, and how much longer they may take on a busy machine.
+/// How long before the bell a round starts its handlers.
 const ARRIVAL: Duration = Duration::from_secs(1);
+/// How much longer the handlers may take to start on a busy machine.
 const LATENESS: Duration = Duration::from_secs(5);
-/// How long a server may take to return.
+/// How many times to check whether a server is back, 100 ms apart.
 const PATIENCE: u32 = 300;
-/// How long before the outage the first handlers return. Their outcomes are on their way when it begins.
+/// How long before the outage the first handlers return. The library is recording their outcomes when it begins.
 const LEAD: Duration = Duration::from_millis(30);
 
 /// The size of the check.
@@ -54,8 +55,8 @@ pub struct Extent {
     pub operations: u32,
     /// The seed of the rounds.
     pub seed: u64,
-    /// How long the library tries to record outcomes. `None` means its default. A time shorter than an outage
-    /// must make this check report a lost outcome.
+    /// How long the library tries to record outcomes. `None` means its default. If this time is shorter than an
+    /// outage, the check must report lost outcomes.
     pub settle_within: Option<Duration>,
 }
 
@@ -125,7 +126,7 @@ async fn on_one(trouble: Trouble, extent: Extent) -> Result<Figures> {
     Ok(figures)
 }
 
-/// A random duration up to this one.
+/// Draws a random duration up to this one.
 fn random_part(of: Duration, random: &mut Random) -> Duration {
     Duration::from_millis(random.between(0, u64::try_from(of.as_millis()).unwrap_or(u64::MAX)))
 }
@@ -150,7 +151,7 @@ async fn round(
         });
     }
     let arrived = tokio::time::timeout(ARRIVAL + LATENESS, bell.all_are_there(count)).await;
-    arrived.map_err(|_| Problem::new("the machine is too busy: the handlers don't start"))??;
+    arrived.map_err(|_| Problem::new("the machine is too busy: the handlers didn't start"))??;
     clock::pause(system_clock().now().until(begins)).await;
     ringer.send_replace(Some(clock::start()));
     clock::pause(LEAD).await;
@@ -169,7 +170,7 @@ async fn is_back(direct: &dyn Store, sandbox: &Sandbox) -> Result<()> {
         }
         clock::pause(Duration::from_millis(100)).await;
     }
-    Err(Problem::new(format!("the server didn't restart: {last:?}")))
+    Err(Problem::new(format!("the server doesn't answer after its outage: {last:?}")))
 }
 
 /// Collects the results of an operation and of the delivery after it.

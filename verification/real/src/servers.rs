@@ -16,16 +16,16 @@ use testkit::postgres::Server as PostgresServer;
 /// How long a call without a fault may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Names further servers, as `name=http://host:port`, separated by spaces.
+/// The environment variable that names further servers, as `name=http://host:port`, separated by spaces.
 pub const VARIABLE: &str = "IDEMPOTENCY_VERIFICATION_SERVERS";
 
-/// Starts a PostgreSQL that asks for no password, since hashing one takes an unoptimised build a tenth of a
-/// second per connection. `None` if PostgreSQL isn't installed.
+/// Starts a PostgreSQL without passwords: in an unoptimised build, hashing a password takes a tenth of a second
+/// per connection. Returns `None` if PostgreSQL isn't installed.
 pub(crate) fn start_postgres() -> Option<PostgresServer> {
     PostgresServer::start_with("", &[("pg_hba.conf", b"host all all 127.0.0.1/32 trust\n")])
 }
 
-/// Returns the PostgreSQL that the process's checks share.
+/// Returns the PostgreSQL that all checks of this process share.
 pub(crate) fn shared_postgres() -> Option<&'static PostgresServer> {
     static SHARED: OnceLock<Option<PostgresServer>> = OnceLock::new();
     SHARED.get_or_init(start_postgres).as_ref()
@@ -40,11 +40,11 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts the embedded one, and connects to those that the environment names.
+    /// Starts the embedded server, and connects to the servers that [`VARIABLE`] names.
     ///
     /// # Errors
     ///
-    /// If one doesn't start or doesn't answer.
+    /// If a server doesn't start or doesn't answer.
     pub async fn all() -> Result<Vec<Self>> {
         let mut servers = vec![Self::embedded().await?];
         for given in std::env::var(VARIABLE).unwrap_or_default().split_whitespace() {
@@ -56,11 +56,11 @@ impl Server {
         Ok(servers)
     }
 
-    /// Starts the embedded one, with its own tables.
+    /// Starts an embedded server, with its own tables.
     ///
     /// # Errors
     ///
-    /// If it doesn't start.
+    /// If the server doesn't start.
     pub async fn embedded() -> Result<Self> {
         Ok(Self { name: "embedded DynamoDB".into(), database: Database::embedded().await? })
     }
@@ -70,7 +70,7 @@ impl Server {
         &self.database
     }
 
-    /// Creates a client for it.
+    /// Creates a client for this server.
     pub fn client(&self) -> Client {
         Client::from_conf(config_of(&self.database.endpoint().to_string()).build())
     }
@@ -84,7 +84,7 @@ impl Server {
         let table = fresh_table()?;
         let store = DynamoDbStore::builder(&table)
             .client(self.client())
-            // Nothing is broken here, and an answer may take long on a busy machine.
+            // No fault is injected here, and a busy machine may answer slowly.
             .attempt_timeout(PATIENCE)
             .operation_timeout(PATIENCE)
             .build()
@@ -105,7 +105,7 @@ pub fn fresh_table() -> Result<String> {
     Ok(format!("verification-real-{random}"))
 }
 
-/// Configures a client for the server at `endpoint`. It uses no TLS, since reading the certificates would
+/// Configures a client for the server at `endpoint`. The client uses no TLS, since reading the certificates would
 /// take longer than the rest of a process's start.
 pub fn config_of(endpoint: &str) -> Builder {
     Config::builder()

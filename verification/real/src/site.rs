@@ -23,8 +23,8 @@ pub enum Kind {
     DynamoDb,
     /// PostgreSQL from Debian's package.
     Postgres,
-    /// Redis from Debian's package. It appends every command to its file before it answers, so an
-    /// acknowledged write survives its process.
+    /// Redis from Debian's package. Redis appends every command to its file before it answers, so an
+    /// acknowledged write survives a crash of the Redis process.
     Redis,
 }
 
@@ -98,8 +98,8 @@ impl Site {
         }
     }
 
-    /// Creates a store with its own connections to `address`, and the library's defaults otherwise, as one
-    /// sandbox has it.
+    /// Creates the store of one sandbox: with its own connections to `address`, and otherwise with the library's
+    /// defaults.
     pub(crate) async fn store_at(&self, address: SocketAddr) -> Result<Arc<dyn Store>> {
         Ok(match &self.host {
             Host::DynamoDb(_) => Arc::new(self.dynamodb(address, |builder| builder).await?),
@@ -108,7 +108,7 @@ impl Site {
         })
     }
 
-    /// The same, with these timeouts for attempts and operations, for PostgreSQL and Redis.
+    /// Creates a PostgreSQL or Redis store with its own connections to `address` and these timeouts.
     pub(crate) fn limited_store_at(
         &self,
         address: SocketAddr,
@@ -117,7 +117,7 @@ impl Site {
     ) -> Result<Arc<dyn Store>> {
         Ok(match &self.host {
             Host::DynamoDb(_) => {
-                return Err(Problem::new("DynamoDB's store takes its SDK's settings"));
+                return Err(Problem::new("only PostgreSQL and Redis stores take these timeouts"));
             }
             Host::Postgres(_) => Arc::new(self.postgres(address, |builder| {
                 let statement = operation.saturating_sub(attempt);
@@ -131,7 +131,7 @@ impl Site {
         })
     }
 
-    /// Removes this record without the store.
+    /// Deletes this record on the server directly, without the library.
     pub(crate) async fn remove(&self, key: &StoredKey) -> Result<()> {
         match &self.host {
             Host::DynamoDb(server) => {
@@ -154,7 +154,8 @@ impl Site {
         }
     }
 
-    /// The harness's own store. It has no proxy in between, and waits as long as a busy machine needs.
+    /// Creates the harness's own store. It connects without the proxy, and its timeouts are long enough for a
+    /// busy machine.
     pub(crate) async fn direct(&self) -> Result<Arc<dyn Store>> {
         let address = self.address()?;
         Ok(match &self.host {
@@ -197,7 +198,7 @@ impl Site {
         address: SocketAddr,
         configure: impl FnOnce(StoreBuilder<PostgresStore>) -> StoreBuilder<PostgresStore>,
     ) -> Result<PostgresStore> {
-        let Host::Postgres(server) = &self.host else { return Err(Problem::new("no PostgreSQL")) };
+        let Host::Postgres(server) = &self.host else { return Err(Problem::new("this isn't PostgreSQL")) };
         let builder = PostgresStore::builder(server.url_at(address.port())).table(&self.room);
         configure(builder).build().context("couldn't open the PostgreSQL store")
     }
@@ -212,7 +213,7 @@ impl Site {
     }
 }
 
-/// Starts a server on a blocking thread, since the wait for it would stop other tasks.
+/// Starts a server on a blocking thread, so that other tasks run on while it starts.
 async fn blocking<T: Send + 'static>(start: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     tokio::task::spawn_blocking(start).await.context("starting a server")
 }

@@ -1,4 +1,4 @@
-//! A TCP proxy that breaks traffic. It knows what a request is in these protocols, and no more.
+//! A TCP proxy that breaks traffic. All it knows of PostgreSQL's and Redis's protocols is which bytes are a request.
 
 mod link;
 mod way;
@@ -38,7 +38,7 @@ struct Shared {
     protocol: Protocol,
     /// The current fault.
     fault: watch::Sender<Option<TcpWay>>,
-    /// Whether the invocation was answered. Requests held until then are forwarded.
+    /// Whether the invocation was answered. Requests that were held until the answer are then forwarded.
     is_answered: watch::Sender<bool>,
     /// Whether only held requests are let through.
     is_closed: watch::Sender<bool>,
@@ -72,7 +72,7 @@ impl TcpProxy {
         self.address
     }
 
-    /// Breaks traffic from now on, for this time if there is one.
+    /// Breaks traffic from now on: for `time`, or without an end.
     pub(crate) fn break_for(&self, time: Option<Duration>, fault: TcpWay) {
         self.shared.fault.send_replace(Some(fault));
         if let Some(time) = time {
@@ -84,7 +84,7 @@ impl TcpProxy {
         }
     }
 
-    /// Breaks this many of the next requests.
+    /// Breaks the next `requests` requests.
     pub(crate) fn break_next(&self, requests: usize, fault: TcpWay) {
         self.shared.left.store(requests, Ordering::Relaxed);
         self.shared.fault.send_replace(Some(fault));
@@ -124,7 +124,7 @@ impl Shared {
         }
     }
 
-    /// The current fault, if it concerns whole connections.
+    /// Returns the part of the traffic that the current fault breaks. Without a fault, returns `Requests`.
     fn scope(&self) -> Scope {
         self.fault.borrow().map_or(Scope::Requests, TcpWay::scope)
     }
@@ -142,7 +142,7 @@ async fn serve(listener: TcpListener, address: SocketAddr, shared: Arc<Shared>) 
             shared.strike();
             normal = None;
         }
-        // Change the port first, so that clients of cut connections find it in its new state.
+        // Change the port before cutting connections, so that clients that reconnect find the port in its new state.
         let _hole = match scope {
             Scope::HangUnconnected { .. } => BlackHole::at(address).await,
             _ => None,
@@ -168,7 +168,7 @@ async fn serve(listener: TcpListener, address: SocketAddr, shared: Arc<Shared>) 
     }
 }
 
-/// Returns this listener, or opens another at the same address.
+/// Returns this listener, or opens another at the same address. Returns `None` if the port can't be bound yet.
 async fn listening(listener: Option<TcpListener>, address: SocketAddr) -> Option<TcpListener> {
     if listener.is_some() {
         return listener;
@@ -181,7 +181,7 @@ async fn listening(listener: Option<TcpListener>, address: SocketAddr) -> Option
     bound
 }
 
-/// Accepts connections until another fault comes.
+/// Accepts connections until the fault changes.
 async fn accept(
     listener: &TcpListener,
     scope: Scope,

@@ -1,10 +1,10 @@
 //! Injects faults on the wire between the stores and their servers: in a proxy between the SDK and DynamoDB,
-//! and in front of PostgreSQL and Redis. Under every fault, callers must get true answers, outcomes must
-//! stay, and every call must end within its budget.
+//! and in front of PostgreSQL and Redis. Under every fault, callers must get true answers, recorded outcomes must
+//! stay, and every call must end within its time limit.
 //!
 //! A run delivers one operation to the real library over the real store and the real SDK, through a proxy that
 //! breaks some of the requests. It then delivers the operation again without faults, and once more when all leases
-//! have ended. A judge compares what the table held, what the server did, and what the callers were answered.
+//! have ended. A judge compares the table's records, the server's answers and the callers' answers.
 //!
 //! The check first puts every fault on every request of every scenario, one at a time. Random runs with up to
 //! three faults follow. A run's number or seed fixes its plan, but not the timing of threads and sockets. So
@@ -61,7 +61,7 @@ pub enum Extent {
     },
     /// Each kind of fault on each kind of call, without SDK retries, then this many random runs.
     Bounded {
-        /// In how many places each call meets each fault, where that many exist.
+        /// How many cases hit each kind of call with each fault, if there are that many.
         of_each: usize,
         /// How many random runs.
         runs: usize,
@@ -80,7 +80,7 @@ impl Extent {
         Self::Bounded { of_each: 1, runs: 200, seed }
     }
 
-    /// Whether every call must meet every fault in it.
+    /// Whether every fault must hit every kind of call in these runs.
     pub const fn is_whole(self) -> bool {
         matches!(self, Self::Long { .. } | Self::Bounded { .. })
     }
@@ -107,7 +107,7 @@ impl Extent {
             Self::Seed(seed) => vec![Case::random(seed, medium)],
             Self::Listed(number) => {
                 let case = Case::listed(all, medium).into_iter().nth(number);
-                // A number means another case for this medium, and the shorter list may not have it.
+                // The list for TCP is different and shorter, so it may not have this number.
                 let is_needed = medium == Medium::Http;
                 if is_needed && case.is_none() {
                     return Err(Problem::new(format!("there's no case {number}")));
@@ -120,18 +120,18 @@ impl Extent {
 
 /// How many runs go on at once. They mostly wait.
 const CONCURRENCY: u32 = 16;
-/// How many go on at least, however busy the machine is.
+/// How many runs go on at once on a busy machine.
 const AT_LEAST: usize = 2;
-/// How often to retry the cells that the runs missed. On a busy machine, an unplanned request may take the
-/// place of the planned one.
+/// How many more rounds to make for faults that didn't hit their call. On a busy machine, an unplanned request may
+/// take the place of the planned one.
 const FILLINGS: u64 = 8;
 
-/// Makes the runs on the servers of these kinds. For DynamoDB that's every available server. `show` gets each
-/// server's report when it's done.
+/// Makes the runs on servers of these kinds, and for DynamoDB on every available server. After each server, `show`
+/// gets its report.
 ///
 /// # Errors
 ///
-/// If a server isn't there, or fails without a fault.
+/// If a server isn't there, or fails without an injected fault.
 pub async fn check(kinds: &[Kind], extent: Extent, mut show: impl FnMut(&Report)) -> Result<()> {
     for kind in kinds {
         if *kind == Kind::DynamoDb {
@@ -168,7 +168,7 @@ async fn check_on(stage: &Stage, name: String, extent: Extent) -> Result<Report>
 ///
 /// # Errors
 ///
-/// If the server doesn't start, or fails without a fault.
+/// If the server doesn't start, or fails without an injected fault.
 pub async fn check_sabotaged(sabotage: Sabotage) -> Result<Report> {
     let server = Server::embedded().await?;
     let stage = Stage::set(&server, Some(sabotage)).await?;
@@ -176,7 +176,7 @@ pub async fn check_sabotaged(sabotage: Sabotage) -> Result<Report> {
     let cases =
         Case::listed(&[Retries::None], Medium::Http).into_iter().filter(|case| sabotage.shows_in(case));
     let cases: Vec<_> = cases.collect();
-    // On a busy machine an unplanned timeout can take the place of the fault that shows it.
+    // On a busy machine, an unplanned timeout can take the place of the fault that would reveal the sabotage.
     for _ in 0..FILLINGS {
         make(&mut report, &stage, cases.clone()).await?;
         if !report.violations().is_empty() {
@@ -195,7 +195,7 @@ async fn make(report: &mut Report, stage: &Stage, cases: Vec<Case>) -> Result<()
         // A heavy run takes all places, since it keeps a processor busy and would cause timeouts in the others.
         let wanted = if case.scenario.is_heavy() { CONCURRENCY } else { 1 };
         let place = Arc::clone(&places).acquire_many_owned(wanted).await;
-        // A machine that is too busy causes timeouts that show nothing.
+        // Start no run while the machine is too busy: it would cause timeouts that aren't planned.
         while lateness.is_busy() && places.available_permits() + AT_LEAST < CONCURRENCY as usize {
             clock::pause(Duration::from_millis(1)).await;
         }

@@ -9,8 +9,8 @@ use super::Step;
 use crate::invariants::{Flaws, Invariant};
 
 impl Step<'_> {
-    /// Another delivery's record is in the way of a conclusion. If it hasn't expired, it stays; otherwise it's
-    /// replaced.
+    /// Checks the step when another delivery's record is in the way of a conclusion. A live record stays, and
+    /// an expired one is replaced.
     pub(super) fn rivals(&self, flaws: &mut Flaws) {
         let Some(record) = self.shown().filter(|record| record.owner != self.plan.owner) else { return };
         let matches = record.fingerprint == self.plan.fingerprint;

@@ -1,4 +1,5 @@
-//! An ambiguous transaction is resent unchanged, and no two different ones share a token.
+//! Checks that an ambiguous transaction is resent unchanged, and that different transactions have different
+//! tokens.
 
 use lambda_idempotency::{
     protocol::{Action, Event, Fault},
@@ -22,14 +23,15 @@ impl Step<'_> {
         sent_by(action).is_some_and(|sent| self.sent == Some(&sent))
     }
 
-    /// Checks that an ambiguous request is resent unchanged, and that a different one has another token.
+    /// Checks that an ambiguous request is resent unchanged, and that a different request has another token.
     pub(super) fn token(&self, flaws: &mut Flaws) {
         let Some(next) = sent_by(self.action).filter(is_commit) else { return };
         let Some(before) = self.sent.filter(|before| is_commit(before)) else { return };
         let is_doubtful = matches!(self.event, Event::Failed(Fault { maybe_applied: true, .. }));
         let is_in_doubt = self.is_in_doubt || is_doubtful;
         let is_kept = if next == *before {
-            // It's resent only if it's ambiguous. A conclusion without writes has no token to change.
+            // A transaction is resent only if it's ambiguous. A conclusion without writes has no token to
+            // change.
             is_in_doubt || next.submission.is_none()
         } else {
             let is_named_anew = next.submission.is_none() || next.token() != before.token();

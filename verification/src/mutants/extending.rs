@@ -45,8 +45,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "an extension doesn't test the generation",
         caught_by: Invariant::OwnerExtends,
-        // The extension arrives late, when its owner has claimed the key again to record its outcome. Its lease
-        // is later than that claim's only by a clock beyond M.
+        // The extension arrives late, after its owner has claimed the key again to record its outcome. Only a
+        // clock beyond M makes the extension's lease later than that claim's.
         space: || Configuration {
             name: "a clock beyond M, ahead",
             clocks: vec![0, 4 * TICK],
@@ -113,7 +113,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a failed extension counts",
+        name: "a failed extension is treated as a success",
         caught_by: Invariant::GrantBeforeStart,
         space: extended,
         hears: |moment, event| match event {
@@ -158,12 +158,12 @@ pub(super) const MUTANTS: &[Mutant] = &[
                 let expires_at = Some(until.saturating_add(millis(2 * TICK)));
                 (state, Action::Apply(Write::Extend { owner, generation, lease_until, expires_at }))
             }
-            // The machine doesn't know about this extension.
+            // The machine doesn't know about the extension that this mutant has sent.
             (_, Action::Nothing, Some(held), Some(Action::Apply(Write::Extend { lease_until, .. }))) => {
                 let held = Held { lease_until: *lease_until, ..held.clone() };
                 match moment.event {
                     Event::Answered(WriteOutcome::Applied) => (state, Action::Extended(held)),
-                    // An earlier extension of the same claim extended it.
+                    // An earlier extension has already extended the claim.
                     Event::Answered(WriteOutcome::Refused(Some(record)))
                         if record.owner == held.owner && record.status() == Status::Started =>
                     {
@@ -195,7 +195,7 @@ fn is_extending(moment: &Moment<'_>) -> bool {
     !moment.is_settling() && matches!(moment.sent(), Some(Action::Apply(Write::Extend { .. })))
 }
 
-/// The record with the lease of `write`, if that's later.
+/// The record with the lease of `write`, if that lease is later.
 fn longer(write: &Write, record: &Record) -> Effect {
     match write {
         Write::Extend { lease_until, .. } if record.lease_until() < Some(*lease_until) => put(write, record),

@@ -43,7 +43,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "only the previous claim counts",
+        name: "only the previous claim counts as an interruption",
         caught_by: Invariant::TakeoverTold,
         space: again,
         does: |moment, outcome| {
@@ -212,7 +212,8 @@ fn interrupted(outcome: Outcome, says: impl Fn(bool) -> bool) -> Outcome {
     })
 }
 
-/// One claim that's left behind, a takeover that releases, and a claim after it.
+/// A space with three claims of one key: the first is left behind, the second takes over and releases, and
+/// the third follows.
 fn again() -> Configuration {
     Configuration {
         name: "2 attempts",

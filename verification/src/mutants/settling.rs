@@ -32,7 +32,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "fenced, it completes under the successor's name",
+        name: "a fenced executor completes under the successor's name",
         caught_by: Invariant::OwnerSettles,
         does: |moment, (state, action)| match (shown(moment), &action, &moment.before.intent) {
             (Some(record), Action::Settled(End::Fenced(Some(_))), Some(Intent::Complete(outcome))) => {
@@ -51,7 +51,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "superseded, it answers with its own outcome",
+        name: "a superseded executor answers with its own outcome",
         caught_by: Invariant::RecordedIsStored,
         does: |_, (state, action)| match action {
             Action::Settled(End::Superseded(_)) => (state, Action::Settled(End::Recorded)),
@@ -60,7 +60,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "fenced, it reports its outcome as recorded",
+        name: "a fenced executor reports its outcome as recorded",
         caught_by: Invariant::RecordedIsStored,
         does: |_, (state, action)| match action {
             Action::Settled(End::Fenced(_)) => (state, Action::Settled(End::Recorded)),

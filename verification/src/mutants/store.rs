@@ -13,7 +13,8 @@ use crate::{
     under_test::Effect,
 };
 
-/// Leaves one equality out of a compare-and-set: the current value counts as the one that was seen.
+/// Leaves one equality out of a compare-and-set: the mutant takes this field's current value for the one that
+/// was seen.
 macro_rules! without {
     ($name:literal, $space:expr, $write:ident, $field:ident, $actual:expr) => {
         Mutant {
@@ -293,9 +294,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
 ];
 
-/// Conditions that the other conditions imply, so that omitting one of them alone is harmless. A version that
-/// differs already differs in its owner or generation, or was extended, which moves lease and expiry; and a
-/// settled record has no lease. The conditions cost nothing.
+/// Conditions that the other conditions imply, so that omitting one of them alone is harmless. Two versions
+/// of a record differ in owner or generation, or an extension has moved lease and expiry. A settled record
+/// has no lease. The shipping code keeps these conditions, since they cost nothing.
 pub(super) const IMPLIED: &[Mutant] = &[
     Mutant {
         name: "takeover doesn't test the status",
@@ -322,7 +323,7 @@ pub(super) fn shipping(write: &Write, current: Option<&Record>) -> Effect {
     write.apply_to(current).into()
 }
 
-/// The record as `write` settles it, with any owner.
+/// The record as `write` settles it, whoever owns it.
 fn settled(write: &Write, record: &Record) -> Effect {
     let Write::Settle { settlement, .. } = write else { return Effect::Refused };
     let record = record.clone();
@@ -355,7 +356,8 @@ pub(super) fn behind() -> Configuration {
     }
 }
 
-/// The same, so far behind that the other's lock is already stale and expired.
+/// Like [`behind`], but the clock is so far behind that its locks are already stale and expired by the other
+/// clock.
 fn far_behind() -> Configuration {
     Configuration {
         name: "a clock far beyond M, behind",
@@ -365,8 +367,9 @@ fn far_behind() -> Configuration {
     }
 }
 
-/// Two clocks so far ahead that a lock is stale at once by them: its owner may lose it and claim the key again
-/// in the same millisecond. Only the generation distinguishes the two claims.
+/// Two clocks so far ahead that, by these clocks, a lock is stale as soon as it's written. Its owner may lose
+/// the lock and claim the key again in the same millisecond. Only the generation distinguishes the two
+/// claims.
 fn ahead() -> Configuration {
     Configuration {
         name: "two clocks beyond M, ahead",
@@ -378,7 +381,8 @@ fn ahead() -> Configuration {
     }
 }
 
-/// The same, so far ahead that the lock is stale and expired at once.
+/// Like [`ahead`], but the clocks are so far ahead that the lock is stale and expired as soon as it's
+/// written.
 fn far_ahead() -> Configuration {
     Configuration { name: "two clocks far beyond M, ahead", clocks: vec![0, 6 * TICK, 6 * TICK], ..ahead() }
 }

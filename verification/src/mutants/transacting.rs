@@ -209,7 +209,7 @@ fn transactions() -> Configuration {
     }
 }
 
-/// One executor with faults.
+/// One executor whose transactions meet faults.
 pub(super) fn in_doubt() -> Configuration {
     Configuration { declines: 1, verdicts: &[Verdict::Commit, Verdict::Release], ..one() }
 }

@@ -29,7 +29,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a conclusion tests neither lease nor expiry",
         caught_by: Invariant::ClaimSeesVersion,
-        // The owner of a stale claim thaws, and extends it.
+        // The frozen owner of a stale claim thaws, and extends the claim.
         space: || Configuration { extensions: 1, flows: &[Flow::Claim, Flow::Look], ..unclaimed() },
         applies: |write, current| match (write, current) {
             (Write::Conclude { seen: Some(seen), record }, Some(before))

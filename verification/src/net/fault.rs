@@ -1,4 +1,4 @@
-//! The faults of requests, reads and processes, as the kit lists them.
+//! Performs the faults of requests, reads and processes that the testing kit lists.
 
 use lambda_idempotency::{
     store::{Outcome, Settlement, State as RecordState, StoreErrorKind, Write},
@@ -13,7 +13,8 @@ use crate::{
 };
 
 impl<P: Protocol> Net<'_, P> {
-    /// `fault` meets an executor, its write or its read. `None` if it changes nothing, or can't happen here.
+    /// Lets `fault` strike an executor, its write or its read. Returns `None` if the fault changes nothing,
+    /// or can't happen here.
     pub(super) fn strike(&mut self, it: &mut Happening, at: u8, fault: Fault) -> Option<()> {
         let slot = *it.slot(at);
         let is_read = slot.stage == Stage::Reading;
@@ -47,7 +48,7 @@ impl<P: Protocol> Net<'_, P> {
             Fault::Conflict => {
                 let is_late = self.is_transaction(slot.write)
                     && it.world.late.iter().any(|late| late.write == slot.write);
-                // The conflicting transaction may be this same one, sent before.
+                // The conflicting transaction may be an earlier submission of this one.
                 may_be_applied |= is_late;
                 if may_be_applied { Mark::ConflictDoubtful } else { Mark::Conflict }
             }
@@ -61,7 +62,7 @@ impl<P: Protocol> Net<'_, P> {
             }
             Fault::Unreadable if is_read => Mark::ReadUnreadable,
             Fault::Unreadable => Mark::Unreadable,
-            // `faults` never offers it.
+            // `choices` never offers any other fault.
             _ => return None,
         };
         it.reach(mark);
@@ -69,15 +70,15 @@ impl<P: Protocol> Net<'_, P> {
         Some(())
     }
 
-    /// The store applies the executor's write, and the response is lost. If it would change nothing, that's the
-    /// same as a lost write.
+    /// Applies the executor's write, and loses the response. Returns `None` if the write would change
+    /// nothing, since that's the same as a lost write.
     fn apply_unanswered(&mut self, it: &mut Happening, at: u8) -> Option<()> {
         let (write, sender) = it.sent_by(at);
         (!self.store(it, write, sender)?.changes_nothing()).then_some(())
     }
 
-    /// The store answers with an error, or never. The executor looks at it at once: a later error is a choice
-    /// of a later moment.
+    /// The store answers with an error, or never. The executor learns of the failure at once. A later failure
+    /// is a choice of a later moment.
     fn fail(&mut self, it: &mut Happening, at: u8, kind: StoreErrorKind, maybe_applied: bool) {
         self.step(it, at, Heard::Failed(kind, maybe_applied));
     }

@@ -11,8 +11,8 @@ use crate::{
 };
 
 impl<P: Protocol> Net<'_, P> {
-    /// The time from which the handler is no longer polled: before its current lease ends or, without a lease,
-    /// when its time is over.
+    /// The time from which the handler isn't polled any more. Under a claim, that's the reserve before the
+    /// lease ends. Without one, it's the end of the delivery's usable time.
     pub(super) fn usable_until(&self, slot: &Slot) -> Option<Timestamp> {
         let reserve = millis(self.configuration.reserve);
         match self.claims.get(slot.held) {
@@ -21,7 +21,7 @@ impl<P: Protocol> Net<'_, P> {
         }
     }
 
-    /// Checks the invariants of every state, whichever path led to it.
+    /// Checks the invariants that must hold in every state, whichever path led to it.
     pub(super) fn look_at_all(&self, world: &World, flaws: &mut Flaws) {
         let mut inside = 0;
         for slot in world.slots.iter().filter(|slot| matches!(slot.stage, Stage::Running | Stage::Extending))

@@ -60,7 +60,8 @@ impl<P: Protocol> Net<'_, P> {
                 // The read has taken time, so the write is sent again without a pause.
                 let is_settlement = self.write(write).is_some_and(|write| write.lock().is_none());
                 after.retries += u8::from(is_settlement && matches!(heard, Heard::Found(_)));
-                // A request that's sent again stays as ambiguous as it was; a different one isn't ambiguous.
+                // Sending the same request again leaves it as ambiguous as it was. A different request isn't
+                // ambiguous.
                 after.is_in_doubt = is_in_doubt && write == slot.write;
                 (after.stage, after.write) = (Stage::Applying, write);
             }
@@ -79,7 +80,7 @@ impl<P: Protocol> Net<'_, P> {
             Next::Unextended => after.stage = Stage::Running,
             Next::Declined => {
                 (after.stage, after.is_in_doubt) = (Stage::Running, false);
-                // This may be a later claim, made to record the outcome.
+                // `held` may be a later claim, made only to record the outcome.
                 if let Some(held) = stepped.held {
                     after.held = held;
                 }
@@ -117,7 +118,7 @@ impl<P: Protocol> Net<'_, P> {
         }
     }
 
-    /// A delivery learns that its handler's result is stored.
+    /// Checks the answer that the handler's result is stored.
     fn recorded(&self, it: &mut Happening, slot: Slot) {
         let delivery = it.world.deliveries[usize::from(slot.delivery)];
         // Without a claim there's nothing to release.
@@ -131,7 +132,7 @@ impl<P: Protocol> Net<'_, P> {
         }
     }
 
-    /// The handler starts.
+    /// Notes that the handler starts, and checks that it may.
     fn start(&self, it: &mut Happening, delivery: u8, held: u32) {
         let Some(held) = self.claims.get(held) else { return };
         let generation = held.generation.get();
@@ -151,7 +152,7 @@ impl<P: Protocol> Net<'_, P> {
         }
     }
 
-    /// A delivery learns that it has claimed nothing.
+    /// Checks the answer that the delivery has claimed nothing.
     fn refuse(&self, it: &mut Happening, delivery: u8) {
         let stands = self.standing(it, delivery).is_some();
         let delivery = &mut it.world.deliveries[usize::from(delivery)];
@@ -165,7 +166,7 @@ impl<P: Protocol> Net<'_, P> {
         record.lease_until()
     }
 
-    /// An executor answers from `record`.
+    /// Checks the answer of an executor that replays `record`.
     fn replay(&self, it: &mut Happening, record: u32, delivery: Delivery) {
         let Some(record) = self.records.get(record) else { return };
         let of_request = record.fingerprint == configuration::fingerprint(delivery.request);
@@ -240,7 +241,8 @@ impl<P: Protocol> Net<'_, P> {
             // The record can't be read, so whether a claim is left behind isn't checked.
             Action::Refused(Refusal::Corrupt) => Next::Over,
             Action::Refused(_) => Next::Refused,
-            // The handler of a lost claim is cut off; or it ended before, which is another path.
+            // The handler of a lost claim is cut off. If the handler ended before that, another path covers
+            // the case.
             Action::Settled(_) | Action::Lost | Action::Nothing => Next::Over,
         };
         let held = self.protocol.held(&after).map(|held| self.claims.number(held));
@@ -278,7 +280,7 @@ impl<P: Protocol> Net<'_, P> {
                 Next::Read => (Stage::Reading, true),
                 Next::Pause => (Stage::Pausing, false),
                 Next::Run(_) | Next::Open => (Stage::Running, false),
-                // The handler decides whether it continues, and how often.
+                // After these actions, the handler decides whether it continues, and how often.
                 Next::Extend(_) | Next::Extended(_) | Next::Unextended | Next::Declined => return None,
                 Next::Replay(_)
                 | Next::Refused
@@ -291,7 +293,7 @@ impl<P: Protocol> Net<'_, P> {
             let settled = self.write(key.write).is_some_and(|write| write.lock().is_none());
             let claims = matches!(stepped.next, Next::Apply(write)
                 if self.write(write).is_some_and(|write| write.lock().is_some()));
-            // Without a claim, it concludes again where another delivery's record was in the way.
+            // Without a claim, the executor concludes again if another delivery's record was in the way.
             let concludes = matches!(stepped.next, Next::Apply(write)
                 if key.is_open && write != key.write && matches!(key.heard, Heard::Refused(_) | Heard::Found(_)));
             if key.verdict != Verdict::None && settled && (claims || concludes) {

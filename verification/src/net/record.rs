@@ -22,8 +22,8 @@ use crate::{
 };
 
 impl<P: Protocol> Net<'_, P> {
-    /// The store receives a write, even if no executor waits for it any more. Every change of the record goes
-    /// through here.
+    /// Delivers a write to the store, even if no executor waits for it any more. Every change of the record
+    /// goes through here.
     pub(super) fn store(&mut self, it: &mut Happening, number: u32, sender: u8) -> Option<Stored> {
         let sent = Rc::clone(self.writes.get(number)?);
         let write = &sent.write;
@@ -50,7 +50,7 @@ impl<P: Protocol> Net<'_, P> {
                 };
                 self.changed(it, write, current, after, sender);
             }
-            // Where there's no record, only a claim creates one, or a conclusion that saw no record.
+            // If there's no record, only a claim creates one, or a conclusion that saw no record.
             None => {
                 let makes = write.lock().is_some() || matches!(write, Write::Conclude { seen: None, .. });
                 it.flaws.unless(makes || stored == Stored::Removed, Invariant::OwnerSettles);
@@ -93,8 +93,8 @@ impl<P: Protocol> Net<'_, P> {
         Some(stored)
     }
 
-    /// The record, which had this status, is removed, and the facts about the operation with it. Under
-    /// at-most-once, the outcome of a run under an unsettled claim stays unknown.
+    /// Notes that a record with this status was removed, and forgets the operation. Under at-most-once, an
+    /// unsettled claim must not be removed, since the outcome of its run is unknown.
     pub(super) fn removed(&self, it: &mut Happening, status: Status) {
         let is_unresolved =
             status == Status::Started && self.configuration.execution == Execution::AtMostOnce;
@@ -106,7 +106,8 @@ impl<P: Protocol> Net<'_, P> {
         it.world.operation = Operation::default();
     }
 
-    /// The store's result for a write, and whether it applies the handler's own writes; memoized.
+    /// Returns the store's result for a write, and whether the store applies the handler's own writes. The
+    /// result is memoized.
     pub(super) fn effect(&mut self, write: u32, current: u32) -> (Stored, bool) {
         if let Some(&effect) = self.effects.get(&(write, current)) {
             return effect;
@@ -189,8 +190,8 @@ impl<P: Protocol> Net<'_, P> {
                 RecordState::Completed(_) | RecordState::Failed(_) => counts(current.expires_at, now),
                 RecordState::Released => false,
             };
-            // This checks by true time. Every step checks by the executor's own clock that it respects another
-            // request's live record.
+            // This check uses true time. `judge` also checks each step by the executor's own clock: the step
+            // must respect another request's live record.
             if self.configuration.clocks_agree() {
                 let matches = fingerprint == current.fingerprint;
                 it.flaws.unless(matches || !is_live, Invariant::MismatchHarmless);
@@ -212,7 +213,7 @@ impl<P: Protocol> Net<'_, P> {
             Settlement::Fail(outcome, _) => {
                 (Mark::T5, verdict == Verdict::Fail && is_response(outcome, sender, verdict))
             }
-            // Without a verdict, it releases a claim that it never used.
+            // Without a verdict, the executor releases a claim that it never used.
             Settlement::Release { .. } => {
                 (Mark::T6, matches!(verdict, Verdict::Release | Verdict::Panic | Verdict::None))
             }
@@ -288,8 +289,8 @@ impl<P: Protocol> Net<'_, P> {
         if let Some(delivery) = it.world.deliveries.get(usize::from(sender)) {
             it.flaws.unless(!delivery.is_refused || delivery.is_overtaken, Invariant::GhostTold);
             it.world.operation = it.world.operation.claimed(delivery.request, holder);
-            // The claim was sent before the sweep. Its release, if any, follows what the record said since.
-            // Setting `was_left` too often does no harm.
+            // The claim was sent before the sweep. If its sender releases it, the release repeats what the
+            // record has shown since then. Setting `was_left` too often does no harm.
             it.world.operation.was_left |= delivery.is_overtaken;
         }
         it.world.holder = sender;
@@ -298,9 +299,10 @@ impl<P: Protocol> Net<'_, P> {
         }
     }
 
-    /// Whether a record becomes claimable on time, for the same request and for another: a released key at
-    /// once, an outcome one millisecond after its expiry and the skew margin, a lock one millisecond after its
-    /// lease and the skew margin (for another request only when it has also expired).
+    /// Whether a record becomes claimable on time, for the same request and for another. A released key is
+    /// claimable at once, an outcome one millisecond after its expiry and the skew margin, a lock one
+    /// millisecond after its lease and the skew margin. Another request can claim a lock only when it has
+    /// also expired.
     fn becomes_claimable(&mut self, number: u32) -> bool {
         if let Some(&claimable) = self.probes.get(&number) {
             return claimable;
@@ -308,7 +310,7 @@ impl<P: Protocol> Net<'_, P> {
         let claimable = self.records.get(number).is_none_or(|record| {
             let margin = millis(self.configuration.skew_margin + 1);
             let (from, from_for_another) = match record.state {
-                // Under at-most-once, another request can never claim it.
+                // Under at-most-once, another request can never claim a lock.
                 RecordState::Started { lease_until } => {
                     (lease_until, record.expires_at.map(|expires_at| expires_at.max(lease_until)))
                 }
@@ -336,7 +338,7 @@ impl<P: Protocol> Net<'_, P> {
         let step = |state, event| self.protocol.step(state, Input { now, event });
         let (mut state, mut action) = step(self.protocol.begin(&plan), Event::Begin);
         let mut current = record.clone();
-        // One refusal, one compare-and-set, and its response.
+        // Three steps are enough: a refusal, a compare-and-set, and its response.
         for _ in 0..3 {
             let event = match &action {
                 Action::Claimed(_) => return true,
@@ -358,7 +360,8 @@ impl<P: Protocol> Net<'_, P> {
         matches!(action, Action::Claimed(_))
     }
 
-    /// The same for a delivery that runs without a claim.
+    /// Whether a delivery without a claim gets past this record at `now`: it runs its handler or, under
+    /// at-most-once, answers that the outcome is unknown.
     fn is_open_to(&self, record: &Record, request: u8, now: Timestamp) -> bool {
         if !self.configuration.flows.contains(&Flow::Look) {
             return true;
@@ -430,7 +433,8 @@ fn goes_along(sent: &Sent, delivery: Delivery) -> bool {
     if sent.submission.is_some() { delivery.has_writes } else { delivery.verdict != Verdict::Commit }
 }
 
-/// Whether the handler completed. A late transaction may come from its earlier result.
+/// Whether the handler completed. A late transaction may carry the result that its handler returned before it
+/// tried again.
 fn completes(sent: &Sent, delivery: Delivery) -> bool {
     match sent.submission {
         Some(_) => delivery.has_writes,

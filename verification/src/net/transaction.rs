@@ -1,4 +1,4 @@
-//! Transactions: the store's result for one, and for the handler's own writes in it.
+//! Transactions: their results for the record and for the handler's own writes.
 
 use std::rc::Rc;
 
@@ -19,8 +19,8 @@ impl<P: Protocol> Net<'_, P> {
         self.sent(number).is_some_and(|sent| sent.submission.is_some())
     }
 
-    /// Whether the store knows this transaction by its token, so that it repeats its answer and doesn't apply
-    /// it again.
+    /// Whether the store knows this transaction by its token. If so, it repeats its answer and doesn't apply
+    /// the transaction again.
     pub(super) fn is_known(&self, it: &mut Happening, number: u32) -> bool {
         let Some(token) = self.token(number) else { return false };
         let now = self.true_time(it);
@@ -42,15 +42,15 @@ impl<P: Protocol> Net<'_, P> {
         self.protocol.token(self.sent(number)?)
     }
 
-    /// Checks a transaction that was applied, with its effects on the record or without.
+    /// Checks a transaction whose own writes were applied, whether or not the record changed with them.
     pub(super) fn committed(&self, it: &mut Happening, number: u32, sender: u8, stored: Stored) {
         let after = match stored {
             Stored::Put(after) => self.records.get(after),
             Stored::Removed | Stored::Refused | Stored::Repeated => None,
         };
         let is_completed = after.is_some_and(|after| after.status() == Status::Completed);
-        // Until the record of an earlier effect expires, a second effect is a fault. With clocks too far apart,
-        // the record may already have expired by one of them.
+        // Until the record of an earlier effect expires, a second effect is a fault. With clocks too far
+        // apart, the record may already have expired by one of the clocks.
         let before = self.records.get(it.world.record);
         let counts = before.is_some_and(|before| counts(before.expires_at, self.true_time(it)));
         let is_second = it.world.has_effect && counts && self.configuration.clocks_agree();
@@ -66,14 +66,15 @@ impl<P: Protocol> Net<'_, P> {
         }
     }
 
-    /// A condition on the handler's own writes fails. If the record's condition fails too, or the store knows
-    /// the transaction, the result is the same as if this condition had held.
+    /// Fails a condition on the handler's own writes. Returns `None` if the record's condition fails too, or
+    /// if the store knows the transaction: then the result is the same as if the condition had held.
     pub(super) fn decline(&mut self, it: &mut Happening, at: u8) -> Option<()> {
         let (number, _) = it.sent_by(at);
         let sent = Rc::clone(self.writes.get(number)?);
         sent.submission?;
         let is_refused = self.effect(number, it.world.record).0 == Stored::Refused;
-        // After an ambiguous first attempt, the store may not report this: that attempt may still be in flight.
+        // After an ambiguous first attempt, the store may not report this failure: the first attempt may
+        // still be in flight.
         if is_refused || it.slot(at).is_retried || self.is_known(it, number) {
             return None;
         }
@@ -83,15 +84,15 @@ impl<P: Protocol> Net<'_, P> {
         Some(())
     }
 
-    /// The handler ends, or is ended, while an extension is in flight: it may still arrive.
+    /// Leaves an extension in flight when its handler ends or is cut off: the extension may still arrive.
     pub(super) fn leave_extension(&self, it: &mut Happening, at: u8) {
         if it.slot(at).stage == Stage::Extending {
-            // Without room in the list it's lost, which can also happen.
+            // Without room in the list the extension is lost, which can also happen.
             let _ = it.put_in_flight(at);
         }
     }
 
-    /// The delivery gets the definite answer that its writes aren't applied.
+    /// Checks the definite answer that a delivery's writes aren't applied.
     pub(super) fn deny(&self, it: &mut Happening, number: u8) {
         let now = self.true_time(it);
         let holder = it.world.holder;

@@ -65,19 +65,19 @@ struct Run {
     generation: Generation,
     lease_until: u64,
     had_effect_at: Option<u64>,
-    /// Whether it runs unprotected, since the store failed.
+    /// Whether the run is unprotected, since the store failed.
     is_unprotected: bool,
-    /// Whether its effect goes into a transaction.
+    /// Whether the run's effect goes into a transaction.
     has_staged: bool,
-    /// The time when its handler returned a result.
+    /// The time when the handler returned a result.
     handler_ended: Option<u64>,
-    /// Whether its handler returned an error.
+    /// Whether the handler returned an error.
     has_failed: bool,
     has_panicked: bool,
     was_frozen: bool,
     /// The last time when a call to the store failed or the process was frozen.
     trouble_until: u64,
-    /// The time when the platform ends its delivery.
+    /// The time when the platform ends the run's delivery.
     deadline: Option<u64>,
     ended: Option<(u64, Ended)>,
 }
@@ -85,11 +85,11 @@ struct Run {
 /// The protection of a handler's run.
 #[derive(Debug)]
 pub enum Right {
-    /// A claim, which it's required to have.
+    /// The run must have a claim. `None` is a violation.
     Claim(Option<ClaimHandle>),
-    /// None, on this key.
+    /// The run has no claim on this key, since its operation is optimistic.
     None(StoredKey),
-    /// None, since the store failed, on this key.
+    /// The run has no claim on this key, since the store failed.
     Unprotected(StoredKey),
 }
 
@@ -129,7 +129,7 @@ struct Book {
     violation: Option<Violation>,
     /// The delivery and executor that drew each owner.
     owners: HashMap<[u8; 16], (u32, u64)>,
-    /// Owners that have sent a release of their claim: they know about it.
+    /// Owners that have sent a release of their claim, so they know about the claim.
     releasing: BTreeSet<[u8; 16]>,
     deliveries: BTreeMap<u32, u64>,
     /// The time when the platform ends an executor's current delivery.
@@ -259,19 +259,19 @@ impl Audit {
         !self.config.has(Circumstance::SkewBeyond)
     }
 
-    /// An executor drew an owner.
+    /// Notes that an executor drew an owner.
     pub fn drew(&self, executor: u32, owner: Owner) {
         let mut book = self.book();
         let delivery = book.deliveries.get(&executor).copied().unwrap_or_default();
         book.owners.insert(*owner.as_bytes(), (executor, delivery));
     }
 
-    /// A release is sent, whether or not it arrives: its sender knows its own claim.
+    /// Notes that a release is sent, whether or not it arrives. Its sender knows its own claim.
     pub fn releases(&self, owner: Owner) {
         self.book().releasing.insert(*owner.as_bytes());
     }
 
-    /// An executor begins a delivery, which the platform ends at `deadline`.
+    /// Notes that an executor begins a delivery, which the platform ends at `deadline`.
     pub fn delivery_began(&self, executor: u32, deadline: Option<u64>) {
         let mut book = self.book();
         *book.deliveries.entry(executor).or_default() += 1;
@@ -283,7 +283,7 @@ impl Audit {
         };
     }
 
-    /// A write was applied, with these effects if it was a transaction.
+    /// Checks a write that was applied, with these effects if it was a transaction.
     pub fn wrote(
         &self,
         at: u64,
@@ -347,7 +347,7 @@ impl Audit {
     ) {
         if let Write::Settle { owner, generation, .. } = write {
             if before.owner != *owner || before.generation != *generation || before.lease_until().is_none() {
-                violate(book, "fencing", format!("{key}: a settled or foreign record was settled at {at}"));
+                violate(book, "fencing", format!("{key}: settled at {at} by a sender without its claim"));
             }
             return;
         }
@@ -368,7 +368,7 @@ impl Audit {
                 format!("{key}: {} after {}", after.generation, before.generation),
             );
         }
-        // An operator settles the version it has seen, at any time.
+        // An operator may settle the version they read at any later time.
         if !self.clocks_agree() || matches!(write, Write::Resolve { .. }) {
             return;
         }
@@ -389,13 +389,13 @@ impl Audit {
         }
     }
 
-    /// The sweeper removed a record.
+    /// Notes that the sweeper removed a record.
     pub fn swept(&self, at: u64, key: &StoredKey) {
         let mut book = self.book();
         self.note(&mut book, (at, key, 1), || format!("{at} {key}: swept"));
     }
 
-    /// A handler began; returns the run's number.
+    /// Checks that a handler may begin, and returns the run's number.
     pub fn run_began(&self, at: u64, executor: u32, key: u64, payload: u64, right: Right) -> usize {
         let mut book = self.book();
         let book = &mut *book;
@@ -417,7 +417,8 @@ impl Audit {
                         "{at} executor {executor} runs key {key} payload {payload} unprotected (run {number})"
                     )
                 });
-                // A clock that jumps can use up the time for the store call.
+                // A clock that jumps can use up the time for the store call. Then the handler runs
+                // unprotected although the store hasn't failed.
                 if !book.failed.contains(&executor) && !self.has_wrong_clocks() {
                     let what =
                         format!("key {key} runs without protection at {at}, but the store hadn't failed");
@@ -457,28 +458,28 @@ impl Audit {
         number
     }
 
-    /// A run's handler returned a result.
+    /// Notes that a run's handler returned a result.
     pub fn handler_ended(&self, at: u64, run: usize) {
         if let Some(run) = self.book().runs.get_mut(run) {
             run.handler_ended = Some(at);
         }
     }
 
-    /// A run's handler returned an error.
+    /// Notes that a run's handler returned an error.
     pub fn handler_failed(&self, run: usize) {
         if let Some(run) = self.book().runs.get_mut(run) {
             run.has_failed = true;
         }
     }
 
-    /// A run's handler panics.
+    /// Notes that a run's handler panics.
     pub fn handler_panicked(&self, run: usize) {
         if let Some(run) = self.book().runs.get_mut(run) {
             run.has_panicked = true;
         }
     }
 
-    /// An executor was frozen at `at`.
+    /// Notes that an executor was frozen at `at`.
     pub fn froze(&self, at: u64, executor: u32, ms: u64) {
         let mut book = self.book();
         let book = &mut *book;
@@ -490,7 +491,7 @@ impl Audit {
         book.frozen.insert(executor);
     }
 
-    /// An executor died: the platform ended it at its delivery's deadline, or it crashed.
+    /// Notes that an executor died: the platform ended it at its delivery's deadline, or it crashed.
     pub fn crashed(&self, executor: u32, at: u64, is_deadline: bool) {
         if is_deadline {
             self.check_killed(executor, at);
@@ -498,7 +499,7 @@ impl Audit {
         self.ended(executor, at, Ended::Crashed);
     }
 
-    /// An executor's delivery ended.
+    /// Notes that an executor's delivery ended.
     pub fn ended(&self, executor: u32, at: u64, how: Ended) {
         let mut book = self.book();
         let book = &mut *book;

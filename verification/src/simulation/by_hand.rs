@@ -20,7 +20,7 @@ const FAILURE: &str = r#"{"error_type":"Refusal","error_message":"refused"}"#;
 type Answer = Result<String, RunError<Refusal>>;
 
 impl Executor {
-    /// Delivers one event by `begin`, and settles the claim.
+    /// Delivers one event with `begin`, and settles the claim.
     pub(super) async fn begin(&self, operation: &Operation, name: Key, key: u64, payload: u64) -> Answer {
         let fingerprint = Fingerprint::of(&payload).map_err(RunError::Idempotency)?;
         let claim = match operation.begin(name, fingerprint).await.map_err(RunError::Idempotency)? {

@@ -16,7 +16,7 @@ use super::{scheduler::World, trouble::Circumstance, undone::Undone};
 pub const SKEW_MARGIN: i64 = 2000;
 /// The longest pause before a retry, in ms.
 const LONGEST_PAUSE: u64 = 1600;
-/// How far a clock may be off to either side, in ms, where only fencing is promised.
+/// How far a clock may be off to either side, in ms, if only fencing is promised.
 const BEYOND: i64 = 60_000;
 
 /// A clock that may be off, jump and stop. Its clones are the same clock.
@@ -24,15 +24,15 @@ const BEYOND: i64 = 60_000;
 pub struct FaultyClock {
     world: Arc<World>,
     hands: Arc<Mutex<Hands>>,
-    /// The most that it may be off to either side, in ms: two clocks are apart by up to twice as much.
+    /// How far the clock may be off to either side, in ms. Two clocks may be twice as far apart.
     furthest: i64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Hands {
-    /// How far it is off, in ms.
+    /// How far the clock is off, in ms.
     offset: i64,
-    /// While it's stopped: the true time until which it is, and the time it shows.
+    /// While the clock is stopped: the true time when it continues, and the time that it shows.
     stands: Option<(u64, u64)>,
 }
 
@@ -62,7 +62,7 @@ impl FaultyClock {
         self.hands.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A clock's faults happen between two readings of it.
+    /// Applies the clock's faults. They happen between two readings of the clock.
     fn tamper(&self, hands: &mut Hands, now: u64) {
         if self.furthest == 0 {
             return;
@@ -71,7 +71,7 @@ impl FaultyClock {
             *hands = Hands { offset: self.any_offset(), stands: None };
         }
         if hands.stands.is_none() && self.world.strikes(Circumstance::Stand, 20) {
-            // It falls behind while it's stopped, but by no more than its limit.
+            // The clock falls behind while it's stopped, but by no more than its limit.
             let longest = (hands.offset + self.furthest) as u64;
             let ms = self.world.random(|random| random.below(longest + 1));
             hands.stands = Some((now + ms, now.saturating_add_signed(hands.offset)));
@@ -91,7 +91,7 @@ impl Clock for FaultyClock {
         Timestamp::from_millis(shown)
     }
 
-    /// A wait isn't affected by the clock's reading.
+    /// Waits in true time: the clock's errors don't affect a wait.
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
         if self.world.config.undone == Undone::CutOffs {
             return Box::pin(std::future::pending());

@@ -12,32 +12,32 @@ use crate::random::Random;
 /// A deliberately broken store, which shows that the simulation catches faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sabotage {
-    /// It isn't broken.
+    /// The store isn't broken.
     #[default]
     None,
-    /// It settles any current claim, as Powertools does.
+    /// The store settles any current claim, as Powertools does.
     SettleUnconditionally,
-    /// It takes over and reclaims without comparing the version that was seen.
+    /// The store takes over and reclaims without comparing the version that was seen.
     ReplaceUnconditionally,
-    /// It claims a key that is taken.
+    /// The store claims a key that is taken.
     ClaimUnconditionally,
-    /// It extends any current claim.
+    /// The store extends any current claim.
     ExtendUnconditionally,
-    /// It puts a conclusion over any record.
+    /// The store puts a conclusion over any record.
     ConcludeUnconditionally,
-    /// It applies the handler's own writes even if the record's condition fails.
+    /// The store applies the handler's own writes even if the record's condition fails.
     EffectUnconditionally,
 }
 
 /// How the deliveries of a schedule are protected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Way {
-    /// By claims; the handler's effect happens at once.
+    /// Claims protect the deliveries. The handler's effect happens at once.
     #[default]
     Claims,
-    /// By claims; the handler's effect is part of one transaction with its outcome.
+    /// Claims protect the deliveries. The handler's effect is part of one transaction with its outcome.
     Transactions,
-    /// By claims, or only by that transaction: chosen for each delivery.
+    /// Each delivery is protected by a claim, or only by the transaction of its effect and outcome.
     Mixed,
 }
 
@@ -59,7 +59,7 @@ impl Sabotage {
     ];
 }
 
-/// A user's settings, where they aren't the default.
+/// The user's settings that a schedule varies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choices {
     /// How long an outcome is replayed, in seconds.
@@ -81,7 +81,8 @@ pub struct Choices {
 }
 
 impl Choices {
-    /// The retentions: one longer than the longest lease, five minutes, an hour, the default, and ninety days.
+    /// The retentions, in seconds: one longer than the longest lease, five minutes, an hour, the default, and
+    /// ninety days.
     pub const RETENTIONS: [u64; 5] = [90, 300, 3600, 86_400, 90 * 86_400];
     /// The default settings, but with a retention of five minutes.
     pub const NONE: Self = Self {
@@ -108,7 +109,7 @@ impl Choices {
             lets_run: is_so(2),
             retention: 0,
         };
-        // Half of them are so short that they end within the schedule.
+        // At least half of the retentions are so short that they end within the schedule.
         let retention = if is_so(2) { 300 } else { *random.pick(&Self::RETENTIONS).unwrap_or(&300) };
         Self { retention, ..chosen }
     }
@@ -125,7 +126,7 @@ impl Choices {
         ]
     }
 
-    /// The same choices with one thing less, in each way.
+    /// Returns variants of the choices, each with one setting less.
     fn smaller(self) -> Vec<Self> {
         let mut all = Vec::new();
         for nth in 0..self.to_owned().flags().len() {
@@ -145,15 +146,15 @@ impl Choices {
 pub struct Config {
     /// Decides everything that the other fields leave open.
     pub seed: u64,
-    /// Executors.
+    /// The number of executors.
     pub executors: u32,
-    /// Keys.
+    /// The number of keys.
     pub keys: u32,
-    /// Deliveries per executor.
+    /// The number of deliveries per executor.
     pub deliveries: u32,
     /// One bit for each [`Trouble`].
     pub faults: u32,
-    /// Whether it runs under at-most-once.
+    /// Whether the schedule runs under at-most-once.
     pub at_most_once: bool,
     /// How deliveries are protected.
     pub way: Way,
@@ -180,12 +181,13 @@ impl Config {
             1..=9 => (random.between(4, 16), random.between(1, 20)),
             _ => (random.between(2, 5), random.between(1, 2)),
         };
-        // Each fault is in half of the schedules, the one beyond the promise in an eighth.
+        // Each trouble is in half of the schedules. `SkewBeyond`, under which only fencing is promised, is in
+        // an eighth.
         let mut faults = random.bits() as u32 & ((1 << Trouble::ALL.len() as u32) - 1);
         if random.below(4) != 0 {
             faults &= !Trouble::from(Circumstance::SkewBeyond).bit();
         }
-        // In a quarter of them every settlement is recorded, which allows stricter checks.
+        // In a quarter of the schedules every settlement is recorded, which allows stricter checks.
         if random.below(4) == 0 {
             faults &= !Trouble::UNRECORDING.iter().fold(0, |all, trouble| all | trouble.bit());
         }
@@ -232,8 +234,8 @@ impl Config {
         }
     }
 
-    /// Whether a handler runs without a claim when the store fails. Under at-most-once none does. Nor with
-    /// transactions, which would have no outcome to commit with.
+    /// Whether a handler runs without a claim when the store fails. Under at-most-once it doesn't. With
+    /// transactions it doesn't either, since it would have no outcome to commit with.
     pub fn may_run_unprotected(&self) -> bool {
         self.choices.unprotected && !self.at_most_once && self.way == Way::Claims
     }
@@ -248,7 +250,7 @@ impl Config {
         self.faults & trouble.into().bit() != 0
     }
 
-    /// The same schedule with one thing less, in each way.
+    /// Returns variants of the schedule, each with one thing less.
     pub fn smaller(&self) -> Vec<Self> {
         let mut all: Vec<Self> = Trouble::ALL
             .into_iter()

@@ -32,13 +32,13 @@ use super::{
     undone::{Undoing, Undone},
 };
 
-/// How long before the deadline calls to the store end: the library's default.
+/// Calls to the store end this long before the deadline: the library's default.
 pub const RESERVE: Duration = Duration::from_millis(250);
-/// How long before the deadline the single settlement call for a late result ends: a fifth of the reserve.
+/// The single settlement call for a late result ends this long before the deadline: a fifth of the reserve.
 pub const HARD_FLOOR: Duration = Duration::from_millis(50);
 /// How long a settlement is retried if no deadline ends it earlier: the library's default.
 pub const SETTLE_WITHIN: Duration = Duration::from_secs(30);
-/// The longest lease: the fallback's.
+/// The longest lease, in ms: the library's fallback for an invocation without a deadline.
 const LEASE: u64 = 60_000;
 /// The length of a lease that's extended while its handler runs.
 const SHORT_LEASE: Duration = Duration::from_secs(9);
@@ -49,8 +49,8 @@ const CACHE: usize = 64 * 1024;
 
 /// The record's key for the operation `key`.
 pub(super) fn stored_key(key: u64) -> StoredKey {
-    let key = Key::new(format!("key {key}")).unwrap_or_else(|error| panic!("a valid key: {error}"));
-    let scope = Scope::new("simulated", "run:step").unwrap_or_else(|error| panic!("a valid scope: {error}"));
+    let key = Key::new(format!("key {key}")).unwrap_or_else(|error| panic!("invalid key: {error}"));
+    let scope = Scope::new("simulated", "run:step").unwrap_or_else(|error| panic!("invalid scope: {error}"));
     StoredKey::new(&scope, &key)
 }
 
@@ -64,7 +64,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// One process, with its remaining deliveries. Its clones are the same process.
+/// One process, with its remaining deliveries. Its clones stand for the same process.
 #[derive(Clone, Debug)]
 pub struct Executor {
     id: u32,
@@ -73,15 +73,15 @@ pub struct Executor {
     idempotency: Idempotency,
     clock: FaultyClock,
     left: Arc<AtomicU32>,
-    /// The time when the platform ends it, in ms of true time; 0 for never.
+    /// The time when the platform ends the process, in ms of true time; 0 for never.
     deadline: Arc<AtomicU64>,
-    /// A process that was frozen may outlive its deadline for a while.
+    /// Whether the process may outlive its deadline for a while, after a freeze.
     outlives: Arc<AtomicBool>,
-    /// Whether it's the last executor, which checks that every key settles.
+    /// Whether this is the last executor, which checks that every key settles.
     is_last: bool,
 }
 
-/// The schedule's executors.
+/// Creates the schedule's executors.
 pub fn executors(world: &Arc<World>, audit: &Arc<Audit>) -> Vec<Executor> {
     let table = Arc::new(Table::default());
     audit.watch(&table);
@@ -97,7 +97,7 @@ pub fn executors(world: &Arc<World>, audit: &Arc<Audit>) -> Vec<Executor> {
     all
 }
 
-/// One more executor, without faults, which requests every key until it has settled.
+/// Creates one more executor, without faults. It requests every key until that key has settled.
 pub fn last_executor(world: &Arc<World>, audit: &Arc<Audit>) -> Executor {
     let table = audit.table();
     table.all_arrive(audit, world.now());
@@ -130,7 +130,7 @@ fn executor(world: &Arc<World>, audit: &Arc<Audit>, table: &Arc<Table>, id: u32,
         _ => builder,
     };
     let built = builder.build();
-    let idempotency = built.unwrap_or_else(|error| panic!("the simulation's settings are valid: {error}"));
+    let idempotency = built.unwrap_or_else(|error| panic!("the simulation's settings are wrong: {error}"));
     Executor {
         id,
         world: Arc::clone(world),
@@ -186,7 +186,7 @@ impl Executor {
         &self.idempotency
     }
 
-    /// Its number.
+    /// The executor's number.
     pub fn id(&self) -> u32 {
         self.id
     }
@@ -217,7 +217,8 @@ impl Executor {
         deadline != 0 && world.now() >= deadline && !goes_on
     }
 
-    /// The process was frozen until `thaws`: if that's past its deadline, it may still continue for a while.
+    /// Notes that the process is frozen until `thaws`. If that's past its deadline, it may still continue for
+    /// a while.
     pub fn froze(&self, thaws: u64) {
         let goes_on = self.world.random(|random| random.chance(500));
         self.outlives.store(goes_on && thaws >= self.deadline.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -259,7 +260,7 @@ impl Executor {
         invocation: Invocation,
         patience: Option<u64>,
     ) -> Option<Result<String, RunError<Refusal>>> {
-        let name = Key::new(format!("key {key}")).unwrap_or_else(|error| panic!("a valid key: {error}"));
+        let name = Key::new(format!("key {key}")).unwrap_or_else(|error| panic!("invalid key: {error}"));
         let idempotency = self.idempotency.for_invocation(invocation);
         let way = match self.world.config.way {
             // Under at-most-once, nothing runs without a claim.
@@ -272,9 +273,9 @@ impl Executor {
             _ => idempotency.optimistic_reading_first(),
         };
         let idempotency =
-            idempotency.unwrap_or_else(|error| panic!("the simulation's settings are valid: {error}"));
+            idempotency.unwrap_or_else(|error| panic!("the simulation's settings are wrong: {error}"));
         let is_open = way != 0;
-        let operation = idempotency.operation("step").unwrap_or_else(|error| panic!("a valid name: {error}"));
+        let operation = idempotency.operation("step").unwrap_or_else(|error| panic!("invalid name: {error}"));
         let begins = self.world.config.may_begin() && self.world.random(|random| random.chance(500));
         let run = async {
             if begins {
@@ -315,7 +316,8 @@ impl Executor {
         let run = self.audit.run_began(world.now(), self.id, key, payload, right);
         self.work(run).await;
         if world.strikes(Circumstance::Hang, 30) {
-            // A lease is extended for as long as its handler hangs.
+            // With extensions, the lease lasts for as long as the handler hangs, so it hangs for a shorter
+            // time.
             world.sleep(if world.config.extends { 200_000 } else { 10_000_000 }).await;
         }
         if world.strikes(Circumstance::HandlerError, 50) {
@@ -332,7 +334,7 @@ impl Executor {
         self.work(run).await;
         if world.strikes(Circumstance::Panic, 40) {
             self.audit.handler_panicked(run);
-            // This skips the hook that prints.
+            // `resume_unwind` skips the panic hook, which would print.
             resume_unwind(Box::new(Refusal));
         }
         if world.strikes(Circumstance::HandlerError, 50) {
@@ -349,8 +351,8 @@ impl Executor {
         Ok(format!("run {run} of key {key} with payload {payload}{:padding$}", ""))
     }
 
-    /// Stages the run's effect for the transaction with its outcome. If one of its conditions fails, the
-    /// handler tries again, answers differently, fails, or has no handler for the decline.
+    /// Stages the run's effect for the transaction with its outcome. If a condition on the effect fails, the
+    /// handler tries again, answers differently or fails. It may also have registered nothing for that case.
     fn stage(&self, staging: &Staging, run: usize, key: u64, payload: u64) {
         if let Err(error) = staging.add(Effects(vec![run])) {
             self.audit.violate("effects can be staged", error.to_string());
@@ -373,8 +375,8 @@ impl Executor {
         });
     }
 
-    /// In a campaign, the store may be unreachable for a while when the delivery begins. Where a claim has no
-    /// time limit, a silent store would block it forever.
+    /// In a campaign, may start an outage when the delivery begins. Without a deadline, a claim has no time
+    /// limit, so that a silent store would block it forever.
     fn outage_at_the_claim(&self, deadline: u64) {
         let (world, now) = (&self.world, self.world.now());
         let Some(outage) = world.config.outage else { return };
@@ -386,7 +388,7 @@ impl Executor {
         }
     }
 
-    /// In a campaign, the store may be unreachable when the handler returns.
+    /// In a campaign, may start an outage when the handler returns.
     fn outage_at_the_end(&self, run: usize) {
         let (world, now) = (&self.world, self.world.now());
         let Some(outage) = world.config.outage else { return };
@@ -429,7 +431,7 @@ impl Executor {
         self.world.sleep(ms).await;
     }
 
-    /// Without faults, every key settles within two leases.
+    /// Checks that every key settles within two leases once there are no faults.
     async fn settle_all(&self) {
         for key in self.audit.keys_used() {
             let began = self.world.now();

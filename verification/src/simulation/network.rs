@@ -29,7 +29,7 @@ pub use transactions::{Effects, SoldOut};
 
 /// The most bytes of a response that are stored in the record.
 const INLINE_LIMIT: usize = 120;
-/// The most bytes of a response that an item takes where there are no chunks: DynamoDB's 400 KB.
+/// The most bytes of a response that fit into an item, if the store has no chunks. In DynamoDB it's 400 KB.
 const ITEM_LIMIT: usize = 150;
 /// How long a client waits for a missing response, in ms.
 const TIMEOUT: u64 = 1000;
@@ -46,7 +46,7 @@ struct Stored {
     parts: BTreeMap<(StoredKey, [u8; 16]), Vec<u8>>,
     /// Writes whose sender gave up on them, with the time when they arrive.
     late: Vec<(u64, StoredKey, Request)>,
-    /// The applied transactions, by their tokens, with the time.
+    /// The applied transactions by token, each with the time when it was applied.
     tokens: BTreeMap<String, (u64, StoredKey, Request)>,
 }
 
@@ -171,7 +171,7 @@ impl SimulatedStore {
             .is_some_and(|expires_at| expires_at.as_millis() < now);
         if has_expired && self.world.strikes(Circumstance::Sweep, 300) {
             stored.records.remove(key);
-            // No transaction arrives so late that a record which would have refused it has already been swept.
+            // A transaction never arrives after the sweeper has removed a record that would have refused it.
             stored.late.retain(|(_, of, request)| of != key || !matches!(request, Request::Commit { .. }));
             self.audit.swept(now, key);
         }
@@ -253,7 +253,7 @@ impl SimulatedStore {
     }
 
     async fn travel(&self) {
-        // In a campaign nothing fails except in its outages.
+        // In a campaign, requests are never slow: only its outages do harm.
         let slow = if self.world.config.outage.is_none() { 50 } else { 0 };
         let ms =
             self.world.random(|random| if random.chance(slow) { random.below(800) } else { random.below(8) });
@@ -267,7 +267,7 @@ impl SimulatedStore {
     }
 }
 
-/// The client's error in this fault.
+/// The client's error for this fault.
 fn failed<T>(fault: Fault) -> Result<T, StoreError> {
     Err(fault.error().unwrap_or_else(|| StoreError::new(StoreErrorKind::Unavailable, "no answer")))
 }

@@ -1,9 +1,9 @@
 //! Campaigns: outages of one kind, each shorter than its delivery's remaining time, and no other faults.
 //!
-//! An executor can't reach its store from the time when its handler returns, or a little later, for a share of
-//! the time that its delivery has left to record its outcome: at least 30 % of these outages take 50 to 95 % of
-//! it. Others begin with the delivery and affect the claim. Every operation must be answered with its handler's
-//! result, in time; the store must have completed it by then; and no effect may be repeated.
+//! When its handler returns, or a little later, an executor can't reach its store for a share of the time
+//! that the delivery has left to record its outcome. At least 30 % of these outages take 50 to 95 % of that
+//! time. Other outages begin with the delivery and affect the claim. Every operation must be answered with
+//! its handler's result, in time; the store must have completed it by then; and no effect may be repeated.
 
 use std::fmt::Write as _;
 
@@ -13,8 +13,8 @@ use crate::random::Random;
 /// How a store fails during an outage.
 pub use lambda_idempotency::testing::Fault as Outage;
 
-/// All outages. Lost requests and answers are given up after a second. Silence isn't: then no client gives up, and
-/// half of the writes were applied, as with internal errors.
+/// All outages. After a lost request or answer, the client gives up after a second. In a silent outage, the
+/// client never gives up. In a silent outage and after internal errors, half of the writes were applied.
 pub const ALL: [Outage; 7] = [
     Outage::LoseRequest,
     Outage::LoseAnswer,
@@ -31,9 +31,9 @@ pub fn named(name: &str) -> Option<Outage> {
 }
 
 /// How many ms of the remaining time an outage leaves at least. A definite error needs a pause, which takes
-/// half of the remaining time, and a request. An internal error needs a pause, a read, a pause and a
-/// request. A request without a response is given up after half of the remaining time, but not before 250
-/// ms; then all of that follows.
+/// half of the remaining time, and a request. An internal error needs a pause, a read, a pause and a request.
+/// The client gives up on a request without a response after half of the remaining time, but not before 250
+/// ms. After that, it needs the same calls as after an internal error.
 pub const fn leaves(outage: Outage) -> u64 {
     match outage {
         Outage::Throttle | Outage::Conflict | Outage::Refuse => 60,

@@ -1,7 +1,7 @@
-//! Every setting, way in, write and answer that the schedules must reach, with its count.
+//! Every setting, entry point, write and answer that the schedules must reach, with its count.
 //!
-//! A new one has to be listed here: the public enums are matched without a wildcard, and `tests/reached.rs`
-//! reads the sources for the others.
+//! A new item must be listed here. The public enums are matched without a wildcard, so the compiler asks for
+//! it. For the other items, `tests/reached.rs` reads the sources.
 
 use std::fmt::{self, Write as _};
 
@@ -200,8 +200,8 @@ impl Reached {
     }
 }
 
-/// The item of a kind. `None` for those that no schedule can return: `tests/reached.rs` says where they're
-/// tested.
+/// The item of an error kind. `None` for a kind that no schedule can return: `tests/reached.rs` names the
+/// test for it.
 fn of_kind(kind: ErrorKind) -> Option<Item> {
     let name = kind.as_str();
     let is_it =

@@ -22,7 +22,7 @@ use super::{
 };
 use crate::random::Random;
 
-/// The time at which a simulation begins.
+/// The time at which a simulation begins, in ms since 1970.
 const BEGINNING: u64 = 1_795_000_000_000;
 /// The most polls that a schedule may take; more is a livelock.
 const MAX_POLLS: u64 = 2_000_000;
@@ -45,7 +45,7 @@ struct State {
     are_faults_on: bool,
     /// The executor that's being polled.
     polled: u32,
-    /// The begin and end of each executor's outage.
+    /// The beginning and the end of each executor's outage.
     outages: BTreeMap<u32, (u64, u64)>,
     figures: Figures,
 }
@@ -108,7 +108,7 @@ impl World {
         self.state().polled
     }
 
-    /// Starts an outage of the executor's store, from `from` until `until`; it replaces an earlier one.
+    /// Starts an outage of the executor's store, from `from` until `until`. This replaces an earlier outage.
     pub fn cut_off(&self, executor: u32, from: u64, until: u64) {
         self.state().outages.insert(executor, (from, until));
     }
@@ -208,7 +208,7 @@ impl Task {
         Self { future: Some(executor.start()), executor, signal, frozen_until: 0 }
     }
 
-    /// The process dies; another one continues with the remaining deliveries.
+    /// Ends the process. Another one continues with the remaining deliveries.
     fn crash(&mut self, world: &World, audit: &Audit, is_deadline: bool) {
         audit.crashed(self.executor.id(), world.now(), is_deadline);
         world.count(|figures| figures.crashes += 1);

@@ -36,7 +36,7 @@ pub enum Circumstance {
 pub enum Trouble {
     /// A fault of the kit's list.
     Fault(Fault),
-    /// Something else.
+    /// A circumstance that the kit doesn't list as a fault.
     Circumstance(Circumstance),
 }
 
@@ -53,8 +53,8 @@ impl From<Circumstance> for Trouble {
 }
 
 impl Trouble {
-    /// All troubles, in the order of their bits in [`Config::faults`](super::config::Config::faults). The order stays,
-    /// so that a seed keeps its schedule.
+    /// All troubles, in the order of their bits in [`Config::faults`](super::config::Config::faults). Don't
+    /// change the order: a seed's schedule depends on it.
     pub const ALL: [Self; 22] = [
         Self::Fault(Fault::LoseRequest),
         Self::Fault(Fault::LoseAnswer),
@@ -62,9 +62,9 @@ impl Trouble {
         Self::Fault(Fault::Retry),
         Self::Fault(Fault::Throttle),
         Self::Fault(Fault::Conflict),
-        // At any poll.
+        // An executor may die at any poll.
         Self::Fault(Fault::Die),
-        // For up to 150 s.
+        // A freeze lasts up to 150 s.
         Self::Fault(Fault::Freeze),
         Self::Circumstance(Circumstance::Skew),
         Self::Circumstance(Circumstance::SkewBeyond),
@@ -80,12 +80,12 @@ impl Trouble {
         Self::Circumstance(Circumstance::Jump),
         Self::Circumstance(Circumstance::Stand),
         Self::Circumstance(Circumstance::Declined),
-        // Settlements only.
+        // Only settlements are slow.
         Self::Fault(Fault::Slow),
     ];
 
-    /// Those that may keep an executor's own answer from becoming the recorded one: its settlement gets no
-    /// response, is rejected, or is about another payload.
+    /// The troubles that may keep an executor's own answer from becoming the recorded one: its settlement
+    /// gets no response, is rejected, or is about another payload.
     pub const UNRECORDING: [Self; 6] = [
         Self::Fault(Fault::LoseRequest),
         Self::Fault(Fault::LoseAnswer),
@@ -95,12 +95,12 @@ impl Trouble {
         Self::Circumstance(Circumstance::OtherPayload),
     ];
 
-    /// Its place in [`ALL`](Self::ALL). `None` for a fault that no schedule has.
+    /// The trouble's place in [`ALL`](Self::ALL). `None` for a fault that no schedule has.
     pub fn index(self) -> Option<usize> {
         Self::ALL.iter().position(|trouble| *trouble == self)
     }
 
-    /// Its bit in [`Config::faults`](super::config::Config::faults).
+    /// The trouble's bit in [`Config::faults`](super::config::Config::faults).
     pub fn bit(self) -> u32 {
         self.index().map_or(0, |index| 1 << index)
     }

@@ -1,4 +1,5 @@
-//! Removes the library's precautions one by one: a campaign or the simulation must fail without each.
+//! Removes the library's precautions, one at a time. Without any one of them, a campaign or the simulation
+//! must fail.
 
 use lambda_idempotency::{
     StoredKey,

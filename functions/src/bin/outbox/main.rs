@@ -1,10 +1,11 @@
-//! `outbox`: publishes to EventBridge that an operation ended, from the stream of the table of records.
+//! `outbox`: publishes to EventBridge that an operation ended. It reads the stream of the table of records.
 //!
 //! Every end is published at least once, in the stream's order. `detail.id` identifies an end, so a consumer
 //! deduplicates by it. EventBridge keeps no order: of two ends of one key, the later one has the greater
 //! `detail.generation`.
 //!
-//! It writes no records itself. Claims in the same table would be changes of the same stream, and it would never end.
+//! The function makes no claims itself. Claims in the same table would appear in the same stream and start the function
+//! again, without end.
 
 mod publish;
 
@@ -24,7 +25,7 @@ struct Outbox {
 #[tokio::main]
 async fn main() -> Result<(), Error> {
     tracing::init_default_subscriber();
-    // The table of the functions that write the records, IDEMPOTENCY_TABLE. It sends no request.
+    // IDEMPOTENCY_TABLE names the table of the functions that write the records. This sends no request.
     let store = DynamoDbStore::builder_from_env()?.build().await?;
     let outbox = Arc::new(Outbox { store, publisher: Publisher::from_env().await? });
     run_concurrent(service_fn(move |event: LambdaEvent<Box<RawValue>>| {
@@ -53,10 +54,10 @@ struct SequenceNumber {
 }
 
 impl Outbox {
-    /// Publishes the ends in a batch. The answer names the first record that wasn't published, and Lambda delivers
-    /// everything from it on again.
+    /// Publishes the operations that ended in a batch. The answer names the first record that wasn't published. Lambda
+    /// then redelivers that record and all later ones.
     async fn handle(&self, event: &RawValue) -> Result<Value, Error> {
-        // The parser's text may quote the records.
+        // Leaves out the parser's error, which may quote the records.
         let batch: Batch =
             serde_json::from_str(event.get()).map_err(|_| "the event isn't a batch of a stream")?;
         let (mut entries, mut unreadable) = (Vec::new(), None);
@@ -68,7 +69,7 @@ impl Outbox {
                 Ok(Some(ended)) => entries.push(self.publisher.entry(sequence_number, &ended)?),
                 Ok(None) => {}
                 Err(error) => {
-                    // It may be an end, so nothing behind it is published before it.
+                    // The record may be the end of an operation, so no later end may be published before it.
                     tracing::error!(%error, sequence_number, "a change of the table can't be decoded");
                     unreadable = Some(sequence_number);
                     break;

@@ -17,13 +17,13 @@ const SOURCE: &str = "lambda-idempotency";
 /// size", EventBridge user guide).
 const MAX_ENTRIES: usize = 10;
 const MAX_BYTES: usize = 256 * 1024;
-/// The size of an entry's time.
+/// The size of an entry's time, in bytes.
 const TIME_BYTES: usize = 14;
 
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(3);
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// One event, and the record of the stream that it's from.
+/// One event, and the sequence number of the stream's record that it reports.
 #[derive(Debug)]
 pub(crate) struct Entry {
     sequence_number: String,
@@ -49,14 +49,14 @@ pub(crate) struct Publisher {
 }
 
 impl Publisher {
-    /// The bus is `EVENT_BUS`. With `RESPONSES=include`, events contain responses.
+    /// Publishes to the bus that `EVENT_BUS` names. With `RESPONSES=include`, events contain responses.
     pub(crate) async fn from_env() -> Result<Self, Error> {
         let bus =
             std::env::var("EVENT_BUS").map_err(|_| "EVENT_BUS isn't set: name the bus to publish to")?;
         let includes_responses = match std::env::var("RESPONSES").as_deref() {
             Err(_) | Ok("") => false,
             Ok("include") => true,
-            Ok(_) => return Err("RESPONSES is neither empty nor `include`".into()),
+            Ok(_) => return Err("RESPONSES must be empty or `include`".into()),
         };
         let timeouts = TimeoutConfig::builder()
             .operation_attempt_timeout(ATTEMPT_TIMEOUT)
@@ -66,7 +66,7 @@ impl Publisher {
         Ok(Self { client: Client::new(&config), bus, includes_responses })
     }
 
-    /// The event that reports this end.
+    /// The event that reports the end of an operation.
     pub(crate) fn entry(&self, sequence_number: String, ended: &OperationEnded) -> Result<Entry, Error> {
         let with_response = if self.includes_responses { response(ended) } else { None };
         let mut detail = serde_json::to_string(&Detail { ended, response: with_response.as_deref() })?;
@@ -91,7 +91,7 @@ impl Publisher {
     ///
     /// # Errors
     ///
-    /// The first entry that may not be on the bus. Some of those behind it may be.
+    /// The first entry that may be missing on the bus. Later entries may be there.
     pub(crate) async fn publish<'e>(&self, entries: &'e [Entry]) -> Result<(), &'e Entry> {
         let mut left = entries;
         while !left.is_empty() {
@@ -107,7 +107,7 @@ impl Publisher {
         let answer = match self.client.put_events().set_entries(Some(events)).send().await {
             Ok(answer) => answer,
             Err(error) => {
-                // Not the error's sources: they have the whole answer.
+                // Leaves out the error's sources, which contain the whole answer.
                 let code = error.code().unwrap_or("none");
                 tracing::error!(%error, code, "EventBridge can't be reached, or refused the request");
                 return request.first().map_or(Ok(()), Err);
@@ -132,8 +132,8 @@ impl Entry {
     }
 }
 
-/// How many of the entries go into the next request. There's one event per key: EventBridge may refuse a part of
-/// them, and then a later end of a key would be on the bus before an earlier one.
+/// How many of the entries go into the next request: at most one per key. EventBridge may refuse some events of a
+/// request, so a later event of a key could get onto the bus before an earlier one.
 fn request_of(entries: &[Entry]) -> usize {
     let (mut keys, mut bytes) = (BTreeSet::new(), 0);
     let fitting = entries.iter().take(MAX_ENTRIES).take_while(|entry| {
@@ -143,7 +143,7 @@ fn request_of(entries: &[Entry]) -> usize {
     fitting.count().max(1)
 }
 
-/// The response, if the record has it and it's JSON.
+/// The response, if the record has one and it's JSON.
 fn response(ended: &OperationEnded) -> Option<Box<RawValue>> {
     let bytes = ended.response().unwrap_or_else(|error| {
         tracing::warn!(key = %ended.key, %error, "the response can't be read, so it's left out");

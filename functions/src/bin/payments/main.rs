@@ -1,11 +1,11 @@
 //! `payments`: an HTTP function whose `POST /payments` may be delivered any number of times and pays once.
 //!
-//! Idempotency takes three things: the line of `main` that makes it, the layer around the handler, and the
-//! payment's id in [`create_payment`]. The id comes from the claim, so that a run which takes over from a
-//! dead process finds the payment already made, instead of making a second one.
+//! Idempotency takes three things: the line of `main` that builds the `Idempotency`, the layer around the handler, and
+//! the payment's id in [`create_payment`]. The id comes from the claim. A run that takes over from a dead process
+//! therefore finds a payment that was made already, and doesn't make a second one.
 //!
-//! With `PAYMENTS_FORM=transaction`, the handler only stages the payment. The library commits it in one
-//! transaction with the operation's outcome. So it's made exactly once, whatever its id.
+//! With `PAYMENTS_FORM=transaction`, the handler only stages the payment. The library commits the payment in one
+//! transaction with the operation's outcome, so the payment is made exactly once, whatever its id.
 
 mod payment;
 mod rehearsal;
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn killed_before_its_transaction_pays_nothing() {
+    fn kill_before_the_commit_pays_nothing() {
         let bench = Bench::new();
         bench.die_at(Point::Before(Call::Complete));
         bench.deliver(&mut function(&bench), &event()).assert_died();

@@ -84,8 +84,8 @@ pub(crate) struct Payments {
 }
 
 impl Payments {
-    /// Uses the table that `PAYMENTS_TABLE` names. With `PAYMENTS_FORM=transaction`, payments are made in the
-    /// transaction of their operation's outcome.
+    /// Uses the table that `PAYMENTS_TABLE` names. With `PAYMENTS_FORM=transaction`, a payment is made in the
+    /// transaction that records its operation's outcome.
     pub(crate) async fn from_env() -> Result<Self, Error> {
         let table = std::env::var("PAYMENTS_TABLE")
             .map_err(|_| "PAYMENTS_TABLE isn't set: set it to the name of the table of payments")?;
@@ -98,7 +98,7 @@ impl Payments {
         Ok(Self { client: Client::new(&config), table, in_transactions })
     }
 
-    /// Makes payments only in their operation's transaction, so that it sends no request.
+    /// Makes payments only in their operation's transaction, and so sends no request itself.
     #[cfg(test)]
     pub(crate) fn in_transactions(table: &str) -> Self {
         let config = aws_sdk_dynamodb::Config::builder().behavior_version(BehaviorVersion::latest()).build();
@@ -116,7 +116,7 @@ impl Payments {
         Ok(put.condition_expression("attribute_not_exists(payment_id)").build()?)
     }
 
-    /// Stores a new payment. If an earlier attempt already made one with this id, returns that one and writes
+    /// Stores a new payment. If an earlier attempt already made a payment with this id, returns that payment and writes
     /// nothing.
     pub(crate) async fn create(&self, payment: Payment) -> Result<Payment, Error> {
         let put = self

@@ -1,4 +1,4 @@
-//! Settings for `cargo rehearse`, in which a handler blocks its thread. A deployed function sets neither
+//! Settings with which `cargo rehearse` tests a handler that blocks its thread. A deployed function sets neither
 //! variable.
 
 use std::time::Duration;
@@ -9,14 +9,14 @@ use lambda_idempotency::Builder;
 /// `PAYMENTS_LEASE_MS`: claims with leases of this length, extended while the handler runs.
 pub(crate) fn leases(builder: Builder) -> Result<Builder, Error> {
     Ok(match millis("PAYMENTS_LEASE_MS")? {
-        // An extension takes at least three times the grace.
+        // The library requires that `lease_extension` is at least three times `lease_grace`.
         Some(length) => builder.lease_grace(length / 3).lease_extension(length),
         None => builder,
     })
 }
 
-/// `PAYMENTS_BLOCK_MS`: blocks the handler's thread for this long. Then it yields: a fast handler that returns
-/// from the poll that blocked can't be cut off.
+/// `PAYMENTS_BLOCK_MS`: blocks the handler's thread for this long. Then the handler yields, since the library can't cut
+/// it off if it returns from the poll that blocked.
 pub(crate) async fn block_thread() -> Result<(), Error> {
     if let Some(length) = millis("PAYMENTS_BLOCK_MS")? {
         std::thread::sleep(length);

@@ -13,7 +13,7 @@ use crate::http_server::{Received, Reply, Server};
 pub(super) enum Treatment {
     #[default]
     Accepts,
-    /// Some of the events are refused, and the others are on the bus.
+    /// The bus refuses some of the events, and accepts the others.
     RefusesSome,
     Fault(Fault),
 }
@@ -28,7 +28,7 @@ pub(super) struct Bus {
 struct State {
     accepted: Mutex<Vec<Value>>,
     next: Mutex<Treatment>,
-    /// Rings when a request is in a fault's hands.
+    /// Notifies when a request has met its fault.
     reached: Notify,
 }
 
@@ -47,17 +47,17 @@ impl Bus {
         self.server.url("")
     }
 
-    /// Does this with the next request. Returns what was left to do before.
+    /// Sets the treatment of the next request. Returns the treatment that was set before.
     pub(super) fn next(&self, treatment: Treatment) -> Treatment {
         std::mem::replace(&mut *self.state.next.lock().unwrap_or_else(PoisonError::into_inner), treatment)
     }
 
-    /// Returns when a request has met its fault.
+    /// Waits until a request has met its fault.
     pub(super) async fn reached(&self) {
         self.state.reached.notified().await;
     }
 
-    /// The events, as EventBridge was given them, with their detail as JSON.
+    /// The events that the bus accepted, with their detail as JSON.
     pub(super) fn events(&self) -> Vec<Value> {
         self.state.accepted.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -83,7 +83,7 @@ impl State {
 
     fn accept(&self, entries: &[Value], treatment: Treatment) -> Reply {
         let mut results = Vec::new();
-        // The second and every third after it, or the only one.
+        // The bus refuses the second event and every third after it, or the only event.
         let refused = usize::from(entries.len() > 1);
         for (nth, entry) in entries.iter().enumerate() {
             if treatment == Treatment::RefusesSome && nth % 3 == refused {
@@ -94,7 +94,7 @@ impl State {
             event["Detail"] = serde_json::from_str(entry["Detail"].as_str().unwrap()).unwrap();
             let mut accepted = self.accepted.lock().unwrap_or_else(PoisonError::into_inner);
             accepted.push(event);
-            // EventBridge's own id is another one for each acceptance.
+            // EventBridge gives a new id to each event that it accepts.
             results.push(json!({ "EventId": format!("event-{}", accepted.len()) }));
         }
         let failed = results.iter().filter(|result| result.get("EventId").is_none()).count();

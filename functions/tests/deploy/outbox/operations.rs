@@ -1,4 +1,4 @@
-//! Operations of every kind, through the library, and the ends that the table's records show.
+//! Runs operations of every kind through the library, and notes the ends that the table's records show.
 
 use std::{
     collections::BTreeSet,
@@ -29,7 +29,7 @@ pub(super) const SECRET: &str = "canary";
 /// The failure that an operator records.
 const FAILURE: &[u8] = br#"{"error_type":"Corrected","error_message":"canary"}"#;
 
-/// A response that's too large for one record.
+/// The size of a response that's too large for one record, in bytes.
 const LARGE: usize = 3_000;
 const INLINE_LIMIT: usize = 1_000;
 
@@ -52,7 +52,7 @@ impl Clock for Moved {
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        // It limits requests, which take real time.
+        // The library's sleeps limit requests, which take real time.
         system_clock().sleep(duration)
     }
 }
@@ -76,7 +76,7 @@ impl Operations {
         let store = DynamoDbStore::builder(&table)
             .client(client.clone())
             .inline_limit(INLINE_LIMIT)
-            // The machine may be busy.
+            // Long timeouts, since the machine may be busy.
             .attempt_timeout(Duration::from_secs(20))
             .operation_timeout(Duration::from_secs(60))
             .build()
@@ -107,14 +107,14 @@ impl Operations {
         self.note(&Key::new(name).unwrap()).await;
     }
 
-    /// An operator says that it failed.
+    /// Records as an operator that the operation failed.
     pub(super) async fn correct_to_failure(&mut self, name: &str) {
         let key = Key::new(name).unwrap();
         self.resolve(&key, Resolution::Fail(FAILURE.into())).await;
         self.note(&key).await;
     }
 
-    /// Makes one more operation, or does something with an earlier one.
+    /// Starts a new operation, or does something with an earlier one.
     pub(super) async fn go_on(&mut self) {
         let is_new = self.started == 0 || self.random.percent(60);
         let nth = if is_new { self.started } else { self.random.index(self.started) };
@@ -146,7 +146,7 @@ impl Operations {
     async fn complete(&mut self, key: &Key, response: Vec<u8>) {
         let Some(mut claim) = self.claim(key).await else { return };
         if self.random.percent(30) {
-            // Extended or not, the claim is this one's.
+            // The claim stays valid whether or not the extension succeeds.
             let _ = claim.extend(Duration::from_secs(600)).await;
         }
         let _ = claim.complete(response).await.unwrap();
@@ -165,7 +165,7 @@ impl Operations {
         }
     }
 
-    /// Its process dies, and maybe the next delivery takes over.
+    /// The operation's process dies. In most cases, the next delivery then takes over.
     async fn die(&mut self, key: &Key) {
         let Some(claim) = self.claim(key).await else { return };
         std::mem::forget(claim);
@@ -181,7 +181,7 @@ impl Operations {
         self.resolve(key, Resolution::CompleteWithoutResponse).await;
     }
 
-    /// An operator says otherwise about an operation that ended.
+    /// An operator resolves the operation, which may have ended with another outcome.
     async fn correct(&mut self, key: &Key) {
         let resolution = match self.random.below(3) {
             0 => Resolution::Release,
@@ -198,14 +198,14 @@ impl Operations {
         assert!(resolved.is_some());
     }
 
-    /// Runs without a claim: the record is put with its outcome.
+    /// Runs without a claim: one write stores the record with its outcome.
     async fn conclude(&self, key: &Key) {
         let operation = self.idempotency.optimistic().unwrap().operation("pay").unwrap();
         // A duplicate of an operation that another delivery holds is refused.
         let _ = operation.run(key, "the request", async || Ok::<_, std::fmt::Error>(SECRET.to_owned())).await;
     }
 
-    /// As TTL does.
+    /// Deletes the record, as TTL does.
     async fn delete(&self, key: &Key) {
         let id = AttributeValue::S(self.operation.stored_key(key).to_string());
         self.client.delete_item().table_name(&self.table).key("id", id).send().await.unwrap();

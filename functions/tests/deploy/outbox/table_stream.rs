@@ -8,7 +8,7 @@ pub(super) struct Stream {
     client: reqwest::Client,
     endpoint: String,
     arn: String,
-    /// The last record that each shard is done with.
+    /// The sequence number of the last record that was processed, by shard.
     checkpoints: BTreeMap<String, String>,
 }
 
@@ -52,14 +52,14 @@ impl Stream {
                 Value::Array(records) if !records.is_empty() => records,
                 _ => continue,
             };
-            // Lambda adds it.
+            // Lambda adds this field.
             records.iter_mut().for_each(|record| record["eventSourceARN"] = json!(self.arn));
             return Some(Read { records, shard: shard.into() });
         }
         None
     }
 
-    /// Moves the checkpoint behind this batch, or to the first record that its answer names.
+    /// Moves the checkpoint to the end of this batch, or to just before the record that the answer names.
     pub(super) fn move_on(&mut self, read: &Read, failed: Option<&str>) {
         let number = |record: &Value| record["dynamodb"]["SequenceNumber"].as_str().unwrap().to_owned();
         let numbers: Vec<_> = read.records.iter().map(number).collect();
@@ -75,7 +75,7 @@ impl Stream {
     }
 
     async fn call(&self, operation: &str, request: &Value) -> Value {
-        // The same database as the tests' client: DynamoDB Local has one for each access key and Region.
+        // The tests' client uses the same access key and Region: DynamoDB Local has one database for each pair.
         let signature = "AWS4-HMAC-SHA256 Credential=test/20261120/eu-west-1/dynamodb/aws4_request, \
                          SignedHeaders=host;x-amz-date;x-amz-target, Signature=0";
         let request = self

@@ -1,4 +1,4 @@
-//! Batches.
+//! The scenarios of batches.
 
 use super::*;
 

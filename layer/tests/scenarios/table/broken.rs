@@ -1,8 +1,8 @@
-//! Killed processes, and a broken store.
+//! The scenarios of killed processes and of a broken store.
 
 use super::*;
 
-/// Killed at eight points, on both sides. The lease ends 4 s after the deadline.
+/// Kills the layer or the function at ten points. A claim is stale 4 s after the deadline.
 pub(super) fn kills() -> Vec<Scenario> {
     let slow = || Plain("", "effect sleep:1500");
     let twice: &[(&str, Count, Count)] = &[("", Exactly(2), Exactly(2))];
@@ -151,7 +151,7 @@ pub(super) fn outages() -> Vec<Scenario> {
     ]
 }
 
-/// Each fault of the wire once, at the claim and at the recording.
+/// Causes each fault of the wire once, at the claim and at the recording.
 pub(super) fn faults() -> Vec<Scenario> {
     let at = |place: &str, passing, fault: HttpWay| {
         let steps = vec![
@@ -164,7 +164,7 @@ pub(super) fn faults() -> Vec<Scenario> {
             Send(EFFECT, Replays),
         ];
         let short = matches!(fault, HttpWay::CutAfter | HttpWay::Throttle | HttpWay::Late(When::Soon));
-        // With a broken answer to the claim, the layer may refuse; whatever it did, one run must be recorded.
+        // If the claim's answer breaks, the layer may refuse the event. Either way, one run must be recorded.
         let scenario = of(format!("{place}: {fault}"), steps, ONCE).timeout(8).on_demand();
         if short { scenario } else { scenario.long() }
     };

@@ -1,4 +1,4 @@
-//! The HTTP contract.
+//! The scenarios of the HTTP contract.
 
 use super::*;
 
@@ -6,7 +6,7 @@ pub(super) fn http() -> Vec<Scenario> {
     FRONT_ENDS.into_iter().flat_map(http_at).collect()
 }
 
-/// The HTTP contract at one front end.
+/// The scenarios of the HTTP contract at one front end.
 fn http_at(at: &'static str) -> Vec<Scenario> {
     let post = |steps| Http(at, Some("KEY"), "", steps);
     let refused: Settings = &[
@@ -95,7 +95,7 @@ fn http_at(at: &'static str) -> Vec<Scenario> {
         .with(HTTP)
         .timeout(12),
     ];
-    // The short form has one front end whole, and of the others the replay.
+    // The short form has all scenarios of one front end, and only the replay of each other one.
     let keep = |scenario: Scenario| {
         if at == "http-api" || scenario.name.ends_with("replay") { scenario } else { scenario.long() }
     };

@@ -22,7 +22,7 @@ const DONE: usize = ORDERS / 2;
 /// half a batch on a slow machine.
 const LIMIT: Duration = Duration::from_secs(4);
 
-/// The step, while the killed process's leases hold.
+/// The step, before the killed process's leases expire.
 pub(in super::super) struct HalfDone<'w> {
     stage: Stage<'w>,
     batch: Batch,
@@ -63,7 +63,7 @@ pub(in super::super) async fn kill<'w>(world: &'w World, orders: &'w Orders) -> 
     Ok(HalfDone { stage, batch, delivered_at_ms, shipped, in_progress, rows })
 }
 
-/// Checks the killed process: it had no more orders unfinished than it runs concurrently.
+/// Checks that the killed process had at most `CONCURRENCY` unfinished orders, and shipped none twice.
 fn interrupted(killed: &Measured, shipped: &[Shipped], held: bool) -> Verdict {
     let mut verdict = Verdict::default();
     verdict.must(held, || format!("fewer than {DONE} orders were done after {} s", LIMIT.as_secs()));
@@ -84,7 +84,7 @@ fn interrupted(killed: &Measured, shipped: &[Shipped], held: bool) -> Verdict {
     verdict
 }
 
-/// Checks the redelivery before the leases expire: done orders don't run, those in progress are returned, the
+/// Checks the redelivery before the leases expire: done orders don't run, orders in progress are returned, and the
 /// rest runs.
 fn rest_runs(
     verdict: &mut Verdict,
@@ -198,13 +198,16 @@ mod tests {
             verdict.faults().join("; ")
         };
         assert_eq!(faults(52..90, 7), "");
-        assert!(faults(52..90, 0).contains("0 orders were returned"), "acknowledged, though in progress");
+        assert!(
+            faults(52..90, 0).contains("0 orders were returned"),
+            "an order in progress must be returned"
+        );
         assert!(faults(49..90, 4).contains("1 orders were shipped again within their lease"));
         assert!(faults(52..90, 8).contains("only 44 orders were known to be done (expected at least 45)"));
     }
 
     #[test]
-    fn expired_leases_are_taken_over_and_shipped() {
+    fn orders_with_expired_leases_ship_by_takeover() {
         let before = [shipped(0..50, 1), shipped(52..90, 1)];
         let faults = |last: &[Shipped]| {
             let mut verdict = Verdict::default();

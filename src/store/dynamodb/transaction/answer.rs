@@ -25,7 +25,7 @@ const THROTTLES: [&str; 3] = ["ProvisionedThroughputExceeded", "ThrottlingError"
 const INVALID: &str = "ValidationError";
 
 impl DynamoDbStore {
-    /// The meaning of `error`. The record of `key` comes first in the transaction, if one is part of it.
+    /// Interprets `error`. With a `key`, the first item of the transaction is that key's record.
     pub(super) async fn cancelled(
         &self,
         key: Option<&StoredKey>,
@@ -56,18 +56,19 @@ impl DynamoDbStore {
                         let reasons = cancelled.cancellation_reasons.unwrap_or_default();
                         self.judged(key, own, reasons, findings.maybe_applied)
                     }
-                    // An earlier attempt of this same transaction.
+                    // An earlier attempt of this same transaction is still running.
                     _ => {
                         Err(self.conflict("is still in progress from an earlier attempt").maybe_applied(true))
                     }
                 }
             }
-            // The record's part is the same in every transaction, so the problem is in the handler's.
+            // If DynamoDB calls the transaction invalid, one of the handler's writes is: the record's part is the
+            // same in every transaction.
             error => Err(self.told(Fault::new(&error, findings), Class::WrongWrites).await),
         }
     }
 
-    /// The record's condition comes first: if it failed, nothing else matters.
+    /// Interprets the cancellation reasons. If the record's condition failed, no other reason matters.
     fn judged(
         &self,
         key: Option<&StoredKey>,
@@ -110,7 +111,7 @@ impl DynamoDbStore {
             return Err(self.conflict("was cancelled without a reason").maybe_applied(maybe_applied));
         }
         if maybe_applied {
-            // An earlier attempt of this call may still be on its way, and find other items than this one did.
+            // An earlier attempt of this call may still arrive later, and find other items than this attempt did.
             let table = &self.inner.table;
             return Err(StoreError::new(
                 StoreErrorKind::Unavailable,
@@ -124,8 +125,8 @@ impl DynamoDbStore {
         Ok(CommitOutcome::Declined(Box::new(Declined { conditions })))
     }
 
-    /// The error for the first item that the service rejects. An invalid handler write fails permanently. The
-    /// record is never too large without its response.
+    /// Returns the error for the first item that DynamoDB rejects. An item that's too large and an invalid write of
+    /// the handler fail permanently. A record without its response is never too large.
     fn wrong(
         &self,
         own: &Transaction,

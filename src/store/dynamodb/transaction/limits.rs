@@ -29,14 +29,16 @@ struct Parts<'a> {
 pub(super) struct Own<'a> {
     pub(super) table: &'a str,
     pub(super) key: &'a Item,
-    /// The size of the record's key, and of its response once that's known, in bytes. The other attributes add
-    /// a few hundred.
+    /// The size of the record's key in bytes, plus the size of the response once that's known. The other attributes
+    /// add a few hundred bytes.
     pub(super) bytes: usize,
 }
 
+/// Checks the handler's writes against DynamoDB's limits.
+///
 /// # Errors
 ///
-/// The problem, by the write's index and table, never by its key.
+/// The problem. It names a write by its index and table, never by its key.
 pub(super) fn check(transaction: &Transaction, own: &Own<'_>) -> Result<(), String> {
     let count = transaction.items.len();
     if count > MAX_WRITES {
@@ -98,18 +100,18 @@ fn parts(item: &TransactWriteItem) -> Option<Parts<'_>> {
     item.condition_check().and_then(|check| parts("check", check.table_name(), check.key(), false))
 }
 
-/// The kind of write, and its table.
+/// Returns the kind of write, and its table.
 pub(super) fn described(item: &TransactWriteItem) -> (&'static str, &str) {
     parts(item).map_or(("nothing", ""), |parts| (parts.kind, parts.table))
 }
 
-/// The same as text.
+/// Describes the kind of write and its table as text.
 pub(super) fn described_text(item: &TransactWriteItem) -> String {
     let (kind, table) = described(item);
     format!("{kind} on table `{table}`")
 }
 
-/// The kind of write and its table, and all of it, in an order that doesn't change.
+/// Describes a write: first its kind and table, then all its attributes in a stable order.
 #[cfg(feature = "testing")]
 pub(super) fn described_whole(item: &TransactWriteItem) -> (String, String) {
     let Some(Parts { kind, table, item: attributes, .. }) = parts(item) else { return Default::default() };
@@ -127,8 +129,8 @@ fn named(place: usize, write: &Parts<'_>) -> String {
     format!("write {place} ({} on table `{}`)", write.kind, write.table)
 }
 
-/// Finds two writes on one item. The key attributes of a put are only known from other writes on its table.
-/// Without those, this only finds identical puts, and DynamoDB itself rejects the rest.
+/// Finds two writes on one item. An update, a delete or a check shows the names of its table's key attributes; a put
+/// doesn't. If a table has only puts, this finds only identical ones, and DynamoDB rejects other duplicates.
 fn duplicate(writes: &[Parts<'_>]) -> Option<(usize, usize)> {
     let key_names = |table: &str| {
         let other = writes.iter().find(|write| !write.is_put && same_table(write.table, table))?;
@@ -155,7 +157,7 @@ fn duplicate(writes: &[Parts<'_>]) -> Option<(usize, usize)> {
     None
 }
 
-/// Whether an item or a key contains `key`.
+/// Whether `item` has the attributes of `key`, with the same values.
 fn has_key(item: &Item, key: &Item) -> bool {
     key.iter().all(|(name, value)| item.get(name).is_some_and(|there| same_value(there, value)))
 }
@@ -208,7 +210,7 @@ fn value_bytes(value: &AttributeValue) -> usize {
     }
 }
 
-/// About one byte per two digits, plus one.
+/// A number's size in bytes: one for every two digits, plus one.
 fn number_bytes(number: &str) -> usize {
     number.bytes().filter(u8::is_ascii_digit).count().div_ceil(2) + 1
 }
@@ -312,7 +314,7 @@ mod tests {
         let twice = Transaction::new().put(put_of(&other)).put(put_of(&other));
         assert!(refusal(&twice).contains("are on the same item"));
         let differ = Transaction::new().put(put_of(&other)).put(put_of(&blue));
-        assert_eq!(checked(&differ), Ok(()), "the key attribute isn't known here, so DynamoDB reports it");
+        assert_eq!(checked(&differ), Ok(()), "only DynamoDB knows the key attribute here");
         let differ = differ.delete(delete("orders", text("2")));
         assert!(refusal(&differ).starts_with("write 0 (put on table `orders`) and write 1 (put"));
     }
@@ -356,7 +358,7 @@ mod tests {
         };
         assert_eq!(checked(&of(10)), Ok(()));
         assert!(refusal(&of(11)).contains("bytes together"));
-        // 10 items have 4,085,810 bytes, which leaves 108,494.
+        // 10 items have 4,085,810 bytes, so 108,494 bytes of the 4 MiB are left.
         assert_eq!(checked_beside(&of(10), 108_494), Ok(()));
         assert!(checked_beside(&of(10), 108_495).is_err());
     }
@@ -370,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn transactions_say_what_they_hold() {
+    fn transactions_report_their_number_of_writes() {
         let mut transaction = Transaction::new();
         assert!(transaction.is_empty());
         assert_eq!(transaction.len(), 0);
@@ -390,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn values_have_their_documented_sizes() {
+    fn value_sizes_match_the_documentation() {
         let binary = |bytes: usize| Blob::new(vec![0; bytes]);
         for (value, bytes) in [
             (text("héllo"), 6),

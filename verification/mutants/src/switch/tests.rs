@@ -15,7 +15,7 @@ fn all(n: u8) -> Settings {
 }
 ";
 
-/// A mutant of the text that's found first at or after `after`.
+/// Makes a mutant that replaces the first `mutated` at or after the text `after`.
 fn mutant(genre: &str, after: &str, mutated: &str, replacement: &str) -> Mutant {
     let start = SOURCE.find(after).unwrap();
     let start = start + SOURCE[start..].find(mutated).unwrap();

@@ -1,12 +1,13 @@
-//! The function that the crash check kills: a real one, behind the library's event layer, over DynamoDB,
+//! The function that the crash check kills: a real Lambda function behind the library's event layer, over DynamoDB,
 //! PostgreSQL or Redis.
 //!
 //! Its effect is a line in a ledger, with its claim if it has one. Its response names the run that had the
-//! effect. With arguments, this program is the Lambda layer's, which starts the function behind it: a plain one then,
-//! that knows nothing of idempotency. Environment variables make it pause at a point of a run, or break it on purpose.
+//! effect. With arguments, this program is the Lambda layer, which starts this program again as the function behind it.
+//! That function doesn't use the library. Environment variables make the function pause at a point of a run, or break
+//! it on purpose.
 //!
-//! The harness freezes processes past their deadlines and lets them continue. Lambda Managed Instances may do
-//! that, and ordinary Lambda doesn't. So the library has to cut handlers off.
+//! The harness freezes processes past their deadlines and lets them continue. Ordinary Lambda doesn't do that, but
+//! Lambda Managed Instances may. So the library has to cut handlers off.
 
 use std::{
     process::ExitCode,
@@ -56,7 +57,7 @@ struct World {
     form: Form,
     /// The table of effects, if they're in a table.
     effects: String,
-    /// How many invocations have arrived, one after the other. It numbers the runs.
+    /// How many invocations have arrived. They arrive one at a time, and this number names the run.
     invocations: AtomicU64,
 }
 
@@ -89,7 +90,7 @@ fn main() -> Result<ExitCode, Error> {
 }
 
 async fn function() -> Result<(), Error> {
-    // It lives as long as the process.
+    // The world lives as long as the process.
     let world: &'static World = Box::leak(Box::new(World::from_env()?));
     if world.form == Form::Layer {
         return run(service_fn(|event| plain(world, event))).await;
@@ -130,7 +131,7 @@ async fn store() -> Result<Arc<dyn Store>, Error> {
     Ok(Arc::new(DynamoDbStore::new(client, variable(TABLE)?)?))
 }
 
-/// The store, and the connection for operations in transactions.
+/// The store, and the connection for the transactions that write the effect and the record.
 struct Records {
     store: PostgresStore,
     url: String,
@@ -153,7 +154,7 @@ impl Records {
     }
 }
 
-/// Runs the operation in a transaction with its record.
+/// Runs the operation in one transaction with its record.
 async fn in_transaction(
     world: &World,
     idempotency: &Idempotency,
@@ -213,7 +214,7 @@ async fn handle(world: &World, event: LambdaEvent<Job>) -> Result<String, Diagno
     if job.first_fails && claim.as_ref().is_some_and(|claim| claim.attempt() == 1) {
         return Err(failure(TOLD_TO_FAIL, "as the event requests"));
     }
-    // Each pause ends a poll, so the library cuts off a run that was frozen past its deadline before the next one.
+    // Each pause ends a poll. If the run was frozen past its deadline, the library cuts it off before the next poll.
     world.orders.reached(Point::BeforeEffect);
     clock::pause(Duration::from_millis(job.before_ms)).await;
     if world.sabotage != Some(Sabotage::EffectFirst) {
@@ -245,14 +246,14 @@ struct Claimed {
     generation: u64,
 }
 
-/// The handler behind the layer. Its run has the request id's name.
+/// Handles events behind the layer. The request id is the run's name.
 async fn plain(world: &World, event: LambdaEvent<Protected>) -> Result<String, Diagnostic> {
     let LambdaEvent { payload: Protected { job, claim: Claimed { attempt, generation } }, context } = event;
     if job.first_fails && attempt == 1 {
         return Err(failure(TOLD_TO_FAIL, "as the event requests"));
     }
     clock::pause(Duration::from_millis(job.before_ms)).await;
-    // The judge subtracts the grace again: it compares with the deadline.
+    // The function knows only its deadline. The judge subtracts the grace from the lease to get the deadline back.
     let lease_until = context.deadline + clock::millis(GRACE);
     let line = Line { run: context.request_id.clone(), generation, attempt, lease_until };
     world.ledger.append(&job.key, &line).map_err(|error| failure("Net.NoLedger", &error.to_string()))?;
@@ -260,7 +261,7 @@ async fn plain(world: &World, event: LambdaEvent<Protected>) -> Result<String, D
     Ok(context.request_id)
 }
 
-/// Writes the effect to the ledger at once, or leaves it to the outcome's transaction.
+/// Writes the effect to the ledger at once, or stages it for the outcome's transaction.
 fn have_effect(world: &World, job: &Job, line: &Line) -> Result<(), Error> {
     if world.form.promise() == Promise::AtLeastOnce {
         return Ok(world.ledger.append(&job.key, line)?);
@@ -278,7 +279,7 @@ fn variable(name: &str) -> Result<String, Error> {
     std::env::var(name).map_err(|_| format!("{name} isn't set; the harness should set it").into())
 }
 
-/// Reads the value that a variable names, if it's set.
+/// Reads the value that an environment variable names, if the variable is set.
 fn known<T>(variable: &str, named: fn(&str) -> Option<T>) -> Result<Option<T>, Error> {
     match std::env::var(variable) {
         Ok(name) => Ok(Some(named(&name).ok_or_else(|| format!("{variable}={name} isn't a known value"))?)),

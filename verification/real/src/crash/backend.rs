@@ -1,4 +1,4 @@
-//! The harness's access to the server that keeps the records, and to the effects where they're in a database.
+//! The harness's access to the server that keeps the records, and to the effects if they're in a database.
 
 use aws_sdk_dynamodb::Client;
 use lambda_idempotency::{
@@ -45,7 +45,7 @@ impl Backend {
     ///
     /// # Errors
     ///
-    /// If one doesn't start, or isn't installed.
+    /// If a server doesn't start, or isn't installed.
     pub async fn all(form: Form) -> Result<Vec<Self>> {
         match form {
             Form::Ledger | Form::Transaction | Form::Optimistic | Form::Layer => {
@@ -64,7 +64,7 @@ impl Backend {
     ///
     /// # Errors
     ///
-    /// If it can't be created.
+    /// If the table can't be created.
     pub async fn dynamodb(server: Server) -> Result<Self> {
         let table = servers::fresh_table()?;
         server.database().create_idempotency_table(&table).await?;
@@ -97,7 +97,7 @@ impl Backend {
         Ok(Self { name: "Redis".into(), kind: Kind::Redis { url, store } })
     }
 
-    /// Returns the place where this form's effects are.
+    /// Opens the place where this form's effects are. On DynamoDB, creates their table first.
     pub(super) async fn effects(&self, form: Form, ledger: &Ledger) -> Result<Effects> {
         Ok(match (&self.kind, form) {
             (Kind::DynamoDb { server, client, table }, Form::Transaction | Form::Optimistic) => {
@@ -148,7 +148,7 @@ impl Backend {
         match &self.kind {
             Kind::DynamoDb { client, table, .. } => record::read(client, table, id.as_str()).await,
             Kind::Postgres { client, table, .. } => row(client, table, id).await,
-            // Read through the library: in Redis the record has the library's own encoding.
+            // The harness reads this record through the library, since only the library knows its encoding in Redis.
             Kind::Redis { store, .. } => {
                 let record = store.read(id).await.context(format!("reading the record {id}"))?;
                 Ok(record.map(|record| Stored {
@@ -162,19 +162,19 @@ impl Backend {
         }
     }
 
-    /// Removes the tables that would otherwise be left over.
+    /// Deletes the tables if they're on a DynamoDB that outlives this process.
     pub(super) async fn clear(&self) -> Result<()> {
         let Kind::DynamoDb { server, table, .. } = &self.kind else { return Ok(()) };
         if server.database().is_embedded() {
             return Ok(());
         }
-        // This table doesn't exist where the effects are in files.
+        // If the effects are in files, this table doesn't exist and the deletion fails.
         let _ = server.database().delete_table(&effects_of(table)).await;
         server.database().delete_table(table).await
     }
 }
 
-/// The name of the effects table that belongs to a table of records.
+/// Returns the name of the effects table that belongs to a table of records.
 fn effects_of(table: &str) -> String {
     format!("{table}_effects")
 }
@@ -207,7 +207,7 @@ async fn row(client: &tokio_postgres::Client, table: &str, id: &StoredKey) -> Re
     }))
 }
 
-/// Effects in a PostgreSQL table: one row each.
+/// Effects in a PostgreSQL table, one row per effect.
 #[derive(Clone, Debug)]
 pub(super) struct EffectsRows {
     client: Arc<tokio_postgres::Client>,

@@ -33,7 +33,7 @@ use super::{
 
 /// How many processes run at one time. Frozen ones don't count.
 const RUNNING: usize = 8;
-/// How long the harness waits for an expected step. It can't judge anything on a machine that takes longer.
+/// How long the harness waits for an expected step. If the machine is slower, the check ends with an error.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 /// How often the harness checks whether a process has reached its point.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
@@ -89,12 +89,12 @@ impl Fleet {
         &self.backend.name
     }
 
-    /// Where the effects are.
+    /// Returns the form under test: where the effects and the records are.
     pub(super) fn form(&self) -> Form {
         self.form
     }
 
-    /// Waits for permission to run a process. Permits are few, so that each process gets its share of the machine.
+    /// Waits for permission to run a process. Only a few run at a time, so that none is slowed down too much.
     pub(super) async fn slot(&self) -> Result<SemaphorePermit<'_>> {
         self.slots.acquire().await.context("the slots are closed")
     }
@@ -109,7 +109,7 @@ impl Fleet {
         }
     }
 
-    /// Starts a new process, which pauses at this point when it reaches it.
+    /// Starts a new process. It pauses when it reaches `point`.
     pub(super) async fn start(&self, point: Option<Point>) -> Result<Process> {
         let number = self.started.fetch_add(1, Ordering::SeqCst) + 1;
         let marker = self.folder.join(format!("standing-{number}"));
@@ -125,7 +125,7 @@ impl Fleet {
         environment.extend(self.backend.environment());
         if self.form == Form::Layer {
             environment.extend(self.backend.layers_environment());
-            // Broken, it lets every delivery run.
+            // Any sabotage puts the layer into shadow mode, in which it lets every delivery run.
             environment.extend(self.sabotage.map(|_| ("IDEMPOTENCY_MODE", "shadow".into())));
         }
         environment.extend(point.map(|point| (STAND_AT, point.name().into())));
@@ -143,14 +143,14 @@ impl Fleet {
 
     /// Reads a key's record.
     pub(super) async fn record(&self, key: &str) -> Result<Option<Stored>> {
-        // `run_in` claims the first operation, the event layer the second.
+        // `Operation::run_in` stores its records under `run:job`, and the event layer under `event`.
         let via = if self.form == Form::PostgresTransaction { "run:job" } else { "event" };
         let scope = Scope::new(FUNCTION, via).context("invalid scope")?;
         let id = StoredKey::new(&scope, &self.key(key)?);
         self.backend.record(&id).await
     }
 
-    /// The key as the function or the layer makes it.
+    /// Computes the key as the function or the layer does.
     fn key(&self, key: &str) -> Result<Key> {
         if self.form != Form::Layer {
             return Key::new(key).context("invalid key");
@@ -161,7 +161,7 @@ impl Fleet {
         key.ok_or_else(|| Problem::new("the event has no key"))
     }
 
-    /// Ends all processes, and removes the table if it would be left over.
+    /// Ends all processes. Deletes the tables if they're on a DynamoDB that outlives this process.
     pub(super) async fn disband(&self) -> Result<()> {
         self.idle.lock().await.clear();
         self.backend.clear().await
@@ -184,7 +184,7 @@ pub(super) struct Process {
     marker: PathBuf,
 }
 
-/// An event that a process has been given.
+/// An event that was handed to a process.
 #[derive(Debug)]
 pub(super) struct Handed {
     /// The name of the run that this event starts.
@@ -193,21 +193,22 @@ pub(super) struct Handed {
 }
 
 impl Process {
-    /// Hands it an event.
+    /// Hands the process an event.
     pub(super) fn deliver(&mut self, event: &Event, limit: Duration) -> Handed {
         self.delivered += 1;
         let run = format!("{}-{}", self.number, self.delivered);
-        // Behind the layer, the function sees only some of its deliveries, so it can't number them.
+        // The request id is the run's name: behind the layer, the function sees only some deliveries, and can't
+        // number them.
         let delivery = self.sandbox.deliver_as(&run, event, limit);
         Handed { run, delivery }
     }
 
-    /// Returns its answer, if it answers in time.
+    /// Returns the process's answer, or `None` if it gives none within `time`.
     pub(super) async fn said_within(&mut self, handed: &mut Handed, time: Duration) -> Option<Said> {
         self.sandbox.watch(&mut handed.delivery, time).await.map(said)
     }
 
-    /// Waits for its answer.
+    /// Waits for the process's answer.
     pub(super) async fn said(&mut self, handed: &mut Handed) -> Result<Said> {
         let said = self.said_within(handed, PATIENCE).await;
         said.ok_or_else(|| {
@@ -215,7 +216,7 @@ impl Process {
         })
     }
 
-    /// Sends SIGKILL. Returns its answer from before that, if there was one.
+    /// Sends SIGKILL. If the process had answered before, returns that answer.
     pub(super) async fn kill(&mut self, handed: &mut Handed) -> Result<Said> {
         self.sandbox.kill().await?;
         match self.sandbox.watch(&mut handed.delivery, PATIENCE).await {
@@ -230,14 +231,14 @@ impl Process {
         self.sandbox.freeze().await
     }
 
-    /// Sends SIGCONT. A process that pauses at a point may go on.
+    /// Sends SIGCONT. If the process pauses at a point, it goes on.
     pub(super) async fn thaw(&self) -> Result<()> {
-        // The marker exists only while the process pauses at a point.
+        // The marker exists only while the process pauses at a point, so this may fail.
         let _ = std::fs::remove_file(&self.marker);
         self.sandbox.thaw().await
     }
 
-    /// Waits until it pauses at its point. Returns its answer if it answered without reaching the point.
+    /// Waits until the process pauses at its point. Returns its answer if it answers before it reaches the point.
     pub(super) async fn stands(&mut self, handed: &mut Handed) -> Result<Option<Said>> {
         let patience = clock::start();
         while patience.elapsed() < PATIENCE {

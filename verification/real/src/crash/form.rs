@@ -1,4 +1,4 @@
-//! How and where the function under test has its effect. The promise depends on that.
+//! Where the function under test has its effect, which decides how many effects are allowed.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use super::{
     ledger::{Ledger, Line},
 };
 
-/// Where the effect is.
+/// Where the function's effect and its record are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Form {
     /// In a file, outside of any transaction, under a claim.
@@ -28,11 +28,11 @@ pub enum Form {
     Optimistic,
     /// In a file, under a claim; the records are in PostgreSQL.
     Postgres,
-    /// In a PostgreSQL transaction, with its record.
+    /// In a PostgreSQL table, in one transaction with its record.
     PostgresTransaction,
     /// In a file, under a claim; the records are in Redis.
     Redis,
-    /// In a file, by a function that knows nothing of idempotency, behind the Lambda layer.
+    /// In a file. The function doesn't use the library, and runs behind the Lambda layer.
     Layer,
 }
 
@@ -61,12 +61,12 @@ impl Form {
         }
     }
 
-    /// The form of this name.
+    /// Returns the form with this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|form| form.name() == name)
     }
 
-    /// The effects that a key may have.
+    /// Returns how many effects a key may have.
     pub const fn promise(self) -> Promise {
         match self {
             Self::Ledger | Self::Postgres | Self::Redis | Self::Layer => Promise::AtLeastOnce,
@@ -74,18 +74,18 @@ impl Form {
         }
     }
 
-    /// Whether the library can cut its handler off. The layer can't: the function is another process. So a function that
-    /// is frozen beyond its lease has its effect afterwards, and its answer is fenced.
+    /// Whether the library can cut the handler off. The layer can't, since the function is another process. If that
+    /// function is frozen beyond its lease, it has its effect afterwards, and its answer is fenced.
     pub const fn cuts_off(self) -> bool {
         !matches!(self, Self::Layer)
     }
 
-    /// An ordinary invocation's time. The layer's times are the library's defaults.
+    /// Returns the time limit of an ordinary invocation.
     pub const fn limit(self) -> Duration {
         if self.cuts_off() { LIMIT } else { LAYER_LIMIT }
     }
 
-    /// Whether its deliveries claim their keys.
+    /// Whether a delivery claims its key before the function runs.
     pub const fn claims(self) -> bool {
         !matches!(self, Self::Optimistic | Self::PostgresTransaction)
     }
@@ -98,7 +98,7 @@ pub(super) enum Effects {
     Files(Ledger),
     /// A table: one item per key, with a list of lines.
     Table(EffectsTable),
-    /// A PostgreSQL table: one row each.
+    /// A PostgreSQL table: one row per effect.
     Rows(EffectsRows),
 }
 
@@ -110,7 +110,7 @@ pub(super) struct EffectsTable {
 }
 
 impl Effects {
-    /// The effects of a key, in their order.
+    /// Reads the effects of a key, in order.
     pub(super) async fn lines(&self, key: &str) -> Result<Vec<Line>> {
         match self {
             Self::Files(ledger) => ledger.lines(key),
@@ -119,7 +119,7 @@ impl Effects {
         }
     }
 
-    /// The keys that have effects and aren't forgotten.
+    /// Lists the keys with effects, except those that were forgotten.
     pub(super) async fn keys(&self) -> Result<Vec<String>> {
         match self {
             Self::Files(ledger) => ledger.keys(),
@@ -128,7 +128,7 @@ impl Effects {
         }
     }
 
-    /// Forgets a key after its verdict.
+    /// Deletes the effects of a key that the judge has passed.
     pub(super) async fn forget(&self, key: &str) -> Result<()> {
         match self {
             Self::Files(ledger) => ledger.forget(key),
@@ -138,12 +138,12 @@ impl Effects {
     }
 }
 
-/// Builds the write that adds `line` to the effects of `key`. It has no condition, so that a write applied
-/// twice shows as two effects.
+/// Builds the write that adds `line` to the effects of `key`. The write has no condition, so that it shows as two
+/// effects if it's applied twice.
 ///
 /// # Errors
 ///
-/// If it can't be built.
+/// If the write can't be built.
 pub fn append(table: &str, key: &str, line: &Line) -> Result<Update> {
     let line = serde_json::to_string(line).context("invalid ledger line")?;
     let list = |lines| AttributeValue::L(lines);

@@ -7,33 +7,33 @@ use serde::{Deserialize, Serialize};
 
 /// The function's name in the scope, and the name of its binary.
 pub const FUNCTION: &str = "verification-function";
-/// DynamoDB's endpoint.
+/// The environment variable with DynamoDB's endpoint.
 pub const ENDPOINT: &str = "NET_ENDPOINT";
-/// The table of records.
+/// The environment variable with the name of the table of records.
 pub const TABLE: &str = "NET_TABLE";
-/// The URL of a store other than DynamoDB.
+/// The environment variable with the URL of a store other than DynamoDB.
 pub const STORE: &str = "NET_STORE";
-/// How the function has its effect.
+/// The environment variable with the form: where the effect and the record are.
 pub const FORM: &str = "NET_FORM";
-/// The table of effects, if they're in a table.
+/// The environment variable with the name of the table of effects, if they're in a table.
 pub const EFFECTS: &str = "NET_EFFECTS";
-/// The folder of the ledger.
+/// The environment variable with the folder of the ledger.
 pub const LEDGER: &str = "NET_LEDGER";
-/// The process's number, which identifies its runs.
+/// The environment variable with the process's number, which begins the names of its runs.
 pub const PROCESS: &str = "NET_PROCESS";
-/// The point at which to pause, if any.
+/// The environment variable with the point at which the process pauses, if any.
 pub const STAND_AT: &str = "NET_STAND_AT";
-/// The file that says that the process pauses there.
+/// The environment variable with the path of the file that exists while the process pauses.
 pub const MARKER: &str = "NET_MARKER";
-/// The way in which the function is broken, if any.
+/// The environment variable with the sabotage of the function, if any.
 pub const SABOTAGE: &str = "NET_SABOTAGE";
 
-/// The function error of a handler that the event told to fail.
+/// The type of the function error when the handler fails because its event says so.
 pub const TOLD_TO_FAIL: &str = "Net.ToldToFail";
 
-/// An ordinary invocation's time. All times are short, so that the check can wait for thousands of leases.
+/// The time limit of an ordinary invocation. All times are short, so that the check can wait for thousands of leases.
 pub const LIMIT: Duration = Duration::from_millis(300);
-/// The same behind the layer, whose reserve at the end is the library's default.
+/// The time limit behind the layer. It's longer, since the layer has the library's default reserve at the end.
 pub const LAYER_LIMIT: Duration = Duration::from_millis(1500);
 /// How much longer than the invocation the lease lasts.
 pub const GRACE: Duration = Duration::from_millis(100);
@@ -42,7 +42,7 @@ pub const RESERVE: Duration = Duration::from_millis(20);
 /// The skew margin. All processes run on one machine and share its clock.
 pub const MARGIN: Duration = Duration::from_millis(50);
 
-/// The field of an event with the key, for the layer.
+/// The field of an event that holds the key, as the layer's setting names it.
 pub const KEY_FIELD: &str = "/key";
 /// The field in which the layer puts its claim.
 pub const CLAIM_FIELD: &str = "claim";

@@ -1,8 +1,8 @@
 //! Judges whether the protocol's promises allow the outcome of one key.
 //!
 //! The evidence is the ledger's lines, what the harness did to each run, what the run answered, and the record.
-//! Slowness alone is never a violation. Lambda would have killed a run that hadn't answered by its deadline. A
-//! successor can't have taken over a run that had answered by then, since one machine has one clock.
+//! Slowness alone is never a violation: Lambda would have killed a run that hadn't answered by its deadline. If a
+//! run answers before its deadline, no successor can have taken over, since all processes share the machine's clock.
 
 #[cfg(test)]
 mod tests;
@@ -20,9 +20,9 @@ use super::{
 /// The effects that a key may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Promise {
-    /// Outside the store's transaction: one, plus one for each crash in the gap between effect and completion.
+    /// If the effect is outside the store's transaction: one, plus one for each crash between effect and completion.
     AtLeastOnce,
-    /// Inside it: one.
+    /// If the effect is in the store's transaction: exactly one.
     ExactlyOnce,
 }
 
@@ -51,7 +51,7 @@ pub enum Said {
 }
 
 impl Said {
-    /// Whether the answer asks for a retry, because another delivery runs or time ran out.
+    /// Whether the answer asks for a retry: it's "in progress" or "unavailable".
     pub fn is_not_now(&self) -> bool {
         match self {
             Self::Error(kind, _) => {
@@ -83,9 +83,9 @@ impl fmt::Display for Said {
 pub struct Delivery {
     /// The run's name.
     pub run: String,
-    /// The harness's action on it.
+    /// The harness's action on the run.
     pub deed: Deed,
-    /// Its answer.
+    /// The run's answer.
     pub said: Said,
     /// When the harness received the answer, in ms since the epoch.
     pub said_at: u64,
@@ -98,11 +98,11 @@ pub struct Case {
     pub key: String,
     /// The promise for this key.
     pub promise: Promise,
-    /// Its effects, in order.
+    /// The key's effects, in order.
     pub lines: Vec<Line>,
-    /// Its deliveries. The last one has been answered.
+    /// The key's deliveries. The last one has been answered.
     pub deliveries: Vec<Delivery>,
-    /// Settled records that the harness saw on the way.
+    /// The completed records that the harness read before the end.
     pub seen: Vec<Stored>,
     /// The record at the end.
     pub record: Option<Stored>,
@@ -111,7 +111,7 @@ pub struct Case {
 /// The numbers of a key without violations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Finding {
-    /// Its effects.
+    /// The number of effects.
     pub effects: u64,
     /// Runs that ended or were frozen between their effect and its completion.
     pub crashes_in_the_gap: u64,
@@ -123,7 +123,7 @@ pub struct Finding {
     pub killed_after: u64,
     /// Runs that continued after a freeze and were fenced.
     pub fenced: u64,
-    /// Runs that the harness neither killed nor froze, and that hadn't answered by their deadline.
+    /// Runs that answered after their deadline, though the harness neither killed nor froze them.
     pub slow: u64,
     /// Claims of the key after its first.
     pub later_claims: u64,
@@ -164,7 +164,7 @@ impl Case {
     ///
     /// # Errors
     ///
-    /// The violation that it found.
+    /// If the evidence shows a violation.
     pub fn judge(&self) -> Result<Finding, Violation> {
         self.find().map_err(|what| self.violation(&what))
     }
@@ -203,7 +203,8 @@ impl Case {
         Ok(self.figures(recorded, &excuses, record))
     }
 
-    /// With the effect in one transaction with the record, there's exactly one effect, and it's the record's.
+    /// Checks that there's exactly one effect, and that it's from the run that the record names. Only for forms that
+    /// write effect and record in one transaction.
     fn one_effect(&self, record: &Stored) -> Result<&Line, String> {
         let [effect] = self.lines.as_slice() else {
             let count = self.lines.len();
@@ -211,7 +212,7 @@ impl Case {
                 "its effect should happen exactly once, since it's in the outcome's transaction, but happened {count} times"
             ));
         };
-        // Without a claim, the run doesn't know its generation.
+        // A run without a claim doesn't know its generation, and writes 0.
         if effect.generation != 0 && effect.generation != record.generation {
             return Err("its effect and its record have different generations".into());
         }
@@ -222,7 +223,7 @@ impl Case {
         Ok(effect)
     }
 
-    /// The record ends with an outcome, and never had a different one.
+    /// Checks that the record ends with an outcome, and that the harness never read a different one.
     fn settled(&self) -> Result<&Stored, String> {
         let record = self.record.as_ref().ok_or("there's no record")?;
         if record.status != "COMPLETED" {
@@ -247,8 +248,8 @@ impl Case {
         if answered { Ok(()) } else { Err("no delivery got an answer".into()) }
     }
 
-    /// Whether its answer came after its deadline, when the library stops trying to record its outcome and the caller
-    /// has timed out. A frozen run must instead find the outcome of another delivery that has answered by then.
+    /// Whether the answer came too late to count: after the deadline, the library stops trying to record the outcome,
+    /// and the caller has timed out. But if another delivery answered first, a frozen run must replay that outcome.
     fn is_too_late(&self, delivery: &Delivery) -> bool {
         let mut lines = self.lines.iter().filter(|line| line.run == delivery.run);
         let mut others = self.deliveries.iter().filter(|other| other.run != delivery.run);
@@ -261,7 +262,8 @@ impl Case {
             }
     }
 
-    /// Checks that every answer is a response or "not now", and that no process ended unless the harness killed it.
+    /// Checks that every answer is a response, a request to retry, or a failure that the event asked for, and that no
+    /// process ended unless the harness killed it.
     fn nothing_else_said(&self) -> Result<(), String> {
         for Delivery { run, deed, said, .. } in &self.deliveries {
             let is_explained = match said {
@@ -277,8 +279,8 @@ impl Case {
         Ok(())
     }
 
-    /// Compares claims with earlier leases. A later claim's generation is the time of that claim, by the
-    /// clock that also set the lease.
+    /// Checks that no claim was made during the lease of an earlier one. A later claim's generation is the time of
+    /// that claim, by the clock that also set the lease.
     fn no_live_claim_taken(&self) -> Result<(), String> {
         let mut lines: Vec<&Line> = self.lines.iter().collect();
         lines.sort_by_key(|line| line.generation);
@@ -297,7 +299,7 @@ impl Case {
         Ok(())
     }
 
-    /// Finds the effect of the run that the record holds.
+    /// Finds the effect of the run whose outcome the record holds.
     fn recorded_effect(&self, record: &Stored) -> Result<&Line, String> {
         let recorded = self.lines.iter().find(|line| line.generation == record.generation);
         let recorded = recorded.ok_or("no effect has the record's generation")?;
@@ -308,7 +310,8 @@ impl Case {
         Ok(recorded)
     }
 
-    /// Checks that every other effect belongs to a run that the harness interrupted, or that was too late.
+    /// Checks that every other effect belongs to a run that the harness interrupted or that answered too late. Returns
+    /// the deliveries of those runs.
     fn other_effects(&self, recorded: &Line, record: &Stored) -> Result<Vec<&Delivery>, String> {
         let mut runs = HashSet::from([recorded.run.as_str()]);
         let mut excuses = Vec::new();
@@ -354,7 +357,7 @@ impl Case {
     }
 }
 
-/// The deadline of the invocation that the line's run belongs to.
+/// Returns the deadline of the invocation whose run wrote this line.
 fn deadline(line: &Line) -> u64 {
     line.lease_until.saturating_sub(millis(GRACE))
 }

@@ -1,7 +1,7 @@
 //! Kills processes, and freezes them beyond their leases, at random moments.
 //!
 //! A seed fixes the schedule: the jobs, which processes it kills or freezes, and at which fraction of a run's
-//! ordinary length. The machine's timing decides where in the code that falls, and it differs each time.
+//! ordinary length. The machine's timing decides where in the code that moment falls, so it differs each time.
 
 use std::{
     fmt,
@@ -32,15 +32,15 @@ use super::{
 
 /// How many keys run at one time. Most of them wait for a lease.
 const KEYS: usize = 40;
-/// The same behind the layer, whose leases last longer.
+/// How many keys run at one time behind the layer. There are more, since its leases last longer.
 const LAYER_KEYS: usize = 160;
 /// Kills this percentage of deliveries.
 const KILLED: u64 = 60;
-/// Freezes the deliveries whose draw out of 100 is from `KILLED` up to this one.
+/// Each delivery draws a number below 100. A number from `KILLED` up to this one, exclusive, freezes its process.
 const FROZEN: u64 = 70;
 /// This percentage of redeliveries doesn't wait for the lease.
 const IMPATIENT: u64 = 20;
-/// The assumed length of a run before one has been measured.
+/// The assumed length of a run in µs, until a run has been measured.
 const FIRST_GUESS_US: u64 = 60_000;
 /// Stops after this many violations.
 const ENOUGH: usize = 10;
@@ -69,19 +69,19 @@ pub struct Figures {
     pub kills: u64,
     /// Processes frozen.
     pub freezes: u64,
-    /// The sums of the findings on each key.
+    /// The sum of all keys' findings.
     pub found: Finding,
     /// The violations.
     pub violations: Vec<Violation>,
-    /// The problem that ended the run early, if it had found violations by then.
+    /// The problem that ended the check early. It's here only if the check had found violations before.
     pub problem: Option<Problem>,
-    /// How long it took.
+    /// How long the check took.
     pub wall: Duration,
 }
 
 impl Figures {
-    /// Adds the problem that ended the run, so that the violations before it are reported too. Without
-    /// violations it's an error.
+    /// Adds the problem that ended the check, so that earlier violations are reported too. If there are none,
+    /// returns the problem as an error.
     fn ended_by(self, problem: Problem) -> Result<Self> {
         if self.violations.is_empty() {
             return Err(Problem::new(format!("{}, seed {}: {problem}", self.server, self.seed)));
@@ -150,7 +150,7 @@ struct Judged {
 ///
 /// # Errors
 ///
-/// If the check couldn't run and had found no violation by then.
+/// If the check breaks off before it has found a violation.
 pub async fn check(
     function: &Function,
     backends: Vec<Backend>,
@@ -176,7 +176,7 @@ pub async fn check(
         let mut of_server = throw.figures(started.elapsed());
         if thrown.is_ok() && of_server.violations.is_empty() {
             let late = fleet.effects.keys().await?.into_iter();
-            let words = |key| format!("key {key}: an effect after every delivery was answered");
+            let words = |key| format!("key {key}: an effect appeared after every delivery was answered");
             of_server.violations.extend(late.map(|key| Violation::new(words(key))));
         }
         if let Err(problem) = thrown {
@@ -187,7 +187,7 @@ pub async fn check(
     Ok(figures)
 }
 
-/// The plan for a delivery, unless it's answered before.
+/// What the harness does to a delivery that isn't answered by a random moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Spared,
@@ -214,7 +214,7 @@ enum Came {
 }
 
 impl Throw {
-    /// Keeps up to `KEYS` keys running until it has killed enough processes.
+    /// Keeps `KEYS` keys running, or `LAYER_KEYS`, until enough processes were killed.
     async fn run(self: &Arc<Self>) -> Result<()> {
         let mut keys = JoinSet::new();
         let mut number = 0;
@@ -236,7 +236,7 @@ impl Throw {
         self.kills.load(Ordering::SeqCst) < self.numbers.kills && violations < ENOUGH
     }
 
-    /// Plays one key, from its first delivery to its verdict.
+    /// Makes all deliveries of one key, and judges it.
     async fn key(self: Arc<Self>, number: u64) -> Result<()> {
         let mut random = Random::new(self.numbers.seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let job = Job {
@@ -293,7 +293,7 @@ impl Throw {
         let _slot = self.fleet.slot().await?;
         let mut process = self.fleet.process().await?;
         let fate = Fate::drawn(random, self.fleet.form());
-        // The factor 1.3 makes some moments fall at the end of a run, too.
+        // Up to 1.3 times the ordinary length, so that some moments fall at the very end of a run.
         let moment = self.ordinary_us.load(Ordering::SeqCst) * 13 / 10 * random.below(1_000) / 1_000;
         let (started, delivered_at) = (clock::start(), clock::now_ms());
         let mut handed = story.hand_to(&mut process, limit);
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_problem_is_reported_beside_violations() {
+    fn problem_is_reported_with_earlier_violations() {
         let problem = || Problem::new("the server is gone");
         let both = figures(vec![Violation::new("two effects")]).ended_by(problem()).unwrap().to_string();
         assert!(both.contains("ended early: the server is gone"), "{both}");

@@ -1,4 +1,4 @@
-//! The effects: one line each, appended to a file in one write that SIGKILL can't halve or undo.
+//! Records each effect as a line in a file. SIGKILL can't cut the line short or undo it.
 
 use std::{
     fmt,
@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 /// One effect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Line {
-    /// The run that had it: the process's number and the invocation's.
+    /// The run that had the effect, named by the number of its process and of its invocation.
     pub run: String,
-    /// The generation of the claim under which it ran.
+    /// The generation of the run's claim.
     pub generation: u64,
     /// The claim's attempt.
     pub attempt: u32,
@@ -37,12 +37,12 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// The ledger in this folder.
+    /// Opens the ledger in this folder.
     pub fn at(folder: impl AsRef<Path>) -> Self {
         Self { folder: folder.as_ref().to_owned() }
     }
 
-    /// Its folder.
+    /// Returns the ledger's folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -55,7 +55,7 @@ impl Ledger {
     pub fn append(&self, key: &str, line: &Line) -> io::Result<()> {
         let mut text = serde_json::to_string(line)?;
         text.push('\n');
-        // One write appends the whole line, wherever the file's end is by then.
+        // A single write keeps the line in one piece, even if other processes append at the same time.
         OpenOptions::new().create(true).append(true).open(self.folder.join(key))?.write_all(text.as_bytes())
     }
 
@@ -74,7 +74,7 @@ impl Ledger {
         lines.context(format!("couldn't read the ledger {}", file.display()))
     }
 
-    /// The keys that have lines and aren't forgotten.
+    /// Lists the keys with lines, except those that were forgotten.
     ///
     /// # Errors
     ///
@@ -89,7 +89,7 @@ impl Ledger {
             .collect())
     }
 
-    /// Forgets a key after its verdict.
+    /// Deletes the lines of a key that the judge has passed.
     ///
     /// # Errors
     ///

@@ -26,12 +26,12 @@ use super::form::Form;
 /// How often a paused process checks whether it may go on.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// The points of a run of this form.
+/// Returns the points at which a run of this form can pause.
 pub const fn of_form(form: Form) -> &'static [Point] {
     match form {
         Form::Ledger | Form::Transaction | Form::Postgres | Form::Redis => &Point::ALL,
         Form::Optimistic => &Point::CLAIM_FREE,
-        // They're in the layer's program. Random kills hit each.
+        // The layer's program has no such points. Only random kills test it.
         Form::Layer => &[],
         Form::PostgresTransaction => &Point::IN_TRANSACTION,
     }
@@ -46,18 +46,18 @@ pub struct Orders {
 }
 
 impl Orders {
-    /// Creates the order to pause at `point`, if there is one, and to say so in the file `marker`.
+    /// Creates the order to pause at `point`, if there is one, and to write the file `marker` then.
     pub fn new(point: Option<Point>, marker: impl AsRef<Path>) -> Self {
         Self { point, marker: marker.as_ref().to_owned(), is_done: AtomicBool::new(false) }
     }
 
-    /// Reports that the run has reached `point`. If that's the point to pause at, blocks the thread, so that
-    /// nothing else in this process continues.
+    /// Reports that the run has reached `point`. If that's the point to pause at, blocks the run's thread until the
+    /// marker is gone.
     pub fn reached(&self, point: Point) {
         if self.point != Some(point) || self.is_done.swap(true, Ordering::SeqCst) {
             return;
         }
-        // Without a marker the harness never learns of it, and reports that the process didn't reach the point.
+        // If the marker can't be written, the run goes on. The harness then reports that no process reached the point.
         if std::fs::write(&self.marker, point.name()).is_ok() {
             while self.marker.exists() {
                 thread::sleep(LOOK_AGAIN);
@@ -66,7 +66,7 @@ impl Orders {
     }
 }
 
-/// A store that pauses before it sends a write, and after the write has been applied.
+/// A store that can pause before it sends a write, and after the write has been applied.
 #[derive(Debug)]
 pub struct StandingStore<S> {
     inner: S,

@@ -8,20 +8,20 @@ use lambda_idempotency_rehearsal::problem::{Context, Problem, Result};
 /// The parts of a record that the judge compares.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored {
-    /// Its status.
+    /// The record's status.
     pub status: String,
-    /// Its generation.
+    /// The record's generation.
     pub generation: u64,
-    /// Its attempt.
+    /// The number of the attempt.
     pub attempt: u32,
-    /// The end of its lease in ms since the epoch, while it's claimed.
+    /// The end of the lease in ms since the epoch, while the key is claimed.
     pub lease_until: Option<u64>,
-    /// Its response, if it has one.
+    /// The response, if the record has one.
     pub response: Option<Vec<u8>>,
 }
 
 impl Stored {
-    /// Whether it has an outcome.
+    /// Whether the operation is completed.
     pub fn is_completed(&self) -> bool {
         self.status == "COMPLETED"
     }
@@ -61,7 +61,7 @@ impl fmt::Display for Stored {
 ///
 /// # Errors
 ///
-/// If it can't be read.
+/// If the record can't be read.
 pub async fn read(client: &Client, table: &str, id: &str) -> Result<Option<Stored>> {
     let key = AttributeValue::S(id.to_owned());
     let read = client.get_item().table_name(table).key("id", key).consistent_read(true).send().await;

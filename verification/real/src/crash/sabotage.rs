@@ -1,4 +1,4 @@
-//! Breaks the function under test on purpose. A check that misses these faults finds nothing.
+//! Breaks the function under test on purpose, to test that the check finds each of these faults.
 
 use std::{
     collections::HashMap,
@@ -29,9 +29,9 @@ pub enum Sabotage {
     Impatient,
     /// Has the effect before the claim.
     EffectFirst,
-    /// Applies only the write to the record from each transaction.
+    /// Applies only the record's write of each transaction, and drops the handler's own writes.
     Torn,
-    /// Applies a transaction's own writes once more, with another record's.
+    /// Applies the handler's own writes twice: once with a decoy record, then in the real transaction.
     Repeated,
 }
 
@@ -62,7 +62,7 @@ impl Sabotage {
         }
     }
 
-    /// The way of this name.
+    /// Returns the sabotage with this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|sabotage| sabotage.name() == name)
     }
@@ -73,7 +73,7 @@ impl Sabotage {
 pub struct SabotagedStore<S> {
     inner: S,
     sabotage: Option<Sabotage>,
-    /// The real leases of the records that it returned as stale.
+    /// The real leases of the records that this store returned as stale.
     leases: Mutex<HashMap<StoredKey, Timestamp>>,
 }
 
@@ -112,7 +112,7 @@ impl<S: Store> SabotagedStore<S> {
         }
     }
 
-    /// Returns the record with a lease that ended long ago. The real lease is kept for the compare-and-set.
+    /// Returns the record with a lease that ended long ago. Keeps the real lease for the compare-and-set.
     fn without_lease(&self, key: &StoredKey, mut record: Record) -> Record {
         if let State::Started { lease_until } = &mut record.state {
             self.leases().insert(key.clone(), *lease_until);
@@ -130,7 +130,7 @@ impl<S: Store> SabotagedStore<S> {
     }
 }
 
-/// Builds a write that removes an outcome from a record, so that it can be settled again.
+/// Builds a write that removes the outcome from a record, so that the record can be settled again.
 fn reopening(record: &Record) -> Write {
     Write::Reclaim { seen: Revision::of(record), lock: record.lock_until(record.lock_acquired_at) }
 }

@@ -28,7 +28,7 @@ const TRIES: u32 = 5;
 pub enum Ending {
     /// SIGKILL.
     Killed,
-    /// SIGSTOP until another process has answered after the lease; then SIGCONT.
+    /// SIGSTOP, and SIGCONT when the lease has ended and another process has answered.
     Frozen,
 }
 
@@ -40,7 +40,7 @@ type Judged = Result<Finding, Violation>;
 enum Interrupted {
     Killed,
     Frozen(Box<Frozen>),
-    /// This delivery, or the one that prepares it, was cut off at its deadline.
+    /// The process answered before it reached its point, since its deadline came first.
     TooSlow,
 }
 
@@ -57,7 +57,7 @@ pub struct Row {
     pub rounds: u32,
     /// How many effects there were.
     pub effects: u64,
-    /// How many rounds ended in the gap, which allows a second effect.
+    /// How many crashes fell between effect and completion. Each allows one more effect.
     pub crashes_in_the_gap: u64,
     /// The violations.
     pub violations: Vec<Violation>,
@@ -88,11 +88,11 @@ impl fmt::Display for Row {
     }
 }
 
-/// Kills and freezes at each point, for this many rounds, on each server.
+/// Kills and freezes processes at each point, for this many rounds, on each server.
 ///
 /// # Errors
 ///
-/// If the check couldn't run.
+/// If the check breaks off.
 pub async fn check(
     function: &Function,
     backends: Vec<Backend>,
@@ -143,8 +143,8 @@ async fn row(fleet: &Arc<Fleet>, point: Point, ending: Ending, rounds: u32) -> R
     Ok(row)
 }
 
-/// Plays a round until the process reaches its point. On a slow machine, the deadline can cut it off before.
-/// The next try gives it more time.
+/// Repeats a round until the process reaches its point. On a slow machine, the deadline can cut the process off
+/// before, so each try gives it more time.
 async fn play_until_reached(fleet: &Arc<Fleet>, point: Point, ending: Ending, round: u32) -> Result<Judged> {
     for tries in 1..=TRIES {
         if let Some(judged) = play(fleet, point, ending, (round, tries)).await? {
@@ -155,7 +155,7 @@ async fn play_until_reached(fleet: &Arc<Fleet>, point: Point, ending: Ending, ro
 }
 
 /// Plays one round: pauses a process at the point, kills or freezes it there, and makes the next deliveries.
-/// `None` if the process was too slow to reach the point.
+/// Returns `None` if the process was too slow to reach the point.
 async fn play(
     fleet: &Arc<Fleet>,
     point: Point,
@@ -187,7 +187,7 @@ async fn play(
     if matches!(interrupted, Interrupted::TooSlow) {
         return Ok(None);
     }
-    story.deliver(limit).await?; // most often within the lease
+    story.deliver(limit).await?; // usually within the lease
     story.deliver_until_answered().await?;
     if let Interrupted::Frozen(frozen) = interrupted {
         clock::pause_until(frozen.stale_at).await;

@@ -17,9 +17,9 @@ use super::{
     record::Stored,
 };
 
-/// A stale record is one whose lease ended *more* than the margin ago.
+/// A wait adds this time, since a record is stale only when its lease ended *more* than the margin ago.
 const CLEARLY_STALE: Duration = Duration::from_millis(1);
-/// After each group of this many unsuccessful deliveries, the machine counts as slow and deliveries get more time.
+/// After this many unsuccessful deliveries, and after each further group of them, deliveries get more time.
 const PATIENT_TRIES: u32 = 8;
 
 /// The deliveries of one key.
@@ -41,12 +41,12 @@ struct Told {
 pub(super) struct Frozen {
     process: Process,
     handed: Handed,
-    /// When its claim becomes stale, if it had one.
+    /// The time in ms since the epoch when the run's claim is stale, if it had one.
     pub(super) stale_at: u64,
 }
 
 impl Story {
-    /// Nothing has been delivered yet.
+    /// Creates the story of a job that hasn't been delivered yet.
     pub(super) fn new(fleet: Arc<Fleet>, job: Job) -> Arc<Self> {
         Arc::new(Self { fleet, job, told: Mutex::default() })
     }
@@ -55,7 +55,7 @@ impl Story {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The time that a delivery gets after this many unsuccessful ones. It grows, so that a slow machine
+    /// Returns the time limit of a delivery after this many unsuccessful ones. The limit grows, so that a slow machine
     /// can't stall a key forever.
     pub(super) fn limit_after(&self, tries: u32) -> Duration {
         self.fleet.form().limit() * (1 + tries / PATIENT_TRIES)
@@ -76,7 +76,7 @@ impl Story {
         Ok(self.note(&handed, Deed::Spared, said))
     }
 
-    /// Delivers the event until it is answered.
+    /// Delivers the event until it's answered.
     pub(super) async fn deliver_until_answered(&self) -> Result<()> {
         let patience = clock::start();
         for tries in 0.. {
@@ -93,7 +93,7 @@ impl Story {
         Err(Problem::new(self.case(self.fleet.form().promise()).await?.violation(&words).to_string()))
     }
 
-    /// Whether the delivery must be retried. The judge decides on anything that's neither a retry nor an answer.
+    /// Whether the delivery must be retried. If not, the judge decides whether the answer is allowed.
     pub(super) fn is_to_come_again(&self, said: &Said) -> bool {
         said.is_not_now() || said.is_told_failure() || *said == Said::Nothing
     }
@@ -104,7 +104,8 @@ impl Story {
         Ok(self.note(&handed, Deed::Killed, said))
     }
 
-    /// Sends SIGSTOP. A claim, if it has one, is stale at the latest after `limit`, the grace and the margin.
+    /// Sends SIGSTOP. If the process has a claim, the claim becomes stale at the latest when `limit`, the grace and the
+    /// margin have passed since the delivery.
     pub(super) async fn freeze(
         &self,
         process: Process,
@@ -135,7 +136,7 @@ impl Story {
         said
     }
 
-    /// Reads the record. An outcome seen once must still be there at the end.
+    /// Reads the record. If it's completed, remembers it: the judge checks that the outcome is still there at the end.
     pub(super) async fn look(&self) -> Result<Option<Stored>> {
         let record = self.fleet.record(&self.job.key).await?;
         if let Some(record) = record.as_ref().filter(|record| record.is_completed()) {
@@ -144,7 +145,7 @@ impl Story {
         Ok(record)
     }
 
-    /// Waits until the current claim, if there is one, is stale. The wait is bounded, in case the lease is wrong.
+    /// Waits until the current claim is stale, if there is one. The wait has a limit, in case the lease is wrong.
     pub(super) async fn wait_for_lease(&self) -> Result<()> {
         if let Some(lease_until) = self.look().await?.and_then(|record| record.lease_until) {
             let stale_at = lease_until.saturating_add(millis(MARGIN + CLEARLY_STALE));

@@ -38,11 +38,11 @@ use crate::{
 
 /// The function's timeout: Lambda's default.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(3);
-/// Longer than any lease here, margin included, and shorter than any retention.
+/// How far the later delivery's clock is ahead: longer than any lease, margin included, and shorter than any retention.
 const UNTIL_ALL_LEASES_END: Duration = Duration::from_secs(90);
 /// The time limit of a delivery without faults.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The library's default timeout of one attempt at DynamoDB, which sets the pace of late requests.
+/// The library's default timeout of one attempt at DynamoDB. The proxy delays late requests by a little more.
 const ATTEMPT: Duration = Duration::from_secs(1);
 /// More requests than any invocation makes.
 const ALL_REQUESTS: usize = 1_000;
@@ -96,12 +96,12 @@ impl Wire {
                 };
                 proxy.break_for(time, fault);
             }
-            // Each wire is made for its own plan.
+            // Each wire is created for its own plan, so this doesn't happen.
             _ => {}
         }
     }
 
-    /// Whether it broke anything.
+    /// Whether the proxy broke anything.
     fn has_struck(&self) -> bool {
         match self {
             Self::DynamoDb(proxy) => proxy.log().exchanges().iter().any(|exchange| exchange.fault.is_some()),
@@ -109,7 +109,7 @@ impl Wire {
         }
     }
 
-    /// Ends the invocation: late requests arrive, and nothing else does.
+    /// Ends the invocation: from now on, only late requests reach the server.
     async fn close(&self) {
         match self {
             Self::DynamoDb(proxy) => {
@@ -120,7 +120,7 @@ impl Wire {
         }
     }
 
-    /// Forwards the requests that are due even later.
+    /// Forwards the requests that are held until after the next delivery.
     async fn deliver_the_rest(&self) {
         if let Self::DynamoDb(proxy) = self {
             proxy.deliver(When::AfterRedelivery).await;
@@ -131,8 +131,8 @@ impl Wire {
 /// The handler's work, which takes no time. It returns the body of the answer.
 type Work = Arc<dyn Fn() -> String + Send + Sync>;
 
-/// Invokes the function once while the wire breaks as planned, and once when it's whole. `None` if the plan
-/// broke nothing, as on a machine so busy that the fault was over before the first request.
+/// Invokes the function once while the wire breaks as planned, and once when the wire is whole. Returns `None` if
+/// no request was broken: on a busy machine, the fault can be over before the first request.
 ///
 /// # Errors
 ///
@@ -152,7 +152,7 @@ pub(super) async fn invoke(
         warm_up(&engine, &key).await?;
     }
     if plan.way.amounts_to() == Fault::HideRecord {
-        // Only the answer to a rejected write can lack its old item.
+        // This fault removes the old item from the answer to a rejected write, so a record must reject the claim.
         release(&**direct, &stored).await?;
     }
     if plan.position == Position::Claim {
@@ -197,7 +197,7 @@ pub(super) async fn invoke(
     }))
 }
 
-/// Runs another operation, so that the sandbox has its connections.
+/// Runs another operation, so that the sandbox is connected to the store.
 async fn warm_up(engine: &Idempotency, key: &str) -> Result<()> {
     let mut last = None;
     // On a busy machine a connection may take longer than the library waits for one.
@@ -212,12 +212,12 @@ async fn warm_up(engine: &Idempotency, key: &str) -> Result<()> {
     Err(Problem::new(format!("couldn't warm up the sandbox: {last:?}")))
 }
 
-/// The handler's answer when it runs for the nth time.
+/// Returns the handler's answer when it runs for the nth time.
 fn response(run: u64) -> String {
     format!("run {run}")
 }
 
-/// A deadline in Lambda's format.
+/// Returns the deadline after this time, in Lambda's format: ms since the epoch.
 fn deadline_after(time: Duration) -> u64 {
     system_clock().now().saturating_add(time).as_millis()
 }
@@ -232,8 +232,8 @@ fn stored(engine: &Idempotency, key: &str) -> Result<StoredKey> {
     Ok(StoredKey::new(&scope, &Key::new(key).context("invalid key")?))
 }
 
-/// Sends a request through the HTTP layer, in an invocation that ends after `timeout`. The library sees
-/// `deadline` instead. `None` if there's no answer by the end.
+/// Sends a request through the HTTP layer, in an invocation that ends after `timeout`. The library only knows
+/// `deadline`. Returns `None` if there's no answer by the end.
 async fn deliver(
     engine: &Idempotency,
     key: &str,

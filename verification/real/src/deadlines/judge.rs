@@ -12,21 +12,22 @@ pub(super) struct Answer {
 /// The facts about an invocation when it's over and the wire is whole again.
 #[derive(Clone, Debug)]
 pub(super) struct Evidence {
-    /// `None` if there was no answer by the deadline, when Lambda would have killed it.
+    /// The caller's answer. `None` if there was none by the deadline: Lambda would have killed the invocation.
     pub(super) answer: Option<Answer>,
-    /// The handler's answer in this delivery.
+    /// The handler's response if it ran in this delivery.
     pub(super) response: String,
     pub(super) took: Duration,
-    /// How often the handler had run when the answer came, and when all late requests had arrived.
+    /// How often the handler had run when all late requests had arrived.
     pub(super) effects: u64,
-    /// Whether the record has the outcome by then.
+    /// Whether the record had the outcome when all late requests had arrived.
     pub(super) is_recorded: bool,
-    /// Whether the wire was whole again long before the deadline, so that a run must be recorded.
+    /// Whether the wire was whole again long before the deadline. If so, the handler's outcome must be recorded.
     pub(super) must_be_recorded: bool,
-    /// Whether "in progress" is a valid answer to this fault, since the store named another's transaction.
+    /// Whether "in progress" is a valid answer to this fault: the store reports a conflict with another transaction.
     pub(super) may_be_in_progress: bool,
-    /// The answer to a delivery after all leases had ended, and how often the handler had run by then.
+    /// The answer to a delivery after all leases had ended.
     pub(super) again: Option<Answer>,
+    /// How often the handler had run after that delivery.
     pub(super) effects_in_the_end: u64,
 }
 
@@ -35,7 +36,7 @@ pub(super) struct Evidence {
 pub(super) enum Verdict {
     /// Answered in time and truthfully.
     True,
-    /// Not answered by its deadline.
+    /// Not answered by the deadline.
     Killed,
     /// Answered in time but wrongly, with the reason.
     False(String),
@@ -82,7 +83,7 @@ mod tests {
         Some(Answer { status, body: "problem".into() })
     }
 
-    /// It ran, its outcome was recorded, and the answer said so.
+    /// The handler ran, its outcome was recorded, and the caller got it.
     fn recorded() -> Evidence {
         Evidence {
             answer: own(),
@@ -97,7 +98,7 @@ mod tests {
         }
     }
 
-    /// Nothing ran, and the answer said so.
+    /// The handler didn't run, and the answer said so.
     fn unavailable() -> Evidence {
         let again = Some(Answer { status: 201, body: "run 2".into() });
         Evidence { answer: refused(503), effects: 0, is_recorded: false, again, ..recorded() }
@@ -110,7 +111,8 @@ mod tests {
             recorded(),
             unavailable(),
             Evidence { answer: refused(409), may_be_in_progress: true, ..unavailable() },
-            // The store was unreachable until the end. The caller has the response, and the next delivery runs.
+            // The store was unreachable until the end. The caller got the response, and the next delivery ran the
+            // handler again.
             Evidence {
                 is_recorded: false,
                 must_be_recorded: false,

@@ -16,7 +16,7 @@ pub(super) enum Way {
 }
 
 impl Way {
-    /// The fault that it causes.
+    /// Returns the fault that this way causes.
     pub(super) const fn amounts_to(self) -> Fault {
         match self {
             Self::DynamoDb(way) => way.amounts_to(),
@@ -24,7 +24,7 @@ impl Way {
         }
     }
 
-    /// The 20 ways for this kind of store.
+    /// Returns the 20 ways for this kind of store.
     pub(super) fn all(kind: Kind) -> Vec<Self> {
         match kind {
             Kind::DynamoDb => HttpWay::ALL.map(Self::DynamoDb).into(),
@@ -52,12 +52,12 @@ pub(super) enum Position {
     Settlement,
 }
 
-/// How long it stays broken.
+/// How long the wire stays broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lasting {
     /// For the rest of the invocation.
     All,
-    /// For this many requests to DynamoDB. For this long, elsewhere.
+    /// For this many requests to DynamoDB, or for this time on another store.
     Some { requests: usize, time: Duration },
 }
 
@@ -72,7 +72,8 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Draws the nth invocation's plan. Every other one breaks before the claim, the rest at the settlement.
+    /// Draws the nth invocation's plan. The wire breaks before the claim in every other plan, otherwise at the
+    /// settlement.
     pub(super) fn random(way: Way, nth: u32, random: &mut Random) -> Self {
         let (requests, time) = (random.between(1, 3), random.between(200, 1_500));
         let lasting = match random.percent(50) {
@@ -82,10 +83,10 @@ impl Plan {
                 time: Duration::from_millis(time),
             },
         };
-        // Without a rival the store never rejects a settlement, so its answer has no old item.
+        // `HideRecord` removes the old item from a rejection. Without a rival, the store never rejects a settlement.
         let is_claim = nth.is_multiple_of(2) || way.amounts_to() == Fault::HideRecord;
         let position = if is_claim { Position::Claim } else { Position::Settlement };
-        // A slow claim leaves no settlement to break.
+        // If the sandbox had to connect first, a slow claim could leave no time for a settlement.
         let is_warm = random.percent(50) || position == Position::Settlement;
         Self { way, position, lasting, is_warm }
     }

@@ -18,7 +18,7 @@ pub struct Report {
     pub kind: Kind,
     rows: Vec<Row>,
     problems: Vec<String>,
-    /// How many invocations were repeated because the machine was too busy or the fault hit nothing.
+    /// How many invocations were repeated because the machine was too busy or no request was broken.
     pub(super) repeated: u64,
     /// The total time.
     pub(super) took: Duration,
@@ -27,7 +27,7 @@ pub struct Report {
 #[derive(Clone, Debug)]
 struct Row {
     way: Way,
-    /// Before the claim, and at the settlement.
+    /// One for faults before the claim, and one for faults at the settlement.
     cells: [Cell; 2],
     slowest: Duration,
 }
@@ -74,12 +74,12 @@ impl Report {
         self.sum(|cell| cell.invocations)
     }
 
-    /// How many weren't answered by their deadlines.
+    /// How many invocations weren't answered by their deadlines.
     pub fn killed(&self) -> u64 {
         self.sum(|cell| cell.killed)
     }
 
-    /// How many were answered truthfully.
+    /// How many invocations were answered in time and truthfully.
     pub fn honest(&self) -> u64 {
         self.sum(|cell| cell.honest)
     }

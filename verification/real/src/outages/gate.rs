@@ -34,7 +34,7 @@ pub(super) struct Gate {
 }
 
 impl Gate {
-    /// Listens on a free loopback port.
+    /// Starts a gate in front of `server`, on a free loopback port.
     pub(super) async fn before(server: SocketAddr) -> Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.context("couldn't start the gate")?;
         let address = listener.local_addr().context("the gate has no address")?;
@@ -101,7 +101,7 @@ async fn serve(
     }
 }
 
-/// An error means that the client went away, which is expected.
+/// Answers the requests of one connection. An error means that the client or the server went away, as expected.
 async fn converse(stream: TcpStream, upstream: Upstream, mode: watch::Receiver<Mode>) -> io::Result<()> {
     let mut conversation = Conversation::new(stream);
     let mut nth = 0;

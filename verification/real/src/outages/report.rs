@@ -14,11 +14,11 @@ pub(super) struct Evidence {
     pub(super) run: Run,
     /// The record's status after the run, if there is a record.
     pub(super) status: Option<String>,
-    /// The effects after the run.
+    /// The number of effects after the run.
     pub(super) effects: u64,
     /// The answer to the delivery after all leases had ended.
     pub(super) again: Answer,
-    /// The effects after that delivery.
+    /// The number of effects after that delivery.
     pub(super) effects_in_the_end: u64,
 }
 
@@ -64,7 +64,7 @@ pub struct Figures {
     pub lost: u64,
     /// How many outages there were.
     pub outages: u64,
-    /// How many deliveries were refused before they ran, and repeated.
+    /// How many deliveries were repeated because the library refused them before the handler ran.
     pub refused: u64,
     /// The longest time from a handler's return to the answer.
     pub slowest: Duration,
@@ -99,7 +99,7 @@ impl Figures {
         self.faults.extend(evidence.faults());
     }
 
-    /// Whether no outcome was lost, every operation had one effect, and every caller learned of it.
+    /// Whether no outcome was lost, every operation had one effect, and every caller got its response.
     pub fn is_sound(&self) -> bool {
         self.lost == 0 && self.effects == self.operations && self.faults.is_empty()
     }

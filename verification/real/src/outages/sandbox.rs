@@ -1,5 +1,5 @@
-//! A sandbox, which has one store, one `Idempotency` and one operation at a time, and the ledger that counts the
-//! effects outside of both.
+//! A sandbox has its own store and its own `Idempotency`, and runs one operation at a time. The ledger counts effects
+//! outside of the library.
 
 use std::{
     collections::HashMap,
@@ -20,11 +20,11 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::site::Ahead;
 
-/// The time that every operation has left when the outage begins, and every delivery without an outage when
-/// it begins.
+/// The time that an operation has left when the outage begins. Without an outage, it's the whole invocation's time.
 pub(super) const TIME_LEFT: Duration = Duration::from_secs(30);
-/// How often a refused delivery is repeated, and after how long.
+/// How often a refused delivery is repeated at most.
 const REPETITIONS: u32 = 60;
+/// The pause before a refused delivery is repeated.
 const REPEATED_AFTER: Duration = Duration::from_millis(500);
 
 /// How often each key's handler had its effect. The library doesn't know this ledger.
@@ -41,7 +41,7 @@ impl Ledger {
     }
 }
 
-/// Holds the handlers of a round until all have arrived, and tells them when the outage begins.
+/// Holds the handlers of a round until all have started. The bell then rings, and each handler returns a while later.
 #[derive(Clone, Debug)]
 pub(super) struct Bell {
     arrived: Arc<Semaphore>,
@@ -60,10 +60,10 @@ impl Bell {
         self.arrived.acquire_many(handlers).await.map(drop).context("the handlers' semaphore is closed")
     }
 
-    /// Reports that a handler has arrived, and waits until this long after the bell's time.
+    /// Reports that a handler has arrived, and waits until `after` has passed since the bell rang.
     async fn wait(mut self, after: Duration) {
         self.arrived.add_permits(1);
-        // The wait fails only when the sender is dropped, and then nothing waits for this handler.
+        // The wait fails only when the sender is dropped, and then the check has ended.
         let Ok(begins) = self.rung.wait_for(Option::is_some).await.map(|rung| *rung) else { return };
         let at = begins.map(|begins| begins + after);
         let left = at.map(|at| at.saturating_duration_since(clock::start()));
@@ -75,9 +75,9 @@ impl Bell {
 #[derive(Clone, Debug)]
 pub(super) struct Operation {
     pub(super) key: String,
-    /// When its handler returns, after the bell's time.
+    /// How long after the bell the handler returns.
     pub(super) returns_after: Duration,
-    /// When its invocation ends.
+    /// When the invocation ends.
     pub(super) deadline: Timestamp,
 }
 
@@ -87,7 +87,7 @@ pub(super) struct Run {
     pub(super) answer: Answer,
     /// How long the library took from the handler's return to the answer.
     pub(super) settled_in: Duration,
-    /// How many deliveries were refused before one ran.
+    /// How many deliveries the library refused before a delivery ran the handler.
     pub(super) refused: u64,
 }
 
@@ -96,7 +96,7 @@ pub(super) struct Run {
 pub(super) enum Answer {
     Value(String),
     Error(String),
-    /// No answer by the deadline, when Lambda would have killed the invocation.
+    /// No answer by the deadline: Lambda would have killed the invocation.
     Killed,
 }
 
@@ -122,13 +122,13 @@ impl Sandbox {
         Ok(Self { engine: builder.build().context("couldn't build the engine")?, clock })
     }
 
-    /// The stored form of the key.
+    /// Returns the stored form of the key.
     pub(super) fn stored(&self, key: &str) -> Result<StoredKey> {
         let operation = self.engine.operation("charge").context("invalid operation")?;
         Ok(operation.stored_key(&Key::new(key).context("invalid key")?))
     }
 
-    /// Delivers the operation until it has run. A caller retries like this when the library says that nothing ran.
+    /// Delivers the operation until its handler has run. A caller retries like this when the library refuses to run.
     pub(super) async fn deliver(&self, operation: &Operation, bell: &Bell, ledger: &Ledger) -> Result<Run> {
         let mut refused = 0;
         loop {
@@ -158,7 +158,7 @@ impl Sandbox {
         self.run(key, deadline, || async { ledger.note(key) }).await
     }
 
-    /// Runs something, so that the sandbox has its connections and the first round doesn't wait for them.
+    /// Runs an operation, so that the sandbox is connected and the first round doesn't wait for connections.
     pub(super) async fn warm_up(&self, nth: usize) -> Result<()> {
         let mut last = None;
         for attempt in 0..REPETITIONS {
@@ -197,7 +197,7 @@ impl Sandbox {
     }
 }
 
-/// The handler's answer.
+/// Returns the handler's response.
 pub(super) fn response_to(key: &str) -> String {
     format!("done: {key}")
 }

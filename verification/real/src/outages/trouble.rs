@@ -16,7 +16,7 @@ use crate::site::{Host, Kind, Site};
 pub enum Trouble {
     /// PostgreSQL stops or crashes, and starts again, up to three times in a round.
     PostgresRestarted,
-    /// The same for Redis.
+    /// Redis stops or crashes, and starts again, up to three times in a round.
     RedisRestarted,
     /// DynamoDB throttles every UpdateItem for 3 s.
     DynamoDbThrottled,
@@ -37,7 +37,7 @@ impl Trouble {
         }
     }
 
-    /// The outages of one round.
+    /// Draws the outages of one round.
     pub(super) fn round(self, random: &mut Random) -> Vec<Outage> {
         let fixed = |secs| vec![Outage { lasts: Duration::from_secs(secs), ..Outage::default() }];
         match self {
@@ -68,15 +68,15 @@ impl fmt::Display for Trouble {
 /// One outage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Outage {
-    /// Whether the server crashes or is stopped normally.
+    /// Whether the server crashes. Otherwise it's stopped normally.
     crashes: bool,
-    /// How long the server is away. The time that it takes to start is added.
+    /// How long the server is down, without the time that it takes to start.
     lasts: Duration,
-    /// How long it's back before the next outage.
+    /// How long the server is up before the next outage.
     then: Duration,
 }
 
-/// The total length of these outages.
+/// Returns the time from the first outage's begin to the last one's end.
 pub(super) fn length(outages: &[Outage]) -> Duration {
     let gaps: Duration = outages.iter().rev().skip(1).map(|outage| outage.then).sum();
     gaps + outages.iter().map(|outage| outage.lasts).sum::<Duration>()
@@ -107,7 +107,7 @@ impl Victim {
         self.gate.as_ref().map_or_else(|| self.site.address(), |gate| Ok(gate.address()))
     }
 
-    /// Takes the server through these outages, and lets it return after each.
+    /// Takes the server down for each of these outages in turn, and brings it back after each.
     pub(super) async fn suffer(&mut self, outages: &[Outage]) -> Result<()> {
         for (nth, outage) in outages.iter().enumerate() {
             self.begin(*outage)?;
@@ -138,7 +138,7 @@ impl Victim {
             (_, Some(gate)) => gate.set(Mode::Open),
             (Host::Postgres(server), None) => server.start_again(),
             (Host::Redis(server), None) => server.start_again(),
-            (Host::DynamoDb(_), None) => return Err(Problem::new("DynamoDB has no gate")),
+            (Host::DynamoDb(_), None) => return Err(Problem::new("there's no gate in front of DynamoDB")),
         }
         Ok(())
     }

@@ -12,11 +12,11 @@ use super::{Shared, TcpWay};
 
 /// How long the server may pause in the middle of an answer.
 const PAUSE_IN_ANSWER: Duration = Duration::from_millis(10);
-/// How long it may take to begin an answer.
+/// How long the server may take to begin an answer.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long a request is held at most if its sender doesn't give up.
+/// How long a request is held if its sender doesn't give up.
 const HELD: Duration = Duration::from_millis(1_200);
-/// How long after its sender gave up a request is forwarded.
+/// How long the proxy waits after a sender has given up, before it forwards the held request.
 const AFTER_GIVING_UP: Duration = Duration::from_millis(20);
 const LATENCY: Duration = Duration::from_millis(100);
 /// Neither PostgreSQL nor Redis begins an answer like this.
@@ -25,7 +25,7 @@ const GARBAGE: &[u8] = b"\x16\x03\x01\x02\x00 this isn't an answer\r\n\x00\xff\x
 /// Carries a client's bytes to the server and back. An error means that a side went away, which is expected.
 pub(super) async fn carry(client: TcpStream, shared: Arc<Shared>) {
     let Ok(server) = TcpStream::connect(shared.to).await else { return };
-    // Without it, a message in several pieces waits for a delayed acknowledgement.
+    // Without `nodelay`, a message in several pieces waits for a delayed acknowledgement.
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let _gone = Link { client, server, shared }.carry().await;
 }
@@ -103,7 +103,7 @@ impl Link {
         self.spoil(fault, &answer).await
     }
 
-    /// Loses or breaks the answer to an applied request.
+    /// Delays, loses or breaks the answer to an applied request.
     async fn spoil(&mut self, fault: TcpWay, answer: &[u8]) -> io::Result<bool> {
         if let Some(slowness) = fault.slowness() {
             clock::pause(slowness).await;
@@ -122,7 +122,7 @@ impl Link {
                 self.client.write_all(GARBAGE).await?;
                 self.until_client_is_gone().await?;
             }
-            // The answer is dropped, and so is the connection.
+            // `CloseAfter`: the client gets no answer, and the connection closes.
             _ => {}
         }
         Ok(false)
@@ -164,7 +164,7 @@ impl Link {
 
     /// Forwards the request when its sender has given up or waited long enough, or when the invocation is over.
     async fn hold(&mut self, fault: TcpWay, asked: &[u8]) -> io::Result<()> {
-        // It counts as on its way from now on, so that the record isn't read before it has arrived.
+        // Count the request as on its way from now on, so that the check reads the record only after it has arrived.
         let shared = Arc::clone(&self.shared);
         let _under_way = UnderWay::of(&shared);
         if fault == TcpWay::LateAnswered {
@@ -185,7 +185,7 @@ impl Link {
     }
 }
 
-/// Counts a request as on its way until this is dropped.
+/// Counts a request as on its way to the server until this guard is dropped.
 struct UnderWay(Arc<Shared>);
 
 impl UnderWay {

@@ -1,4 +1,4 @@
-//! Tests that each fault does what it says.
+//! Tests that each fault breaks traffic as its documentation says.
 
 use std::io;
 
@@ -31,7 +31,7 @@ async fn server() -> (SocketAddr, Arc<AtomicUsize>) {
     (address, count)
 }
 
-/// The bytes that a client sees within 300 ms, and how they end.
+/// Reads until the client has seen nothing for 300 ms, or the connection ends. Returns the bytes, and how they end.
 async fn seen(stream: &mut TcpStream) -> (Vec<u8>, &'static str) {
     let mut bytes = Vec::new();
     let end = loop {
@@ -50,7 +50,7 @@ async fn seen(stream: &mut TcpStream) -> (Vec<u8>, &'static str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn broken_requests_end_as_specified() {
     let half = &ANSWER[..ANSWER.len() / 2];
-    // When the client stops reading: what the client has seen.
+    // Each fault, the bytes that the client gets, and how they end.
     for (way, bytes, end) in [
         (TcpWay::CloseBefore, &b""[..], "end"),
         (TcpWay::CloseAfter, b"", "end"),
@@ -81,7 +81,7 @@ async fn broken_requests_end_as_specified() {
         assert_eq!(seen(&mut client).await, (bytes.to_vec(), end), "{way}");
         assert_eq!(count.load(Ordering::SeqCst), 1 + usize::from(is_served), "{way}");
         assert!(proxy.struck() > 0, "{way}");
-        // The held request arrives now.
+        // A held request reaches the server now.
         drop(client);
         proxy.close().await;
         let is_held = way.amounts_to() == Fault::Late;

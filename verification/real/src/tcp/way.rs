@@ -4,26 +4,26 @@ use std::{fmt, time::Duration};
 
 use lambda_idempotency::testing::Fault;
 
-/// How the wire breaks. [`amounts_to`](Self::amounts_to) is the fault.
+/// How the wire breaks. [`amounts_to`](Self::amounts_to) returns the fault that this causes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum TcpWay {
     /// Connections are cut, and new ones refused.
     Refuse,
     /// Connections are cut. New ones are accepted and closed.
     AcceptAndClose,
-    /// No answers. New connections are accepted and get no answers, either.
+    /// The server is silent on all connections. New ones are accepted.
     AcceptAndWait,
-    /// No answers, and new connections aren't established, since packets get lost.
+    /// The server is silent, and new connections can't be established, since packets get lost.
     BlackHole,
-    /// Connections are cut, and new ones aren't established.
+    /// Connections are cut, and new ones can't be established, since packets get lost.
     CutAndBlackHole,
     /// The connection is closed; the server never sees the request.
     CloseBefore,
-    /// The server applies the request. The connection is closed instead of an answer.
+    /// The server applies the request. The connection is closed before the answer.
     CloseAfter,
-    /// As `CloseBefore`, with a reset.
+    /// As `CloseBefore`, but the connection is reset.
     ResetBefore,
-    /// As `CloseAfter`, with a reset.
+    /// As `CloseAfter`, but the connection is reset.
     ResetAfter,
     /// No answer. The server never sees the request.
     SilenceBefore,
@@ -50,7 +50,7 @@ pub(crate) enum TcpWay {
 }
 
 impl TcpWay {
-    /// The fault that it causes.
+    /// Returns the fault that this way causes.
     pub(crate) const fn amounts_to(self) -> Fault {
         match self {
             Self::Refuse
@@ -106,7 +106,7 @@ impl TcpWay {
         }
     }
 
-    /// How much later the answer comes.
+    /// Returns by how much this way delays the answer.
     pub(super) const fn slowness(self) -> Option<Duration> {
         match self {
             Self::Slow => Some(Duration::from_secs(1)),
@@ -163,12 +163,12 @@ impl Scope {
         matches!(self, Self::Refuse | Self::AcceptAndClose | Self::HangUnconnected { cuts: true })
     }
 
-    /// Whether connections are established.
+    /// Whether new connections can be established.
     pub(super) const fn listens(self) -> bool {
         !matches!(self, Self::Refuse | Self::HangUnconnected { .. })
     }
 
-    /// Whether no bytes pass, not even those that open a connection.
+    /// Whether the proxy drops all bytes, even those of a connection's handshake.
     pub(super) const fn swallows(self) -> bool {
         matches!(self, Self::AcceptAndWait | Self::HangUnconnected { .. })
     }
@@ -182,11 +182,11 @@ pub(crate) enum Protocol {
 }
 
 impl Protocol {
-    /// Whether these bytes from a client ask for work, rather than open or close a connection.
+    /// Whether these bytes from a client are a request. Those that open, check or close a connection aren't.
     pub(super) fn is_request(self, bytes: &[u8]) -> bool {
         match self {
-            // A message begins with its type. The first one of a connection has no type and begins with its
-            // length: with a zero.
+            // A message begins with its type. A connection's first message has no type: it begins with its length,
+            // whose first byte is zero.
             Self::Postgres => bytes.first().is_some_and(|kind| b"QPBEDSCFH".contains(kind)),
             Self::Redis => {
                 let command = bytes.split(|byte| *byte == b'\n').nth(2).unwrap_or_default().trim_ascii();

@@ -1,4 +1,4 @@
-//! How long a call of the library may take, and how much of that the machine itself causes.
+//! Time limits for the library's calls, and a measure of the delay that the machine itself causes.
 
 use std::{
     sync::{
@@ -13,19 +13,19 @@ use tokio::task::JoinHandle;
 
 use super::{case::Case, proxy::lock};
 
-/// How often one claim may lose, as in `src/protocol/acquire.rs`.
+/// How often one claim may lose against another delivery, as in `src/protocol/acquire.rs`.
 pub(super) const MAX_LOSSES: u32 = 4;
-/// How often a fenced delivery can claim again to record its outcome in these scenarios. The rival comes
-/// once, and a lost answer looks like a rival at most once more.
+/// How often a fenced delivery can claim again to record its outcome in these scenarios: once because of the rival,
+/// and once more because of a lost answer that looks like a rival.
 const RECORDINGS: u32 = 2;
 /// How long the library tries to record an outcome here: much longer than three faults last.
 pub(super) const SETTLE_WITHIN: Duration = Duration::from_secs(10);
 /// The first backoff and how often it doubles, as in `src/run/driver.rs`.
 const FIRST_PAUSE: Duration = Duration::from_millis(25);
 const DOUBLINGS: u32 = 6;
-/// Time for everything but calls: encoding, scheduling, handlers. The observed lateness of a timer comes on top.
+/// Time for everything but calls: encoding, scheduling, handlers. The judge adds the measured lateness of timers to it.
 const SLACK: Duration = Duration::from_millis(250);
-/// A timer this late means that requests lose a good part of their timeouts waiting for a processor.
+/// If timers fire this late, requests lose a good part of their timeouts while they wait for a processor.
 const BUSY: Duration = Duration::from_millis(4);
 
 /// The timeouts of the SDK's client.
@@ -39,9 +39,9 @@ impl TimeOuts {
     /// Short, so that a hang costs little time.
     pub(super) const SHORT: Self =
         Self { attempt: Duration::from_millis(100), operation: Duration::from_millis(300) };
-    /// For half a megabyte in a debug build, and for stores that reconnect after each fault.
+    /// Long enough for half a megabyte in a debug build, and for stores that reconnect after each fault.
     const LONG: Self = Self { attempt: Duration::from_millis(400), operation: Duration::from_millis(1200) };
-    /// Effectively none. Tests of the check use it.
+    /// Effectively no timeouts, for the sabotage `NeverTimesOut`.
     pub(super) const NONE: Self =
         Self { attempt: Duration::from_secs(3600), operation: Duration::from_secs(3600) };
 
@@ -50,7 +50,7 @@ impl TimeOuts {
     }
 }
 
-/// The most store calls that one delivery may make when this many of them fail.
+/// Returns how many store calls one delivery may make if `failures` of them fail.
 pub(super) fn max_calls(failures: u32) -> u32 {
     // Each write may be in doubt and need a read. A claim that stays in doubt is released.
     let claiming = 2 * MAX_LOSSES + 2;
@@ -61,30 +61,30 @@ pub(super) fn max_calls(failures: u32) -> u32 {
     claiming + settling + parts + RECORDINGS * (claiming + settling) + 2 * failures
 }
 
-/// How long one store call may take: the operation's timeout, doubled when a failed claim's condition didn't
-/// return the item.
+/// Returns how long one store call may take: the operation's timeout, or twice that if the store had to read the item
+/// that rejected its claim.
 pub(super) fn of_store_call(time_outs: TimeOuts, requests_twice: bool) -> Duration {
     time_outs.operation * if requests_twice { 2 } else { 1 } + SLACK
 }
 
-/// How long a delivery may take that made these store calls, this many of which failed.
+/// Returns how long a delivery may take, from the limits of its store calls and the number of those that failed.
 pub(super) fn of_delivery(calls: impl IntoIterator<Item = Duration>, failures: u32) -> Duration {
     calls.into_iter().sum::<Duration>() + pauses(failures) + SLACK
 }
 
-/// The backoff after conflicts in claiming, and after each failure in settling.
+/// Returns the total backoff: after conflicts while claiming, and after each failure while settling.
 fn pauses(failures: u32) -> Duration {
     (0..MAX_LOSSES.max(failures)).map(|nth| FIRST_PAUSE * (1 << nth.min(DOUBLINGS))).sum()
 }
 
-/// The upper limit for any delivery.
+/// Returns the time limit for any delivery, whatever calls it makes.
 pub(super) fn of_any_delivery(time_outs: TimeOuts) -> Duration {
-    // Every T1 may have to read the item that it met.
+    // Each T1 may need a second request, to read the item that rejected it.
     let claims = max_calls(0) + MAX_LOSSES * (1 + RECORDINGS);
     time_outs.operation * claims + SETTLE_WITHIN + pauses(MAX_LOSSES) + SLACK
 }
 
-/// Measures how late timers fire, which is the time that the machine itself takes.
+/// Measures how late timers fire: the delay that the machine itself causes.
 #[derive(Debug)]
 pub(crate) struct Lateness {
     seen: Arc<Mutex<Vec<(Instant, Duration)>>>,
@@ -109,7 +109,7 @@ impl Lateness {
                 let micros = u64::try_from(late.as_micros()).unwrap_or(u64::MAX);
                 let recent = recent_for_task.load(Ordering::Relaxed);
                 recent_for_task.store(recent / 8 * 7 + micros / 8, Ordering::Relaxed);
-                // Timers count whole milliseconds, and fire in the next one.
+                // Timers count whole milliseconds and fire in the next one, so smaller delays are normal.
                 if late > Duration::from_millis(2) {
                     lock(&for_task).push((clock::start(), late));
                 }
@@ -123,12 +123,12 @@ impl Lateness {
         self.recent.load(Ordering::Relaxed) > u64::try_from(BUSY.as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// The total lateness of timers from `ended - took` to `ended`.
+    /// Returns the total lateness of timers from `ended - took` to `ended`.
     pub(crate) fn during(&self, ended: Instant, took: Duration) -> Duration {
         let Some(began) = ended.checked_sub(took) else { return Duration::ZERO };
         let seen = lock(&self.seen);
         let from = seen.partition_point(|(at, _)| *at < began);
-        // A tick that ends later is late partly because of what happened before.
+        // Count a timer that fired after `ended` too, if it was due before.
         let until = seen.partition_point(|(at, late)| at.checked_sub(*late).is_some_and(|from| from < ended));
         seen.get(from..until).unwrap_or_default().iter().map(|(_, late)| *late).sum()
     }

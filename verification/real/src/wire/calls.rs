@@ -1,7 +1,8 @@
 //! Logs the wire of a store that talks over TCP, call by call.
 //!
-//! The proxy doesn't parse requests there, so the plan counts the library's calls, and one call is one
-//! request. Right after the call, the check reads past the proxy whether the server applied the write.
+//! The TCP proxy doesn't parse requests. So the log has one entry for each call of the library, and the plan names a
+//! fault's call by its number. Right after each call, the check reads the record without the proxy, to learn whether
+//! the server applied the write.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -50,7 +51,7 @@ impl Debug for Calls {
 pub(super) type Left = (Owner, Status);
 
 impl Calls {
-    /// Logs the calls through `proxy`, with the faults of `case`. `direct` reads the record past the proxy.
+    /// Logs the calls through `proxy`, with the faults of `case`. `direct` reads the record without the proxy.
     pub(super) fn new(proxy: TcpProxy, case: &Case, direct: Arc<dyn Store>, key: StoredKey) -> Self {
         Self {
             proxy,
@@ -64,7 +65,7 @@ impl Calls {
         }
     }
 
-    /// Closes the proxy, which then forwards only held writes, and waits for those.
+    /// Closes the proxy, which then forwards the held writes. Notes which of them the server applied.
     pub(super) async fn close(&self) {
         self.proxy.close().await;
         let found = self.found().await;
@@ -78,7 +79,7 @@ impl Calls {
         }
     }
 
-    /// The record's owner and status. The outer `None` means that it couldn't be read.
+    /// Reads the record's owner and status. The outer `None` means that the record couldn't be read.
     async fn found(&self) -> Option<Option<Left>> {
         let record = self.direct.read(&self.key).await.ok()?;
         Some(record.map(|record| (record.owner, record.status())))
@@ -98,15 +99,15 @@ impl Calls {
             log.len() - 1
         };
         if let Some(fault) = self.plan.get(&nth).and_then(|fault| fault.over_tcp()) {
-            // The Redis store repeats a request whose connection was cut. A single fault would never make it
-            // read the record.
+            // The Redis store repeats a request whose connection was cut, so a single fault would never make the
+            // library read the record.
             let is_whole = self.whole.contains(&nth);
             self.proxy.break_next(if is_whole { usize::MAX } else { 1 }, fault);
         }
         self.proxy.struck()
     }
 
-    /// Ends a call: notes the fault that hit it, and what the server did.
+    /// Ends a call: notes the fault that hit the call, and what the server did.
     async fn end(&self, struck_before: usize, left: Option<Left>, told: &Told) {
         self.proxy.heal();
         let found = self.found().await;
@@ -128,7 +129,7 @@ impl Calls {
             _ => None,
         };
         let mut held = lock(&self.held);
-        // The record may come from this write rather than from the same one sent earlier.
+        // If an earlier held write leaves the same record, nothing shows which write made it. Forget the earlier one.
         held.retain(|_, earlier| Some(*earlier) != left);
         if let (true, Some(left)) = (is_late(fault), left) {
             held.insert(nth, left);
@@ -142,12 +143,12 @@ impl Calls {
 pub(super) enum Notes {
     /// Every request, from a proxy that parses them.
     Requests(Log),
-    /// Every call.
+    /// Every call of the library, if the proxy doesn't parse requests.
     Calls(Arc<Calls>),
 }
 
 impl Notes {
-    /// The number of requests, or of calls.
+    /// Returns the number of requests, or of calls.
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Requests(log) => log.len(),
@@ -155,7 +156,7 @@ impl Notes {
         }
     }
 
-    /// All of them, in order.
+    /// Returns the requests, or the calls, in order.
     pub(super) fn exchanges(&self) -> Vec<Exchange> {
         match self {
             Self::Requests(log) => log.exchanges(),
@@ -163,7 +164,7 @@ impl Notes {
         }
     }
 
-    /// Begins a call. Returns a value for [`end`](Self::end).
+    /// Begins a call. Returns the value to pass to [`end`](Self::end) as `begun`.
     pub(super) fn begin(&self, meaning: Meaning) -> usize {
         match self {
             Self::Requests(_) => 0,
@@ -171,7 +172,7 @@ impl Notes {
         }
     }
 
-    /// Ends a call with this result. `left` is what the record holds once the call's write is applied.
+    /// Ends a call with the result `told`. `left` is the record's owner and status once the call's write is applied.
     pub(super) async fn end(&self, begun: usize, left: Option<Left>, told: &Told) {
         if let Self::Calls(calls) = self {
             calls.end(begun, left, told).await;

@@ -32,7 +32,7 @@ pub(super) struct Case {
     pub(super) medium: Medium,
     pub(super) scenario: &'static Scenario,
     pub(super) retries: Retries,
-    /// The fault of each request, by the request's number from 0. The scenario's own faults are added to them.
+    /// The fault of each request, by the request's number from 0. The scenario's own faults aren't among them.
     pub(super) faults: BTreeMap<usize, HttpWay>,
 }
 
@@ -52,7 +52,7 @@ impl Case {
         let scenarios: Vec<_> = scenario::ALL.iter().filter(|scenario| scenario.is_for(medium)).collect();
         let all: Vec<_> = HttpWay::ALL.into_iter().filter(|fault| fault.happens_over(medium)).collect();
         let mut scenario = scenarios[random.index(scenarios.len())];
-        // A response of half a megabyte takes long. One in eight of its share is enough.
+        // A response of half a megabyte takes long, so keep only one in eight of these runs.
         if scenario.is_heavy() && random.index(8) > 0 {
             scenario = &scenario::ALL[0];
         }
@@ -108,7 +108,7 @@ impl Case {
         let mut taken: BTreeMap<_, usize> = BTreeMap::new();
         let take = |case: &Self| match case.faults.first_key_value() {
             None => true,
-            // The heavy scenario without faults is slow enough.
+            // The heavy scenario is slow, so it's picked only without faults.
             Some(_) if case.scenario.is_heavy() => false,
             Some((at, fault)) => {
                 let count = taken.entry((case.scenario.requests.get(*at), *fault)).or_default();
@@ -119,7 +119,7 @@ impl Case {
         shuffled.into_iter().map(|(_, case)| case).filter(take).collect()
     }
 
-    /// Whether its single fault is planned for one of these cells.
+    /// Whether the case plans one of these pairs of call and fault.
     pub(super) fn reaches_any(&self, cells: &[(Meaning, HttpWay)]) -> bool {
         self.faults.iter().any(|(at, fault)| {
             let meaning = self.scenario.requests.get(*at);
@@ -127,12 +127,13 @@ impl Case {
         })
     }
 
-    /// Whether it needs longer timeouts.
+    /// Whether the case needs longer timeouts.
     pub(super) fn is_slow(&self) -> bool {
         self.scenario.is_heavy() || self.medium == Medium::Tcp
     }
 
-    /// All faults of the run. The scenario's own win, since without them it would be another scenario.
+    /// Returns all faults of the run. If a drawn fault hits the same request as one of the scenario's own, the
+    /// scenario's wins: it makes the scenario what it is.
     pub(super) fn plan(&self) -> BTreeMap<usize, HttpWay> {
         let mut plan = self.faults.clone();
         plan.extend(self.scenario.lead.iter().copied());
@@ -141,21 +142,21 @@ impl Case {
 }
 
 impl Scenario {
-    /// The range of requests on which single faults are tried. A scenario with its own faults exists for the
-    /// requests after them.
+    /// Returns the range of requests on which single faults are tried. If the scenario has its own faults, these are
+    /// the requests after them, which it exists for.
     fn tried(&self) -> (usize, usize) {
         let first = self.lead.iter().map(|(at, _)| at + 1).max().unwrap_or(0);
         (first, self.requests.len())
     }
 
-    /// Whether this single fault is tried here.
+    /// Whether this single fault is tried on this request.
     fn is_tried(&self, at: usize, fault: HttpWay) -> bool {
         let meaning = self.requests.get(at).copied();
-        // Smaller responses cover the faults that don't concern the chunks.
+        // Of the heavy scenario, only the chunks' writes are broken. Lighter scenarios cover the other requests.
         self.can_have(at, fault) && (!self.is_heavy() || meaning == Some(Meaning::PartWritten))
     }
 
-    /// Whether the fault is possible here: only the answer to a failed condition can lack its item.
+    /// Whether the fault is possible on this request: only the answer to a failed condition can lack its item.
     fn can_have(&self, at: usize, fault: HttpWay) -> bool {
         let meaning = self.requests.get(at);
         let is_refused = self.rival.is_some_and(|(by, _)| Some(&by) == meaning)

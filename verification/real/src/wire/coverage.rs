@@ -1,4 +1,4 @@
-//! Counts how often each fault met each call.
+//! Counts how often each fault hit each kind of call.
 
 use std::{
     collections::BTreeMap,
@@ -12,7 +12,7 @@ use super::{
     way::{HttpWay, Medium},
 };
 
-/// A count for each call and fault.
+/// The counts, by the kind of call and the fault.
 #[derive(Clone, Debug)]
 pub struct Coverage {
     medium: Medium,
@@ -28,18 +28,19 @@ impl Coverage {
         *self.counts.entry((meaning, fault)).or_default() += 1;
     }
 
-    /// The number of faults that happened.
+    /// Returns the number of faults that happened.
     pub fn faults(&self) -> u64 {
         self.counts.values().sum()
     }
 
-    /// The cells that are reachable but weren't reached. A run with any of them shows nothing.
+    /// Returns the pairs of call and fault that are possible but never happened. If any are left, the check is
+    /// incomplete.
     pub fn missing(&self) -> Vec<(Meaning, HttpWay)> {
         let cells = Meaning::ALL.into_iter().flat_map(|meaning| HttpWay::ALL.map(|fault| (meaning, fault)));
         cells.filter(|cell| self.is_reachable(*cell) && !self.counts.contains_key(cell)).collect()
     }
 
-    /// Only a failed condition has an item to omit.
+    /// Whether the fault can hit the call. Only a conditional write's rejection has an item to leave out.
     fn is_reachable(&self, (meaning, fault): (Meaning, HttpWay)) -> bool {
         let happens = meaning.happens_over(self.medium) && fault.happens_over(self.medium);
         happens && (fault.amounts_to() != Fault::HideRecord || meaning.has_condition())
@@ -73,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unreached_cell_is_missing() {
+    fn missing_shrinks_with_each_count() {
         let mut coverage = Coverage::over(Medium::Http);
         let all = coverage.missing().len();
         assert_eq!(all, Meaning::ALL.len() * HttpWay::ALL.len() - 3);
@@ -83,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn tcp_requires_all_its_cells() {
+    fn tcp_coverage_expects_only_tcp_faults() {
         let mut coverage = Coverage::over(Medium::Tcp);
         let all = coverage.missing();
         assert_eq!(all.len(), (Meaning::ALL.len() - 2) * 12);

@@ -1,7 +1,7 @@
 //! Checks the properties that every run must have, whatever happened on the wire.
 //!
-//! The judge relies on the table's contents, on what the server did and on what the callers were answered. It
-//! uses the library's own reports only where it can check them against that.
+//! The judge relies on the table's contents, the server's answers and the callers' answers. It uses the library's own
+//! reports only where it can check them against these.
 
 mod answers;
 mod calls;
@@ -31,22 +31,22 @@ use super::{
     watched::Told,
 };
 
-/// The library's default, which all runs use.
+/// The library's default skew margin, which all runs use.
 const SKEW_MARGIN: Duration = Duration::from_secs(2);
 
-/// An outcome that the protocol doesn't promise to prevent. Each is allowed only if its reason is present.
+/// A bad result that the protocol doesn't promise to prevent. The judge allows it only if there's a reason for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Gap {
     /// The handler ran, its outcome couldn't be stored in time, and the caller got the response.
     Unrecorded,
-    /// The handler ran a second time after that, once the lease had ended.
+    /// The handler's first outcome is `Unrecorded`, and the handler ran a second time once the lease had ended.
     RanAgain,
-    /// The handler ran and was fenced by a successor that never finished. Another ran after both.
+    /// The handler ran and was fenced by a successor that never finished. A later delivery ran the handler again.
     Fenced,
     /// The handler failed, and the key couldn't be released in time.
     NotReleased,
-    /// A claim was applied, but the library learned neither of it nor of its release. Nothing ran, the caller
-    /// had to wait, and the end of the lease frees the key.
+    /// The server applied a claim, but the library didn't learn of it, and couldn't release it. The handler didn't run,
+    /// the caller has to wait, and the end of the lease frees the key.
     Ghost,
     /// The outcome is stored without its response, because its chunks couldn't be written.
     NotKept,
@@ -56,8 +56,8 @@ impl Display for Gap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Unrecorded => "ran, answered, outcome not stored",
-            Self::RanAgain => "ran again after that",
-            Self::Fenced => "ran, fenced by a successor that never finished, ran again after both",
+            Self::RanAgain => "ran again, since the first outcome wasn't stored",
+            Self::Fenced => "ran, fenced by a successor that never finished, ran again later",
             Self::NotReleased => "failed, key not released",
             Self::Ghost => "left a claim that the library doesn't know of; nothing ran",
             Self::NotKept => "outcome stored without its response",
@@ -75,7 +75,7 @@ pub(super) struct Verdict {
     pub(super) unplanned: usize,
 }
 
-/// The promise of a record to a delivery of the same request.
+/// The answer that a record promises to a delivery of this run's request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Promise {
     Runs,
@@ -112,18 +112,18 @@ impl Judge<'_> {
         }
     }
 
-    /// How often the handler ran in this delivery.
+    /// Returns how often the handler ran in this delivery.
     fn ran(&self, delivery: usize) -> usize {
         self.facts.effects.iter().filter(|effect| effect.delivery == delivery).count()
     }
 
-    /// Whether this delivery was the last to write the record.
+    /// Whether this delivery drew the record's owner.
     fn is_of(&self, delivery: usize, record: &Record) -> bool {
         let delivery = self.facts.deliveries.get(delivery);
         delivery.is_some_and(|delivery| delivery.owners.contains(&record.owner))
     }
 
-    /// The promise of `found` to this run's request when it was read.
+    /// Returns what the record in `found` promised to this run's request when the record was read.
     fn promise(&self, found: &Snapshot) -> Promise {
         let Some(record) = &found.record else { return Promise::Runs };
         let is_expired = record.expires_at.is_some_and(|expires_at| has_passed(expires_at, found));
@@ -165,7 +165,7 @@ impl Judge<'_> {
         if successes > 1 && self.verdict.gaps.contains(&Gap::Unrecorded) {
             self.verdict.gaps.insert(Gap::RanAgain);
         } else if successes > 1 && is_fenced {
-            // The check of the answer also checks that a successor is there.
+            // `first_answer` has already checked that a successor is at work.
             self.verdict.gaps.insert(Gap::Fenced);
         } else {
             self.must(successes <= 1, || {
@@ -174,14 +174,15 @@ impl Judge<'_> {
         }
     }
 
-    /// Checks runs with no fault, or with one that the protocol handles: they must show no effect of a fault.
+    /// Checks runs without a fault, or with one that the protocol gets over: their answer must be the scenario's usual
+    /// one.
     fn without_cause(&mut self) {
         let facts = self.facts;
         let scenario = facts.case.scenario;
         let hit: Vec<_> = facts.exchanges.iter().filter_map(|e| Some((e.meaning, e.fault?))).collect();
         let is_got_over = match hit.as_slice() {
             [] => true,
-            // The library doesn't wait for a chunk that can't be written or read.
+            // The library doesn't keep trying to write or read a chunk.
             [(Meaning::PartWritten | Meaning::PartRead, _)] => false,
             // Throttling is a definite rejection. Without SDK retries, only settlements are retried.
             [(meaning, way)] if way.amounts_to() == Fault::Throttle => {
@@ -201,13 +202,13 @@ impl Judge<'_> {
             )
         });
         let mut gaps = self.verdict.gaps.clone();
-        // The rival causes this gap.
+        // The rival causes this gap even without faults.
         gaps.remove(&Gap::Fenced);
         self.must(gaps.is_empty(), || {
             format!("unexpected gaps, since at most one thing went wrong: {gaps:?}")
         });
         let made: Vec<_> = facts.exchanges.iter().map(|exchange| exchange.meaning).collect();
-        // An SDK that retries hides the failures of a busy machine.
+        // If the SDK retries, a busy machine causes extra requests that don't show as failed calls.
         let is_exact = hit.is_empty() && facts.case.retries == Retries::None;
         self.must(!is_exact || made == scenario.requests, || {
             format!(
@@ -247,7 +248,7 @@ fn said(found: &Snapshot, promise: fn(String) -> Promise) -> Promise {
     }
 }
 
-/// Describes a record by its status, its owner and its outcome only.
+/// Describes a record by its status, owner, generation and outcome.
 fn shown(facts: &Facts, found: &Snapshot) -> String {
     let Some(record) = &found.record else { return "no record".into() };
     let owner = (0..facts.deliveries.len())
@@ -266,7 +267,7 @@ fn shown(facts: &Facts, found: &Snapshot) -> String {
     shown
 }
 
-/// Everything known about a run, for the person who investigates it.
+/// Describes everything that's known about a run, for the person who investigates it.
 pub(super) fn describe(facts: &Facts, verdict: &Verdict) -> String {
     let mut text = format!("{}\n", facts.case);
     for (nth, exchange) in facts.exchanges.iter().enumerate() {
@@ -295,7 +296,7 @@ pub(super) fn describe(facts: &Facts, verdict: &Verdict) -> String {
     text
 }
 
-/// The status of a settled record that makes this promise.
+/// Returns the status of a settled record that makes this promise.
 fn status_of(promise: &Promise) -> Option<Status> {
     match promise {
         Promise::Value(_) => Some(Status::Completed),
@@ -305,13 +306,13 @@ fn status_of(promise: &Promise) -> Option<Status> {
 }
 
 impl Facts {
-    /// Whether the library got such a result in the first delivery.
+    /// Whether a store call in the first delivery had such a result.
     fn was_told(&self, what: impl Fn(Meaning, &Told) -> bool) -> bool {
         self.calls.iter().any(|call| what(call.meaning, &call.told))
     }
 
-    /// How many claims, reclaims and takeovers lost to another, or conflicted with its transaction. Too many
-    /// mean that it's in progress.
+    /// Returns how many claims, reclaims and takeovers lost to another delivery, or conflicted with its transaction.
+    /// After too many, the library may answer "in progress".
     fn claims_lost(&self) -> usize {
         let is_claim = |meaning| matches!(meaning, Meaning::Claim | Meaning::Reclaim | Meaning::TakeOver);
         let is_lost = |told: &Told| {

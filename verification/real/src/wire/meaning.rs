@@ -7,20 +7,20 @@ use serde_json::Value;
 
 use super::way::Medium;
 
-/// A call of the protocol: what the library asks of the store, and the request that it sends.
+/// A call of the protocol: an operation of the store, and the request that performs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Meaning {
-    /// T1.
+    /// T1: claims a key without a record.
     Claim,
-    /// T2.
+    /// T2: claims a key whose record is released or expired.
     Reclaim,
-    /// T3.
+    /// T3: takes over a stale claim.
     TakeOver,
-    /// T4.
+    /// T4: records the outcome.
     Complete,
-    /// T5.
+    /// T5: records a permanent failure.
     Fail,
-    /// T6.
+    /// T6: releases the key.
     Release,
     /// Reads a record: after an ambiguous answer, or because a failed condition didn't return it.
     Look,
@@ -28,12 +28,12 @@ pub enum Meaning {
     PartWritten,
     /// Reads a chunk of a large response.
     PartRead,
-    /// Any other request. Each is a violation.
+    /// Any other request, which is a violation.
     Other,
 }
 
 impl Meaning {
-    /// The calls that the protocol has, in its order.
+    /// Every call of the protocol.
     pub const ALL: [Self; 9] = [
         Self::Claim,
         Self::Reclaim,
@@ -46,7 +46,7 @@ impl Meaning {
         Self::PartRead,
     ];
 
-    /// The meaning of this write. Only an operator resolves, so that's `Other`.
+    /// Returns the meaning of this write. `Resolve` is `Other`, since only an operator sends it.
     pub(super) const fn of_write(write: &Write) -> Self {
         if let Write::Resolve { .. } = write {
             return Self::Other;
@@ -58,13 +58,13 @@ impl Meaning {
             Call::Complete => Self::Complete,
             Call::Fail => Self::Fail,
             Call::Release => Self::Release,
-            // The function here neither extends a lease nor concludes without a claim.
+            // The operation under test neither extends a lease nor concludes without a claim.
             Call::Extend | Call::Conclude => Self::Other,
         }
     }
 
-    /// The meaning of a request with this operation and body. It depends on the conditions and states in the
-    /// request, not on what the library says about it.
+    /// Returns the meaning of a request with this operation and body. Only the request's own condition and status
+    /// count, not the library's name for it.
     pub(super) fn of_request(operation: &str, body: &Value) -> Self {
         let condition = body.get("ConditionExpression").and_then(Value::as_str);
         let id = body.pointer("/Key/id/S").and_then(Value::as_str).unwrap_or_default();
@@ -85,22 +85,22 @@ impl Meaning {
         }
     }
 
-    /// Whether the protocol uses it over this medium. Only DynamoDB keeps chunks of a response.
+    /// Whether this call can happen over this medium. Only the DynamoDB store keeps chunks of a response.
     pub(super) const fn happens_over(self, medium: Medium) -> bool {
         matches!(medium, Medium::Http) || !matches!(self, Self::PartWritten | Self::PartRead)
     }
 
-    /// Whether it claims a key.
+    /// Whether this call claims a key.
     pub(super) const fn claims(self) -> bool {
         matches!(self, Self::Claim | Self::Reclaim | Self::TakeOver)
     }
 
-    /// Whether it settles a claim.
+    /// Whether this call settles a claim.
     pub(super) const fn settles(self) -> bool {
         matches!(self, Self::Complete | Self::Fail | Self::Release)
     }
 
-    /// Whether its answer can be a failed condition.
+    /// Whether the answer to this call can be a failed condition.
     pub(super) const fn has_condition(self) -> bool {
         self.claims() || self.settles()
     }
@@ -158,7 +158,7 @@ mod tests {
             (Meaning::Look, "GetItem", json!({ "Key": { "id": { "S": "f/o#1" } } })),
             (Meaning::PartRead, "GetItem", json!({ "Key": { "id": { "S": "f/o#1#part#a#0" } } })),
             (Meaning::PartWritten, "PutItem", json!({ "Item": { "id": { "S": "f/o#1#part#a#0" } } })),
-            // The protocol has no unconditional writes.
+            // The protocol never writes a record without a condition.
             (Meaning::Other, "PutItem", json!({ "Item": { "id": { "S": "f/o#1" } } })),
             (Meaning::Other, "DeleteItem", json!({})),
         ] {

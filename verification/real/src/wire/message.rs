@@ -1,4 +1,4 @@
-//! HTTP/1.1 messages, as far as a proxy needs them that must also write invalid ones.
+//! HTTP/1.1 messages for a proxy that must also be able to write invalid ones.
 
 use std::{fmt::Write as _, io};
 
@@ -43,7 +43,7 @@ pub(crate) struct Conversation {
 }
 
 impl Request {
-    /// The operation: `PutItem` and so on.
+    /// Returns the DynamoDB operation, such as `PutItem`.
     pub(crate) fn operation(&self) -> &str {
         header(&self.headers, "x-amz-target").and_then(|target| target.rsplit('.').next()).unwrap_or_default()
     }
@@ -62,7 +62,7 @@ impl Answer {
         Self::new(status, json!({ "__type": kind, "message": message }).to_string())
     }
 
-    /// The message's head, announcing a body of `length`.
+    /// Returns the message's head. It announces a body of `length` bytes.
     pub(crate) fn head(&self, length: usize) -> Vec<u8> {
         let mut head = format!("HTTP/1.1 {} -\r\n", self.status);
         for (name, value) in &self.headers {
@@ -72,7 +72,7 @@ impl Answer {
         head.into_bytes()
     }
 
-    /// The whole message.
+    /// Returns the whole message.
     pub(crate) fn message(&self) -> Vec<u8> {
         let mut message = self.head(self.body.len());
         message.extend_from_slice(&self.body);
@@ -82,19 +82,19 @@ impl Answer {
 
 impl Conversation {
     pub(crate) fn new(stream: TcpStream) -> Self {
-        // Without it, a message in several pieces waits for the client's delayed acknowledgement.
+        // Without `nodelay`, a message in several pieces waits for the client's delayed acknowledgement.
         let _ = stream.set_nodelay(true);
         Self { stream, buffer: BytesMut::with_capacity(4096) }
     }
 
-    /// Reads the next request, or `None` at the end of the connection.
+    /// Reads the next request. Returns `None` at the end of the connection.
     pub(crate) async fn request(&mut self) -> io::Result<Option<Request>> {
         let head_end = loop {
             if let Some(at) = self.buffer.windows(4).position(|window| window == b"\r\n\r\n") {
                 break at + 4;
             }
             if self.buffer.len() > MAX_HEAD_BYTES {
-                return Err(io::Error::other("the head of a request has no end"));
+                return Err(io::Error::other("a request's head is longer than 64 KB"));
             }
             if self.stream.read_buf(&mut self.buffer).await? == 0 {
                 return Ok(None);
@@ -124,7 +124,7 @@ impl Conversation {
     }
 }
 
-/// The connections to a server, which are reused.
+/// The reusable connections to a server.
 #[derive(Clone, Debug)]
 pub(crate) struct Upstream {
     client: Client<HttpConnector, Full<Bytes>>,
@@ -158,13 +158,13 @@ impl Upstream {
     }
 }
 
-/// One of DynamoDB's two throttling answers.
+/// Returns one of DynamoDB's two throttling answers, depending on whether `nth` is even.
 pub(crate) fn throttled(nth: usize) -> Answer {
     let code = ["ProvisionedThroughputExceededException", "ThrottlingException"][nth % 2];
     Answer::error(400, code, "Rate of requests exceeds the allowed throughput.")
 }
 
-/// The headers of a message, with names in lower case.
+/// Parses the headers of a message. Returns their names in lower case.
 fn headers_of(head: &[u8]) -> Headers {
     let head = String::from_utf8_lossy(head);
     let lines = head.lines().skip(1).filter_map(|line| line.split_once(':'));

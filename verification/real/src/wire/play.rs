@@ -27,7 +27,7 @@ use super::{
 };
 use crate::site::Ahead;
 
-/// Longer than any lease here, margin included, and shorter than any retention.
+/// How far the last delivery's clock is ahead: longer than any lease, margin included, and shorter than any retention.
 const UNTIL_ALL_LEASES_END: Duration = Duration::from_secs(90);
 /// The message of a recorded panic.
 pub(super) const PANICKED: &str = "the handler panicked";
@@ -36,15 +36,15 @@ pub(super) const PANICKED: &str = "the handler panicked";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     Value(String),
-    /// Its own handler's error.
+    /// The error of this delivery's handler.
     HandlerFailed(String),
     /// A recorded failure.
     Recorded(String),
     Refused(ErrorKind),
-    /// [`ErrorKind::Unavailable`], because of the deadline.
+    /// [`ErrorKind::Unavailable`], because no time is left until the deadline.
     NoTimeLeft,
     Panicked,
-    /// No answer within any budget.
+    /// No answer within the time limit for any delivery.
     Hung,
 }
 
@@ -61,16 +61,16 @@ pub(super) struct Effect {
 #[derive(Clone, Debug)]
 pub(super) struct Delivery {
     pub(super) answer: Answer,
-    /// The wait that the caller was given, if any.
+    /// The wait that the answer tells the caller, if any.
     pub(super) retry_after: Option<Duration>,
     pub(super) took: Duration,
     /// The total lateness of timers during the delivery.
     pub(super) late: Duration,
-    /// The owners that were drawn for it.
+    /// The owners that were drawn for this delivery.
     pub(super) owners: Vec<Owner>,
-    /// The record before it began.
+    /// The record before the delivery.
     pub(super) before: Snapshot,
-    /// The record after the delivery ended and its late requests due by then arrived.
+    /// The record after the delivery, once the late requests that were due had arrived.
     pub(super) after: Snapshot,
 }
 
@@ -80,9 +80,9 @@ pub(super) struct Facts {
     pub(super) case: Case,
     pub(super) time_outs: TimeOuts,
     pub(super) fingerprint: Fingerprint,
-    /// The first has the faults. The second follows right after it, the third when all leases have ended.
+    /// The first delivery has the faults. The second follows right after it, the third when all leases have ended.
     pub(super) deliveries: Vec<Delivery>,
-    /// The record that the rival left, if it came.
+    /// The record that the rival left, if a rival came.
     pub(super) rival: Option<Snapshot>,
     pub(super) effects: Vec<Effect>,
     /// The library's store calls in the first delivery.
@@ -151,7 +151,7 @@ pub(super) async fn play(stage: &Stage, case: &Case, lateness: &Lateness) -> Res
 const ORIGINAL: &str = "order 17, 12.50 EUR";
 const ANOTHER: &str = "order 17, 13.50 EUR";
 
-/// A delivery that was answered, before its record is read.
+/// An answered delivery whose record isn't read yet.
 struct Answered {
     answer: Answer,
     retry_after: Option<Duration>,
@@ -160,7 +160,7 @@ struct Answered {
     owners: Vec<Owner>,
 }
 
-/// Where the rival stores the record that it left.
+/// The record that the rival left, once the rival has come.
 type Left = Arc<Mutex<Option<Result<Snapshot>>>>;
 
 impl<'r> Run<'r> {
@@ -306,12 +306,12 @@ fn answer_of(result: Result<String, RunError<String>>) -> Answer {
     }
 }
 
-/// The handler's error in this delivery.
+/// Returns the handler's error in this delivery.
 pub(super) fn failure(nth: usize) -> String {
     format!("the failure of delivery {nth}")
 }
 
-/// The handler's response in this delivery. No two are the same, and the large ones don't compress.
+/// Returns the handler's response in this delivery. No two responses are the same, and large ones don't compress.
 fn response(nth: usize, size: Size, tag: u64) -> String {
     let length = match size {
         Size::Small => 0,
@@ -322,7 +322,7 @@ fn response(nth: usize, size: Size, tag: u64) -> String {
     let mut response = format!("the response of delivery {nth}, {tag:016x}: ");
     while response.len() < length {
         let bits = random.bits();
-        // Letters and digits that JSON doesn't escape, six bits each.
+        // Characters that JSON doesn't escape, six bits each.
         response.extend((0..10).map(|digit| {
             char::from(
                 b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
@@ -339,7 +339,7 @@ pub(super) fn is_response_of(nth: usize, text: &str) -> bool {
 }
 
 impl Facts {
-    /// The delivery with the faults.
+    /// Returns the delivery with the faults.
     pub(super) fn first(&self) -> Result<&Delivery> {
         self.deliveries.first().ok_or_else(|| Problem::new("a run without a delivery"))
     }

@@ -31,12 +31,12 @@ use super::{
 /// One request and what happened to it. Keys and payloads aren't kept.
 #[derive(Clone, Debug)]
 pub(crate) struct Exchange {
-    /// When the request came, since the beginning of the run.
+    /// When the request came, as the time since the proxy started.
     pub(crate) at: Duration,
     pub(crate) meaning: Meaning,
-    /// How the wire broke it.
+    /// How the wire broke the request, if it did.
     pub(crate) fault: Option<HttpWay>,
-    /// The server's answer: its status and its error, if any.
+    /// The server's answer, if the server got the request and answered.
     pub(crate) served: Option<Served>,
     /// When the answer was completely written, if it was sent.
     pub(crate) answered: Option<Duration>,
@@ -56,13 +56,13 @@ impl Exchange {
         self.served.as_ref().is_some_and(|served| served.status == 200)
     }
 
-    /// Whether its fault can make a call fail.
+    /// Whether the request has a fault that can make a call fail.
     pub(crate) fn is_broken(&self) -> bool {
         let fault = self.fault.map(HttpWay::amounts_to);
         !matches!(fault, None | Some(Fault::Slow | Fault::HideRecord))
     }
 
-    /// Whether the server rejected it because of its condition.
+    /// Whether the server rejected the request because of its condition.
     pub(crate) fn refused(&self) -> bool {
         let error = self.served.as_ref().and_then(|served| served.error.as_deref());
         error.is_some_and(|error| error.contains("ConditionalCheckFailed"))
@@ -101,7 +101,7 @@ pub struct Proxy {
 struct Shared {
     upstream: Upstream,
     plan: Mutex<BTreeMap<usize, HttpWay>>,
-    /// The attempt's timeout, which sets the pace of drips and late requests.
+    /// The timeout of the client's attempts. Slow answers and late requests take a multiple of it.
     attempt: Duration,
     begun: Instant,
     log: Mutex<Vec<Exchange>>,
@@ -112,17 +112,17 @@ struct Shared {
 }
 
 impl Proxy {
-    /// Listens on a free loopback port, and breaks nothing until it's told to. `attempt` is the timeout of the
-    /// client's attempts.
+    /// Starts a proxy in front of `server`, on a free loopback port. It breaks nothing until
+    /// [`break_after`](Self::break_after) is called. `attempt` is the timeout of the client's attempts.
     ///
     /// # Errors
     ///
-    /// If it can't listen.
+    /// If the proxy can't listen.
     pub async fn before(server: Uri, attempt: Duration) -> io::Result<Self> {
         Self::start(Upstream::new(server), BTreeMap::new(), attempt).await
     }
 
-    /// Listens on a free loopback port. Request number n gets the fault that `plan` has for n.
+    /// Starts a proxy in front of `upstream`, on a free loopback port. `plan` has the faults, by request number from 0.
     pub(crate) async fn start(
         upstream: Upstream,
         plan: BTreeMap<usize, HttpWay>,
@@ -144,13 +144,13 @@ impl Proxy {
         Ok(Self { address, shared, accepting })
     }
 
-    /// The client's endpoint.
+    /// Returns the endpoint for the client.
     #[must_use]
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// The address on which it listens.
+    /// Returns the address on which the proxy listens.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -171,13 +171,13 @@ impl Proxy {
         lock(&self.shared.plan).clear();
     }
 
-    /// The meaning of each request that has arrived, in order, and its fault.
+    /// Returns the meaning and the fault of each request that has arrived, in order.
     #[must_use]
     pub fn arrived(&self) -> Vec<(Meaning, Option<HttpWay>)> {
         lock(&self.shared.log).iter().map(|exchange| (exchange.meaning, exchange.fault)).collect()
     }
 
-    /// Returns its log, which stays readable when the proxy is elsewhere.
+    /// Returns a handle to the proxy's log.
     pub(crate) fn log(&self) -> Log {
         Log(Arc::clone(&self.shared))
     }
@@ -190,7 +190,7 @@ impl Proxy {
         let _ = under_way.wait_for(|count| *count == 0).await;
     }
 
-    /// Forwards the requests held until now, in their order, even if the proxy is closed.
+    /// Forwards the requests that are held until `until`, in order, even if the proxy is closed.
     pub async fn deliver(&self, until: When) {
         let due: Vec<_> = {
             let mut held = lock(&self.shared.held);
@@ -215,12 +215,12 @@ impl Drop for Proxy {
 pub(crate) struct Log(Arc<Shared>);
 
 impl Log {
-    /// The number of requests.
+    /// Returns the number of requests.
     pub(crate) fn len(&self) -> usize {
         lock(&self.0.log).len()
     }
 
-    /// All of them, in order.
+    /// Returns all requests, in order.
     pub(crate) fn exchanges(&self) -> Vec<Exchange> {
         lock(&self.0.log).clone()
     }
@@ -272,8 +272,8 @@ impl Shared {
 
     /// Forwards the request, unless the proxy is closed.
     async fn forward(&self, nth: usize, request: Request) -> io::Result<Answer> {
-        // Count it before checking for the close. Then either the closer sees this request, or this request
-        // sees the close.
+        // Count the request before checking whether the proxy is closed. Then either `close` waits for this request,
+        // or this request finds the proxy closed.
         self.under_way.send_modify(|count| *count += 1);
         let answer = if self.is_closed.load(Ordering::SeqCst) {
             Err(io::Error::other("the proxy is closed"))
@@ -366,7 +366,7 @@ impl Shared {
             HttpWay::FastDrip => return self.drip(client, nth, &answer.message(), self.attempt / 4).await,
             HttpWay::SlowDrip => return self.drip(client, nth, &answer.message(), self.attempt * 3).await,
             HttpWay::CutAfter => return Ok(Then::Close),
-            // The other faults were handled before the request reached the server.
+            // Only `HangAfter` is left. `answer` handles the faults before the request reaches the server.
             _ => return self.hang(client).await,
         }
         self.write(client, nth, &answer.message()).await
@@ -384,7 +384,7 @@ impl Shared {
         Ok(Then::Close)
     }
 
-    /// Sends byte by byte, evenly over this time.
+    /// Sends the message byte by byte, evenly over this time.
     async fn drip(
         &self,
         client: &mut Conversation,
@@ -395,7 +395,7 @@ impl Shared {
         let (start, count) = (clock::start(), u32::try_from(message.len()).unwrap_or(u32::MAX));
         for (index, byte) in (0..count).zip(message) {
             let ahead = (over * index / count).saturating_sub(start.elapsed());
-            // Timers count whole milliseconds, so bytes due within one go out at once.
+            // Timers count whole milliseconds, so bytes that are due within one millisecond go out together.
             if ahead >= Duration::from_millis(1) {
                 clock::pause(ahead).await;
             }
@@ -408,7 +408,7 @@ impl Shared {
 
     fn send_soon(self: &Arc<Self>, nth: usize, request: Request) {
         let shared = Arc::clone(self);
-        // It counts as on its way from now on, so that the record isn't read before it has arrived.
+        // Count the request as on its way from now on, so that the check reads the record only after it has arrived.
         shared.under_way.send_modify(|count| *count += 1);
         tokio::spawn(async move {
             clock::pause(shared.attempt + shared.attempt / 8).await;
@@ -430,14 +430,14 @@ fn conflict() -> Answer {
     Answer::error(400, "TransactionConflictException", "Transaction is ongoing for the item")
 }
 
-/// The name of the error, never its item.
+/// Returns the name of the error, never its item.
 fn error_of(body: &[u8]) -> String {
     let body: Value = serde_json::from_slice(body).unwrap_or_default();
     let kind = body.get("__type").and_then(Value::as_str).unwrap_or("an error without a name");
     kind.rsplit('#').next().unwrap_or_default().to_owned()
 }
 
-/// The answer of a failed condition with its item removed, if it had one.
+/// Returns a failed condition's answer without its item, or `None` if the answer has no item.
 fn without_old_item(body: &[u8]) -> Option<String> {
     let mut body: Value = serde_json::from_slice(body).ok()?;
     let is_refusal = body.get("__type")?.as_str()?.ends_with("ConditionalCheckFailedException");

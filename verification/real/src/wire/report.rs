@@ -37,7 +37,7 @@ pub struct Report {
     violated: BTreeMap<&'static str, usize>,
 }
 
-/// The run that took the largest share of its budget.
+/// The call or delivery that took the largest share of its time limit.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slowest {
     took: Duration,
@@ -107,12 +107,12 @@ impl Report {
         self.violated.values().sum::<usize>() >= ENOUGH
     }
 
-    /// Descriptions of runs that broke a rule: the first of each scenario.
+    /// Returns descriptions of runs that broke a rule, the first few of each scenario.
     pub fn violations(&self) -> &[String] {
         &self.violations
     }
 
-    /// The faults that each call met.
+    /// Returns how often each fault hit each kind of call.
     pub fn coverage(&self) -> &Coverage {
         &self.coverage
     }

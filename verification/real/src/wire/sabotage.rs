@@ -1,4 +1,4 @@
-//! Stores that break one rule each, which the check must find.
+//! Stores that break one rule each, to test that the check finds every one of them.
 
 use std::{
     fmt::Debug,
@@ -22,7 +22,7 @@ use super::{case::Case, proxy::lock, way::HttpWay};
 pub enum Sabotage {
     /// Reports every ambiguous error as definite.
     TakesAmbiguousForDefinite,
-    /// Returns the owner's own claim as a stranger's.
+    /// Returns the library's own claim as another owner's.
     NeverKnowsItsOwnClaim,
     /// Sets no timeouts on the SDK's client.
     NeverTimesOut,
@@ -45,7 +45,7 @@ impl Sabotage {
         Self::ForgetsToCheckParts,
     ];
 
-    /// Whether this case reveals it.
+    /// Whether this case reveals the sabotage.
     pub(super) fn shows_in(self, case: &Case) -> bool {
         let (scenario, fault) = match self {
             Self::TakesAmbiguousForDefinite | Self::NeverKnowsItsOwnClaim => {
@@ -95,7 +95,7 @@ impl Sabotaged {
         }
     }
 
-    /// Puts another owner's id on our own claim.
+    /// Replaces the owner in the record if the record is the library's own claim.
     fn estranged(&self, record: Option<Record>) -> Option<Record> {
         record.map(|record| {
             let is_mine = record.status() == Status::Started && lock(&self.mine).contains(&record.owner);

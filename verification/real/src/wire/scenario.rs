@@ -1,4 +1,4 @@
-//! The deliveries and the records that precede them. Together they reach every call of every transition.
+//! The scenarios: each is a delivery and the record before it. Together they reach every call of the protocol.
 
 use super::{
     meaning::Meaning::{
@@ -46,17 +46,17 @@ pub(super) enum Handler {
 /// The record that a rival leaves when it comes right before a certain call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rival {
-    /// Its claim.
+    /// The rival's claim.
     AtWork,
-    /// Its outcome, in the record.
+    /// The rival's outcome, in the record.
     Completes,
-    /// Its outcome, in a chunk.
+    /// The rival's outcome, in a chunk.
     CompletesInParts,
-    /// Its permanent failure.
+    /// The rival's permanent failure.
     Fails,
-    /// The released key.
+    /// A released key.
     Releases,
-    /// No record, as after the sweeper.
+    /// No record, as if the sweeper had removed it.
     Gone,
 }
 
@@ -74,11 +74,11 @@ pub(super) enum Size {
 /// The answer to the delivery when nothing goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Baseline {
-    /// Its own handler's response.
+    /// The response of the delivery's own handler.
     Own,
-    /// Its own handler's error, or panic.
+    /// The error or panic of the delivery's own handler.
     OwnFailure,
-    /// The outcome that was there before.
+    /// The outcome that was recorded before.
     Prior,
     /// The outcome that the rival left.
     Rival,
@@ -99,20 +99,21 @@ pub(super) struct Scenario {
     pub(super) size: Size,
     pub(super) at_most_once: bool,
     pub(super) records_errors: bool,
-    /// The request differs from the one that made the record.
+    /// Whether the request differs from the one that made the record.
     pub(super) is_another_request: bool,
-    /// The invocation's deadline is one attempt's timeout away.
+    /// Whether the invocation's deadline is only one attempt's timeout away.
     pub(super) is_short_of_time: bool,
     pub(super) rival: Option<(Meaning, Rival)>,
-    /// The scenario's own faults, which lead to calls that aren't made otherwise.
+    /// The scenario's own faults, by request number. Only after them does the library make the calls to be tested.
     pub(super) lead: &'static [(usize, HttpWay)],
-    /// The requests that it makes when nothing else goes wrong and the SDK doesn't retry.
+    /// The requests of the delivery when nothing else goes wrong and the SDK doesn't retry.
     pub(super) requests: &'static [Meaning],
     pub(super) baseline: Baseline,
 }
 
 impl Scenario {
-    /// Whether it works over this medium. PostgreSQL and Redis keep a response of any size in its record.
+    /// Whether the scenario is possible over this medium. PostgreSQL and Redis keep a response of any size in the
+    /// record, without chunks.
     pub(super) fn is_for(&self, medium: Medium) -> bool {
         let in_parts = self.size != Size::Small
             || self.prior == Prior::CompletedInParts
@@ -120,7 +121,7 @@ impl Scenario {
         medium == Medium::Http || !in_parts
     }
 
-    /// Whether its messages are so large that they need longer timeouts.
+    /// Whether the scenario's messages are so large that they need longer timeouts.
     pub(super) fn is_heavy(&self) -> bool {
         self.size == Size::Huge
     }
@@ -185,7 +186,7 @@ pub(super) const ALL: &[Scenario] = &[
     RECLAIM,
     TAKEOVER,
     FENCED,
-    // Handlers.
+    // Other handlers.
     Scenario { name: "the handler panics, and the key is released", handler: Handler::Panics, ..FAILING },
     Scenario {
         name: "the handler panics, recorded as a failure",

@@ -1,4 +1,4 @@
-//! The table of the runs, with a direct connection and one through the proxy.
+//! The table that the runs use, with a direct connection and one through the proxy.
 
 use std::{
     sync::{
@@ -40,11 +40,11 @@ use crate::{
     tcp::{Protocol, TcpProxy},
 };
 
-/// The outcome that was there before.
+/// The outcome in the record before the run.
 pub(super) const PRIOR: &str = "the prior outcome";
 /// The rival's outcome.
 pub(super) const RIVAL: &str = "the rival's outcome";
-/// The inline limit of the store under test. It's so low that a chunk needn't be large.
+/// The inline limit of the store under test. It's low, so that small responses go into chunks.
 const INLINE_LIMIT: usize = 256;
 
 /// How often to retry the warm-up of a store.
@@ -53,10 +53,10 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 static CLIENTS: AtomicU64 = AtomicU64::new(0);
 
-/// A table on a server. Cheap to clone.
+/// A table on a server, and the ways to reach it. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Stage {
-    /// The store without the proxy.
+    /// The store that connects without the proxy.
     pub(super) direct: Arc<dyn Store>,
     way: Way,
     pub(super) sabotage: Option<Sabotage>,
@@ -66,7 +66,7 @@ pub(super) struct Stage {
 #[derive(Clone)]
 enum Way {
     DynamoDb {
-        /// The connections of all proxies.
+        /// The connections to the server, shared by all proxies.
         upstream: Box<Upstream>,
         client: Client,
         table: Arc<str>,
@@ -91,7 +91,7 @@ impl Between {
         }
     }
 
-    /// Lets nothing more through but the requests due right after the answer.
+    /// Closes the proxy: of the held requests, it forwards those that are due right after the answer, and nothing else.
     pub(super) async fn close(&self) {
         match self {
             Self::Http(proxy) => {
@@ -102,7 +102,7 @@ impl Between {
         }
     }
 
-    /// Forwards the requests that are due even later.
+    /// Forwards the requests that are held until after the next delivery.
     pub(super) async fn deliver_the_rest(&self) {
         if let Self::Http(proxy) = self {
             proxy.deliver(When::AfterRedelivery).await;
@@ -113,10 +113,10 @@ impl Between {
 /// The table's record and its outcome.
 #[derive(Clone, Debug)]
 pub(super) struct Snapshot {
-    /// When it was read, by the judge's clock.
+    /// When the record was read, by the delivery's clock.
     pub(super) at: Timestamp,
     pub(super) record: Option<Record>,
-    /// Its outcome.
+    /// The record's outcome, if it's settled.
     pub(super) outcome: Option<Said>,
 }
 
@@ -132,7 +132,8 @@ pub(super) enum Said {
 }
 
 impl Stage {
-    /// Creates its own table on `server`. No sweeper runs on it, since that would be another rival.
+    /// Creates a stage with its own table on `server`. No sweeper removes expired records there, since that would act
+    /// like another rival.
     pub(super) async fn set(server: &Server, sabotage: Option<Sabotage>) -> Result<Self> {
         let (table, client) = (fresh_table()?, server.client());
         server.database().create_table(&table, "id").await?;
@@ -148,7 +149,7 @@ impl Stage {
         Ok(Self { direct: Arc::new(direct), way, sabotage })
     }
 
-    /// Creates its own table on a server that it starts.
+    /// Starts a server of this kind, and creates a stage with its own table on it.
     pub(super) async fn start(kind: Kind) -> Result<Self> {
         let protocol = match kind {
             Kind::DynamoDb => return Self::set(&Server::embedded().await?, None).await,
@@ -160,7 +161,7 @@ impl Stage {
         Ok(Self { direct, way: Way::Tcp { site, protocol }, sabotage: None })
     }
 
-    /// The protocol of its server.
+    /// Returns the kind of connection to the server.
     pub(super) fn medium(&self) -> Medium {
         match self.way {
             Way::DynamoDb { .. } => Medium::Http,
@@ -168,7 +169,7 @@ impl Stage {
         }
     }
 
-    /// Sets one run up: a proxy that plays the case's faults, and the store under test, connected through it.
+    /// Sets up one run: a proxy with the case's faults, and the store under test, which connects through the proxy.
     pub(super) async fn wire(
         &self,
         key: &StoredKey,
@@ -187,7 +188,7 @@ impl Stage {
                     TcpProxy::before(site.address()?, *protocol).await.context("couldn't start the proxy")?;
                 let TimeOuts { attempt, operation } = time_outs;
                 let store = site.limited_store_at(proxy.address(), attempt, operation)?;
-                // Connect first, so that a call is one request.
+                // Connect first, so that each call of the library is one request.
                 warm_up(&*store, key).await?;
                 let calls = Calls::new(proxy, case, Arc::clone(&self.direct), key.clone());
                 Ok((Between::Tcp(Arc::new(calls)), store))
@@ -210,7 +211,7 @@ impl Stage {
         };
         let config = config_of(endpoint)
             .retry_config(retry)
-            // All clients of a process and a Region share one retry quota. This gives each its own.
+            // All clients of a process and a Region share one retry quota. This gives each client its own.
             .retry_partition(RetryPartition::new(format!("wire {}", CLIENTS.fetch_add(1, Ordering::Relaxed))))
             .build();
         let time_outs = match self.sabotage {
@@ -270,7 +271,7 @@ impl Stage {
         response.decode(&kept).map_err(|damage| damage.to_string())
     }
 
-    /// Writes the `prior` record, as made by the request with this fingerprint.
+    /// Writes the `prior` record, as if the request with this fingerprint had made it.
     pub(super) async fn prepare(
         &self,
         key: &StoredKey,
@@ -281,7 +282,7 @@ impl Stage {
             return Ok(());
         }
         let now = system_clock().now();
-        // Redis removes a record a day after it expires: one that expired a day ago would go during the run.
+        // Redis removes a record a day after it expires. One that expired a day ago would vanish during the run.
         let an_hour_ago = now.saturating_sub(Duration::from_secs(60 * 60));
         let (lease_until, lock_expires_at) = match prior {
             Prior::Stale => (now.saturating_sub(Duration::from_secs(10)), now.saturating_add(DAY)),
@@ -319,7 +320,7 @@ impl Stage {
         self.make(key, &settle(&lock, settlement)).await
     }
 
-    /// Writes the rival's record: with the protocol's conditions, but at any time.
+    /// Writes the rival's record. Unlike a real delivery, the rival doesn't wait for the lease to end.
     pub(super) async fn rival(&self, key: &StoredKey, rival: Rival, fingerprint: Fingerprint) -> Result<()> {
         if rival == Rival::Gone {
             return self.remove(key).await;
@@ -363,7 +364,7 @@ impl Stage {
             Way::DynamoDb { client, table, .. } => {
                 let gone = client.delete_item().table_name(&**table);
                 let gone = gone.key("id", AttributeValue::S(key.as_str().to_owned())).send().await;
-                gone.map(drop).map_err(|error| Problem::new(format!("the rival: {error:?}")))
+                gone.map(drop).map_err(|error| Problem::new(format!("couldn't delete the record: {error:?}")))
             }
             Way::Tcp { site, .. } => site.remove(key).await,
         }
@@ -373,7 +374,7 @@ impl Stage {
         match self.direct.apply(key, write).await.context("couldn't write the record directly")? {
             WriteOutcome::Applied => Ok(()),
             WriteOutcome::Refused(record) => {
-                Err(Problem::new(format!("{write:?}, made directly, was refused because of {record:?}")))
+                Err(Problem::new(format!("the direct write {write:?} was refused because of {record:?}")))
             }
         }
     }
@@ -395,7 +396,7 @@ impl Stage {
     }
 }
 
-/// Reads until a connection works.
+/// Reads until the store has a working connection.
 async fn warm_up(store: &dyn Store, key: &StoredKey) -> Result<()> {
     let mut tries = 1;
     loop {
@@ -415,12 +416,12 @@ fn inline(json: &Bytes) -> Outcome {
     Outcome::Retained(StoredResponse::new(json.clone()))
 }
 
-/// A response in the form that `Operation::run` records.
+/// Returns a response in the form that `Operation::run` records.
 fn json(text: &str) -> Bytes {
     serde_json::Value::from(text).to_string().into()
 }
 
-/// A failure in the form that `Operation::run` records.
+/// Returns a failure in the form that `Operation::run` records.
 fn failure(text: &str) -> Bytes {
     serde_json::to_vec(&RecordedFailure::new("Wire", text)).unwrap_or_default().into()
 }

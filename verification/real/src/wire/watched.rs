@@ -27,7 +27,7 @@ use super::{
 #[derive(Clone, Debug)]
 pub(super) struct Call {
     pub(super) meaning: Meaning,
-    /// When it ended, and how long it took.
+    /// When the call ended.
     pub(super) ended: Instant,
     pub(super) took: Duration,
     /// The requests during this call: from the first index up to, but not including, the second.
@@ -42,7 +42,7 @@ pub(super) struct Call {
 pub(super) enum Told {
     /// The write was applied, or the chunks were written.
     Applied,
-    /// The condition failed. This is the record that was there, if any.
+    /// The condition failed. The rejection came with this record, if any.
     Refused(Option<Brief>),
     /// A read found this record.
     Found(Option<Brief>),
@@ -76,7 +76,7 @@ impl Told {
         matches!(self, Self::Failed { .. })
     }
 
-    /// The record in this result, if any.
+    /// Returns the record in this result, if any.
     pub(super) fn record(&self) -> Option<Brief> {
         match self {
             Self::Refused(record) | Self::Found(record) => *record,
@@ -95,7 +95,7 @@ impl Display for Call {
 /// An action that runs once, before the library's first call with a certain meaning.
 pub(super) type Interlude = (Meaning, BoxFuture<'static, ()>);
 
-/// The store.
+/// The store that notes the library's calls.
 pub(super) struct Watched {
     inner: Arc<dyn Store>,
     wire: Notes,
@@ -108,7 +108,7 @@ impl Watched {
         Self { inner, wire, calls: Arc::default(), interlude: Mutex::new(interlude) }
     }
 
-    /// The list of calls. The store keeps adding to it.
+    /// Returns the shared list of calls. The store keeps adding to it.
     pub(super) fn calls(&self) -> Arc<Mutex<Vec<Call>>> {
         Arc::clone(&self.calls)
     }
@@ -206,7 +206,7 @@ impl ResponseChunks for Watched {
     }
 }
 
-/// The owner and status of the record once this write is applied.
+/// Returns the owner and status of the record once this write is applied.
 fn left_by(write: &Write) -> Option<Left> {
     match write {
         Write::Settle { owner, settlement, .. } => Some((

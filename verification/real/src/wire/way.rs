@@ -6,12 +6,12 @@ use lambda_idempotency::testing::Fault;
 
 use crate::tcp::TcpWay;
 
-/// How the wire breaks one request. [`amounts_to`](Self::amounts_to) is the fault.
+/// How the wire breaks one request. [`amounts_to`](Self::amounts_to) returns the fault that this causes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum HttpWay {
     /// The connection is cut; the server never sees the request.
     CutBefore,
-    /// The server applies the request, and the connection is cut instead of an answer.
+    /// The server applies the request, and the connection is cut before the answer.
     CutAfter,
     /// `500 InternalServerError`; the server never sees the request.
     ErrorBefore,
@@ -33,7 +33,7 @@ pub enum HttpWay {
     NotHttp,
     /// The server applies the request. The answer is `200` with a page of HTML.
     NotJson,
-    /// The server applies the request. The answer's JSON and its message end in the middle.
+    /// The server applies the request. The answer is a complete HTTP message, but its JSON ends in the middle.
     HalfJson,
     /// The server applies the request. Half of the announced body arrives, then nothing.
     Stalled,
@@ -41,16 +41,16 @@ pub enum HttpWay {
     Truncated,
     /// The server applies the request. The answer is `200` with JSON of another shape.
     WrongShape,
-    /// A failed condition's answer lacks the item that it met.
+    /// The answer to a failed condition lacks the old item.
     NoOldItem,
-    /// The proxy holds the request until its sender gives up, and only then forwards it.
+    /// The proxy gives no answer, and forwards the request only after its sender has given up.
     Late(When),
 }
 
 /// When a held request is forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum When {
-    /// Shortly after its sender gave up, while the library handles that.
+    /// Shortly after the sender has given up, while the library still handles the timeout.
     Soon,
     /// After the delivery was answered.
     AfterAnswer,
@@ -59,7 +59,7 @@ pub enum When {
 }
 
 impl HttpWay {
-    /// The fault that it causes.
+    /// Returns the fault that this way causes.
     pub const fn amounts_to(self) -> Fault {
         match self {
             Self::CutBefore => Fault::LoseRequest,
@@ -107,7 +107,7 @@ impl HttpWay {
     ];
 }
 
-/// The protocol between a store and its server, as far as ways to break it go.
+/// The kind of connection between a store and its server. It decides how the proxy can break requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Medium {
     /// HTTP, whose requests the proxy parses: DynamoDB.
@@ -117,8 +117,8 @@ pub enum Medium {
 }
 
 impl HttpWay {
-    /// The same over TCP. `None` if it needs an answer that only HTTP or DynamoDB gives, or a proxy
-    /// that outlives the next delivery.
+    /// Returns the corresponding way over TCP. `None` if this way needs an answer that only HTTP or DynamoDB gives, or
+    /// a proxy that outlives the next delivery.
     pub(super) const fn over_tcp(self) -> Option<TcpWay> {
         match self {
             Self::CutBefore => Some(TcpWay::CloseBefore),
@@ -144,7 +144,7 @@ impl HttpWay {
         }
     }
 
-    /// Whether it can happen over this medium.
+    /// Whether this way is possible over this medium.
     pub(super) const fn happens_over(self, medium: Medium) -> bool {
         matches!(medium, Medium::Http) || self.over_tcp().is_some()
     }
@@ -190,14 +190,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ways_cause_the_same_over_tcp() {
+    fn tcp_ways_cause_the_same_faults() {
         for way in HttpWay::ALL {
             let Some(over_tcp) = way.over_tcp() else { continue };
             match way {
-                // Only HTTP has a 500.
+                // Only HTTP has a 500. Over TCP, the connection is reset instead.
                 HttpWay::ErrorBefore => assert_eq!(over_tcp.amounts_to(), Fault::LoseRequest),
                 HttpWay::ErrorAfter => assert_eq!(over_tcp.amounts_to(), Fault::LoseAnswer),
-                // These clients' timeouts are longer than it takes.
+                // Over TCP, every delay counts as `Slow`, even one beyond the client's timeouts.
                 HttpWay::SlowDrip => assert_eq!(over_tcp.amounts_to(), Fault::Slow),
                 _ => assert_eq!(over_tcp.amounts_to(), way.amounts_to(), "{way}"),
             }

@@ -56,8 +56,8 @@ async fn layer_that_protects_nothing_is_caught() {
     assert!(all.iter().all(|figures| !figures.violations.is_empty()), "{all:?}");
 }
 
-/// Asserts that the check catches a function broken in this way, with these words, when its process is killed
-/// or frozen at `point`.
+/// Asserts that the check catches this sabotage when the process is killed or frozen at `point`, with a violation
+/// that contains `words`.
 async fn assert_caught(sabotage: Sabotage, point: Point, words: &str) {
     assert_caught_in(Form::Ledger, sabotage, point, words).await;
 }
@@ -71,7 +71,7 @@ async fn assert_caught_in(form: Form, sabotage: Sabotage, point: Point, words: &
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_function_without_its_fence_is_caught() {
+async fn function_that_ignores_its_fence_is_caught() {
     let held = Point::Before(Call::Complete);
     tokio::join!(
         assert_caught(Sabotage::Unfenced, held, "answered with a response that isn't the record's"),
@@ -81,7 +81,7 @@ async fn a_function_without_its_fence_is_caught() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_function_without_its_claim_is_caught() {
+async fn function_that_ignores_its_claim_is_caught() {
     tokio::join!(
         assert_caught(Sabotage::Unclaimed, Point::Answered, "claimed the key during the lease"),
         assert_caught(Sabotage::Impatient, Point::AfterEffect, "claimed the key during the lease"),

@@ -1,4 +1,4 @@
-//! Tests that the checks for outages and deadlines can fail. Two separate commands run their quick forms:
+//! Tests that the checks for outages and deadlines can fail. Two separate commands run the checks' quick forms:
 //! `verification-real outages --quick` and `verification-real deadlines --quick`.
 
 use std::time::Duration;
@@ -11,18 +11,18 @@ use lambda_idempotency_verification_real::{
 use testkit::random::fresh_seed;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_impatient_engine_loses_outcomes() {
+async fn short_settle_within_loses_outcomes() {
     let impatient = Some(Duration::from_millis(100));
     let extent = outages::Extent { operations: 20, seed: fresh_seed(), settle_within: impatient };
     for figures in outages::check(&[Trouble::DynamoDbThrottled], extent).await.unwrap() {
         eprintln!("{}\n{figures}", outages::Figures::head());
         assert!(figures.lost > 0 && !figures.is_sound(), "{figures:?}");
-        assert!(figures.effects > figures.operations, "no lost outcome ran again: {figures:?}");
+        assert!(figures.effects > figures.operations, "no handler ran again: {figures:?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_engine_without_deadlines_is_killed() {
+async fn invocations_without_known_deadline_are_killed() {
     let extent = deadlines::Extent { of_each: 2, seed: fresh_seed(), knows_deadlines: false };
     for report in deadlines::check(&[Kind::DynamoDb], extent).await.unwrap() {
         eprintln!("{report}");

@@ -14,11 +14,11 @@ use crate::simulation::{
     trouble::{Circumstance, Fault, Trouble},
 };
 
-/// How late an answer may be: timers count whole milliseconds.
+/// How late an answer may be, in ms: timers count whole milliseconds.
 const A_LITTLE: u64 = 5;
 
 impl Audit {
-    /// A delivery was answered.
+    /// Checks the answer to a delivery.
     pub fn answered(
         &self,
         at: u64,
@@ -98,7 +98,7 @@ impl Audit {
         }
     }
 
-    /// Whether every settlement gets a response, so that an executor's own answer is a recorded one.
+    /// Whether every settlement gets a response. Then an executor's own answer is a recorded one.
     fn settles_definitely(&self) -> bool {
         !Trouble::UNRECORDING.into_iter().any(|fault| self.config.has(fault))
     }
@@ -126,7 +126,7 @@ impl Audit {
         if kind == ErrorKind::Corrupt || kind == ErrorKind::Invalid && !is_too_large && !is_refused {
             violate(book, "records can be read", format!("key {key}: {kind:?}"));
         }
-        // No executor can know about its claim if it arrives after the executor gave up on it.
+        // If a claim arrives after its executor gave up on it, the executor can't know about the claim.
         if kind == ErrorKind::InProgress && own_run.is_none() && !self.config.has(Fault::Late) {
             let delivery = book.deliveries.get(&executor).copied().unwrap_or_default();
             let Some(table) = book.table.clone() else { return };
@@ -144,7 +144,7 @@ impl Audit {
         }
     }
 
-    /// In a campaign, a delivery must be answered with its handler's result.
+    /// Checks that a delivery in a campaign was answered with its handler's result.
     fn check_answered(&self, own_run: Option<usize>, result: &Result<String, RunError<Refusal>>) {
         let mut book = self.book();
         let Some(run) = own_run.and_then(|run| book.runs.get(run)) else { return };
@@ -158,8 +158,8 @@ impl Audit {
         }
     }
 
-    /// A delivery must be answered before its deadline, as early as promised, unless its handler took that
-    /// long.
+    /// Checks that a delivery was answered before its deadline, as early as promised, unless its handler took
+    /// longer than that.
     fn check_time(&self, executor: u32, at: u64, own_run: Option<usize>) {
         let mut book = self.book();
         let book = &mut *book;
@@ -172,8 +172,8 @@ impl Audit {
         let (reserve, floor) = (RESERVE.as_millis() as u64, HARD_FLOOR.as_millis() as u64);
         let by = match (deadline, run.map(|run| run.handler_ended)) {
             (Some(deadline), None) => deadline - reserve,
-            // A result that leaves less than the reserve gets one more call. Chunks take half of the time
-            // before.
+            // A result that leaves less than the reserve gets one more call. Writing chunks takes half of the
+            // time left, so an earlier result may leave less than the reserve too.
             (Some(deadline), Some(Some(ended)))
                 if self.config.outage.is_some() && ended + 2 * reserve + A_LITTLE < deadline =>
             {
@@ -193,7 +193,8 @@ impl Audit {
         }
     }
 
-    /// The platform ended a delivery at its deadline. The library must not have caused that.
+    /// Checks a delivery that the platform ended at its deadline. The handler must have run until then, or
+    /// else the library was too slow.
     pub(super) fn check_killed(&self, executor: u32, at: u64) {
         let mut book = self.book();
         let book = &mut *book;
@@ -208,7 +209,7 @@ impl Audit {
     }
 }
 
-/// An executor that answers with its own result must have completed its record, with its response.
+/// Checks an executor that answers with its own result. It must have completed its record, with its response.
 fn check_completed(book: &mut Book, run: Option<usize>) {
     let (Some(run), Some(table)) = (run.and_then(|run| book.runs.get(run)), &book.table) else { return };
     let record = table.record(&run.stored);
@@ -220,7 +221,8 @@ fn check_completed(book: &mut Book, run: Option<usize>) {
     }
 }
 
-/// A delivery that answers that nothing ran leaves no claim behind, or reports when the claim's lease ends.
+/// Checks a delivery that answers that nothing ran. It must leave no claim behind, or report when the claim's
+/// lease ends.
 fn check_given_back(book: &mut Book, at: u64, executor: u32, key: u64, error: &Error) {
     if error.kind() != ErrorKind::Unavailable {
         return;
@@ -232,7 +234,7 @@ fn check_given_back(book: &mut Book, at: u64, executor: u32, key: u64, error: &E
     let told = error.retry_after().map_or(0, |wait| wait.as_millis() as u64) + SKEW_MARGIN as u64;
     if book.owners.get(&owner) == Some(&(executor, delivery)) && at + told < lease_until {
         let what = format!(
-            "executor {executor} should retry key {key} in {:?}, but its claim lasts {} ms",
+            "executor {executor} reports that key {key} is free in {:?}, but its claim lasts {} ms",
             error.retry_after(),
             lease_until - at
         );

@@ -1,5 +1,5 @@
-//! Checks effects that commit in a transaction with their outcome: applied with it, once until it expires, and
-//! answered truthfully.
+//! Checks effects that commit in one transaction with their outcome. They must be applied together with it,
+//! at most once until the outcome expires, and the answers about them must be true.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -28,7 +28,7 @@ impl Ledger {
 }
 
 impl Audit {
-    /// A run has staged its effect for the transaction.
+    /// Notes that a run has staged its effect for the transaction.
     pub fn staged(&self, at: u64, run: usize) {
         let mut book = self.book();
         let book = &mut *book;
@@ -38,7 +38,7 @@ impl Audit {
         }
     }
 
-    /// An applied transaction arrived again, and the store repeats its answer.
+    /// Notes that an applied transaction arrived again, and that the store repeats its answer.
     pub fn repeated(&self, at: u64, key: &StoredKey) {
         let mut book = self.book();
         let book = &mut *book;
@@ -46,7 +46,7 @@ impl Audit {
         book.figures.repeats_known += 1;
     }
 
-    /// A condition on the handler's own writes failed.
+    /// Notes that a condition on the handler's own writes failed.
     pub fn declined(&self, at: u64, key: &StoredKey) {
         let mut book = self.book();
         let book = &mut *book;
@@ -54,13 +54,14 @@ impl Audit {
         book.figures.declined += 1;
     }
 
-    /// Effects were applied while the current record is `record`: only a broken store applies them alone.
+    /// Checks effects that were applied without a write of the record, as only a broken store does. `record`
+    /// is the current one.
     pub fn committed(&self, at: u64, key: &StoredKey, effects: &Effects, record: Option<&Record>) {
         let mut book = self.book();
         self.check_effects(&mut book, at, key, effects, record);
     }
 
-    /// Effects were applied together with `record`.
+    /// Checks effects that were applied together with `record`.
     pub(super) fn check_effects(
         &self,
         book: &mut Book,
@@ -98,7 +99,8 @@ impl Audit {
         }
     }
 
-    /// A record was written without any effect: it must not be the outcome of a run that staged one.
+    /// Checks a record that was written without any effect: it must not be the outcome of a run that staged
+    /// one.
     pub(super) fn check_no_effect(&self, book: &mut Book, key: &StoredKey, record: &Record) {
         let State::Completed(_) = record.state else { return };
         let Some(run) = run_of(record) else { return };
@@ -109,7 +111,7 @@ impl Audit {
         }
     }
 
-    /// A delivery was answered with `value`: its statement about its run's effect must be true.
+    /// Checks an answer: what `value` says about the effect of its run must be true.
     pub(super) fn check_told(&self, book: &mut Book, value: &str) {
         let Some((run, rest)) = numbered(value) else { return };
         if !book.runs.get(run).is_some_and(|run| run.has_staged) {
@@ -122,11 +124,12 @@ impl Audit {
             }
             return;
         }
-        // It was declined, and its handler gave this answer instead.
+        // The transaction was declined, and the handler gave this answer instead.
         deny(book, run, &format!("{value:?}"));
     }
 
-    /// A delivery whose handler ran was refused for this reason.
+    /// Checks a delivery that was refused for this reason although its handler ran. If the reason says that
+    /// its effect wasn't applied, that must be true.
     pub(super) fn check_denied(&self, book: &mut Book, run: usize, kind: ErrorKind) {
         let says_so = matches!(
             kind,
@@ -142,7 +145,8 @@ impl Audit {
         deny(book, run, &format!("{kind:?}"));
     }
 
-    /// A delivery was answered with its handler's own error.
+    /// Checks a delivery that was answered with its handler's own error, so that its effect must not be
+    /// applied.
     pub(super) fn check_failed(&self, run: usize) {
         let mut book = self.book();
         if book.runs.get(run).is_some_and(|run| run.has_staged) {
@@ -159,7 +163,7 @@ fn deny(book: &mut Book, run: usize, answer: &str) {
     }
 }
 
-/// The run whose outcome, and effect, are in a record, if it can be read from it.
+/// The run whose outcome and effect are in a record, if the record's response names the run.
 fn run_of(record: &Record) -> Option<usize> {
     let State::Completed(Outcome::Retained(response)) = &record.state else { return None };
     let Place::Inline(bytes) = &response.place else { return None };
@@ -168,7 +172,7 @@ fn run_of(record: &Record) -> Option<usize> {
     rest.starts_with("of key").then_some(run)
 }
 
-/// The number in `run 7 of key …`, and what follows it.
+/// The number in `run 7 of key …`, and the text that follows it.
 fn numbered(text: &str) -> Option<(usize, &str)> {
     let (number, rest) = text.strip_prefix("run ")?.split_once(' ')?;
     Some((number.parse().ok()?, rest))

@@ -1,7 +1,7 @@
-//! Classifies repeated effects: new operations, those with a known reason, and violations.
+//! Classifies repeated effects: effects of new operations, repetitions with a known reason, and violations.
 //!
-//! It sees only outside facts: which effects happened when, what the store holds, the time and content of each
-//! answer, and which faults were injected when.
+//! It uses only facts from outside the library: which effects happened when, what the store holds, the time
+//! and content of each answer, and which faults were injected when.
 
 use super::{Audit, Book, Ended, Run, violate};
 use crate::simulation::{
@@ -12,16 +12,17 @@ use crate::simulation::{
 };
 
 const AT_MOST_ONCE: &str = "at most once";
-/// A call that takes longer than this counts as a network fault, even if it's answered.
+/// A call that takes longer than this, in ms, counts as a network fault, even if it's answered.
 const SLOW_CALL: u64 = 50;
-/// An outage that ends no earlier than this before the end of a delivery's time leaves no room for another
-/// request: one read and one write of the simulated network, and a pause.
+/// The time for another request, in ms: one read and one write of the simulated network, and a pause. An
+/// outage that leaves less time than this leaves no room for a retry.
 const ROOM_FOR_A_REQUEST: u64 = 60;
-/// How much clocks that jump or stop can differ from the time that passed.
+/// How far a clock that jumps or stops can differ from the time that passed, in ms.
 const WRONG_CLOCKS: u64 = 2 * SKEW_MARGIN as u64;
 
 impl Audit {
-    /// A run's handler had its effect. If an earlier run of the operation had one, there must be a reason.
+    /// Notes that a run's handler had its effect. If an earlier run of the operation had one, there must be a
+    /// reason.
     pub fn effect(&self, at: u64, run: usize) {
         let mut book = self.book();
         let book = &mut *book;
@@ -55,8 +56,9 @@ impl Audit {
         }
     }
 
-    /// Whether a claim granted then belongs to a new operation: the retention of the earlier run's outcome is
-    /// over. Under at-most-once that needs an outcome in the store; without one, the operation never ends.
+    /// Whether a claim that was granted at `granted` belongs to a new operation, since the retention of the
+    /// earlier run's outcome is over. Under at-most-once that needs an outcome in the store; without one, the
+    /// operation never ends.
     fn has_expired(&self, book: &Book, earlier: &Run, granted: u64) -> bool {
         if self.config.at_most_once {
             let recorded = book.recorded.get(&earlier.stored).into_iter().flatten();
@@ -68,8 +70,8 @@ impl Audit {
         granted + SKEW_MARGIN as u64 / 2 >= settled + 1000 * self.config.choices.retention
     }
 
-    /// The rule that an effect breaks by repeating that of `earlier`, and why; `None` if there's a reason for
-    /// it.
+    /// The rule that an effect breaks by repeating the effect of `earlier`, and why. `None` if the repetition
+    /// has a known reason.
     fn unexplained(&self, book: &Book, earlier: &Run, granted: u64) -> Option<(&'static str, &'static str)> {
         const RULE: &str = "a repeated effect has a reason";
         if !self.clocks_agree() {
@@ -96,7 +98,7 @@ impl Audit {
         }
         let Some(handler_ended) = earlier.handler_ended else {
             return match earlier.ended {
-                // It crashed, was dropped or cut off, panicked, or returned an error.
+                // The run crashed, was dropped or cut off, panicked, or returned an error.
                 Some(_) => None,
                 None if earlier.was_frozen || earlier.has_failed || earlier.has_panicked => None,
                 None => Some((RULE, "it ran past its lease without being frozen")),
@@ -124,12 +126,12 @@ impl Audit {
             || self.config.has(Circumstance::Stand)
     }
 
-    /// How much time the delivery of a run has left, at `at`, to record its outcome.
+    /// The time, in ms, that the delivery of a run has left at `at` to record its outcome.
     pub fn time_left(&self, run: usize, at: u64) -> u64 {
         self.book().runs.get(run).map_or(0, |run| run.settle_by(at).saturating_sub(at))
     }
 
-    /// A call to the store ended: it was answered, failed, or was given up.
+    /// Notes that a call to the store ended: it was answered, it failed, or its caller gave up.
     pub fn call_ended(&self, executor: u32, began: u64, ended: u64, is_answered: bool) {
         if is_answered && ended - began <= SLOW_CALL {
             return;
@@ -144,8 +146,9 @@ impl Audit {
         }
     }
 
-    /// Under at-most-once, no run begins after another of the same operation. Otherwise its handler must learn
-    /// whether an earlier attempt of its operation may have had an effect.
+    /// Checks a run that begins. Under at-most-once, no run may begin after another run of the same
+    /// operation. Otherwise the handler must learn whether an earlier attempt of its operation may have had
+    /// an effect.
     pub(super) fn check_began(&self, book: &mut Book, run: usize, is_takeover: bool) {
         if self.config.at_most_once {
             return self.check_at_most_once(book, run);
@@ -167,7 +170,7 @@ impl Audit {
         });
         if let Some(earlier) = interrupted {
             let what = format!(
-                "key {}: run {run} learns of no interrupted attempt, but run {} was interrupted",
+                "key {}: the handler of run {run} didn't learn that run {} was interrupted",
                 current.key, earlier.number
             );
             violate(book, "an interrupted attempt is reported", what);
@@ -190,8 +193,8 @@ impl Audit {
 }
 
 impl Run {
-    /// The time by which its outcome has to be recorded, if its handler returns at `at`: the earliest of the
-    /// deadline less the reserve, the end of the settlement's retries, and the lease's end.
+    /// The time by which the run's outcome has to be recorded, if its handler returns at `at`: the earliest
+    /// of the deadline less the reserve, the end of the settlement's retries, and the lease's end.
     fn settle_by(&self, at: u64) -> u64 {
         let by = (at + SETTLE_WITHIN.as_millis() as u64).min(self.lease_until);
         let reserve = RESERVE.as_millis() as u64;

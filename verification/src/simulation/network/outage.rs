@@ -1,11 +1,11 @@
-//! Outages of the simulated store, and their calls in the audit.
+//! Outages of the simulated store, and the calls that are reported to the audit.
 
 use lambda_idempotency::store::StoreError;
 
 use super::SimulatedStore;
 use crate::simulation::outages::Outage;
 
-/// A call to the store. It's reported to the audit if it fails, is given up, or is slow.
+/// A call to the store. When it ends, the audit learns how long it took and whether it was answered.
 pub(super) struct Call<'a> {
     store: &'a SimulatedStore,
     executor: u32,

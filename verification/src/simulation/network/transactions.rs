@@ -17,7 +17,7 @@ use crate::simulation::{
 /// How long the store knows a transaction by its token, in ms: DynamoDB's ten minutes.
 const TOKEN_WINDOW: u64 = 600_000;
 
-/// The effects of a handler's run: its own writes.
+/// The effects that handlers add to a transaction: the numbers of their runs stand for their own writes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Effects(pub Vec<usize>);
 
@@ -54,7 +54,7 @@ pub(super) fn commit(
         if (of, made) != (key, &request) {
             audit.violate(
                 "a token names one request",
-                format!("{key}: {token} at {at} is used for another request"),
+                format!("{key}: token {token} is used for another request at {at}"),
             );
         }
         audit.repeated(at, key);

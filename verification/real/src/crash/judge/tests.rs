@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Two claims of one key: the first at 1,000 with a lease until 1,400, the second after that lease.
+/// Two claims of one key: the first at 1,000 with a lease until 1,400, the second as soon as the first is stale.
 const FIRST: u64 = 1_000;
 const LEASE: u64 = 1_400;
 const SECOND: u64 = 1_451;
@@ -66,7 +66,7 @@ fn assert_violation(case: &Case, words: &str) {
     let violation = case.judge().unwrap_err().to_string();
     assert!(violation.starts_with("key k: ") && violation.contains(words), "{violation}");
     for line in &case.lines {
-        assert!(violation.contains(&line.to_string()), "shows the ledger: {violation}");
+        assert!(violation.contains(&line.to_string()), "the message doesn't show the ledger: {violation}");
     }
 }
 
@@ -84,7 +84,7 @@ fn judge_counts_effects_and_gaps() {
 }
 
 #[test]
-fn effect_shows_when_run_was_killed() {
+fn kills_are_counted_by_their_moment() {
     let mut case = undisturbed();
     case.deliveries[0] = delivery("1-1", Deed::Killed, Said::Nothing, FIRST + 30);
     assert_eq!(case.judge().unwrap().killed_after, 1);
@@ -97,7 +97,7 @@ fn unexplained_effect_is_found() {
     let case = disturbed(Deed::Spared, error("Idempotency.InProgress"));
     assert_violation(&case, "it was neither killed nor frozen, and it answered in time");
 
-    // Lambda would have killed a run that was merely slow at its deadline.
+    // A run that was merely slow is no violation: Lambda would have killed it at its deadline.
     let mut slow = case.clone();
     slow.deliveries[0].said_at = LEASE;
     assert_eq!(slow.judge().unwrap().slow, 1);
@@ -141,7 +141,7 @@ fn overlapping_claims_are_found() {
 }
 
 #[test]
-fn effect_after_the_recorded_is_found() {
+fn effect_of_a_later_claim_is_found() {
     let mut case = disturbed(Deed::Spared, response("1-1"));
     case.deliveries[1] = delivery("2-1", Deed::Killed, Said::Nothing, SECOND + 30);
     case.record = Some(completed("1-1", FIRST, 1));
@@ -152,13 +152,13 @@ fn effect_after_the_recorded_is_found() {
 fn differing_answers_are_found() {
     let case = disturbed(Deed::Froze, response("1-1"));
     assert_violation(&case, "run 1-1 answered with a response that isn't the record's");
-    // It continues before the other run answers: it had no outcome to answer with, and its time was over.
+    // The frozen run answers before the other run, and after its own deadline: there was no outcome to replay.
     let mut case = case;
     case.deliveries[0].said_at = LEASE;
     case.judge().unwrap();
     let mut case = disturbed(Deed::Spared, response("1-1"));
     assert_violation(&case, "run 1-1 answered with a response that isn't the record's");
-    // After the deadline, its caller has timed out.
+    // An answer after the deadline doesn't count, since the caller has timed out.
     case.deliveries[0].said_at = LEASE;
     assert_eq!(case.judge().unwrap().slow, 1);
 
@@ -169,7 +169,7 @@ fn differing_answers_are_found() {
 
 #[test]
 fn record_of_another_generation_is_found() {
-    // The late run overwrote its successor's claim with its own outcome.
+    // The frozen run overwrote its successor's claim with its own outcome.
     let mut case = disturbed(Deed::Froze, response("1-1"));
     case.record = Some(completed("1-1", SECOND, 2));
     case.deliveries[1].said = response("1-1");

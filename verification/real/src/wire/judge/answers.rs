@@ -25,7 +25,7 @@ impl Judge<'_> {
         match &first.answer {
             Answer::Value(text) if is_response_of(0, text) => {
                 self.must(ran == 1 && handler == Handler::Succeeds, || {
-                    "the answer is the handler's, but it didn't run".into()
+                    "the answer is the handler's response, but the handler didn't run".into()
                 });
                 self.recorded(first, Status::Completed, text);
             }
@@ -50,7 +50,7 @@ impl Judge<'_> {
                 self.nothing_ran(first);
             }
             Answer::Refused(kind) => self.refused(first, *kind),
-            // The check of the budgets reports it.
+            // `calls` reports a delivery without an answer.
             Answer::Hung => {}
         }
     }
@@ -76,7 +76,7 @@ impl Judge<'_> {
         let failed = facts.was_told(|_, told| told.is_failure());
         let is_true = match kind {
             ErrorKind::InProgress => {
-                // The successor's outcome counts, and it couldn't be read.
+                // The successor's outcome counts, but the library couldn't read its chunks.
                 let unread =
                     facts.was_told(|meaning, told| meaning == Meaning::PartRead && told.is_failure());
                 rival == Some(Promise::InProgress)
@@ -89,13 +89,13 @@ impl Judge<'_> {
             ErrorKind::NotRetained => {
                 rival == Some(Promise::NotRetained) || ran == 0 && before == Promise::NotRetained
             }
-            // "Nothing ran" is true, and the store did fail.
+            // The answer claims that nothing ran, and that the store failed. Check both.
             ErrorKind::Unavailable => ran == 0 && failed,
             _ => false,
         };
         self.must(is_true, || {
             format!(
-                "unexpected {kind:?}: the handler ran {ran} times, and there was {}{}",
+                "unexpected {kind:?}: the handler ran {ran} times, and the delivery found {}{}",
                 shown(facts, &first.before),
                 facts.rival.as_ref().map(|r| format!(", then {}", shown(facts, r))).unwrap_or_default()
             )
@@ -105,7 +105,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Checks that nothing ran and that this delivery left at most a claim that it never learned of.
+    /// Checks that the handler didn't run, and that this delivery left no claim except one that it didn't learn of.
     fn nothing_ran(&mut self, first: &Delivery) {
         let facts = self.facts;
         let ran = self.ran(0);
@@ -147,7 +147,7 @@ impl Judge<'_> {
         })
     }
 
-    /// Checks that the record holds the handler's outcome, unless it couldn't be stored.
+    /// Checks that the record holds the handler's outcome, unless the library couldn't store it in time.
     fn recorded(&mut self, first: &Delivery, status: Status, text: &str) {
         let facts = self.facts;
         let left = || shown(facts, &first.after);
@@ -170,7 +170,7 @@ impl Judge<'_> {
                 });
             }
             (found, _) => {
-                // The record is ours and still STARTED, or it's explained by the rival.
+                // The record is this delivery's and still STARTED, or the rival replaced it.
                 let is_explained = found.is_some() || facts.rival.is_some();
                 let unresolved = self.is_unresolved();
                 self.must(is_explained && unresolved, || {
@@ -181,7 +181,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Checks that the key is released, unless it couldn't be.
+    /// Checks that the key is released, unless the library couldn't release it in time.
     fn released(&mut self, first: &Delivery) {
         let facts = self.facts;
         let left = || shown(facts, &first.after);
@@ -202,8 +202,8 @@ impl Judge<'_> {
         }
     }
 
-    /// Whether the library couldn't learn the settlement's result before its time was over: a call failed, and
-    /// none reported success.
+    /// Whether the library's time was over before it learned the settlement's result: a call failed, and no call
+    /// reported success.
     fn is_unresolved(&self) -> bool {
         let facts = self.facts;
         let owners = facts.deliveries.first().map(|first| first.owners.as_slice()).unwrap_or_default();
@@ -217,7 +217,7 @@ impl Judge<'_> {
         failed && !settled && is_out_of_time
     }
 
-    /// Checks the answers without faults, which must be exactly what the record promised.
+    /// Checks the answers to the deliveries without faults. Each must be exactly what the record promised.
     pub(super) fn later_answers(&mut self) {
         let facts = self.facts;
         for (nth, delivery) in facts.deliveries.iter().enumerate().skip(1) {
@@ -243,7 +243,8 @@ impl Judge<'_> {
                 self.settled_by(nth, delivery);
             }
         }
-        // When all leases have ended, no key is stuck. Only an operator can settle a record that is left STARTED.
+        // After all leases have ended, the key must be settled. A record may stay STARTED only if the operation runs
+        // at most once, so that only an operator can settle it, or if the record belongs to another request.
         if let Some(last) = facts.deliveries.last() {
             let status = last.after.record.as_ref().map(Record::status);
             let is_settled = matches!(status, Some(Status::Completed | Status::Failed));

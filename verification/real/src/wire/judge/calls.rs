@@ -1,4 +1,4 @@
-//! Checks that the store's results were true and in time.
+//! Checks that the results of the store's calls were true and in time.
 
 use super::{Judge, Meaning, Told};
 use crate::wire::{
@@ -24,7 +24,7 @@ impl Judge<'_> {
         }
         for exchange in &facts.exchanges {
             self.must(exchange.meaning != Meaning::Other, || {
-                format!("a request that isn't the protocol's: {exchange}")
+                format!("a request that isn't part of the protocol: {exchange}")
             });
         }
         let (count, most) = (facts.calls.len(), budget::max_calls(facts.failures()));
@@ -90,25 +90,25 @@ impl Judge<'_> {
 }
 
 impl Facts {
-    /// The requests that came during the call.
+    /// Returns the requests that the proxy got during the call.
     pub(in crate::wire) fn requests_of(&self, call: &Call) -> &[Exchange] {
         self.exchanges.get(call.requests.0..call.requests.1).unwrap_or_default()
     }
 
-    /// The time limit of this call.
+    /// Returns the time limit of this call.
     pub(in crate::wire) fn budget_of(&self, call: &Call) -> std::time::Duration {
-        // Only a claim reads an item that the rejection didn't return.
+        // Only a claim needs a second request: it reads the item if the rejection didn't return it.
         let twice = call.meaning == Meaning::Claim
             && self.requests_of(call).iter().any(|exchange| exchange.meaning == Meaning::Look);
         budget::of_store_call(self.time_outs, twice)
     }
 
-    /// The time limit of the delivery with the faults.
+    /// Returns the time limit of the delivery with the faults.
     pub(in crate::wire) fn budget_of_first(&self) -> std::time::Duration {
         budget::of_delivery(self.calls.iter().map(|call| self.budget_of(call)), self.failures())
     }
 
-    /// The number of failed store calls.
+    /// Returns the number of failed store calls.
     fn failures(&self) -> u32 {
         let failures = self.calls.iter().filter(|call| call.told.is_failure()).count();
         u32::try_from(failures).unwrap_or(u32::MAX)

@@ -83,7 +83,7 @@ fn exchange(meaning: Meaning, status: u16) -> Exchange {
     Exchange { at, meaning, fault: None, served: Some(Served { at, status, error }), answered: Some(at) }
 }
 
-/// A first run, its duplicate, and another when all leases have ended.
+/// A first delivery that runs the handler, a duplicate, and another duplicate after all leases have ended.
 fn sound() -> Facts {
     let value = Answer::Value(RESPONSE.to_owned());
     let done = |after_ms| snapshot(after_ms, Some(completed(MINE)), Some(RESPONSE));
@@ -130,7 +130,7 @@ fn each_single_violation_is_found() {
         ("the effect was repeated", |f| {
             f.effects.push(Effect { delivery: 2, generation: NOW + 1, succeeded: true });
         }),
-        ("the answer is the handler's, but it didn't run", |f| f.effects.clear()),
+        ("the answer is the handler's response, but the handler didn't run", |f| f.effects.clear()),
         ("the answer isn't the recorded outcome", |f| f.deliveries[0].answer = Answer::Value(RIVAL.into())),
         ("the outcome wasn't stored", |f| {
             f.deliveries[0].after = snapshot(20, Some(started(MINE)), None);
@@ -165,8 +165,8 @@ fn each_single_violation_is_found() {
 
 #[test]
 fn gaps_need_a_reason() {
-    // The completion's answer and all later reads are lost until the time is over. The next two deliveries
-    // find the record unfinished.
+    // The completion and all later reads are lost until the library's time is over. The next two deliveries find
+    // the record still STARTED.
     let mut facts = sound();
     facts.exchanges[1] =
         Exchange { fault: Some(HttpWay::CutBefore), served: None, ..facts.exchanges[1].clone() };
@@ -199,7 +199,7 @@ fn gaps_need_a_reason() {
     in_time.deliveries[0].took = SETTLE_WITHIN / 2;
     let violations = judge(&in_time).violations;
     assert!(violations.iter().any(|found| found.starts_with("the outcome wasn't stored")), "{violations:?}");
-    // If a read was answered, its record says what happened.
+    // If the completion was refused because the record is already completed, the library knows its outcome is stored.
     facts.calls[1].told =
         Told::Refused(Some(Brief { owner: MINE, generation: NOW, status: Status::Completed }));
     assert!(!judge(&facts).violations.is_empty());
