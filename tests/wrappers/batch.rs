@@ -309,7 +309,7 @@ async fn empty_batches_succeed_other_sources_fail() {
 async fn unrecorded_failures_are_always_returned() {
     let batch = sqs([Message::new("m1", "final 1"), Message::new("m2", "a"), Message::new("m3", "fail 1")]);
     for execution in [Execution::AtLeastOnce, Execution::AtMostOnce] {
-        let bench = Bench::with(|builder| builder.execution(execution));
+        let bench = Bench::with(|builder| builder.execution(execution).settle_within(Duration::from_secs(1)));
         bench.settles_in_vain();
         let worker = bench.worker(by_order).acknowledge_permanent_failures(true);
         assert_eq!(deliver(&worker, &batch).await, ["m1", "m3"], "{execution:?}: a success isn't repeated");
@@ -407,7 +407,8 @@ async fn pending_settlements_are_awaited() {
     }
 }
 
-/// The handler didn't run, so it may run on the next delivery, even at most once.
+/// The claim is applied too late for the handler, so the worker releases it. The next delivery may run the handler,
+/// even at most once.
 #[tokio::test(start_paused = true)]
 async fn late_claims_are_released() {
     let clock = Paused::new();
@@ -422,7 +423,11 @@ async fn late_claims_are_released() {
         bench.is_slow(200);
     });
     assert_eq!((returned.0, bench.ran().len()), (vec!["m1".to_owned()], 0));
-    assert_eq!(deliver_by(&worker, &batch, clock.after(12_000)).await, [""; 0], "not unknown forever");
+    assert_eq!(
+        deliver_by(&worker, &batch, clock.after(12_000)).await,
+        [""; 0],
+        "the outcome must not stay unknown"
+    );
     assert_eq!(bench.ran(), ["a"]);
 }
 
@@ -442,7 +447,11 @@ async fn waiting_messages_claim_nothing_near_deadlines() {
         deliver_by(&worker, &batch, clock.after(12_000)).await
     });
     assert_eq!((first, second), (vec!["m1".to_owned()], vec!["m1".to_owned()]));
-    assert_eq!(bench.ran(), ["takes 23000"], "its wait ended before the other lease");
+    assert_eq!(
+        bench.ran(),
+        ["takes 23000"],
+        "the second delivery's wait must end before the first one's lease"
+    );
 }
 
 #[tokio::test(start_paused = true)]
