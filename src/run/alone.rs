@@ -29,8 +29,8 @@ pub(super) enum Alone {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Unavailable`] or [`ErrorKind::Invalid`] if nothing was written; [`ErrorKind::Unrecorded`] if that
-/// isn't known.
+/// [`ErrorKind::Unavailable`] or [`ErrorKind::Invalid`] if nothing was written; [`ErrorKind::Unrecorded`] if it's
+/// unknown whether the writes were applied.
 pub(super) async fn commit_alone(
     driver: &Driver,
     key: &StoredKey,
@@ -41,7 +41,7 @@ pub(super) async fn commit_alone(
     let Some(transactions) = store.transactions() else {
         let error =
             StoreError::new(StoreErrorKind::Rejected, "this store doesn't support transactional writes");
-        return Err(declined(key, Decline::Store(error.kind()), Some(error)));
+        return Err(declined(key, Decline::Store(error.kind()), Some(error), false));
     };
     let owner = driver.owner()?;
     let token = key.derive(&format!("writes of {owner} without a record"));
@@ -66,7 +66,7 @@ pub(super) async fn commit_alone(
             return Err(if is_in_doubt {
                 in_doubt(key, Some(error))
             } else {
-                declined(key, Decline::Store(error.kind()), Some(error))
+                declined(key, Decline::Store(error.kind()), Some(error), false)
             });
         }
         driver.clock().sleep(pause).await;

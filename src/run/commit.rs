@@ -82,7 +82,7 @@ impl StdError for NotCommitted {
 }
 
 impl fmt::Debug for Details {
-    /// Never the details, which may hold items.
+    /// Shows none of the details, since they may contain items.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Details(…)")
     }
@@ -91,9 +91,9 @@ impl fmt::Debug for Details {
 impl Claim {
     /// T8: stores `response` as the operation's outcome and commits `writes`, in one transaction: all or nothing.
     ///
-    /// If the answer is lost, the library sends the same transaction again under the same token, for which
-    /// DynamoDB repeats its first answer for ten minutes ("TransactWriteItems", API reference). Then it reads
-    /// the record, which has the outcome if, and only if, the writes were applied.
+    /// If the answer is lost, the library sends the same transaction again under the same token. DynamoDB repeats
+    /// its first answer to that token for ten minutes ("TransactWriteItems", API reference). If this answer is
+    /// lost too, the library reads the record, which has the outcome if, and only if, the writes were applied.
     ///
     /// ```
     /// # use lambda_idempotency::{Begun, Error, Idempotency, Key, Fingerprint, Settled};
@@ -116,7 +116,8 @@ impl Claim {
     ///
     /// # Errors
     ///
-    /// With the claim, which is still held, if nothing was written:
+    /// With the claim, which is still held, if the last attempt wrote nothing. If an earlier attempt may still be
+    /// applied, the message says so, and settling the claim finds out or prevents it:
     ///
     /// - [`ErrorKind::Declined`]: a condition of the handler's writes failed.
     /// - [`ErrorKind::Invalid`]: the store doesn't accept these writes.
@@ -125,9 +126,9 @@ impl Claim {
     /// Without it:
     ///
     /// - [`ErrorKind::Fenced`] or [`ErrorKind::NotRetained`]: as [`complete`](Self::complete); nothing was written.
-    /// - [`ErrorKind::InProgress`]: it's unknown whether the transaction was applied. A retry gets its
-    ///   outcome, or another claim once this one is stale, which fences the transaction if it's still on its
-    ///   way. So retrying is safe.
+    /// - [`ErrorKind::InProgress`]: it's unknown whether the transaction was applied. Retrying is safe: a retry
+    ///   gets the transaction's outcome, or a new claim once this one is stale. The new claim fences the
+    ///   transaction, in case it's still on its way.
     /// - [`ErrorKind::Unrecorded`]: idempotency isn't enforced, and it's unknown whether the writes were applied.
     /// - Any other: the claim was lost, and the key is now used for something else; nothing was written.
     ///
@@ -143,7 +144,7 @@ impl Claim {
         let store = self.driver().store();
         let checked = store.transactions().map_or(Ok(()), |store| store.check(self.key(), &writes));
         if let Err(wrong) = checked {
-            let error = declined(self.key(), Decline::Store(StoreErrorKind::Rejected), Some(wrong));
+            let error = declined(self.key(), Decline::Store(StoreErrorKind::Rejected), Some(wrong), false);
             return Err(NotCommitted { error, claim: Some(Box::new(self)), details: None });
         }
         let verdict = Verdict::complete(response);
@@ -152,8 +153,8 @@ impl Claim {
         }
         let ending = match self.settle_with(verdict, Some(&writes)).await {
             Ok(ending) => ending,
-            Err(Declined { why, details, store_error }) => {
-                let error = declined(self.key(), why, store_error);
+            Err(Declined { why, details, store_error, is_in_doubt }) => {
+                let error = declined(self.key(), why, store_error, is_in_doubt);
                 observe::not_committed(self.key(), &error);
                 return Err(NotCommitted {
                     error,
@@ -189,7 +190,7 @@ impl Claim {
                 return Ok(Settled::Recorded);
             }
             Ok(Alone::Declined(details)) => {
-                (declined(self.key(), Decline::Condition, None), Some(Details(details)))
+                (declined(self.key(), Decline::Condition, None, false), Some(Details(details)))
             }
             Err(error) => (error, None),
         };

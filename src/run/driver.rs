@@ -22,10 +22,10 @@ use crate::{
     time::{Clock, Timestamp},
 };
 
-/// The first pause after a transaction conflict; each further one is twice as long.
+/// The first pause before a retry. Each further pause is twice as long, up to a cap.
 const FIRST_PAUSE: Duration = Duration::from_millis(25);
 
-/// Draws a claim's owner. Only simulations replace it, to be repeatable.
+/// Draws a claim's owner. Only simulations replace it, so that their runs are repeatable.
 pub(crate) type OwnerSource = Arc<dyn Fn() -> Result<Owner, Error> + Send + Sync>;
 
 /// Performs the machine's actions. Cheap to clone.
@@ -44,7 +44,7 @@ pub(crate) struct Shared {
     pub(crate) cipher: Option<Arc<dyn Cipher>>,
     /// Whether the environment requires that idempotency is enforced.
     pub(crate) is_required: bool,
-    /// Whether it runs in a Lambda function, so that there are invocations.
+    /// Whether the process runs in a Lambda function, so that there are invocations.
     pub(crate) is_in_lambda: bool,
     /// Makes sure that an operation outside any invocation is logged once.
     pub(crate) no_invocation: Once,
@@ -53,7 +53,7 @@ pub(crate) struct Shared {
     pub(crate) unknown_deadline: Once,
 }
 
-/// The requests that settle one operation, or claim it: to the store, or in the caller's transaction.
+/// Sends one operation's requests: to the store, or in the caller's transaction.
 pub(super) trait Requests: Sync {
     fn apply<'a>(
         &'a self,
@@ -71,7 +71,7 @@ pub(super) trait Requests: Sync {
         submission: u32,
     ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>>;
 
-    /// Whether a write that failed can't be sent again.
+    /// Whether a failed write can't be retried.
     fn end_with_an_error(&self) -> bool {
         false
     }
@@ -87,7 +87,7 @@ pub(super) struct ToStore<'a> {
 pub(super) struct Driven {
     /// The machine's last action.
     pub(super) action: Action,
-    /// The store's last error on the way.
+    /// The store's last error, if a request failed.
     pub(super) store_error: Option<StoreError>,
     /// The last answered write, if it was applied.
     pub(super) applied: Option<Write>,
@@ -95,20 +95,22 @@ pub(super) struct Driven {
     details: Option<Box<dyn Any + Send + Sync>>,
 }
 
-/// How a settlement ended, and the store's last error on the way.
+/// How a settlement ended, and the store's last error.
 pub(super) struct Ending {
     pub(super) end: End,
     pub(super) store_error: Option<StoreError>,
-    /// The write that ended it, if the outcome is recorded.
+    /// The write that stored the outcome, if the outcome is recorded.
     pub(super) applied: Option<Write>,
 }
 
-/// A transaction that was definitely not applied. The machine still holds what it held before.
+/// A transaction whose last attempt wasn't applied. If there's a claim, the machine still holds it.
 pub(super) struct Declined {
     pub(super) why: Decline,
     /// The store's details about the failed condition.
     pub(super) details: Option<Box<dyn Any + Send + Sync>>,
     pub(super) store_error: Option<StoreError>,
+    /// Whether an earlier attempt may still be applied.
+    pub(super) is_in_doubt: bool,
 }
 
 impl Driver {
@@ -142,7 +144,7 @@ impl Driver {
         }
     }
 
-    /// The machine for one operation.
+    /// Returns the machine for one operation.
     pub(super) fn machine(
         &self,
         owner: Owner,
@@ -162,7 +164,7 @@ impl Driver {
         }))
     }
 
-    /// Requests to this driver's store.
+    /// Returns the requests to this driver's store.
     pub(super) fn to_store<'a>(&'a self, writes: Option<&'a OwnWrites>) -> ToStore<'a> {
         ToStore { store: &**self.store(), writes }
     }
@@ -220,7 +222,7 @@ impl Driver {
         }
     }
 
-    /// Awaits `call` until the time `until`; after that, the error is ambiguous.
+    /// Awaits `call` until the time `until`. After that, it drops the call and returns an ambiguous error.
     pub(crate) async fn in_time<T>(
         &self,
         now: Timestamp,
@@ -232,20 +234,22 @@ impl Driver {
 }
 
 impl Driven {
-    /// The result of a settlement.
+    /// Returns the result of a settlement of `state`.
     ///
     /// # Errors
     ///
-    /// The transaction was definitely not applied.
-    pub(super) fn settled(self) -> Result<Ending, Declined> {
+    /// The transaction's last attempt wasn't applied.
+    pub(super) fn settled(self, state: &State) -> Result<Ending, Declined> {
         let Self { action, store_error, applied, details } = self;
         match action {
             Action::Settled(end) => {
                 let applied = applied.filter(|_| matches!(end, End::Recorded));
                 Ok(Ending { end, store_error, applied })
             }
-            Action::Declined(why) => Err(Declined { why, details, store_error }),
-            // Unreachable: a machine that gets `Event::Settle` does one or the other.
+            Action::Declined(why) => {
+                Err(Declined { why, details, store_error, is_in_doubt: state.is_in_doubt() })
+            }
+            // Unreachable: a machine that gets `Event::Settle` ends with `Settled` or `Declined`.
             _ => Ok(Ending {
                 end: End::Unrecorded(refusal_for(StoreErrorKind::Unavailable)),
                 store_error,
@@ -294,7 +298,7 @@ impl Requests for ToStore<'_> {
 ///
 /// # Errors
 ///
-/// The call's own; or [`StoreErrorKind::Unavailable`], which is definite if no time was left to begin with.
+/// The call's own error, or [`StoreErrorKind::Unavailable`]. Without time for the call, it's definite.
 async fn bounded<T>(
     clock: &dyn Clock,
     now: Timestamp,
@@ -302,7 +306,8 @@ async fn bounded<T>(
     mut call: BoxFuture<'_, Result<T, StoreError>>,
 ) -> Result<T, StoreError> {
     let Some(until) = until else { return call.await };
-    // Counted from the decision to make the call, so that a process that's frozen in between still sends it once.
+    // The time counts from `now`, when the call was decided on. So a process that was frozen since then still
+    // sends the call once.
     let left = now.until(until);
     if left.is_zero() {
         return Err(StoreError::new(StoreErrorKind::Unavailable, "no time was left to call the store"));
@@ -328,14 +333,14 @@ fn failed(error: StoreError, last_error: &mut Option<StoreError>) -> Event {
     Event::Failed(fault)
 }
 
-/// Twice as long each time, and somewhere in the upper half of that. The owner's random bits spread the
-/// contenders without another source of randomness.
+/// Returns the `nth` pause, which is about twice as long each time. The owner's random bits spread competing
+/// executors, without another source of randomness.
 pub(super) fn pause(nth: u8, owner: Owner) -> Duration {
     let whole = FIRST_PAUSE.saturating_mul(1 << nth.min(6));
     spread(whole, owner.as_bytes()[usize::from(nth) % 16])
 }
 
-/// Somewhere in the upper half of `whole`.
+/// Returns a duration in the upper half of `whole`, which `bits` choose.
 pub(super) fn spread(whole: Duration, bits: u8) -> Duration {
     whole / 2 + whole / 2 * u32::from(bits) / 255
 }
@@ -353,6 +358,6 @@ mod tests {
         let mut bytes = [0; 16];
         bytes[1] = 255;
         let spread = |nth| pause(nth, Owner::from_bytes(bytes)).as_millis();
-        assert_eq!((spread(1), spread(2), spread(17)), (50, 50, 1600), "one byte for each pause");
+        assert_eq!((spread(1), spread(2), spread(17)), (50, 50, 1600), "each pause uses one byte");
     }
 }

@@ -45,7 +45,7 @@ pub(crate) struct Target {
     pub(crate) key: StoredKey,
     pub(crate) fingerprint: Fingerprint,
     pub(crate) invocation: Invocation,
-    /// When the handler is cut off, if that's before its claim's own time.
+    /// The latest time at which the handler is cut off. The claim's own cut-off may be earlier.
     pub(crate) cut_off: Option<Timestamp>,
     pub(crate) way: Way,
 }
@@ -93,10 +93,10 @@ enum Finished<U> {
     NotCommitted(Declined),
 }
 
-/// Why a failed transaction of the handler's writes is recorded.
+/// The message of the failure that's recorded if the handler's writes weren't applied.
 const NOT_APPLIED: &str = "the handler's writes weren't applied";
 
-/// Downcasts the answer to a declined transaction to the handler's own type, which is judged.
+/// Downcasts the answer of an `on_declined` closure to the handler's type, to judge it like a handler's result.
 pub(crate) fn as_it_is<T: 'static>(answer: AnyAnswer) -> Option<Ready<T>> {
     answer.downcast::<T>().ok().map(|answer| ready(*answer))
 }
@@ -124,10 +124,12 @@ where
     })
 }
 
-/// Claims, runs `handler` under the claim, and settles by what `judge` returns for its result: the
-/// verdict, and the caller's answer. Writes that the handler has staged are committed with it. If one of
-/// the handler's own conditions fails, `again` turns the answer of its `on_declined` closure into a
-/// result; `None` means that the type is wrong.
+/// Claims the key, runs `handler` under the claim, and settles the claim.
+///
+/// `judge` turns the handler's result into the verdict, by which the claim is settled, and the caller's answer.
+/// Writes that the handler has staged are committed with the outcome. If a condition of these writes fails,
+/// `again` turns the answer of the handler's `on_declined` closure into a result. It returns `None` if the
+/// answer has the wrong type.
 ///
 /// # Errors
 ///
@@ -176,18 +178,18 @@ where
         refusals: refusals.clone(),
         running: Some(Running::inside(key.clone())),
     };
-    // Judging the answer, such as serialising it, runs the user's code too, and may panic. Boxed, since
-    // every future that contains it would otherwise reserve its size again.
+    // Judging the result, such as serialising it, runs the user's code too, and may panic. The future is
+    // boxed, since every future that contains it would otherwise reserve its size again.
     let running = Box::pin(within(context.clone(), async {
         let result = handler().await;
         Ok(judge(result, error_policy(driver, &refusals)))
     }));
     let mut ended: Ended<Result<_, Error>> = right.watch(driver.clock(), latest, running).await;
     right.report_run(&ended);
-    // The reason for calling `on_declined`, once it's called.
+    // The error for which `on_declined` was called, if it was called.
     let mut declined_error: Option<Error> = None;
     loop {
-        // A task that outlives the handler may still have the handle: it can't stage anything more.
+        // Accepts no more writes, even if a task that outlives the handler still has the `Staging`.
         let staged = staging.close();
         let (verdict, answer) = match (ended, declined_error.take()) {
             (Ended::Returned(Ok(judged)), _) => judged,
@@ -195,28 +197,29 @@ where
                 return Box::pin(give_up(driver, right, "a condition of the handler's writes failed", error))
                     .await;
             }
-            // The handler has run, so this isn't like a run that never began: at most once, it must not
-            // run again.
+            // Only the `on_declined` closure didn't begin. The handler has run, so under at-most-once it must
+            // not run again.
             (Ended::NotBegun, Some(error)) => {
                 return Box::pin(give_up(driver, right, NOT_APPLIED, error)).await;
             }
             (Ended::Panicked(payload), _) => {
                 observe::panicked(&key, right.generation());
-                // It's reported as a panic, however the settlement ends.
+                // The caller gets the panic, however the settlement ends.
                 let _ = right.settle_with(panic_verdict(driver), None).await;
                 return Err(Stopped::Panicked(payload));
             }
             (Ended::CutOff, _) => return Err(cut_off(driver, &right).into()),
             (Ended::NotBegun, None) => return Err(Box::pin(release_unrun(driver, right)).await.into()),
         };
-        // Boxed like the handler's future: the settlement's is the largest future here.
+        // Boxed like the handler's future, since the settlement's future is the largest one here.
         let finishing = Box::pin(finish(driver, &mut right, answer, verdict, staged.writes));
         let declined_by = match finishing.await {
             Finished::Answered(answered) => return Ok(answered?),
             Finished::NotCommitted(declined_by) => declined_by,
         };
-        let Declined { why, details, store_error } = declined_by;
-        let error = declined(&key, why, store_error);
+        let Declined { why, details, store_error, .. } = declined_by;
+        // The caller gets this error only if the next settlement has fenced every attempt.
+        let error = declined(&key, why, store_error, false);
         observe::not_committed(&key, &error);
         let (Decline::Condition, Some(details), Some(on_declined)) = (why, details, staged.on_declined)
         else {
@@ -231,7 +234,7 @@ where
     }
 }
 
-/// Returns the right to run: a claim, or permission to run without one. Or the recorded outcome.
+/// Returns the right to run, with or without a claim, or the recorded outcome.
 async fn allowed(
     driver: &Driver,
     key: &StoredKey,
@@ -253,8 +256,8 @@ async fn allowed(
     })
 }
 
-/// Settles when the handler's writes were definitely not applied and `on_declined` gives no other answer:
-/// like any handler error. Callers box it, so that no other path reserves its size.
+/// Settles the operation like a handler error: its writes weren't applied, and `on_declined` gave no answer.
+/// Callers box the future, so that no other path reserves its size.
 async fn give_up<U>(
     driver: &Driver,
     mut right: Right,
@@ -262,7 +265,7 @@ async fn give_up<U>(
     error: Error,
 ) -> Result<Protected<U>, Stopped> {
     // A transient store failure isn't an outcome of the operation, even if errors are recorded: the
-    // caller should retry. At most once, the handler has run, so it's recorded anyway.
+    // caller should retry. Under at-most-once it's recorded anyway, since the handler has run.
     let passes = error.kind() == ErrorKind::Unavailable;
     let verdict = match driver.settings.execution {
         Execution::AtLeastOnce if passes => Verdict::Release,
@@ -271,12 +274,12 @@ async fn give_up<U>(
     let settled = right.settle_with(verdict, None).await.ok();
     let (key, answer_by) = (right.key(), right.answer_by());
     match settled {
-        // A successor's outcome, or that of an earlier attempt of the same transaction that was applied
-        // after all.
+        // The record has a successor's outcome, or the outcome of an earlier attempt of the same transaction
+        // that was applied after all.
         Some(Ending { end: End::Superseded(record), .. }) => Ok(Protected::Replayed(
             driver.successors_outcome(key, &record, ErrorKind::InProgress, answer_by).await?,
         )),
-        // Without a claim, nothing fences an earlier attempt that's still on its way.
+        // No stored settlement fences an earlier attempt that may still be on its way.
         Some(Ending { end: End::Unresolved(until), store_error, .. }) => {
             Err(unresolved(key, until, store_error, driver.now()).into())
         }
@@ -285,7 +288,7 @@ async fn give_up<U>(
 }
 
 /// Decides whether a handler's error is recorded. An error that contains this library's own retryable
-/// refusal of a nested step isn't, even at most once: recording it would lose the step.
+/// refusal of a nested step isn't recorded, even under at-most-once: recording it would lose the step.
 fn error_policy(driver: &Driver, refusals: &Refusals) -> ErrorPolicy {
     let on_error = match driver.settings.effective_on_handler_error() {
         Recording::Record if refusals.is_any_kept() => Recording::Release,
@@ -294,7 +297,7 @@ fn error_policy(driver: &Driver, refusals: &Refusals) -> ErrorPolicy {
     ErrorPolicy { on_error, execution: driver.settings.execution }
 }
 
-/// The verdict for a failed handler.
+/// Returns the verdict for a failed handler.
 fn failure(driver: &Driver, error_type: &str, message: &str) -> Verdict {
     match driver.settings.effective_on_handler_error() {
         Recording::Release => Verdict::Release,
@@ -302,10 +305,10 @@ fn failure(driver: &Driver, error_type: &str, message: &str) -> Verdict {
     }
 }
 
-/// The verdict for a handler that panicked.
+/// Returns the verdict for a handler that panicked.
 fn panic_verdict(driver: &Driver) -> Verdict {
     match failure(driver, "Panic", "the handler panicked") {
-        // It gave no answer, and the next run has to know that.
+        // The handler gave no answer, and the next run must learn of that.
         Verdict::Release => Verdict::Interrupted,
         recorded => recorded,
     }
@@ -386,13 +389,13 @@ async fn finish<U>(
     };
     let (key, answer_by) = (right.key(), right.answer_by());
     Finished::Answered(match ending.end {
-        // Nothing was to be recorded, so the handler's own answer is the only one. The exception: its
-        // declined transaction was applied after all, or may still be.
+        // A release records no outcome, so the handler's own answer is the only one. The exception: its
+        // declined transaction was applied after all, or may still be applied.
         ref end if is_released && !matches!(end, End::Superseded(_) | End::Unresolved(_)) => {
             Ok(Protected::Ran(answer))
         }
         End::Recorded => Ok(Protected::Ran(answer)),
-        // An error would guarantee a second run.
+        // The effects have happened, and an error would guarantee a second run.
         End::Unrecorded(_) | End::NotCommitted(_) if has_happened => Ok(Protected::RanUnrecorded(answer)),
         End::Superseded(record) => {
             let outcome = driver.successors_outcome(key, &record, ErrorKind::InProgress, answer_by).await;
@@ -403,15 +406,17 @@ async fn finish<U>(
 }
 
 /// Releases the claim of a process that was frozen between its claim and its handler. Nothing ran, so the
-/// next delivery needn't wait for the lease, even at most once.
+/// next delivery needn't wait for the lease to expire, even under at-most-once.
 async fn release_unrun(driver: &Driver, mut right: Right) -> Error {
-    // If that fails, the claim is like one that was dropped.
+    // If the release fails, the claim is like one that was dropped.
     let _ = right.settle_with(Verdict::Release, None).await;
     refusal_error(right.key(), Refusal::NoTimeLeft, None, driver.now())
 }
 
-/// Settles nothing: the interrupted handler may still have an effect. At least once, the lease frees the key.
-/// Without a claim, nothing has happened, unless a declined transaction is in doubt.
+/// Reports a handler that was cut off, and returns the caller's error.
+///
+/// The claim isn't settled, since the interrupted handler may still have an effect. Under at-least-once, its
+/// lease frees the key. Without a claim, nothing was written, unless a declined transaction is in doubt.
 fn cut_off(driver: &Driver, right: &Right) -> Error {
     let (key, now) = (right.key(), driver.now());
     observe::cut_off(key, right.generation(), now);
@@ -491,7 +496,7 @@ impl Right {
         }
     }
 
-    /// Reports a run without a claim. For a claim, making it has already reported the run.
+    /// Reports a run without a claim. A run under a claim was reported when the key was claimed.
     fn report_run<T>(&self, ended: &Ended<T>) {
         if let (Self::Optimistic(it), Ended::Returned(_) | Ended::Panicked(_)) = (self, ended) {
             observe::ran_optimistically(it.key());

@@ -1,4 +1,4 @@
-//! Every error that an operation's caller gets: one function for each thing that can have happened.
+//! Every error that an operation's caller gets: one function for each cause.
 
 use std::{any::type_name, error::Error as _, time::Duration};
 
@@ -24,11 +24,11 @@ pub(crate) struct Refused {
 /// The source of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RefusedBy {
-    /// A rule.
+    /// A rule of the protocol.
     Rule,
     /// The store, which failed before the claim.
     Store,
-    /// An outcome that exists and couldn't be read.
+    /// The recorded outcome, which couldn't be read.
     Outcome,
 }
 
@@ -54,7 +54,7 @@ impl From<Error> for Refused {
     }
 }
 
-/// The kind of the error for a store's error.
+/// Returns the error kind for a store's error kind.
 fn kind(kind: StoreErrorKind) -> ErrorKind {
     match kind {
         StoreErrorKind::Corrupt => ErrorKind::Corrupt,
@@ -156,14 +156,14 @@ pub(super) fn fenced(key: &StoredKey, cause: Option<StoreError>) -> Error {
     because(error, cause)
 }
 
-/// Returns the error for an outcome that was to be stored with the handler's own writes, or without a claim, and
-/// isn't. Nothing is known to have been written. Reports a definite end, which nothing else does.
+/// Returns the error for a settlement with the handler's own writes, or without a claim, whose outcome isn't known
+/// to be stored. If it's definite that nothing was written, this also reports the error: no other code does.
 pub(super) fn not_concluded(key: &StoredKey, end: &End, cause: Option<StoreError>, now: Timestamp) -> Error {
     let refusal = match *end {
         End::Fenced(until) => return in_progress(key, until, now),
         End::Unresolved(until) => return unresolved(key, until, cause, now),
         End::Unrecorded(refusal) | End::NotCommitted(refusal) => refusal,
-        // Unreachable: both are outcomes.
+        // Unreachable: in both cases, there's an outcome.
         End::Recorded | End::Superseded(_) => Refusal::Unavailable,
     };
     let error = refusal_error(key, refusal, cause, now);
@@ -171,8 +171,8 @@ pub(super) fn not_concluded(key: &StoredKey, end: &End, cause: Option<StoreError
     error
 }
 
-/// Returns the error for a transaction that may have been applied, or may still be. A retry gets its outcome, or
-/// runs again under another claim, which fences this one.
+/// Returns the error for a transaction that may have been applied, or may still be applied. A retry gets the
+/// transaction's outcome, or runs again under another claim, which fences the transaction.
 pub(super) fn unresolved(
     key: &StoredKey,
     until: Option<Timestamp>,
@@ -190,22 +190,27 @@ pub(super) fn unresolved(
     because(error, cause)
 }
 
-/// Returns the error for a transaction that was definitely not applied, and whose claim is still held.
-pub(super) fn declined(key: &StoredKey, why: Decline, cause: Option<StoreError>) -> Error {
+/// Returns the error for a transaction whose last attempt wasn't applied, and whose claim is still held. If it's in
+/// doubt, an earlier attempt may still be applied.
+pub(super) fn declined(key: &StoredKey, why: Decline, cause: Option<StoreError>, is_in_doubt: bool) -> Error {
+    let written = match is_in_doubt {
+        true => "an earlier attempt may still be applied, so settle the claim before you repeat the writes",
+        false => "nothing was written",
+    };
     let kind = match why {
         Decline::Condition => {
-            let message = format!("{key}: a condition of the handler's writes failed; nothing was written");
+            let message = format!("{key}: a condition of the handler's writes failed; {written}");
             return Error::new(ErrorKind::Declined, message);
         }
         Decline::Store(why) => kind(why),
     };
-    // Say at once what to correct: most people see only the first sentence.
+    // The message itself says what to correct: most people don't look at an error's source.
     let reason = cause.as_ref().filter(|_| kind == ErrorKind::Invalid).map(|cause| match cause.source() {
         Some(inner) => format!(": {cause} ({inner})"),
         None => format!(": {cause}"),
     });
     let reason = reason.unwrap_or_default();
-    let message = format!("{key}: the handler's writes couldn't be applied{reason}; nothing was written");
+    let message = format!("{key}: the handler's writes couldn't be applied{reason}; {written}");
     because(Error::new(kind, message), cause.filter(|_| kind != ErrorKind::Invalid))
 }
 

@@ -1,4 +1,4 @@
-//! A handler's outcome on its way into the record, and back out of it.
+//! Stores a handler's outcome in the record, and reads it back.
 
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
@@ -26,7 +26,7 @@ use crate::{
 pub(crate) enum Verdict {
     /// The outcome, and its response in the format of this name. `None` is JSON, or a front end's own bytes.
     Complete(Bytes, Option<&'static str>),
-    /// The outcome, whose response can't be kept.
+    /// The outcome without its response, which can't be kept.
     CompleteOmitted,
     /// A permanent failure, with the bytes to replay.
     Fail(Option<Bytes>),
@@ -60,7 +60,7 @@ impl Verdict {
         }
     }
 
-    /// Completes with `value` in the format `F`. A value that wouldn't read back unchanged isn't kept.
+    /// Completes with `value` in the format `F`. A value that can't be read back isn't kept.
     pub(crate) fn result<T, F>(key: &StoredKey, value: &T) -> Self
     where
         T: Serialize + DeserializeOwned,
@@ -84,7 +84,7 @@ impl Verdict {
         Self::Fail(serde_json::to_vec(failure).ok().map(Bytes::from))
     }
 
-    /// The status that it gives the record.
+    /// The record's status after this verdict.
     pub(super) fn status(&self) -> Status {
         match self {
             Self::Complete(..) | Self::CompleteOmitted => Status::Completed,
@@ -93,21 +93,21 @@ impl Verdict {
         }
     }
 
-    /// Whether it records a success, which commits the handler's own writes.
+    /// Whether this verdict records a success, with which the handler's own writes are committed.
     pub(super) fn is_success(&self) -> bool {
         self.status() == Status::Completed
     }
 }
 
 impl Driver {
-    /// Settles what `state` holds by `verdict`, together with the handler's own `writes` if there are any.
+    /// Settles the operation in `state` by `verdict`, together with the handler's own `writes` if there are any.
     ///
-    /// The settlement is prepared while the claim is still held. So dropping this future before then leaves an
-    /// abandoned claim, which is logged.
+    /// While the settlement is prepared, the claim is still held. If this future is dropped at that time, the
+    /// library logs that the claim is abandoned.
     ///
     /// # Errors
     ///
-    /// The transaction was definitely not applied; `state` is as before.
+    /// The transaction's last attempt wasn't applied. A claim is still held.
     pub(super) async fn settle(
         &self,
         key: &StoredKey,
@@ -127,10 +127,10 @@ impl Driver {
         let stopwatch = Stopwatch::start();
         let driven = self.drive(key, state, Event::Settle(intent), &self.to_store(writes)).await;
         observe::settling_ended(stopwatch);
-        let mut ending = driven.settled()?;
-        // Caches the record that's now stored: the lock, as the store's contract says that the write has
-        // changed it. If anything came in between, such as a successor, it's another record, and nothing is
-        // cached.
+        let mut ending = driven.settled(state)?;
+        // Caches the record that's now stored: the claim's record, with the write applied to it by the store's
+        // contract. If the claim's record was replaced in between, for example by a successor, the write
+        // doesn't fit, and nothing is cached.
         if let (Some(response), Some(settled)) = (response, ending.applied.take()) {
             let lock = match copying {
                 Copying::Over(lock) => Some(lock),
@@ -182,7 +182,7 @@ impl Driver {
     ) -> Outcome {
         let length = response.len();
         if self.settings.max_response == 0 {
-            // The user's choice, so it's no loss.
+            // The user chose to record no responses, so this isn't reported as a loss.
             return Outcome::Omitted;
         }
         if length > self.settings.max_response {
@@ -198,9 +198,10 @@ impl Driver {
         }
     }
 
-    /// Prepares `response` for the record: encrypts it if there's a cipher. If it's too large, its chunks are
-    /// written under `owner`. While the cipher or the store fails, this is retried until the time `until`;
-    /// without such a time, it's tried once.
+    /// Prepares `response` for the record: encrypts it if there's a cipher, and writes chunks if it's too large.
+    ///
+    /// The chunks are written under `owner`. While the cipher or the store fails, this retries until the time
+    /// `until`. If `until` is `None`, it tries once.
     pub(crate) async fn keep(
         &self,
         key: &StoredKey,
@@ -349,7 +350,7 @@ impl Driver {
     /// # Errors
     ///
     /// As [`replay`](Self::replay), but never [`ErrorKind::Unavailable`], which would mean that nothing ran.
-    /// A retry is answered from the record, so a response that can't be read right now becomes `unreadable`.
+    /// If the response can't be read right now, the error is `unreadable`; a retry is answered from the record.
     pub(super) async fn successors_outcome(
         &self,
         key: &StoredKey,

@@ -1,6 +1,7 @@
-//! A claim that was taken over, and a low-level claim that's settled too late.
+//! Claims that another delivery took over, and low-level claims that are settled by hand.
 
 use super::{
+    bank::Deposits,
     support::{Script, elsewhere},
     *,
 };
@@ -22,7 +23,7 @@ async fn fenced_caller_gets_the_successors_outcome() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn fenced_error_never_claims_nothing_ran() {
+async fn fenced_error_never_says_nothing_ran() {
     for (script, expected) in
         [(Meets(Fault::Throttle), ErrorKind::InProgress), (Meets(Fault::Unreadable), ErrorKind::Corrupt)]
     {
@@ -134,4 +135,27 @@ async fn fenced_and_unrecorded_are_distinct_errors() {
     bench.store.script([Meets(Fault::LoseRequest), Meets(Fault::Throttle)]);
     let error = lost.complete("x").await.unwrap_err();
     assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Unrecorded, false));
+}
+
+/// The first attempt's answer is lost, and a condition fails at the second. If the first is applied later, its outcome
+/// counts.
+#[tokio::test(start_paused = true)]
+async fn declined_commit_says_if_in_doubt() {
+    for (script, in_doubt) in [(Script::Pass, false), (Meets(Fault::Late), true)] {
+        let bench = Bench::new();
+        let claim = bench.hold("k").await;
+        bench.store.script([script]);
+        let writes = Deposits::of("till", 1).if_balance_is_at_least(1);
+        let not_committed = claim.commit("paid", writes).await.unwrap_err();
+        let message = not_committed.error().to_string();
+        assert_eq!(not_committed.error().kind(), ErrorKind::Declined, "{message}");
+        assert_eq!(message.contains("nothing was written"), !in_doubt, "{message}");
+        assert_eq!(message.contains("an earlier attempt may still be applied"), in_doubt, "{message}");
+        bench.store.bank.pay_in("till", 1);
+        if in_doubt {
+            let _ = bench.store.apply_late();
+        }
+        let settled = not_committed.into_claim().unwrap().complete("sold out").await;
+        assert_eq!(matches!(settled, Ok(crate::Settled::Superseded(_))), in_doubt, "{settled:?}");
+    }
 }

@@ -58,7 +58,7 @@ impl Bench {
         self.store.bank.balance("till")
     }
 
-    async fn hold(&self, key: &str) -> Claim {
+    pub(super) async fn hold(&self, key: &str) -> Claim {
         let fingerprint = Fingerprint::of(&1).unwrap();
         match self.operation().begin(Key::new(key).unwrap(), fingerprint).await.unwrap() {
             Begun::Claimed(claim) => claim,
@@ -88,8 +88,8 @@ async fn writes_and_outcome_commit_in_one_request() {
     assert_eq!((bench.store.take_calls(), bench.till()), (vec!["claim"], 1));
 }
 
-/// Every sequence of three faults after the claim, or of all calls without one. There are never two effects,
-/// never a success without the effect, and never "nothing was written" with it. Retries succeed.
+/// Tests every sequence of three faults, with and without a claim. The effect never happens twice. A success always
+/// has the effect, and an error that says "nothing was written" never has it. Retries succeed.
 #[tokio::test(start_paused = true)]
 async fn every_fault_sequence_has_one_effect() {
     let mut faults = vec![Script::Pass, Script::InFlight];
@@ -162,7 +162,7 @@ async fn conflict_retries_use_new_tokens() {
     let mut tokens = bench.store.bank.tokens();
     tokens.dedup();
     assert_eq!((tokens.len(), bench.till()), (3, 1));
-    // It retries while there's time, and then releases the key.
+    // The library retries while there's time, and then releases the key.
     let bench = without_retries();
     bench.store.script([Script::Pass, Meets(Conflict)]);
     let error = refused(bench.pay("m").await);
@@ -176,7 +176,7 @@ async fn unresolved_commit_says_when_to_retry() {
     bench.store.script([Script::Pass, Meets(LoseAnswer), Meets(LoseAnswer), Meets(Throttle)]);
     let error = refused(bench.pay("k").await);
     assert_eq!(error.kind(), ErrorKind::InProgress);
-    // Once the lease is stale: a minute and the margin.
+    // The caller may retry once the lease is stale: after a minute and the skew margin.
     assert_eq!(error.retry_after(), Some(Duration::from_millis(62_001)));
     assert_eq!((bench.pay("k").await.unwrap().as_str(), bench.till()), ("paid", 1));
 }
@@ -235,7 +235,7 @@ async fn closure_may_stage_and_decline_again() {
     assert_ne!(tokens[0], tokens[1]);
     assert_eq!((bench.store.bank.balance("waiting list"), bench.till()), (1, 0));
 
-    // Declined again: with a new closure, or with none.
+    // The second transaction is declined too, with a new closure or without one.
     for again in [true, false] {
         let bench = Bench::new();
         let result = bench
@@ -305,8 +305,8 @@ async fn decline_without_closure_is_a_handler_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn late_applied_transaction_is_the_answer() {
-    // The first attempt is on its way when the second is declined, and is applied before anything else.
+async fn late_applied_transactions_outcome_is_returned() {
+    // The second attempt is declined. The first is still on its way, and is applied before the claim is settled.
     for closure in [true, false] {
         let bench = Bench::new();
         bench.store.script([Script::Pass, Meets(Late)]);
@@ -338,7 +338,7 @@ async fn late_applied_transaction_is_the_answer() {
                 assert_eq!(kind(result), ErrorKind::Declined);
                 bench.store.bank.pay_in("till", 1);
                 let _ = bench.store.apply_late();
-                assert_eq!(bench.till(), 1, "the release fenced it");
+                assert_eq!(bench.till(), 1, "the release fenced the late transaction");
             }
         }
     }
@@ -376,7 +376,7 @@ async fn ambiguous_optimistic_decline_is_unresolved() {
 
 /// The `on_declined` closure is cut off while the first attempt of its transaction may still be applied.
 #[tokio::test(start_paused = true)]
-async fn cut_off_closure_keeps_the_ambiguity() {
+async fn cut_off_closure_leaves_ambiguity_unresolved() {
     for (is_late, expected) in [(true, ErrorKind::InProgress), (false, ErrorKind::Unavailable)] {
         let bench = Bench::new().optimistic(false);
         bench.store.script([if is_late { Meets(Late) } else { Script::Pass }]);
@@ -472,7 +472,7 @@ async fn failed_handlers_writes_are_dropped() {
             Ok(kind) => assert_eq!((kind, ends), (ErrorKind::InProgress, "is cut off")),
             Err(error) => assert!(error.is_panic() && ends == "panics"),
         }
-        // Code that still has the handle gets an error: it's too late.
+        // Code that still has the staging handle gets an error, since the handler has ended.
         let staging = kept.lock().unwrap().take().unwrap();
         assert_eq!(staging.add(Deposits::of("till", 1)).unwrap_err().kind(), ErrorKind::Invalid, "{ends}");
     }

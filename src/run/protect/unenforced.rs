@@ -1,4 +1,4 @@
-//! Runs a handler while idempotency is switched off or in shadow mode: it always runs, and its answer counts.
+//! Runs a handler while idempotency is switched off or in shadow mode. The handler's answer always counts.
 
 use std::future::{Future, pending};
 
@@ -22,8 +22,10 @@ use crate::{
     },
 };
 
-/// Runs `handler` without a claim, commits the writes that it has staged, and returns the answer that `judge`
-/// makes of its result. In shadow mode, claims and records beside it.
+/// Runs `handler` without a claim, and commits the writes that it has staged.
+///
+/// Returns the answer that `judge` makes of the handler's result. In shadow mode, the library also claims the key
+/// and records the outcome in the shadow's namespace.
 ///
 /// # Errors
 ///
@@ -90,7 +92,7 @@ where
                 return Ok(answer);
             }
             Ok(Alone::Declined(details)) => {
-                let error = declined(&key, Decline::Condition, None);
+                let error = declined(&key, Decline::Condition, None, false);
                 match staged.on_declined {
                     Some(on_declined) => {
                         observe::not_committed(&key, &error);
@@ -124,11 +126,11 @@ where
     }
 }
 
-/// Polls the handler to its end, first at once, and then the shadow's question beside it.
+/// Polls the handler to its end. Each time, it polls the handler first, and then the shadow's question.
 async fn with_company<T>(driver: &Driver, running: impl Future<Output = T>, asking: &mut Asking) -> Ended<T> {
     let company = Box::pin(async {
         asking.wait().await;
-        // Its end would end the handler.
+        // If this future ended, `watch` would cut the handler off.
         pending().await
     });
     watch(running, driver.clock(), &CutOff::at(None), Some(company)).await
