@@ -80,15 +80,16 @@ async fn missing_table_is_reported() {
 #[tokio::test(flavor = "multi_thread")]
 async fn invalid_options_are_refused() {
     let id = format!("payments/run#{:064}", 0);
-    for arguments in [
-        &["complete", &id, "--no-response", "--retention", "24"][..],
-        &["complete", &id],
-        &["complete", &id, "--no-response", "--response", "x"],
-        &["list", "--status", "expired"],
-        &["list", "--limit", "0"],
+    for (arguments, words) in [
+        (&["complete", &id, "--no-response", "--retention", "24"][..], "write it as 24h"),
+        (&["complete", &id], "required arguments were not provided"),
+        (&["complete", &id, "--no-response", "--response", "x"], "cannot be used with"),
+        (&["list", "--status", "done"], "possible values: started"),
+        (&["list", "--limit", "0"], "0 is not in 1.."),
     ] {
         let answer = run_in(&[], arguments).await;
         assert_eq!((answer.code, answer.out.as_str()), (2, ""), "{answer:?}");
+        assert!(answer.err.contains(words), "{answer:?}");
     }
     let missing = ["complete", &id, "--response", "/nonexistent/response.json", "--table", TABLE];
     run_in(&[], &missing).await.is_bad_input(&["couldn't read the response file /nonexistent/response.json"]);
