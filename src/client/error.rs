@@ -44,7 +44,8 @@ impl Unanswered {
         self.attempts
     }
 
-    /// The status of the last response that an earlier attempt got. `None` if no attempt got one.
+    /// The status of the latest response. The last attempt got none, but an attempt before it may have. `None` if no
+    /// attempt got a response.
     pub fn last_status(&self) -> Option<StatusCode> {
         self.last_status
     }

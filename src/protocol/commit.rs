@@ -182,7 +182,7 @@ fn examine(plan: &Plan, now: Timestamp, commit: Commit, record: Option<Record>, 
             }
             retry(plan, now, commit, |commit| Phase::Committing(Box::new(commit)))
         }
-        // The record is gone, so it's unknown whether it had the outcome and the writes were applied.
+        // The record is gone, so it's unknown whether the transaction was applied.
         Basis::Claim(_) if record.is_none() && commit.doubts > 0 => unresolved(plan, &commit),
         Basis::Claim(_) => acquire::to_record(plan, now, commit.task, record),
         Basis::Open(basis) if !is_refused && basis.is_as_seen(record.as_ref()) => {

@@ -50,8 +50,9 @@ pub enum Write {
         /// When the record expires. `None` means never, and removes the expiry.
         expires_at: Option<Timestamp>,
     },
-    /// Without a claim, absent or an expired or released record → settled: writes the whole record, if none exists or
-    /// all six fields of the stored [`Revision`] are as seen. Nothing of an earlier record remains. The protocol only
+    /// Stores the outcome of a run without a claim: no record, or an expired or released one → settled. Writes the
+    /// whole record, if none exists or all six fields of the stored [`Revision`] are as seen. Nothing of an earlier
+    /// record remains. The protocol only
     /// writes settled records this way, but a store must accept a record in any state.
     Conclude {
         /// The version that was seen; `None` if there was no record.

@@ -26,7 +26,7 @@ async fn waits_beyond_the_budget_are_skipped() {
 }
 
 #[tokio::test]
-async fn lost_attempts_report_the_key() {
+async fn error_of_lost_attempts_has_the_key() {
     let stage = Stage::new((0..9).map(|nth| if nth == 1 { answer(503) } else { Reply::Dropped })).await;
     let rules = IdempotentRequests::new().max_attempts(3);
     let error = stage.client_with(rules).post(stage.server.url("/")).send().await.unwrap_err();

@@ -206,7 +206,7 @@ async fn documented_permissions_are_sufficient_and_necessary() {
         assert!(!refusals.is_empty(), "{without} isn't needed");
         for error in &refusals {
             assert_eq!(error.kind(), StoreErrorKind::Rejected, "{without}: {error}");
-            assert!(error.to_string().contains("doesn't permit"), "{without}: {error}");
+            assert!(error.to_string().contains("doesn't let this user"), "{without}: {error}");
         }
     }
     // This user has access to other keys only.

@@ -237,7 +237,7 @@ async fn brokers_records_lead_to_their_steps() {
 }
 
 #[tokio::test]
-async fn steps_lead_to_their_callers_record() {
+async fn described_steps_find_the_callers_record() {
     let (store, idempotency) = shop();
     let event = sample("refunds/invoke.json");
     let step = idempotency.operation("refund").unwrap();

@@ -227,7 +227,7 @@ async fn concurrent_duplicates_get_409_with_retry_after() {
 }
 
 #[tokio::test]
-async fn transient_failures_release_and_final_ones_replay() {
+async fn transient_failures_free_keys_final_ones_are_replayed() {
     for (status, runs_twice) in
         [("404", true), ("410", false), ("422", false), ("429", true), ("500", true), ("503", true)]
     {

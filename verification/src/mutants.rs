@@ -49,8 +49,8 @@ pub struct Mutant {
     applies: fn(&Write, Option<&Record>) -> Effect,
     /// Whether the sweeper may already remove a record.
     sweeps: fn(&Record, Timestamp) -> bool,
-    /// The store's effect for a transaction, and whether it applies the handler's own writes. The effect of the
-    /// write alone is the last argument.
+    /// For a transaction: its effect on the record, and whether the store applies the handler's own writes. The last
+    /// argument is the effect that the record's write would have alone.
     commits: fn(&Write, Option<&Record>, Effect) -> (Effect, bool),
 }
 

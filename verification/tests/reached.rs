@@ -102,7 +102,7 @@ const OTHERWISE: &[(&str, By)] = &[
         "Managed Instances",
         Test("functions/tests/deploy/aws.rs", "functions_answer_every_event_on_managed_instances"),
     ),
-    ("on demand", Test("functions/tests/deploy/aws.rs", "functions_answer_every_event_on_demand")),
+    ("on demand", Test("functions/tests/deploy/aws.rs", "on_demand_functions_answer_every_event")),
     (
         "the outbox, killed and refused",
         Test("functions/tests/deploy/outbox.rs", "every_end_is_published_despite_kills"),

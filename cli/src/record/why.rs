@@ -122,8 +122,8 @@ fn nothing(arguments: &Arguments) -> Result<ExitCode> {
         words::print_json(&json!({ "operations": [] }))?;
     } else {
         words::print(
-            "The event leads to no record: it has no key, its method isn't protected, or none of its records has a \
-             valid key.\nThe function runs it without a record, or refuses it.\n",
+            "The event leads to no record of an operation: it has no key, its method isn't protected, or none of its \
+             messages has a valid key.\nThe function runs it unprotected, or refuses it.\n",
         )?;
     }
     Ok(ExitCode::FAILURE)

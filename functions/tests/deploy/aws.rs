@@ -21,7 +21,7 @@ use super::{
 use Mode::{ManagedInstances, OnDemand};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn functions_answer_every_event_on_demand() {
+async fn on_demand_functions_answer_every_event() {
     functions_answer_every_event(OnDemand).await;
 }
 

@@ -78,7 +78,7 @@ async fn invalid_settings_fail_the_init() {
                 ("IDEMPOTENCY_EXECUTION", "at-most-once"),
                 ("IDEMPOTENCY_ON_STORE_FAILURE", "pass"),
             ],
-            "at most once",
+            "under at-most-once",
         ),
         (&[WORKING[0], WORKING[1], ("AWS_LAMBDA_INITIALIZATION_TYPE", "on-demand")], "another sandbox"),
     ] {

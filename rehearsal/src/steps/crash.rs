@@ -19,7 +19,7 @@ use crate::{
 /// The point before the process sends its completion, or the transaction that contains it.
 const AT_COMPLETION: crash_points::Point = crash_points::Point::Before(Call::Complete);
 
-/// The table's text if the function didn't send the request to hold.
+/// The table's text if the function didn't send the awaited request.
 const NOT_HELD: &str = "(not interrupted in time)";
 
 /// Where a process is killed or frozen: at the request that the wire holds.
@@ -124,7 +124,9 @@ pub(super) async fn kill(world: &World, point: Point) -> Result<Killed<'_>> {
 /// Checks a run that was stopped between its claim and its completion: it claimed, ran, and settled nothing.
 fn interrupted(measured: &Measured, held: bool, paid: bool) -> Verdict {
     let mut verdict = Verdict::default();
-    verdict.must(held, || format!("within {} s, it didn't send the request to hold", LEASE_LIMIT.as_secs()));
+    verdict.must(held, || {
+        format!("the function didn't send the awaited request within {} s", LEASE_LIMIT.as_secs())
+    });
     verdict.runs(measured, 1).payments(measured, usize::from(paid));
     verdict.claims(measured, 1).settled(measured, 0).requests(measured, 1);
     verdict
@@ -431,7 +433,7 @@ mod tests {
         let faults = interrupted(&claimed, false, true).faults();
         assert_eq!(
             faults,
-            ["within 3 s, it didn't send the request to hold", "no payment was made (expected 1)"]
+            ["the function didn't send the awaited request within 3 s", "no payment was made (expected 1)"]
         );
     }
 

@@ -223,8 +223,8 @@ fn is_same_end(old: &Record, new: &Record) -> bool {
     (old.owner, old.generation, old.status()) == (new.owner, new.generation, new.status())
 }
 
-/// Whether an operator changed `old` to `new`. A delivery's settlement keeps the owner. The record of a run without a
-/// claim has another claim time or attempt.
+/// Whether an operator changed `old` to `new`: only then the owner differs, and the rest of the claim is the same. A
+/// delivery keeps the owner when it settles its claim. A run without a claim writes its own claim time and attempt.
 fn is_resolved(old: &Record, new: &Record) -> bool {
     let claim = |record: &Record| (record.lock_acquired_at, record.attempt, record.fingerprint);
     old.owner != new.owner && claim(old) == claim(new)

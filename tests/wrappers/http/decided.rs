@@ -115,7 +115,7 @@ async fn custom_callers_have_their_own_keys() {
 }
 
 #[tokio::test]
-async fn unknown_required_callers_get_403() {
+async fn unknown_callers_get_403_or_500() {
     let runs = Runs::default();
     let down = Idempotency::builder(Down).function("payments").build().unwrap();
     let service = down.http().require_caller(true).layer(handler(&runs));

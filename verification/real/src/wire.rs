@@ -52,7 +52,7 @@ pub use self::{
 /// The runs to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// Every single fault, with the SDK's default retries and without retries, then this many random runs.
+    /// One run for each fault with the SDK's default retries, one for each without retries, then the random runs.
     Long {
         /// How many random runs.
         runs: usize,

@@ -22,7 +22,7 @@ use crate::site::Ahead;
 
 /// The time that an operation has left when the outage begins. Without an outage, it's the whole invocation's time.
 pub(super) const TIME_LEFT: Duration = Duration::from_secs(30);
-/// How often a refused delivery is repeated at most.
+/// The maximum number of repetitions of a refused delivery.
 const REPETITIONS: u32 = 60;
 /// The pause before a refused delivery is repeated.
 const REPEATED_AFTER: Duration = Duration::from_millis(500);

@@ -266,7 +266,7 @@ impl Stage {
                 .read_chunks(key, owner, *count, response.length)
                 .await
                 .map_err(|error| error.to_string())?,
-            (Place::Chunks(_), None) => return Err("the store has no chunks".into()),
+            (Place::Chunks(_), None) => return Err("the store can't write chunks".into()),
         };
         response.decode(&kept).map_err(|damage| damage.to_string())
     }
@@ -388,7 +388,7 @@ impl Stage {
     ) -> Result<Outcome> {
         let stored = StoredResponse::new(json(text));
         let (Place::Inline(kept), Some(parts)) = (&stored.place, self.direct.chunks()) else {
-            return Err(Problem::new("the store has no chunks"));
+            return Err(Problem::new("the store can't write chunks"));
         };
         let count =
             parts.write_chunks(key, owner, kept, expires_at).await.context("couldn't write the chunks")?;
