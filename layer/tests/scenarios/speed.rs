@@ -1,8 +1,16 @@
 //! Measures what the layer costs. The function with and without the layer takes turns, so that both meet the same load.
 
-use std::{fmt::Write as _, time::Duration};
+use std::time::Duration;
 
-use lambda_idempotency_rehearsal::{clock, database::Database};
+use lambda_idempotency_rehearsal::{
+    answer::Answer as Responded,
+    clock,
+    database::{ACCESS_KEY, Database, REGION},
+    event::Event,
+    function as rehearsed,
+    runs::Runs,
+};
+use serde_json::json;
 
 use crate::{
     ledger::Ledger,
@@ -16,6 +24,12 @@ const INVOCATIONS: usize = 2000;
 
 /// How many sandboxes each variant starts to measure the start.
 const STARTS: usize = 15;
+
+/// The pause before each event at the simulated Runtime API, so that the previous function's next poll is over.
+const PAUSE: Duration = Duration::from_millis(3);
+
+/// The timeout of each invocation.
+const LIMIT: Duration = Duration::from_secs(20);
 
 /// The variants to measure beside the function without the layer: a name, and the layer's settings. A store in the
 /// layer's memory takes no time.
@@ -44,30 +58,18 @@ pub(crate) async fn measure(layer: &str) -> String {
     let database = Database::embedded().await.unwrap();
     database.create_idempotency_table(TABLE).await.unwrap();
     let ledger = Ledger::new(scratch().join("ledger"));
+    let environment = |settings: Option<&[(&str, &str)]>| environment(&database, &ledger, settings);
     let function = |settings: Option<&[(&str, &str)]>| {
-        let mut environment = vec![
-            ("AWS_ENDPOINT_URL_DYNAMODB".to_owned(), database.endpoint().to_string()),
-            ("LEDGER".to_owned(), ledger.file().display().to_string()),
-        ];
-        if let Some(settings) = settings {
-            if !settings.iter().any(|(name, _)| *name == "IDEMPOTENCY_STORE") {
-                environment.push(("IDEMPOTENCY_TABLE".into(), TABLE.into()));
-            }
-            environment.push(("IDEMPOTENCY_METRICS".into(), "none".into()));
-            environment
-                .extend(settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
-        }
         // If this variable is set, the library refuses a store in memory, which other sandboxes wouldn't see.
-        let layer = settings.map(|_| format!("env -u AWS_LAMBDA_INITIALIZATION_TYPE {layer} "));
-        let layer = layer.unwrap_or_default();
+        let layer = settings.map(|_| format!("env -u AWS_LAMBDA_INITIALIZATION_TYPE {layer} -- "));
         Function {
             runtime: Runtime::Go,
             mode: Mode::OnDemand,
             handler: "handler",
-            layer,
+            layer: layer.unwrap_or_default(),
             is_unpacked: false,
-            timeout: 20,
-            environment,
+            timeout: LIMIT.as_secs(),
+            environment: environment(settings),
         }
     };
     let mut all = vec![started("no layer", &function(None)).await];
@@ -97,7 +99,35 @@ pub(crate) async fn measure(layer: &str) -> String {
         let key = measured.key(0);
         assert_eq!(ledger.runs(&key), 1, "a duplicate of {key} ran the function");
     }
-    table(&mut all, again, alone)
+    let emulated = table(&mut all, again, alone);
+    drop(all);
+    // `env` starts the function like the layer does, and does nothing else.
+    let mut callers = vec![Called::start("no layer", "env", environment(None)).await];
+    for (name, settings) in VARIANTS {
+        callers.push(Called::start(name, layer, environment(Some(settings))).await);
+    }
+    format!("{emulated}\n{}", measure_callers(&mut callers).await)
+}
+
+/// Returns the environment of the function, and of the layer with these settings.
+fn environment(
+    database: &Database,
+    ledger: &Ledger,
+    settings: Option<&[(&str, &str)]>,
+) -> Vec<(String, String)> {
+    let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+    let mut environment = vec![
+        ("AWS_ENDPOINT_URL_DYNAMODB".to_owned(), database.endpoint().to_string()),
+        ("LEDGER".to_owned(), ledger.file().display().to_string()),
+    ];
+    if let Some(settings) = settings {
+        if !settings.iter().any(|(name, _)| *name == "IDEMPOTENCY_STORE") {
+            environment.push(owned(("IDEMPOTENCY_TABLE", TABLE)));
+        }
+        environment.push(owned(("IDEMPOTENCY_METRICS", "none")));
+        environment.extend(settings.iter().copied().map(owned));
+    }
+    environment
 }
 
 async fn started(name: &str, function: &Function) -> Measured {
@@ -131,33 +161,100 @@ impl Sandbox {
     }
 }
 
-fn table(all: &mut [Measured], again: [Vec<Duration>; 2], mut alone: Vec<Duration>) -> String {
+/// A function at a simulated Runtime API, and how long its callers waited.
+struct Called {
+    name: &'static str,
+    sandbox: rehearsed::Sandbox,
+    first: Vec<Duration>,
+    again: Vec<Duration>,
+}
+
+impl Called {
+    /// Starts the Go function behind `program`.
+    async fn start(name: &'static str, program: &str, environment: Vec<(String, String)>) -> Self {
+        let command = ["sh", "-c", &Runtime::Go.command("handler", "")].map(str::to_owned);
+        let function = rehearsed::Function::from_words(command, None).unwrap().behind(program, environment);
+        let account = [
+            ("AWS_REGION", REGION.to_owned()),
+            ("AWS_ACCESS_KEY_ID", ACCESS_KEY.to_owned()),
+            ("AWS_SECRET_ACCESS_KEY", ACCESS_KEY.to_owned()),
+        ];
+        let sandbox = rehearsed::Sandbox::start(&function, &account, Runs::default()).await.unwrap();
+        Self { name, sandbox, first: Vec::new(), again: Vec::new() }
+    }
+
+    /// Measures the time until the Runtime API has the response.
+    async fn timed(&mut self, number: usize) -> Duration {
+        clock::pause(PAUSE).await;
+        let event = Event::new(json!({ "id": format!("{}-{number}", self.name), "do": "effect" }));
+        let begun = clock::start();
+        let delivery = self.sandbox.deliver(&event, LIMIT);
+        let answer = self.sandbox.answer(delivery).await;
+        let time = begun.elapsed();
+        assert!(matches!(answer, Responded::Payload(_)), "{answer:?}");
+        time
+    }
+}
+
+/// Measures how long the callers wait: Lambda answers a caller as soon as it has the response. The emulator answers
+/// only when the function has also polled again, and Lambda's callers don't wait for that.
+async fn measure_callers(callers: &mut [Called]) -> String {
+    for number in 0..INVOCATIONS {
+        for called in &mut *callers {
+            let time = called.timed(number).await;
+            called.first.push(time);
+        }
+    }
+    for number in 0..INVOCATIONS {
+        for called in &mut *callers {
+            let time = called.timed(number).await;
+            called.again.push(time);
+        }
+    }
+    let Called { first, again, .. } = &mut callers[0];
+    let bases = [first, again].map(|times| (quantile(times, 50), quantile(times, 99)));
+    let mut text = format!("until the Runtime API has the response, in ms\n{HEADER}\n");
+    for called in &mut *callers {
+        text += &line(called.name, &mut called.first, bases[0], "");
+    }
+    let most = callers.len() - AGAIN.len();
+    for (name, called) in AGAIN.into_iter().zip(&mut callers[most..]) {
+        text += &line(name, &mut called.again, bases[1], "");
+    }
+    text
+}
+
+/// The titles of the first columns.
+const HEADER: &str = "                          p50      p99  p50 added  p99 added";
+
+/// A line of a table: the times, and what they add to the base's median and 99th percentile.
+fn line(name: &str, times: &mut [Duration], base: (Duration, Duration), rest: &str) -> String {
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
-    let (base_50, base_99) = (quantile(&mut all[0].times, 50), quantile(&mut all[0].times, 99));
-    let base_start = quantile(&mut all[0].starts, 50);
+    let (p50, p99) = (ms(quantile(times, 50)), ms(quantile(times, 99)));
+    let (more_50, more_99) = (p50 - ms(base.0), p99 - ms(base.1));
+    format!("{name:20} {p50:8.2} {p99:8.2} {more_50:10.2} {more_99:10.2}{rest}\n")
+}
+
+fn table(all: &mut [Measured], again: [Vec<Duration>; 2], mut alone: Vec<Duration>) -> String {
+    let base = (quantile(&mut all[0].times, 50), quantile(&mut all[0].times, 99));
+    let base_start = quantile(&mut all[0].starts, 50).as_secs_f64();
     let mut text = format!(
-        "{INVOCATIONS} invocations each, in ms\n{:20} {:>8} {:>8} {:>10} {:>10} {:>10} {:>12} {:>14}\n",
-        "", "p50", "p99", "p50 added", "p99 added", "processor", "start added", "resident KiB"
+        "until the emulator answers, {INVOCATIONS} invocations each, in ms\n{HEADER}  processor  start added   resident KiB\n"
     );
-    let mut line = |name: &str, times: &mut [Duration], base: (Duration, Duration), rest: String| {
-        let (p50, p99) = (ms(quantile(times, 50)), ms(quantile(times, 99)));
-        let (more_50, more_99) = (p50 - ms(base.0), p99 - ms(base.1));
-        let _ = writeln!(text, "{name:20} {p50:8.2} {p99:8.2} {more_50:10.2} {more_99:10.2}{rest}");
-    };
     for measured in all {
-        let start = ms(quantile(&mut measured.starts, 50)) - ms(base_start);
+        let start = (quantile(&mut measured.starts, 50).as_secs_f64() - base_start) * 1e3;
         let processor = measured.ticks as f64 * 10.0 / INVOCATIONS as f64;
         let resident = measured.sandbox.resident(PROGRAM);
         let rest = format!(" {processor:10.3} {start:12.1} {resident:14}");
-        line(&measured.name, &mut measured.times, (base_50, base_99), rest);
+        text += &line(&measured.name, &mut measured.times, base, &rest);
     }
     let base = (quantile(&mut alone, 50), quantile(&mut alone, 99));
-    line("no layer, later", &mut alone, base, String::new());
+    text += &line("no layer, later", &mut alone, base, "");
     for (name, mut times) in AGAIN.into_iter().zip(again) {
-        line(name, &mut times, base, String::new());
+        text += &line(name, &mut times, base, "");
     }
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    text + &format!("load: {}", load.trim())
+    text + &format!("load: {}\n", load.trim())
 }
 
 /// Sorts the times, and returns this percentile of them.
