@@ -16,7 +16,7 @@ use lambda_idempotency::{
     store::{NamedStore, Store},
 };
 
-use crate::event::Kind;
+use crate::{event::Kind, recorded};
 
 /// The beginning of every variable's name.
 const PREFIX: &str = "IDEMPOTENCY_";
@@ -140,6 +140,8 @@ pub(crate) struct Rules {
     pub(crate) callers: Callers,
     pub(crate) claim_field: Option<ClaimField>,
     pub(crate) streams: bool,
+    /// The largest answer of the function that's recorded, in bytes. `settings` has the limit for its recorded form.
+    pub(crate) max_response: usize,
     pub(crate) settings: Settings,
     /// How many invocations the function runs at a time.
     pub(crate) concurrency: usize,
@@ -294,6 +296,8 @@ fn rules(values: &Values<'_>, mode: Mode) -> Result<Rules, String> {
             values.named("COMPARE")
         ));
     }
+    let max_response = values.parsed("MAX_RESPONSE", value::number)?;
+    let max_response = max_response.unwrap_or_else(|| Settings::default().max_response);
     let concurrency = (values.environment)("AWS_LAMBDA_MAX_CONCURRENCY").and_then(|most| most.parse().ok());
     Ok(Rules {
         key,
@@ -309,12 +313,13 @@ fn rules(values: &Values<'_>, mode: Mode) -> Result<Rules, String> {
         callers: values.parsed("CALLERS", value::callers)?.unwrap_or_default(),
         claim_field: values.parsed("CLAIM_FIELD", value::claim_field)?,
         streams: values.parsed("STREAMING", value::flag)?.unwrap_or(false),
-        settings: settings(values, mode)?,
+        max_response,
+        settings: settings(values, mode, max_response)?,
         concurrency: concurrency.unwrap_or(1).max(1),
     })
 }
 
-fn settings(values: &Values<'_>, mode: Mode) -> Result<Settings, String> {
+fn settings(values: &Values<'_>, mode: Mode, max_response: usize) -> Result<Settings, String> {
     let mut settings = Settings::default();
     settings.mode = mode;
     // The function is another process, which the library can't stop.
@@ -323,9 +328,7 @@ fn settings(values: &Values<'_>, mode: Mode) -> Result<Settings, String> {
         settings.retention = retention;
     }
     settings.lease_extension = values.parsed("LEASE", value::duration)?;
-    if let Some(bytes) = values.parsed("MAX_RESPONSE", value::number)? {
-        settings.max_response = bytes;
-    }
+    settings.max_response = recorded::limit(max_response);
     let wait_in_progress = values.parsed("ON_IN_PROGRESS", |policy| match policy.split_once(':') {
         None if policy == "refuse" => Ok(Duration::ZERO),
         Some(("wait", time)) => value::duration(time),

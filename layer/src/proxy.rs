@@ -139,7 +139,7 @@ impl Protection {
         }
         let path = request.uri().path().to_owned();
         let (parts, body) = request.into_parts();
-        let body = read(body, self.rules.settings.max_response).await?;
+        let body = read(body, self.rules.max_response).await?;
         // Take the event only when the body is complete. If the body breaks off, the event must still be running.
         let Some(waiting) = self.function.answered(request_id, invocation_id.as_ref()) else {
             return self.late(&path, parts.headers, body).await;

@@ -17,6 +17,9 @@ use crate::{
 /// The envelope's field. JSON that begins like an envelope is itself put into an envelope.
 const ENVELOPE: &str = "lambda-idempotency-layer";
 
+/// Room for an envelope's fields, and for a content type. An answer with a longer one may not be recorded.
+const ENVELOPE_ROOM: usize = 64 * 1024;
+
 const STREAMING: HeaderValue = HeaderValue::from_static("streaming");
 
 /// The part of an answer that's recorded.
@@ -82,6 +85,15 @@ impl Serialize for Recordable {
             base64: STANDARD.encode(bytes),
         };
         Envelope { content }.serialize(serializer)
+    }
+}
+
+/// Returns the limit for the recorded form of answers with up to `most` bytes. Base64 makes four bytes of three.
+pub(crate) fn limit(most: usize) -> usize {
+    match most {
+        // No answer is recorded.
+        0 => 0,
+        most => most.div_ceil(3).saturating_mul(4).saturating_add(ENVELOPE_ROOM),
     }
 }
 
@@ -170,6 +182,9 @@ mod tests {
             round_trip(&answer).await;
         }
         round_trip(&recordable(b"1", "text/plain", false)).await;
+        // The largest answer fits, even if each of its content type's characters is escaped.
+        let largest = recordable(&[b'"'; 1000], &"\"".repeat(4096), true);
+        assert!(serde_json::to_vec(&largest).unwrap().len() <= limit(1000));
         round_trip(&recordable(b"1", "application/vnd.awslambda.http-integration-response", true)).await;
     }
 

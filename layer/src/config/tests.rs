@@ -49,7 +49,7 @@ fn every_setting_is_read() {
     .unwrap();
     assert_eq!(rules.settings.retention, Duration::from_secs(7 * 24 * 60 * 60));
     assert_eq!(rules.settings.lease_extension, Some(Duration::from_secs(30)));
-    assert_eq!(rules.settings.max_response, 1000);
+    assert_eq!(rules.max_response, 1000);
     assert_eq!(rules.settings.wait_in_progress, Duration::from_secs(20));
     assert!(rules.settings.fail_open);
     assert!(!rules.settings.cut_off && rules.passes_internal_errors && rules.streams);
@@ -185,7 +185,7 @@ fn file_problems_name_the_file() {
         Some(r#"{"key": ["/a", "/b"], "store": "memory:", "max_response": 5000, "streaming": true}"#),
     );
     let rules = good.unwrap().rules;
-    assert_eq!((rules.settings.max_response, rules.streams), (5000, true));
+    assert_eq!((rules.max_response, rules.streams), (5000, true));
 }
 
 #[test]

@@ -7,6 +7,7 @@
 //! `/var/task`, the emulator gets a mount namespace, which needs root.
 
 use std::{
+    collections::BTreeSet,
     fs::{self, File, Permissions},
     net::TcpListener,
     os::unix::fs::PermissionsExt as _,
@@ -73,6 +74,9 @@ const CONFIG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/scenarios/confi
 /// The layer's program and its wrapper script.
 const LAYER: &str = env!("CARGO_BIN_EXE_idempotency-extension");
 const WRAPPER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/idempotency-wrapper");
+
+/// How many lines of the emulator's log are shown if it doesn't answer.
+const LINES_SHOWN: usize = 5;
 
 /// The limit for a start, longer than any start takes, even on a slow machine.
 const START_LIMIT: Duration = Duration::from_secs(60);
@@ -176,7 +180,13 @@ impl Sandbox {
             }
             let answer = match request.body(event.to_vec()).send().await {
                 Ok(response) => answer(&response.bytes().await.unwrap_or_default()),
-                Err(error) => Answer::Died(format!("no answer from the emulator: {error}")),
+                Err(error) => {
+                    let log = self.log();
+                    let end: Vec<_> = log.lines().rev().take(LINES_SHOWN).collect();
+                    Answer::Died(format!(
+                        "no answer from the emulator: {error:?}; its log, backwards: {end:?}"
+                    ))
+                }
             };
             // Managed Instances answer this when no worker is asking for an invocation.
             let is_busy = matches!(&answer, Answer::Error { kind, .. } if kind == "Runtime.Unavailable");
@@ -348,10 +358,18 @@ fn answer(body: &[u8]) -> Answer {
     }
 }
 
-/// Finds two free ports. Both are bound at the same time, so that they differ.
+/// Finds two free ports that no sandbox of this process has had. Both are bound at the same time, so that they differ.
+/// Concurrent sandboxes would otherwise find the same port, since the emulator binds it later.
 fn two_free_ports() -> (u16, u16) {
-    let (one, other) = (TcpListener::bind("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap());
-    (one.local_addr().unwrap().port(), other.local_addr().unwrap().port())
+    static USED: std::sync::Mutex<BTreeSet<u16>> = std::sync::Mutex::new(BTreeSet::new());
+    let mut used = USED.lock().unwrap();
+    loop {
+        let bound = [0; 2].map(|any| TcpListener::bind(("127.0.0.1", any)).unwrap());
+        let [one, other] = bound.map(|listener| listener.local_addr().unwrap().port());
+        if used.insert(one) && used.insert(other) {
+            return (one, other);
+        }
+    }
 }
 
 fn signal(name: &str, process: u32) {

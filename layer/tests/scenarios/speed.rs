@@ -196,8 +196,9 @@ impl Called {
     }
 }
 
-/// Measures how long the callers wait: Lambda answers a caller as soon as it has the response. The emulator answers
-/// only when the function has also polled again, and Lambda's callers don't wait for that.
+/// Measures how long the callers wait: Lambda answers a caller as soon as it has the response ("Performance and
+/// functionality improvements for AWS Lambda extensions", AWS Compute Blog). The emulator answers only when the function
+/// has also polled again.
 async fn measure_callers(callers: &mut [Called]) -> String {
     for number in 0..INVOCATIONS {
         for called in &mut *callers {
