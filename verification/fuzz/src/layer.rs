@@ -2,10 +2,8 @@
 //!
 //! After any bytes, a duplicate must get the recorded answer, and the layer must serve the next event.
 
-use std::cell::OnceCell;
-
 use lambda_idempotency_layer::edge;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Builder;
 
 /// Checks `data` as the bytes of a connection.
 ///
@@ -13,13 +11,8 @@ use tokio::runtime::{Builder, Runtime};
 ///
 /// If the layer breaks a promise of this module's docs.
 pub fn check(data: &[u8]) {
-    thread_local! {
-        static RUNTIME: OnceCell<Runtime> = const { OnceCell::new() };
-    }
-    RUNTIME.with(|cell| {
-        let runtime = cell.get_or_init(|| {
-            Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime")
-        });
-        runtime.block_on(edge::check(data));
-    });
+    // Each input has its own runtime, which ends the tasks of functions that never answered. They would wait for
+    // minutes, and the clock is paused.
+    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
+    runtime.block_on(edge::check(data));
 }
