@@ -21,7 +21,9 @@ use crate::{
     function::{Function, Payload, Posted},
     invoke, recorded,
     telemetry::Telemetry,
-    upstream::{self, AnyBody, BoxError, Chunked, ERROR_TYPE, INVOCATION_ID, Upstream, VERSION, answer},
+    upstream::{
+        self, AnyBody, BoxError, Chunked, ERROR_TYPE, INVOCATION_ID, Upstream, VERSION, answer, error_report,
+    },
 };
 
 /// How long the program waits at its end for outcomes that are being recorded.
@@ -55,19 +57,21 @@ enum Route<'r> {
         request_id: &'r str,
         is_error: bool,
     },
+    /// It could be a poll in another spelling. The event that it gets would reach the function unprotected.
+    Unclear,
     Other,
 }
 
 fn route<'r>(method: &http::Method, path: &'r str) -> Route<'r> {
-    let Some(path) = path.strip_prefix(VERSION).and_then(|path| path.strip_prefix("/invocation/")) else {
-        return Route::Other;
-    };
-    match (method, path.split_once('/')) {
-        (&http::Method::GET, None) if path == "next" => Route::Next,
+    let below =
+        path.strip_prefix(VERSION).and_then(|path| path.strip_prefix("/invocation/")).unwrap_or_default();
+    match (method, below.split_once('/')) {
+        (&http::Method::GET, None) if below == "next" => Route::Next,
         (&http::Method::POST, Some((request_id, "response"))) => {
             Route::Answer { request_id, is_error: false }
         }
         (&http::Method::POST, Some((request_id, "error"))) => Route::Answer { request_id, is_error: true },
+        _ if path.contains('%') || path.to_ascii_lowercase().contains("invocation") => Route::Unclear,
         _ => Route::Other,
     }
 }
@@ -196,6 +200,14 @@ impl Proxy {
             Route::Answer { request_id, is_error } => {
                 protection.answered(request_id, is_error, request).await
             }
+            Route::Unclear => {
+                tracing::warn!("refused a request that's neither a poll nor an answer");
+                let report = error_report(
+                    "Idempotency.Invalid",
+                    "the layer doesn't know this path of the Runtime API",
+                );
+                Ok(answer(StatusCode::NOT_FOUND, report))
+            }
             Route::Other => pass(&self.upstream, request).await,
         }
     }
@@ -256,21 +268,34 @@ mod tests {
 
     #[test]
     fn only_polls_and_answers_are_intercepted() {
-        let is_other = |method, path| matches!(route(&method, path), Route::Other);
         assert!(matches!(route(&Method::GET, "/2018-06-01/runtime/invocation/next"), Route::Next));
         assert!(matches!(
             route(&Method::POST, "/2018-06-01/runtime/invocation/a/error"),
             Route::Answer { request_id: "a", is_error: true }
         ));
         for (method, path) in [
-            (Method::POST, "/2018-06-01/runtime/invocation/next"),
             (Method::POST, "/2018-06-01/runtime/init/error"),
             (Method::GET, "/2018-06-01/runtime/restore/next"),
             (Method::GET, "/2020-01-01/extension/event/next"),
             (Method::PUT, "/2022-07-01/telemetry"),
+        ] {
+            assert!(matches!(route(&method, path), Route::Other), "{path}");
+        }
+    }
+
+    #[test]
+    fn other_spellings_of_a_poll_are_refused() {
+        for (method, path) in [
+            (Method::GET, "/2018-06-01/runtime/invocation/next/"),
+            (Method::GET, "/2018-06-01/runtime//invocation/next"),
+            (Method::GET, "/2018-06-01/runtime/Invocation/Next"),
+            (Method::GET, "/2018-06-01/runtime/%69nvocation/next"),
+            (Method::HEAD, "/2018-06-01/runtime/invocation/next"),
+            (Method::POST, "/2018-06-01/runtime/invocation/next"),
+            (Method::GET, "/2019-01-01/runtime/invocation/next"),
             (Method::GET, "/2018-06-01/runtime/invocation/a/response"),
         ] {
-            assert!(is_other(method, path), "{path}");
+            assert!(matches!(route(&method, path), Route::Unclear), "{path}");
         }
     }
 }
