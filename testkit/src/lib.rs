@@ -24,6 +24,7 @@ pub mod front_ends;
 pub mod http_server;
 #[cfg(feature = "postgres")]
 pub mod pgbouncer;
+pub mod ports;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod random;

@@ -12,7 +12,10 @@ use std::{
 
 use lambda_idempotency::store::Owner;
 
-use super::postgres::{PASSWORD, Server, command, free_port, other_user};
+use super::{
+    ports::free_port,
+    postgres::{PASSWORD, Server, command, other_user},
+};
 
 /// How to install PgBouncer.
 const INSTALL: &str = "install PgBouncer: apt-get install pgbouncer (its service doesn't need to run)";

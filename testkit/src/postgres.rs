@@ -4,7 +4,7 @@
 use std::{
     fs,
     io::{Read as _, Write as _},
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     os::unix::{
         fs::{MetadataExt as _, PermissionsExt as _},
         process::CommandExt as _,
@@ -15,6 +15,8 @@ use std::{
     thread,
     time::Duration,
 };
+
+use crate::ports::free_port;
 
 use lambda_idempotency::store::{
     Owner, StoreBuilder,
@@ -308,8 +310,4 @@ pub(crate) fn other_user() -> Option<User> {
         let mut numbers = line.split(':').skip(2).map(str::parse::<u32>);
         Some(User { uid: numbers.next()?.ok()?, gid: numbers.next()?.ok()? })
     })
-}
-
-pub(crate) fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }

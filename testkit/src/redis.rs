@@ -7,7 +7,7 @@
 use std::{
     env, fs,
     io::{BufRead, BufReader, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{SocketAddr, TcpStream},
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -15,6 +15,8 @@ use std::{
     thread,
     time::Duration,
 };
+
+use crate::ports::free_port;
 
 /// The shell script that runs the server. When the script's standard input closes, it stops the server and deletes the
 /// server's files. A line of input stops, kills or starts the server.
@@ -251,17 +253,6 @@ pub fn new_folder() -> PathBuf {
     let folder = env::temp_dir().join(format!("idempotency-redis-{}-{count}", std::process::id()));
     fs::create_dir_all(&folder).expect("a temporary folder");
     folder
-}
-
-/// A free port, low enough for a cluster's second port, which is 10,000 higher.
-fn free_port() -> u16 {
-    loop {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port on loopback");
-        let port = listener.local_addr().expect("the listener's address").port();
-        if port < 55_000 {
-            return port;
-        }
-    }
 }
 
 fn packed(command: &[&str]) -> Vec<u8> {

@@ -11,12 +11,9 @@ use std::{
 use lambda_idempotency::{Key, Scope, StoredKey, time::Timestamp};
 use lambda_idempotency_rehearsal::{clock, database::Database};
 use serde_json::{Value, json};
-use tokio::{
-    net::{TcpListener, TcpStream},
-    process::Child,
-};
+use tokio::{net::TcpStream, process::Child};
 
-use testkit::tools::tool;
+use testkit::{ports::free_port, tools::tool};
 
 use super::stage::{TABLE, database, environment, project, without_ours};
 
@@ -109,7 +106,7 @@ struct Watch {
 
 impl Watch {
     async fn start(tool: &Path, database: &Database) -> Self {
-        let port = free_port().await;
+        let port = free_port();
         let log = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cargo-lambda-{port}.log"));
         let file = File::create(&log).unwrap();
         let mut command = Command::new(tool);
@@ -178,8 +175,4 @@ fn terminate(child: &Child) {
         // It's fine if the process has just ended.
         let _ = std::process::Command::new("sh").arg("-c").arg(format!("kill -TERM {process}")).status();
     }
-}
-
-async fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port()
 }

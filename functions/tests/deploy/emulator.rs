@@ -18,9 +18,9 @@ use std::{
 
 use lambda_idempotency_rehearsal::{answer::Answer, clock, database::Database, event::Event};
 use serde_json::Value;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 
-use testkit::tools::tool;
+use testkit::{ports::free_port, tools::tool};
 
 use super::stage::{Delivers, environment, program_and_mark, without_ours};
 
@@ -94,7 +94,7 @@ impl Emulator {
             Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("rie-{}-{number}", std::process::id()));
         // An earlier run with the same process id may have left its folder.
         let _ = fs::remove_dir_all(&folder);
-        let (port, runtime_port) = two_free_ports().await;
+        let (port, runtime_port) = (free_port(), free_port());
         let mut command = match mode {
             Mode::OnDemand => {
                 let bootstrap = write_bootstrap(&folder, &function.command, &folder.join("written"));
@@ -223,13 +223,6 @@ fn addresses(port: u16, runtime_port: u16) -> [String; 4] {
         "--runtime-api-address".into(),
         format!("127.0.0.1:{runtime_port}"),
     ]
-}
-
-/// Finds two free ports. Both are bound at the same time, so that they differ.
-async fn two_free_ports() -> (u16, u16) {
-    let one = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let other = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    (one.local_addr().unwrap().port(), other.local_addr().unwrap().port())
 }
 
 /// Writes the script that Lambda starts. The script replaces itself with the function, which writes directly to a

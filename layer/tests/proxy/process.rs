@@ -2,6 +2,8 @@
 
 use std::{process::Stdio, time::Duration};
 
+use testkit::ports::free_port;
+
 use super::bench::{Function, Lambda, PATIENCE, fresh_path, posted, program};
 
 async fn code(lambda: &Lambda, settings: &[(&str, &str)], command: &[&str]) -> (i32, String) {
@@ -146,10 +148,6 @@ async fn settings_can_be_in_a_file() {
     assert_eq!(code_of, 1);
     assert!(said.contains("IDEMPOTENCY_KEY is set, and so is `key`"), "{said}");
     std::fs::remove_file(file).unwrap();
-}
-
-fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 #[tokio::test]

@@ -7,9 +7,7 @@
 //! `/var/task`, the emulator gets a mount namespace, which needs root.
 
 use std::{
-    collections::BTreeSet,
     fs::{self, File, Permissions},
-    net::TcpListener,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -24,7 +22,7 @@ use lambda_idempotency_rehearsal::{
 use serde_json::Value;
 use tokio::{net::TcpStream, sync::Mutex};
 
-use testkit::tools::tool;
+use testkit::{ports::free_port, tools::tool};
 
 use crate::runtime::Runtime;
 
@@ -141,7 +139,7 @@ impl Sandbox {
         let text = format!("#!/bin/sh\nexec >>'{}' 2>&1\n{command}\n", output.display());
         fs::write(&bootstrap, text).unwrap();
         fs::set_permissions(&bootstrap, Permissions::from_mode(0o755)).unwrap();
-        let (port, runtime_port) = two_free_ports();
+        let (port, runtime_port) = (free_port(), free_port());
         let log = File::create(folder.join("log")).unwrap();
         let process = emulator(function, &bootstrap, port, runtime_port)
             .envs(environment(function))
@@ -355,20 +353,6 @@ fn answer(body: &[u8]) -> Answer {
         ("Sandbox.Timedout", _) => Answer::TimedOut,
         ("Runtime.ExitError", message) => Answer::Died(message),
         (kind, message) => Answer::Error { kind: kind.into(), message },
-    }
-}
-
-/// Finds two free ports that no sandbox of this process has had. Both are bound at the same time, so that they differ.
-/// Concurrent sandboxes would otherwise find the same port, since the emulator binds it later.
-fn two_free_ports() -> (u16, u16) {
-    static USED: std::sync::Mutex<BTreeSet<u16>> = std::sync::Mutex::new(BTreeSet::new());
-    let mut used = USED.lock().unwrap();
-    loop {
-        let bound = [0; 2].map(|any| TcpListener::bind(("127.0.0.1", any)).unwrap());
-        let [one, other] = bound.map(|listener| listener.local_addr().unwrap().port());
-        if used.insert(one) && used.insert(other) {
-            return (one, other);
-        }
     }
 }
 
