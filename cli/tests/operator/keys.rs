@@ -10,7 +10,7 @@ use serde_json::{Value, json, value::RawValue};
 
 use super::bench::{Bench, CALLER, KEY};
 
-/// Takes the only record that the function made, and deletes it.
+/// Deletes the table's only record, and returns its id.
 async fn made(bench: &Bench) -> StoredKey {
     let mut page = bench.store.scan(None).await.unwrap();
     let (key, record) = page.records.remove(0);
