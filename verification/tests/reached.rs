@@ -36,7 +36,7 @@ const SETTINGS: &[(&str, By)] = &[
             Item::RetentionLong,
         ]),
     ),
-    ("skew_margin", Test(ENGINE, "retry_after_ends_when_claimable")),
+    ("skew_margin", Test(ENGINE, "retry_after_ends_when_key_is_claimable")),
     ("lease_grace", Test(ENGINE, "deadline_bounds_lease_and_handler")),
     ("lease_fallback", Test(ENGINE, "lease_bounds_handlers_without_a_deadline")),
     ("lease_extension", Simulated(&[Item::Extends, Item::T7])),

@@ -60,7 +60,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a takeover isn't stored as one",
+        name: "a takeover is stored without the interruption",
         caught_by: Invariant::TakeoverTold,
         applies: |write, current| match (write, current, shipping(write, current)) {
             (Write::TakeOver { .. }, Some(before), Effect::Put(record)) => {
