@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn possibly_run_operations_are_not_retryable() {
+    fn operations_that_may_have_run_are_not_retryable() {
         for kind in
             [ErrorKind::Unrecorded, ErrorKind::OutcomeUnknown, ErrorKind::Mismatch, ErrorKind::NotRetained]
         {

@@ -322,7 +322,8 @@ fn judge(lambda: &Lambda, first: (bool, Option<Answered>), may_release: bool, ru
     let is_http = lambda.state().is_http;
     let refused = |kind: &str| is_refused(&again, kind, is_http);
     let Some(first) = answered.or_else(|| lambda.answer_to(0)) else {
-        // The connection broke while the event was running, or in a stream that's too large to record.
+        // The connection broke before the function's answer was complete: before the answer began, in its middle, or in a
+        // stream that's too large to record.
         let is_released = is_http && may_release && has_run("y") && again.body == OWN_ANSWER;
         let is_refused = refused("InProgress") || refused("NotRetained");
         assert!(is_refused && !has_run("y") || is_released, "{told}");

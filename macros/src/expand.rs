@@ -80,7 +80,7 @@ fn with(arguments: &Arguments, function: &Function) -> Result<TokenStream> {
     Err(Error::new_spanned(&function.signature.ident, text))
 }
 
-/// Returns the operation's name, and an item that makes the compiler check a name that's a path.
+/// Returns the operation's name and a Rust item. If the name is a path, the item makes the compiler check the path.
 fn operation(arguments: &Arguments, function: &Function) -> Result<(TokenStream, TokenStream)> {
     if let Some(given) = &arguments.operation {
         return Ok((given.to_token_stream(), TokenStream::new()));

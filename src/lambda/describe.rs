@@ -1,5 +1,4 @@
-//! [`Description`]: the part of a function's configuration from which a tool can compute the key of an event's
-//! record.
+//! [`Description`]: a function's settings for keys. With them, a tool can compute which record an event has in the store.
 
 #[cfg(feature = "http")]
 use std::sync::{
@@ -62,7 +61,7 @@ pub struct Description {
     /// The fields that the key is built from. For batches, these are fields of each record's payload.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub key_fields: Vec<String>,
-    /// How many of the first [`key_fields`](Self::key_fields) must have a value.
+    /// The number of fields that must have a value: the first ones of [`key_fields`](Self::key_fields).
     #[serde(default, skip_serializing_if = "is_zero")]
     pub required_key_fields: usize,
     /// Where the key comes from if there are no [`key_fields`](Self::key_fields): `closure`, `request id`, or the name
@@ -123,7 +122,7 @@ pub(in crate::lambda) const CLOSURE: &str = "closure";
 const OF_CLOSURE: &str = "the function's key comes from a closure; name the fields that the key is built from, or pass \
                           the key itself";
 
-/// The record of an operation that an event asks for.
+/// A record in the store, of an operation that an event requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Located {

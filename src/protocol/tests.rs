@@ -227,7 +227,8 @@ fn existing_record_decides_the_action() {
     let expired =
         || Record { expires_at: Some(Timestamp::from_millis(NOW.as_millis() - 2001)), ..started(-60_000) };
     use Reaction::*;
-    // The record, the action under at-least-once and at-most-once, and both actions if the record is another request's.
+    // Each row has the record that's found, then two actions: under at-least-once, and under at-most-once. The last two
+    // are the same actions for a record of another request.
     for (record, least, most, other_least, other_most) in [
         (started(1000), InProgress, InProgress, Mismatch, Mismatch),
         // Stale means that the lease ended more than the skew margin ago, to the millisecond.

@@ -111,7 +111,7 @@ fn refused(
         ),
         Refusal::Abandoned(until) => Error::new(
             ErrorKind::Unavailable,
-            format!("{key}: the store didn't answer the claim, which may hold the key; {missing}"),
+            format!("{key}: the store didn't answer, so the claim may hold the key; {missing}"),
         )
         .with_retry_after(now.until(until)),
         Refusal::Unavailable => {

@@ -55,7 +55,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// A store that the environment or a URL names, before it's built.
+/// The settings of a store that the environment or a URL names. [`open`](Self::open) builds the store.
 ///
 /// It's for tools that accept any store and configure it further.
 ///

@@ -66,8 +66,8 @@ impl Survival {
         Self::default()
     }
 
-    /// Sets the number of schedules. Default: every schedule with at most one fault, at least 100 others, and at
-    /// least 300 in all.
+    /// Sets the number of schedules. By default, every schedule with at most one fault is played, and at least 100
+    /// others. If that makes fewer than 300, more are added.
     ///
     /// The first schedules have at most one fault each, and cover every fault at every point. If you set a number that
     /// leaves some of these out, the report says so.

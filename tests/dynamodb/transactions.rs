@@ -375,7 +375,7 @@ async fn only_definite_failures_are_reported_definite() {
 }
 
 #[tokio::test]
-async fn token_or_record_resolves_hidden_retries() {
+async fn resent_transactions_are_recognised_by_token_or_record() {
     for lost in [Reply::ForwardThenClose, Reply::ForwardThenHang] {
         let table = Table::new().await;
         table.put(item(&key(), &started())).await;

@@ -129,7 +129,8 @@ async fn other_schema_versions_are_refused() {
     assert_eq!(made.read(&key("version")).await.unwrap(), None);
 }
 
-/// A settlement changes no indexed column, so PostgreSQL updates the row within its page, and no index (a HOT update).
+/// A settlement changes no indexed column. So PostgreSQL updates the row within its page, and leaves the indexes alone (a
+/// HOT update).
 #[tokio::test]
 async fn settlements_update_no_index() {
     let server = server!();

@@ -104,7 +104,7 @@ const OTHERWISE: &[(&str, By)] = &[
     ),
     ("on demand", Test("functions/tests/deploy/aws.rs", "on_demand_functions_answer_every_event")),
     (
-        "the outbox, killed and refused",
+        "the outbox, with kills and refused requests",
         Test("functions/tests/deploy/outbox.rs", "every_end_is_published_despite_kills"),
     ),
     ("random batches", Test("tests/wrappers/batch/property.rs", "random_batches_keep_all_promises")),

@@ -238,7 +238,7 @@ impl Planned<'_> {
             }
             (Status::Failed, false) => "This replaces the recorded failure, which is lost.",
             (Status::Released, _) => {
-                "The key is free: no delivery is running the operation. After this, no delivery runs it."
+                "The key is free: the next delivery would run the operation. Once it's settled, no delivery runs it."
             }
         }
     }

@@ -1,5 +1,5 @@
-//! Tests the functions and the wrappers under AWS's own Runtime Interface Emulator, on demand and on Managed
-//! Instances.
+//! Tests the functions and the wrappers under AWS's own Runtime Interface Emulator, which emulates on-demand functions
+//! and Managed Instances.
 
 use std::time::Duration;
 

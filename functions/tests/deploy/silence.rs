@@ -152,7 +152,7 @@ impl Api for Noting {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn secrets_are_never_logged_for_contract() {
+async fn http_contract_cases_never_log_secrets() {
     let (database, folder) = (database().await, Folder::new("table"));
     let start = async |file| {
         Running::recorded(&any_api::command(), any_api::MARK, &database, folder.file(file)).await

@@ -326,7 +326,7 @@ async fn manual_claims_report_in_shadow_mode() {
 
 /// The claim is gone after such a commit, so no later call concludes its shadow.
 #[tokio::test(start_paused = true)]
-async fn unresolved_manual_commit_concludes_its_shadow() {
+async fn unresolved_unenforced_commit_settles_the_shadow_record() {
     let bench = Bench::with(|builder| builder.mode(Mode::Shadow).settle_within(Duration::ZERO));
     let commit = async {
         let claim = hold(&bench, "k").await;

@@ -157,7 +157,8 @@ impl Inner {
                 if !connection.is_closed() {
                     return Ok(connection);
                 }
-                // A restart of the server closes the others too, and the store may not have noticed yet.
+                // If the server restarted, the other idle connections are closed too, and the store may not have noticed
+                // that yet.
                 self.connections.drop_idle();
                 continue;
             }

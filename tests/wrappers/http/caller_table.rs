@@ -7,9 +7,9 @@ use super::*;
 /// Which requests with the same key are duplicates.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Scope {
-    /// Those of the same caller, in every API and stage.
+    /// The requests of the same caller, in every API and stage.
     Everywhere,
-    /// Those of the same caller in the same API and stage.
+    /// The requests of the same caller in the same API and stage.
     OneApi,
     /// None, because the layer refuses such requests.
     Refused,

@@ -253,7 +253,7 @@ impl SimulatedStore {
     }
 
     async fn travel(&self) {
-        // In a campaign, requests are never slow: only its outages make them fail.
+        // In a campaign, no request is slow, since a slow request could time out. Only the outages may cause failures.
         let slow = if self.world.config.outage.is_none() { 50 } else { 0 };
         let ms =
             self.world.random(|random| if random.chance(slow) { random.below(800) } else { random.below(8) });

@@ -55,9 +55,11 @@ pub(super) enum Gap {
 impl Display for Gap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Unrecorded => "ran, answered, outcome not stored",
+            Self::Unrecorded => "the handler ran and was answered, but its outcome wasn't stored",
             Self::RanAgain => "ran again, since the first outcome wasn't stored",
-            Self::Fenced => "ran, fenced by a successor that never finished, ran again later",
+            Self::Fenced => {
+                "the run was fenced by a successor that never finished, so a later delivery ran again"
+            }
             Self::NotReleased => "failed, key not released",
             Self::Ghost => "left a claim that the library doesn't know of; nothing ran",
             Self::NotKept => "outcome stored without its response",

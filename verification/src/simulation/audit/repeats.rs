@@ -86,7 +86,10 @@ impl Audit {
             return Some((AT_MOST_ONCE, "at most one run is allowed"));
         }
         if self.config.outage.is_some() {
-            return Some((RULE, "no outage outlasted the time left, and nothing else went wrong"));
+            return Some((
+                RULE,
+                "each outage was shorter than the time left, and there were no other faults",
+            ));
         }
         let recorded = book.recorded.get(&earlier.stored).into_iter().flatten();
         if recorded.into_iter().any(|one| one.generation == earlier.generation && granted <= one.expires_at) {
