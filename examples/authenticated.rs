@@ -22,7 +22,7 @@ struct Account {
     id: String,
 }
 
-/// Maps tokens to accounts. Yours may verify a signature instead.
+/// Maps tokens to accounts. Your API may verify a token's signature instead.
 type Tokens = Arc<HashMap<String, Account>>;
 
 async fn authenticate(State(tokens): State<Tokens>, mut request: Request, next: Next) -> Response {

@@ -23,7 +23,7 @@
 //! ```
 //!
 //! The defaults are the library's. Set both to 1 in a harness whose leases end after a fraction of a second.
-//! With the default margins, such a claim is still live.
+//! With the defaults, a claim would stay live for seconds after its lease has ended.
 
 use std::{
     collections::BTreeMap,
@@ -111,7 +111,7 @@ type Called = Result<Value, RunError<HandlerError>>;
 #[derive(Clone)]
 struct Bench {
     idempotency: Idempotency,
-    /// The same as `idempotency`, with the local cache.
+    /// Like `idempotency`, but with the local cache.
     cached: Idempotency,
     payload: Value,
     response: Value,
@@ -264,7 +264,7 @@ fn told(error: &RunError<HandlerError>) -> Vec<String> {
     std::iter::once(format!("{}: {error}", kind(error))).chain(behind.map(ToString::to_string)).collect()
 }
 
-#[expect(clippy::disallowed_methods, reason = "it only measures with it")]
+#[expect(clippy::disallowed_methods, reason = "the example only measures time with it")]
 fn stopwatch() -> Instant {
     Instant::now()
 }

@@ -99,7 +99,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             }
             Err(RunError::Handler(NotPlaced::Database(error))) => return Err(error.into()),
             Err(RunError::Idempotency(error)) if error.kind() == ErrorKind::InProgress => {
-                writeln!(out, "{key}: another process is placing it; send it again")?;
+                writeln!(out, "{key}: another process is placing this order; send it again")?;
             }
             Err(error) => return Err(format!("{key}: {error:?}").into()),
         }

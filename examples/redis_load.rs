@@ -9,11 +9,12 @@
 //!
 //! An operation is one call of `Operation::run` whose handler returns at once. Every second operation is a duplicate
 //! of an earlier one. The example measures everything that a handler pays for: the library, the store, the wire and
-//! Redis. Operations begin by the clock, even if earlier operations still run. An operation's time counts from its
-//! planned start, so a stall shows in the time of every operation that it delays. The example measures `PING` in the
-//! same way, over its own connection on the same machine, since no request takes less time. Half of the PINGs run
-//! before the operations and half after them. The last line is the difference between the 99th percentiles of the
-//! operations and of `PING`: at most 1 ms on a quiet machine.
+//! Redis. Each operation begins at its planned time, even if earlier operations still run. An operation's time counts
+//! from its planned start, so a stall shows in the time of every operation that it delays.
+//!
+//! The example measures `PING` in the same way, over its own connection on the same machine, since no request takes
+//! less time. Half of the PINGs run before the operations and half after them. The last line is the difference between
+//! the 99th percentiles of the operations and of `PING`: at most 1 ms on a quiet machine.
 
 #![allow(clippy::expect_used, reason = "an example panics on a failure")]
 #![expect(clippy::disallowed_methods, reason = "it measures")]

@@ -5,8 +5,9 @@
 //! cargo run --profile verification --example store_table --features postgres,redis -- --against PROGRAM [ROUNDS]
 //!
 //! The second form compares with PROGRAM, which is this example built from an earlier commit. The two programs take
-//! turns, 5 rounds each by default, so that both meet the same noise. A row has the medians of the rounds' p50 before
-//! and after, their difference, and the noise, which is how much one program's own rounds differ.
+//! turns, 5 rounds each by default, so that both meet the same noise. A row has the median of the rounds' p50 for
+//! PROGRAM ("before") and for this build ("after"), their difference, and the noise: how much the rounds of one
+//! program differ.
 //!
 //! The example starts the servers: an embedded DynamoDB in this process, a PostgreSQL and a Redis. If a row's name has
 //! a delay, each of its requests takes that much longer, like a request to a real service.
@@ -126,7 +127,7 @@ async fn times(requests: &AtomicU64, runs: usize, mut operation: impl AsyncFnMut
     let mut times = Vec::with_capacity(runs);
     for n in 0..runs {
         let key = format!("order-{n}");
-        #[expect(clippy::disallowed_methods, reason = "the example measures it")]
+        #[expect(clippy::disallowed_methods, reason = "the example measures real time")]
         let began = Instant::now();
         operation(&key).await;
         times.push(began.elapsed());
@@ -290,8 +291,8 @@ async fn effects(client: &aws_sdk_dynamodb::Client) {
     create.send().await.unwrap();
 }
 
-/// The ways to send statements to PostgreSQL, by the URL's parameters: unnamed and prepared over direct
-/// connections, and for connections behind a pooler.
+/// The ways to send statements to PostgreSQL, with the URL parameters that select each: unnamed and prepared over
+/// direct connections, and for connections behind a pooler.
 const POSTGRES: [(&str, &str); 3] = [
     ("PostgreSQL", ""),
     ("PostgreSQL, `?prepared=true`", "&prepared=true"),

@@ -4,7 +4,7 @@
 scripts/mutants.py files LIST.json [PART …]   prints the mutated files of these parts
 scripts/mutants.py copy LIST.json TREE        copies the repository's files into TREE if they differ, without the
                                               mutated ones
-scripts/mutants.py report OUTCOMES COMMIT     writes the rows into scripts/mutants.results; ends with 1 if a mutant
+scripts/mutants.py report OUTCOMES COMMIT     writes the rows into scripts/mutants.results; exits with 1 if a mutant
                                               survives that isn't in scripts/mutants.survivors
 """
 import collections
@@ -30,9 +30,9 @@ PARTS = [
 ]
 COLUMNS = ["caught", "timeout", "missed", "unreached", "uncompiled", "unswitched"]
 HEAD = """\
-# Written by scripts/mutants, one row per part. Caught: a test failed, or didn't end in time. Survived: no test that
-# reaches it failed, or none reaches it. Not built: the mutant doesn't compile. Not switched: in code that the compiler
-# runs, or in a function that returns an `impl` type; cargo-mutants itself can try these.
+# Written by scripts/mutants, one row per part. Caught: a test failed, or didn't end in time. Survived: all tests that
+# reach the mutant passed, or no test reaches it. Not built: the mutant doesn't compile. Not switched: the mutant is in
+# code that the compiler runs, or in a function that returns an `impl` type; cargo-mutants itself can try such mutants.
 part        mutants   caught timed-out survived unreached not-built not-switched  caught%  commit date
 """
 
@@ -84,7 +84,7 @@ def report(path, commit):
         outcome, _, name = line.split("\t")
         counts[part_of(name)][outcome] += 1
         if outcome in ("missed", "unreached"):
-            # Drop line and column, since they change with every edit of the file.
+            # Drop line and column, because they change with every edit of the file.
             survivors.append(re.sub(r":\d+:\d+:", ":", name))
     rows = dict(line.split(" ", 1) for line in RESULTS.read_text().splitlines() if not line.startswith(("#", "part")))
     rows |= {part: row(part, counts[part], commit).split(" ", 1)[1] for part in counts}

@@ -31,10 +31,10 @@
 //!
 //! Without [`with_extension`](reqwest_middleware::RequestBuilder::with_extension) each `send` is an operation
 //! with its own UUID. Such a key survives network failures, but not the end of your process. A request that
-//! already has an `Idempotency-Key` header keeps it unchanged, and its value is the key.
+//! already has an `Idempotency-Key` header keeps the header unchanged, and the header's value is the key.
 //!
 //! POST and PATCH are operations, and so is each request with a [`Key`] in its extensions. GET, HEAD,
-//! PUT, DELETE and the rest are idempotent already: they pass without a key, and aren't retried here.
+//! PUT, DELETE and the rest are idempotent already: the middleware adds no key to them, and doesn't retry them.
 //! [`IdempotentRequests::methods`] overrides this.
 //!
 //! # What is retried
@@ -42,7 +42,7 @@
 //! | result | retried |
 //! |---|---|
 //! | no response: no connection, a broken connection, a timeout of `reqwest` | yes |
-//! | 409 with `in-progress` or `"retryable": true`, or with `Retry-After` and neither | yes |
+//! | 409 with `in-progress` or `"retryable": true`, or with `Retry-After` and neither of these | yes |
 //! | any other 409: `outcome-unknown`, `not-retained` … | no |
 //! | 425, 429, 5xx | yes |
 //! | a problem with `"retryable": false`: `operation-failed`, `record-unreadable` … | no |
@@ -54,15 +54,16 @@
 //! whole body.
 //!
 //! Before each retry, the middleware waits as long as `Retry-After` asks for, in seconds or as a date, plus a random
-//! backoff (full jitter). The longest possible backoff doubles with each attempt, from 100 ms to 5 s. All attempts
-//! and waits together stay within the [budget](IdempotentRequests::budget) of 30 s. If a wait would exceed the budget,
-//! you get the last response at once, with its `Retry-After`. An attempt under way when the budget ends is dropped.
+//! backoff (full jitter). The longest possible backoff doubles with each attempt, from 100 ms to 5 s. All attempts and
+//! waits together stay within the [budget](IdempotentRequests::budget) of 30 s. If a wait would exceed the budget, you
+//! get the last response at once, with its `Retry-After`. An attempt that's still running when the budget ends is
+//! dropped.
 //!
-//! All operations of a client share a [quota](IdempotentRequests::retry_quota) of retries, as in the standard
-//! retry mode of AWS's SDKs, so that retries don't multiply the load in an outage. The quota has 500 tokens. A retry
-//! takes 5, or 10 after a timeout. A retry that waits for an outcome (409, 425) takes none. An operation that
-//! succeeds returns the tokens of its last retry, or 1 if it had no retry. If too few tokens are left, you get the
-//! last response at once.
+//! All operations of a client share a [quota](IdempotentRequests::retry_quota) of retries, as in the standard retry
+//! mode of AWS's SDKs, so that retries don't multiply the load in an outage. The quota has 500 tokens. A retry takes 5,
+//! or 10 after a timeout. A retry that waits for an outcome (409, 425) takes none. An operation that gets a final
+//! response returns the tokens of its last retry, or 1 if it had no retry. If too few tokens are left, you get the last
+//! response at once.
 //!
 //! # Results
 //!
@@ -76,12 +77,12 @@
 //!
 //! - A body that can't be cloned (a stream) is sent once, with its key.
 //! - The middleware has no timeout for a single attempt, only the budget. Give `reqwest` a `timeout`, or a
-//!   `connect_timeout` and a `read_timeout`: without these, a silent connection takes the whole budget.
+//!   `connect_timeout` and a `read_timeout`: without these, a silent connection uses up the whole budget.
 //! - The code `in-progress` counts only with 409. With other statuses, the table above decides without it.
-//! - A rejected certificate is retried like a failed connection, since `reqwest` reports both alike. The same goes
+//! - A rejected certificate is retried like a failed connection, because `reqwest` reports both alike. The same goes
 //!   for `https` without a TLS feature of `reqwest`: enable one yourself.
-//! - `reqwest` follows redirects, to other hosts too, and forwards the key and the body of a 307 or 308, though
-//!   it strips `Authorization`. Give it a policy that fits your API, as above.
+//! - `reqwest` follows redirects, to other hosts too. It then forwards the key, and at a 307 or 308 also the body,
+//!   though it strips `Authorization`. Give `reqwest` a redirect policy that fits your API, as above.
 //! - Middlewares that you add after this one see each attempt. Add middlewares that sign or log requests there.
 //!   Middlewares before this one see one operation.
 
@@ -189,15 +190,14 @@ impl IdempotentRequests {
         self
     }
 
-    /// The header with which a server marks a replay, with the value `true`, instead of `Idempotent-Replayed`.
+    /// Recognises a replay by this header, with the value `true`, instead of by `Idempotent-Replayed`.
     pub fn replay_marker(mut self, name: HeaderName) -> Self {
         self.marker = name;
         self
     }
 
-    /// Sets the longest possible wait after the first attempt, and after any attempt. In between, the
-    /// longest possible wait doubles with every attempt. The actual wait is a random part of it. Default: 100 ms
-    /// and 5 s.
+    /// Sets the longest possible waits: `first` after the first attempt, then twice as long after each further attempt,
+    /// up to `longest`. The actual wait is a random part of the longest possible one. Default: 100 ms and 5 s.
     pub fn backoff(mut self, first: Duration, longest: Duration) -> Self {
         self.backoff = Backoff { first, longest };
         self
@@ -205,7 +205,7 @@ impl IdempotentRequests {
 
     /// How long an operation may take, with all of its attempts and waits. Default: 30 s.
     ///
-    /// Make it longer than the server's function may run, since the client waits while it gets `in-progress`.
+    /// Make the budget longer than the server's function may run, because the client waits while it gets `in-progress`.
     /// The operation ends when the response's head has arrived; you read the body.
     pub fn budget(mut self, budget: Duration) -> Self {
         self.budget = budget;

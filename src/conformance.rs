@@ -89,14 +89,14 @@ const CASES: &[Case] = cases! {
     "an outcome round-trips in every field" => fields::outcomes,
     "later writes keep every field" => fields::later_writes,
     "a conclusion round-trips in every field" => fields::conclusions,
-    "versions differ by numbers of any size" => numbers::versions,
+    "versions are compared by exact numbers" => numbers::versions,
     "a reclaim removes the old outcome" => lifecycle::reclaim_leaves_nothing,
     "a takeover stores its own invocation and keeps the fingerprint" => lifecycle::take_over_replaces,
     "a claim without an expiry behaves like any other" => lifecycle::lasting_claims,
     "an interrupted attempt is recorded" => lifecycle::interrupted_is_kept,
     "a settled record has no lease, and its own expiry" => lifecycle::settled_without_lease,
-    "an operator's write removes the old outcome and fences" => lifecycle::operators_replace,
-    "a conclusion removes the old record and fences" => lifecycle::conclusions_leave_nothing,
+    "an operator's write removes the old outcome and fences the owner" => lifecycle::operators_replace,
+    "a conclusion removes the old record and fences its owner" => lifecycle::conclusions_leave_nothing,
     "a late write of a predecessor changes nothing" => lifecycle::predecessors_are_fenced,
     "the store doesn't judge a record's age" => lifecycle::age_is_not_judged,
     "keys may have any form and length" => keys::long_keys,
@@ -124,7 +124,7 @@ const CASES: &[Case] = cases! {
 pub struct Failure {
     /// The case's name.
     pub case: &'static str,
-    /// The write, the expected result and the actual result. The text contains none of your keys, since the suite
+    /// The write, the expected result and the actual result. The text contains none of your keys, because the suite
     /// uses its own.
     pub finding: String,
 }
@@ -146,7 +146,8 @@ impl fmt::Display for Failure {
 ///
 /// # Cancel safety
 ///
-/// Dropping the future ends the run. The records that the run wrote stay until they expire.
+/// Dropping the future ends the run. The records that the run wrote stay until they expire. A record without an
+/// expiry stays for good.
 pub async fn check(store: &dyn Store) {
     let failures = failures(store).await;
     if !failures.is_empty() {
@@ -165,7 +166,7 @@ pub fn cases() -> impl Iterator<Item = &'static str> {
 ///
 /// # Cancel safety
 ///
-/// Same as [`check`].
+/// The same as for [`check`].
 pub async fn failures(store: &dyn Store) -> Vec<Failure> {
     let mut failures = Vec::new();
     for case in CASES {

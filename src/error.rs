@@ -27,15 +27,17 @@ pub enum ErrorKind {
     /// happened, then settle the record by hand, with the command `idempotency complete` or `release`, or
     /// with [`Idempotency::resolve`](crate::Idempotency::resolve).
     OutcomeUnknown,
-    /// The operation is done, or failed permanently, but its response wasn't kept. Don't repeat it; get the
-    /// result some other way.
+    /// The operation is done, or failed permanently, but its response wasn't retained. Don't repeat the operation; get
+    /// the result some other way.
     NotRetained,
-    /// This run outlived its lease and another took over: the other's outcome counts.
+    /// This run lost its claim: another delivery took over after the lease had expired, or an operator settled the
+    /// record. Their outcome counts. An extension also fails like this if the record is gone or unreadable.
     Fenced,
     /// The store failed, or there was no time left. **Nothing ran**: retry. A handler whose writes are committed
     /// with its outcome, or that runs without a claim, may have run, but nothing was **written**.
     Unavailable,
-    /// The operation **ran**, but its outcome couldn't be stored: a retry may run it again.
+    /// The operation **ran**, but its outcome couldn't be stored: a retry may run it again. From
+    /// [`Claim::release`](crate::Claim::release): it's unknown whether the key is released.
     Unrecorded,
     /// A condition on the handler's own writes failed. Nothing was written, neither these writes nor the
     /// outcome: re-read and retry, or report it to the caller.
@@ -43,8 +45,10 @@ pub enum ErrorKind {
     /// The handler failed for every record of a batch, and the worker is set to fail the invocation in that
     /// case.
     AllFailed,
-    /// The stored record can't be read, or a newer version of the library wrote it. Nothing ran: look at the
-    /// record.
+    /// The stored record or its outcome can't be read, or a newer version of the library wrote it: look at the record.
+    /// Nothing ran, with two exceptions. A handler may have run if another delivery or an operator recorded the
+    /// unreadable outcome before the handler's own. A handler whose writes are committed with its outcome, or that runs
+    /// without a claim, may have run, but nothing was **written**.
     Corrupt,
     /// The configuration or the request to the library is wrong: correct it.
     Invalid,
@@ -73,8 +77,8 @@ impl ErrorKind {
 
 /// An error of this library: a [`kind`](Self::kind) to act on, and a sentence for people.
 ///
-/// The sentence never repeats [`source`](StdError::source), and neither contains a raw key, a payload or a
-/// response.
+/// The sentence never repeats [`source`](StdError::source). Neither the sentence nor the source contains a raw key, a
+/// payload or a response.
 ///
 /// ```
 /// use lambda_idempotency::{ErrorKind, Key};
@@ -90,7 +94,7 @@ pub struct Error {
     /// Whether the outcome that wasn't retained is a permanent failure.
     is_of_failure: bool,
     source: Option<Source>,
-    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only HTTP answers otherwise"))]
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only the HTTP layer reads it"))]
     /// Whether the calling code is wrong, rather than the store or the caller's request.
     is_misuse: bool,
     /// Lets the library check whether a handler kept this error of a nested operation.
@@ -179,8 +183,7 @@ impl fmt::Display for Error {
 }
 
 impl fmt::Debug for Error {
-    /// Shows the sentence with its causes, since `Debug` is what `main` prints for an error. `{:#?}` shows
-    /// the fields.
+    /// Shows the sentence with its causes, because `main` prints an error by `Debug`. `{:#?}` shows the fields.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !f.alternate() {
             write!(f, "{} ({})", self.message, self.kind.as_str())?;
@@ -224,7 +227,8 @@ pub(crate) mod made {
         });
     }
 
-    /// Returns the errors created in this thread since the last call, each with its text. The first call starts it.
+    /// Returns the errors created in this thread since the last call, each with its text. The first call returns none,
+    /// and starts the collection.
     pub(crate) fn taken() -> Vec<(ErrorKind, String)> {
         MADE.replace(Some(Vec::new())).unwrap_or_default()
     }
@@ -241,7 +245,7 @@ pub(crate) fn causes(error: &dyn StdError) -> Option<String> {
     Some(causes)
 }
 
-/// Returns the position where a text stops being the expected JSON. It leaves out the error's own text, which
+/// Returns the position where a text stops being the expected JSON. The result leaves out the error's own text, which
 /// may quote the input.
 pub(crate) fn place(error: &serde_json::Error) -> String {
     format!("line {}, column {}", error.line(), error.column())
@@ -270,12 +274,12 @@ impl RecordedFailure {
 pub enum RunError<E> {
     /// The handler ran now, and this is its own error, which isn't recorded.
     Handler(E),
-    /// The operation failed permanently, in this run (with
-    /// [`Recording::Record`](crate::settings::Recording::Record), or under at-most-once) or in an earlier one, and
-    /// every call gets this failure.
+    /// The operation failed permanently, in this run or in an earlier one, and every call gets this failure. A run's
+    /// failure is recorded under at-most-once, with [`Recording::Record`](crate::settings::Recording::Record), or if
+    /// the handler returns [`Failure::permanent`](crate::Failure::permanent).
     ///
     /// If this run's failure couldn't be stored, [`Operation::run`](crate::Operation::run) returns
-    /// [`Handler`](Self::Handler). The event layers return `Recorded` in that case too, since they've already
+    /// [`Handler`](Self::Handler). The event layers return `Recorded` in that case too, because they've already
     /// converted the handler's error.
     Recorded(RecordedFailure),
     /// The library's own error: see its [`kind`](Error::kind).
@@ -298,8 +302,8 @@ impl<E: fmt::Display> fmt::Display for RunError<E> {
     }
 }
 
-/// Implemented for every error that can be displayed, including `lambda_runtime::Error`, so that `?` works in
-/// handlers that return it. Such a boxed error isn't a `std::error::Error`, so the bound can't require that.
+/// Handlers that return `lambda_runtime::Error` can use `?` on a `RunError<lambda_runtime::Error>`. The bound on `E` is
+/// `Display`, because `lambda_runtime::Error` is a boxed error, which doesn't implement `std::error::Error`.
 impl<E: fmt::Debug + fmt::Display + 'static> StdError for RunError<E> {
     /// The cause of this library's error, or of a handler's boxed error. A handler's error of another type
     /// appears in `Display`; match [`RunError::Handler`] for its cause.
@@ -350,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn possibly_run_operations_are_not_retryable() {
+    fn operations_that_may_have_run_are_not_retryable() {
         for kind in
             [ErrorKind::Unrecorded, ErrorKind::OutcomeUnknown, ErrorKind::Mismatch, ErrorKind::NotRetained]
         {

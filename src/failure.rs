@@ -59,7 +59,7 @@ impl Failure {
         Self(How::Transient(Caused::new(error)))
     }
 
-    /// The recorded failure, if it's permanent.
+    /// The failure to record, if the handler's failure is permanent.
     #[cfg(feature = "events")]
     pub(crate) fn recorded(&self) -> Option<&RecordedFailure> {
         match &self.0 {
@@ -133,7 +133,7 @@ pub(crate) struct ErrorPolicy {
 pub(crate) enum OnError {
     /// The key is released.
     Release,
-    /// This failure is recorded. `None` means a failure that describes the error.
+    /// This failure is recorded. For `None`, the caller records a failure with the error's type and message.
     Record(Option<RecordedFailure>),
 }
 
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn handlers_decide_before_the_settings() {
+    fn handler_failures_override_the_settings() {
         let outcomes = |failure: &Failure| {
             let all = [
                 (Execution::AtLeastOnce, Recording::Release),
@@ -181,7 +181,7 @@ mod tests {
     /// A batch's worker logs this text. Another error's text may quote the record.
     #[cfg(feature = "events")]
     #[test]
-    fn only_own_errors_keep_their_text() {
+    fn only_library_errors_keep_their_text() {
         let own = crate::Key::new("").unwrap_err();
         let text = own.to_string();
         assert_eq!(Failure::from(own).own_text(), Some(text));

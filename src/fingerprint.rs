@@ -44,7 +44,7 @@ use crate::{
 ///   its own fingerprint.
 ///
 /// A string may hold half of a surrogate pair (`"\ud800"`), which UTF-8 can't represent. It's encoded as the
-/// three bytes that UTF-8's scheme gives for its number (WTF-8), which no other string contains.
+/// three bytes that UTF-8's scheme yields for its code point (WTF-8). No other string contains these bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fingerprint {
     digest: [u8; 32],
@@ -67,8 +67,8 @@ impl Fingerprint {
     /// Numbers count by their exact text: `1`, `1.0` and `1e0` are three different values. Parsing them as
     /// numbers would round large ones, and two different ids would match.
     ///
-    /// It hashes the text in one pass, and doesn't depend on which `serde_json` features the rest of the
-    /// build enables.
+    /// The function hashes the text in one pass. The result doesn't depend on which `serde_json` features the rest of
+    /// the build enables.
     ///
     /// # Errors
     ///
@@ -101,17 +101,18 @@ impl Fingerprint {
     /// # Errors
     ///
     /// [`ErrorKind::Invalid`] if `value` can't be serialised as JSON (a map whose keys aren't strings, for
-    /// example), holds NaN or an infinity, which JSON would show as `null`, or is nested more than 127 deep.
+    /// example), contains NaN or an infinity, which JSON would show as `null`, or is nested more than 127 deep.
     pub fn of<T: Serialize + ?Sized>(value: &T) -> Result<Self, Error> {
         let text = finite::to_json(value).map_err(|why| {
-            Error::new(ErrorKind::Invalid, format!("the payload has no fingerprint: {why}; nothing ran"))
+            Error::new(ErrorKind::Invalid, format!("the payload has no fingerprint: {why}"))
         })?;
         let mut hash = started(b'J');
         json::update_valid(&mut hash, &text)?;
         Ok(Self::from_hash(hash))
     }
 
-    /// Fingerprints exactly these bytes. The result never equals a JSON text's, not even the same text's.
+    /// Fingerprints exactly these bytes. The result never equals the fingerprint of a JSON text, even if the bytes are
+    /// that text.
     ///
     /// ```
     /// use lambda_idempotency::Fingerprint;
@@ -150,7 +151,7 @@ impl fmt::Debug for Fingerprint {
     }
 }
 
-/// Builds a [`Fingerprint`] of several parts, each with a label. Their order counts.
+/// Builds a [`Fingerprint`] of several parts, each with a label. The order of the parts matters.
 #[derive(Clone, Debug)]
 #[must_use]
 pub(crate) struct FingerprintBuilder {

@@ -2,7 +2,7 @@
 //!
 //! `serde_json` writes them as `null`, so two different payloads would match, and a recorded result wouldn't
 //! read back. The text doesn't show whether a `null` was such a number. So if a value's text contains `null`,
-//! [`to_json`] visits the value's numbers a second time.
+//! [`to_json`] serialises the value once more, only to check its numbers.
 
 use std::fmt;
 
@@ -15,8 +15,8 @@ use serde::{
 ///
 /// # Errors
 ///
-/// If `value` can't be serialised, or holds a number that isn't finite. The serialiser's own error is left out,
-/// since a user's `Serialize` may put the payload into it.
+/// If `value` can't be serialised, or holds a number that isn't finite. The serialiser's error isn't
+/// included, because a user's `Serialize` may put the payload into it.
 pub(crate) fn to_json<T: Serialize + ?Sized>(value: &T) -> Result<String, Unwritable> {
     let text = serde_json::to_string(value).map_err(|_| Unwritable::Type)?;
     if text.contains("null") && value.serialize(Walk) == Err(NotFinite::Found) {
@@ -51,7 +51,7 @@ struct Walk;
 enum NotFinite {
     /// The value has a number that isn't finite.
     Found,
-    /// The value's own `Serialize` failed, although it succeeded when the text was written.
+    /// The value's `Serialize` failed this time, although it succeeded when it wrote the text.
     Other,
 }
 
@@ -211,7 +211,7 @@ mod tests {
 
     fn nested(numbers: [f64; 5]) -> Nested {
         let [one, two, length, wrapped, last] = numbers;
-        #[expect(clippy::cast_possible_truncation, reason = "the test's own numbers")]
+        #[expect(clippy::cast_possible_truncation, reason = "1, NaN and the infinities fit into an f32")]
         let one = one as f32;
         Nested {
             nothing: None,

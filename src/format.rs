@@ -9,10 +9,10 @@ use crate::{error::place, finite};
 /// The longest name of a format, in bytes.
 const MAX_FORMAT: usize = 32;
 
-/// How [`Operation::run`](crate::Operation::run) writes a result, to record it, and reads it back for a duplicate.
+/// How [`Operation::run`](crate::Operation::run) encodes a result for the record, and decodes it for a duplicate.
 ///
-/// The record names its format. The library refuses a result in another format than the operation's, except JSON:
-/// it still reads the JSON results that were recorded before you switched to another format.
+/// The record contains the format's name. If that isn't the operation's format, the library refuses the result. JSON is
+/// the exception: the library still reads the JSON results that were recorded before you switched to another format.
 ///
 /// ```
 /// # use lambda_idempotency::{Idempotency, Key, store::memory::MemoryStore};
@@ -49,7 +49,7 @@ const MAX_FORMAT: usize = 32;
 /// # }
 /// ```
 pub trait Format: 'static {
-    /// The name that the record keeps: 1 to 32 lower-case letters, digits, `-` and `.`. Anything else doesn't
+    /// The format's name in the record: 1 to 32 lower-case letters, digits, `-` and `.`. Any other name doesn't
     /// compile. Give a new version of a format a new name.
     const NAME: &'static str;
 
@@ -57,14 +57,14 @@ pub trait Format: 'static {
     ///
     /// # Errors
     ///
-    /// The reason why it can't be written. The library logs this text, so it mustn't contain anything of the value.
+    /// The reason why it can't be written. The library logs this text, so it mustn't contain any part of the value.
     fn write<T: Serialize>(value: &T) -> Result<Vec<u8>, Cow<'static, str>>;
 
     /// Reads a value that [`write`](Self::write) wrote.
     ///
     /// # Errors
     ///
-    /// The reason why it can't be read. The library logs this text, so it mustn't contain anything of the value.
+    /// The reason why it can't be read. The library logs this text, so it mustn't contain any part of the value.
     fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Cow<'static, str>>;
 }
 
@@ -85,13 +85,13 @@ impl Format for Json {
     }
 }
 
-/// Returns the name that a record keeps of `F`. `None` for JSON, the default.
+/// Returns the name of `F` in a record, or `None` for JSON, the default.
 pub(crate) fn recorded_name<F: Format>() -> Option<&'static str> {
     const { assert!(is_format_name(F::NAME), "a Format's NAME is 1 to 32 of a-z, 0-9, - and .") }
     (F::NAME != Json::NAME).then_some(F::NAME)
 }
 
-/// Reads a result in the format that its record names.
+/// Reads a result. `recorded` is the format's name in the record.
 ///
 /// # Errors
 ///
@@ -111,7 +111,7 @@ pub(crate) fn read<T: DeserializeOwned, F: Format>(
 pub(crate) const fn is_format_name(name: &str) -> bool {
     let bytes = name.as_bytes();
     let mut at = 0;
-    // No iterator, since a constant assertion calls this function.
+    // This loop uses no iterator, since a constant assertion calls the function.
     while at < bytes.len() {
         if !matches!(bytes[at], b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.') {
             return false;

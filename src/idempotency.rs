@@ -27,8 +27,8 @@ const WITHOUT_A_CLAIM: &str = "a handler that runs without a claim";
 
 /// Makes operations idempotent: one logical operation, one outcome.
 ///
-/// Cheap to clone, and shared by all invocations of a process. Its memory doesn't grow with the keys it has
-/// seen. (The [local cache](Builder::local_cache), which is off by default, is bounded.)
+/// Cheap to clone, and shared by all invocations of a process. Its memory doesn't grow with the number of keys. (The
+/// [local cache](Builder::local_cache) is bounded, and off by default.)
 #[derive(Clone)]
 pub struct Idempotency {
     driver: Driver,
@@ -46,7 +46,7 @@ impl Idempotency {
         Builder::new(Arc::new(store))
     }
 
-    /// Creates an [`Idempotency`] over the store that the environment names, with default settings.
+    /// Creates an [`Idempotency`] with default settings, over the store that the environment variables choose.
     /// `IDEMPOTENCY_TABLE` is a DynamoDB table, or `IDEMPOTENCY_STORE` is a URL. The function's name is
     /// `AWS_LAMBDA_FUNCTION_NAME`.
     ///
@@ -58,9 +58,9 @@ impl Idempotency {
     /// | `postgres://USER:PASSWORD@HOST[:PORT]/DATABASE` | that PostgreSQL; also `?table=NAME`, `&sslmode=MODE`, `&sslrootcert=FILE`, `&timeouts=startup`, `transaction` or `role`, `&prepared=true` | `postgres` |
     /// | `memory:` | this process's memory: only for trying it out on one machine. Refused inside Lambda | |
     ///
-    /// `IDEMPOTENCY_MODE` is the switch: `enforce` (default), `shadow` or `off`; see [`Mode`](crate::settings::Mode).
-    /// In the mode `off`, the environment needs no store. `IDEMPOTENCY_REQUIRED=1` refuses every mode but `enforce`,
-    /// also a mode that the function's code sets.
+    /// `IDEMPOTENCY_MODE` sets the mode: `enforce` (default), `shadow` or `off`; see [`Mode`](crate::settings::Mode).
+    /// In the mode `off`, the environment doesn't have to choose a store. `IDEMPOTENCY_REQUIRED=1` refuses every mode
+    /// but `enforce`, even if the function's code sets the mode.
     ///
     /// For DynamoDB, credentials, Region and endpoint come from the environment, as with any AWS SDK. Call
     /// this once, when the function starts.
@@ -68,8 +68,8 @@ impl Idempotency {
     /// # Errors
     ///
     /// [`ErrorKind::Invalid`] if neither or both of `IDEMPOTENCY_TABLE` and `IDEMPOTENCY_STORE` are set, if one is
-    /// malformed, or if the mode is unknown or refused. This call sends no request, so a missing table or server shows
-    /// up at its first use.
+    /// malformed, or if the mode is unknown or refused. This call sends no request, so you learn of a missing table or
+    /// server only at the first use.
     ///
     /// # Cancel safety
     ///
@@ -78,7 +78,8 @@ impl Idempotency {
         Self::builder_from_env().await?.build()
     }
 
-    /// Creates a builder over the store that the environment names, to change the default settings.
+    /// Creates a builder over the store that the environment variables choose, so that you can change the default
+    /// settings.
     ///
     /// # Errors
     ///
@@ -110,13 +111,13 @@ impl Idempotency {
         if checked.operation().contains(':') {
             return Err(Error::new(
                 ErrorKind::Invalid,
-                "the scope's operation name has a colon; leave it out",
+                "the operation's name has a colon; use a name without one",
             ));
         }
         Ok(Self { operation: Some(name.into()), ..self.clone() })
     }
 
-    /// Returns a clone for one invocation, whose deadline bounds its leases. The layers do this
+    /// Returns a clone for one invocation. The invocation's deadline bounds the clone's leases. The layers do this
     /// automatically.
     #[must_use]
     pub fn for_invocation(&self, invocation: Invocation) -> Self {
@@ -128,10 +129,10 @@ impl Idempotency {
     ///
     /// Nothing is written before the handler runs. When the handler returns, the library commits its outcome and its
     /// writes in one transaction, if the key has no outcome yet. A first run costs one request instead of two,
-    /// nothing is locked, and nothing can go stale. Concurrent deliveries all run the handler; one commits,
-    /// and the others answer with its outcome and write nothing. A later duplicate runs the handler too,
-    /// without effect. If duplicates are frequent, or the handler is slow or costly, use
-    /// [`optimistic_reading_first`](Self::optimistic_reading_first): one read per delivery avoids these runs.
+    /// nothing is locked, and nothing can go stale. Concurrent deliveries all run the handler. One of them commits. The
+    /// others write nothing, and answer with the committed outcome. A later duplicate runs the handler too, but its
+    /// writes aren't applied. If duplicates are frequent, or the handler is slow or costly, use
+    /// [`optimistic_reading_first`](Self::optimistic_reading_first): it avoids these runs with one read per delivery.
     ///
     /// Use it if the handler has no side effects besides its staged writes, so that it may run any number of
     /// times, also concurrently. A handler that charges a card, sends a mail or calls another service needs a
@@ -175,9 +176,9 @@ impl Idempotency {
     /// Empties the [local cache](crate::Builder::local_cache) of this value and all its clones: the next
     /// delivery of each key asks the store. Does nothing without a cache.
     ///
-    /// Call it when the process was restored from a memory snapshot, if your platform has a hook for that,
-    /// and when you know that a record was changed by hand elsewhere. Operations in flight don't cache answers that
-    /// they got from the store before this call.
+    /// Call it after the process was restored from a memory snapshot, if your platform has a hook for that. Also call
+    /// it when you know that a person changed a record from another process. Operations in flight don't cache answers
+    /// that they got from the store before this call.
     ///
     /// ```
     /// # use lambda_idempotency::{Idempotency, store::memory::MemoryStore};
@@ -196,14 +197,14 @@ impl Idempotency {
     /// asks the downstream system whether the effect happened. The record must still be the version `seen`, or the
     /// same claim with an extended lease.
     ///
-    /// The record gets a new owner and a new generation, which fences a claim that's still running: its own
-    /// settlement is rejected, and it answers with the outcome in the record. If the key was released, the claim
-    /// records its own outcome.
+    /// The record gets a new owner and a new generation. They fence an executor that's still running: its settlement is
+    /// rejected, and it answers with the outcome in the record. If you released the key, the executor claims it again
+    /// and records its own outcome.
     ///
     /// An outcome expires [`Settings::retention`](crate::settings::Settings::retention) from now.
     ///
-    /// Returns the new record. `None` if the record is no longer the version `seen`: the write wasn't applied, or its
-    /// answer was lost and the record has been replaced since. Read the record again, and decide.
+    /// Returns the new record, or `None` if the record is no longer the version `seen`: either the write wasn't
+    /// applied, or its answer was lost and the record has been replaced since. Read the record again, and decide.
     ///
     /// ```
     /// # use lambda_idempotency::{Idempotency, Key, Resolution, store::{Store, memory::MemoryStore}};
@@ -248,8 +249,8 @@ impl Idempotency {
         operator::resolve(self.driver(), key, seen, resolution).await
     }
 
-    /// Returns the outcome in `record` of `key`, inline or in chunks, for an operator's tool. This call answers no
-    /// delivery.
+    /// Returns the outcome in `record` of `key`, inline or in chunks, for an operator's tool. This call isn't
+    /// logged or counted as a replay.
     ///
     /// # Errors
     ///
@@ -264,11 +265,11 @@ impl Idempotency {
         self.driver().outcome_in(key, record, None).await
     }
 
-    /// Returns the same `Idempotency` with other settings: for one layer, one worker or, by
+    /// Returns the same `Idempotency` with other settings: for one layer, one worker or, with
     /// [`Operation::with_settings`], one operation. The store, the clock and the local cache stay shared.
     ///
-    /// Executors of one operation should agree on its settings. If two versions of a function have different settings,
-    /// each version's settings hold for the records that it writes.
+    /// All executors of an operation should use the same settings. If two versions of a function have different
+    /// settings, each version applies its own settings to the records that it writes.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -286,8 +287,8 @@ impl Idempotency {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] as in [`Builder::build`], for at-most-once execution without claims, or for a local cache
-    /// if the builder set up none.
+    /// [`ErrorKind::Invalid`] as in [`Builder::build`], for at-most-once execution without claims, or if `change` sets
+    /// a local cache but the builder set up none.
     pub fn with_settings(&self, change: impl FnOnce(&mut Settings)) -> Result<Self, Error> {
         let mut settings = Settings::clone(&self.driver.settings);
         change(&mut settings);
@@ -298,7 +299,7 @@ impl Idempotency {
         if settings.local_cache > 0 && self.driver.shared.cache.is_none() {
             return Err(Error::new(
                 ErrorKind::Invalid,
-                "local_cache is set, but the builder set up no local cache; set it on the builder",
+                "`local_cache` is set, but the builder set up no local cache; set it on the builder too",
             ));
         }
         if !settings.is_enforced() && settings.mode != self.driver.settings.mode {
@@ -341,7 +342,7 @@ impl Idempotency {
         Scope::new(&self.function, labelled(via, self.operation.as_deref()))
     }
 
-    /// Returns the caller's invocation: the one that was set, or the surrounding layer's.
+    /// Returns the current invocation: the one that `for_invocation` set, or else the surrounding layer's.
     pub(crate) fn invocation(&self) -> Invocation {
         self.invocation.clone().or_else(|| surrounding().map(|context| context.invocation)).unwrap_or_else(
             || {
@@ -355,7 +356,7 @@ impl Idempotency {
     }
 }
 
-/// Returns the operation's name in the scope: the entry point and, if there's one, the user's name.
+/// Returns the operation's name in the scope: the entry point and, if the user gave the operation a name, that name.
 fn labelled<'a>(via: &'a str, operation: Option<&str>) -> Cow<'a, str> {
     match operation {
         Some(operation) => format!("{via}:{operation}").into(),

@@ -1,4 +1,4 @@
-//! The invocation that a handler runs in: its deadline, decided once, and how long its caller waits.
+//! The invocation that a handler runs in: its deadline, which is checked once, and how long its caller waits.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,7 +6,7 @@ use crate::time::Timestamp;
 
 /// 2020-01-01: an earlier deadline is invalid.
 const EARLIEST: Timestamp = Timestamp::from_secs(1_577_836_800);
-/// A deadline farther than this after now is invalid.
+/// A deadline that's more than this time in the future is invalid.
 const FARTHEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The platform's information about one invocation.
@@ -14,11 +14,11 @@ const FARTHEST: Duration = Duration::from_secs(24 * 60 * 60);
 pub struct Invocation {
     deadline: Option<Timestamp>,
     request_id: Option<Arc<str>>,
-    /// When a duplicate must stop waiting, if that's earlier than the deadline implies.
+    /// When a duplicate must stop waiting, if that's earlier than the limit that follows from the deadline.
     last_wait: Option<Timestamp>,
     /// When the caller stops waiting for the answer, if that's before the deadline.
     caller_waits_until: Option<Timestamp>,
-    /// The length of leases that are extended while their handler runs, if the settings give none.
+    /// The length of leases that are extended while their handler runs, if the settings don't set one.
     short_lease: Option<Duration>,
 }
 
@@ -31,9 +31,9 @@ impl Invocation {
     /// Creates an invocation that starts at `now`.
     ///
     /// This decides once whether the deadline is known. A deadline before 2020 is unknown, since cargo-lambda's
-    /// emulator sends a duration. A deadline more than a day after `now` is unknown too, since AWS's own emulator
-    /// multiplies it wrongly in Managed Instances mode; Lambda's longest timeout is 15 minutes. Any other deadline
-    /// in the past is known, and leaves no time.
+    /// emulator sends a duration. A deadline more than a day after `now` is unknown too: Lambda's longest timeout is 15
+    /// minutes, but AWS's emulator multiplies the timeout by a million in Managed Instances mode. Any other deadline in
+    /// the past counts as known, and leaves the handler no time.
     pub fn entered(now: Timestamp, deadline: Timestamp, request_id: &str) -> Self {
         Self {
             deadline: (EARLIEST..=now.saturating_add(FARTHEST)).contains(&deadline).then_some(deadline),
@@ -50,11 +50,11 @@ impl Invocation {
         Self { last_wait: last, ..self }
     }
 
-    /// Sets how long the caller waits for the answer.
+    /// Sets the time until which the caller waits for the answer.
     ///
-    /// API Gateway gives up on an integration 29 seconds after a request came in, unless it's configured
-    /// otherwise ("Amazon API Gateway quotas", API Gateway developer guide). The HTTP layer sets this
-    /// automatically; see `HttpLayer::answer_within`.
+    /// API Gateway gives up on an integration 29 seconds after a request came in, unless its timeout is configured
+    /// otherwise ("Amazon API Gateway quotas", API Gateway developer guide). The HTTP layer sets this automatically;
+    /// see `HttpLayer::answer_within`.
     #[must_use]
     pub fn with_caller_waiting_until(self, until: Timestamp) -> Self {
         Self { caller_waits_until: Some(until), ..self }
@@ -83,7 +83,7 @@ impl Invocation {
         self.last_wait
     }
 
-    /// Whether the deadline or the request ID is known. Before the first invocation, neither is.
+    /// Whether the deadline or the request ID is known. Before the first invocation, both are unknown.
     pub(crate) fn is_known(&self) -> bool {
         self.deadline.is_some() || self.request_id.is_some()
     }

@@ -11,7 +11,7 @@ pub(crate) const MAX_KEY_BYTES: usize = 255;
 /// The longest function or operation name in a scope, in bytes. Lambda's own limit for a function's
 /// name is 64 (CreateFunction in the Lambda API reference).
 const MAX_NAME_BYTES: usize = 128;
-/// The longest caller in a scope, in bytes: an issuer's URL and a subject fit easily.
+/// The longest caller in a scope, in bytes. An issuer's URL and a subject are much shorter.
 const MAX_CALLER_BYTES: usize = 2048;
 
 /// Marks the operation's name in a key of shadow mode.
@@ -84,7 +84,7 @@ impl fmt::Debug for Key {
 /// The namespace joined to a key: the function, the operation in it, and the verified caller.
 ///
 /// The same key in two scopes is two operations. Function and operation are stored in plaintext, so that
-/// operators can read the table. The caller never is.
+/// operators can read the table. The caller is never stored in plaintext.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Scope {
     function: Arc<str>,
@@ -118,7 +118,7 @@ impl Scope {
         if caller.is_empty() || caller.len() > MAX_CALLER_BYTES {
             return Err(Error::new(
                 ErrorKind::Invalid,
-                format!("the scope's caller has {} bytes; it needs 1 to {MAX_CALLER_BYTES}", caller.len()),
+                format!("the scope's caller has {} bytes; use 1 to {MAX_CALLER_BYTES}", caller.len()),
             ));
         }
         Ok(Self { caller: Some(caller.into()), ..self.clone() })
@@ -148,7 +148,7 @@ fn checked_name(what: &str, name: &str) -> Result<Arc<str>, Error> {
         return wrong("is empty; give it a name".into());
     }
     if name.len() > MAX_NAME_BYTES {
-        return wrong(format!("has {} bytes; it may have {MAX_NAME_BYTES}", name.len()));
+        return wrong(format!("has {} bytes; use at most {MAX_NAME_BYTES}", name.len()));
     }
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':');
     match name.chars().find(|c| !allowed(*c)) {
@@ -190,7 +190,8 @@ impl StoredKey {
     }
 
     /// Returns the key of the same operation in shadow mode. An enforced operation never has this key, since a scope's
-    /// names have no `~`. The function's name stays in front, for permissions and lists that select by it.
+    /// names have no `~`. The shadow key still begins with the function's name, so that permissions and lists can
+    /// select keys by that name.
     #[must_use]
     pub fn in_shadow(&self) -> Self {
         match self.0.rsplit_once('#') {
@@ -205,7 +206,7 @@ impl StoredKey {
         self.names().is_some_and(|(_, operation)| operation.ends_with(SHADOW))
     }
 
-    /// The names of the function and the operation, if the key has them.
+    /// The names of the function and the operation, if the key contains them.
     #[cfg(feature = "dynamodb")]
     pub(crate) fn names(&self) -> Option<(&str, &str)> {
         self.0.rsplit_once('#').and_then(|(names, _)| names.split_once('/'))
@@ -236,7 +237,8 @@ impl fmt::Display for StoredKey {
     }
 }
 
-/// Makes a UUID of this version (RFC 9562, section 4); `bytes` fill the bits that the version leaves free.
+/// Makes a UUID of this version (RFC 9562, section 4); `bytes` fill the bits that the version and the variant leave
+/// free.
 pub(crate) fn uuid(mut bytes: [u8; 16], version: u8) -> String {
     bytes[6] = bytes[6] & 0x0f | version << 4;
     bytes[8] = bytes[8] & 0x3f | 0x80;
@@ -274,7 +276,7 @@ pub(crate) fn joined(parts: &[&str]) -> String {
     parts.iter().map(|part| format!("{}:{part}", part.len())).collect()
 }
 
-/// Feeds `bytes` after their length, so that no byte can move between neighbouring parts unnoticed.
+/// Hashes the length of `bytes`, and then `bytes`. So moving a byte from one part to the next changes the hash.
 pub(crate) fn update_prefixed(hash: &mut Sha256, bytes: &[u8]) {
     hash.update((bytes.len() as u64).to_be_bytes());
     hash.update(bytes);
@@ -285,7 +287,7 @@ pub(crate) struct Hex<'a>(pub(crate) &'a [u8]);
 
 impl fmt::Display for Hex<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // `{:02x}` would call the formatter once per byte: a twentieth of a duplicate's whole cost.
+        // `{:02x}` would call the formatter once per byte: a twentieth of a duplicate's total cost.
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let mut text = [0; 64];
         for bytes in self.0.chunks(text.len() / 2) {
@@ -344,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn long_bytes_have_all_their_digits() {
+    fn hex_of_long_bytes_is_complete() {
         let bytes: Vec<u8> = (0..=255).collect();
         let expected: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(Hex(&bytes).to_string(), expected);

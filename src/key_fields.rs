@@ -14,8 +14,8 @@ use crate::{
 /// # Naming a field
 ///
 /// A field is named by a JSON Pointer (RFC 6901), such as `/order/id`, or, with the feature `jmespath`, by a
-/// JMESPath expression, such as `order.id` or `json(body).order.id`. A pointer is empty or begins with `/`; no
-/// expression does. The layers' `fingerprint_fields` name fields in the same way.
+/// JMESPath expression, such as `order.id` or `json(body).order.id`. A name that's empty or begins with `/` is a
+/// pointer; any other name is an expression. The layers' `fingerprint_fields` accept the same names.
 ///
 /// Values are exact: an id above 2^53 or an amount of `10.50` isn't rounded. Besides the
 /// [specification's](https://jmespath.org/specification.html) functions, JMESPath has three more here, which decode
@@ -28,21 +28,21 @@ use crate::{
 /// | `base64_gzip` | the text that it holds in Base64, compressed with gzip |
 ///
 /// JMESPath doesn't distinguish an absent field from `null`. Selected values are exact, and so are `to_string` and
-/// `to_number`. But JMESPath compares and calculates in 64-bit floats, and treats nearly equal ones as equal: a
-/// filter can't tell two integers above 2^51 apart, and `sum` and similar functions round. Compare only ids that
-/// are strings.
+/// `to_number`. But JMESPath compares and calculates in 64-bit floats, and treats nearly equal numbers as equal: a
+/// filter can't tell two integers above 2^51 apart, and `sum` and similar functions round. Compare only ids that are
+/// strings.
 ///
-/// A search by JMESPath reads and decodes at most 16 MiB and makes at most 262,144 values, since each value takes
+/// A JMESPath search reads and decodes at most 16 MiB and creates at most 262,144 values, since each value takes
 /// many times the memory of its text. Beyond these limits, the search fails. A JSON Pointer has no such limit, and
-/// takes no memory.
+/// needs no extra memory.
 ///
 /// # From fields to a key
 ///
 /// - A string counts as its content, a number or a boolean as its text. `0` and `false` are keys, and the
 ///   string `"7"` is the same key as the number `7`.
-/// - Several fields, an array, an object, and a string that is longer than a key or has control characters
-///   become a [`Fingerprint`] of all of it, in its stored form. So does a string that looks like a
-///   fingerprint. In the fingerprint, an absent field counts as null.
+/// - For several fields, an array, an object, or a string that is longer than a key or has control characters, the
+///   key is a [`Fingerprint`] of all the selected values, in its stored form. A string that looks like a fingerprint
+///   becomes a fingerprint too. In a fingerprint of several fields, an absent field counts as null.
 /// - An absent field, null or a blank string is a **missing key**, and never a key that events share. Several
 ///   fields, an array or an object are a missing key too, if every value in them is absent, null or blank.
 ///
@@ -61,12 +61,12 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct KeyFields {
     fields: Vec<Selector>,
-    /// This many of the first fields must have a value.
+    /// How many of the first fields must have a value.
     required: usize,
     /// The fields that must match when the key is used again; `None` means the event's payload.
     #[cfg(feature = "events")]
     compared: Option<Vec<Selector>>,
-    /// The event's source, if the key's fields don't name it.
+    /// The event's source, if the key's fields don't identify it.
     source: Option<String>,
 }
 
@@ -98,7 +98,7 @@ impl KeyFields {
         Self { required: self.fields.len(), ..self }
     }
 
-    /// Builds keys from required and optional fields that this library itself names, by JSON Pointer.
+    /// Builds keys from required and optional fields that this library defines, as JSON Pointers.
     #[cfg(feature = "events")]
     pub(crate) fn known(required: &[&'static str], optional: &[&'static str]) -> Self {
         let fields = required.iter().chain(optional);
@@ -134,7 +134,7 @@ impl KeyFields {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if one isn't a valid selector.
+    /// [`ErrorKind::Invalid`] if a field's name isn't valid.
     #[cfg(feature = "events")]
     pub(crate) fn comparing_these<'a>(
         self,
@@ -149,7 +149,7 @@ impl KeyFields {
         self.compared.as_deref()
     }
 
-    /// The fields, as they were named.
+    /// The names of the fields, as the caller gave them.
     pub fn iter(&self) -> impl Iterator<Item = &str> {
         self.fields.iter().map(Selector::as_str)
     }
@@ -239,7 +239,7 @@ mod tests {
 
     #[cfg(feature = "events")]
     #[test]
-    fn only_the_compared_fields_are_compared() {
+    fn comparing_selects_the_compared_fields() {
         let fields = KeyFields::known(&["/id"], &[]);
         assert!(fields.compared().is_none(), "the payload");
         let fields = fields.comparing(&["/detail", "/source"]);
@@ -249,7 +249,7 @@ mod tests {
 
     #[cfg(feature = "events")]
     #[test]
-    fn changed_fields_keep_the_other_settings() {
+    fn changing_one_setting_keeps_the_others() {
         let fields = KeyFields::known(&["/id", "/part"], &[]).of_source("queue".into());
         assert_eq!(fields.clone().requiring(1).required(), 1);
         assert_eq!(fields.clone().requiring(9).required(), 2, "there are only two fields");

@@ -7,11 +7,11 @@
 //!
 //! If a handler leaves no outcome, its key is free once the invocation's deadline, the
 //! [`lease_grace`](crate::settings::Settings::lease_grace) and the [`skew_margin`](crate::settings::Settings::skew_margin) have
-//! passed: 4 seconds after the deadline, by default. Until then, duplicates are in progress. If the deadline is
-//! unknown, the key is free when [`lease_fallback`](crate::settings::Settings::lease_fallback) and the margin have
-//! passed: 62 seconds after the claim. A [`lease_extension`](crate::settings::Settings::lease_extension) shortens
-//! the wait in both cases.
-//! Batches of streams have [short leases](batch#a-crash) by default.
+//! passed: 4 seconds after the deadline, by default. Until then, duplicates get
+//! [`InProgress`](crate::ErrorKind::InProgress). If the deadline is unknown, the key is free when
+//! [`lease_fallback`](crate::settings::Settings::lease_fallback) and the margin have passed: 62 seconds after the
+//! claim. A [`lease_extension`](crate::settings::Settings::lease_extension) shortens the wait in both cases. Batches of
+//! streams have [short leases](batch#a-crash) by default.
 //!
 //! # Lambda Managed Instances
 //!
@@ -31,12 +31,12 @@
 //! # }
 //! ```
 //!
-//! At the deadline, the caller gets an error, and the library drops an async handler. The process lives on: code
-//! that blocks its thread, `spawn_blocking` and spawned tasks keep running, and a duplicate can run beside them
-//! once the key is free. AWS reports that in on-demand functions, too, code can run on after a timeout
-//! ([aws-lambda-rust-runtime#1155](https://github.com/aws/aws-lambda-rust-runtime/issues/1155)). Lambda rejects
-//! a late response with 410, which the runtime logs. A response that was recorded in time is still replayed to
-//! the next delivery.
+//! At the deadline, the caller gets an error, and the library drops an async handler. The process keeps running, and so
+//! do code that blocks its thread, `spawn_blocking` and spawned tasks. A duplicate can run beside them once the key is
+//! free. AWS reports that in on-demand functions, too, code can keep running after a timeout
+//! ([aws-lambda-rust-runtime#1155](https://github.com/aws/aws-lambda-rust-runtime/issues/1155)). Lambda rejects a late
+//! response with 410, which the runtime logs. A response that was recorded in time is still replayed to the next
+//! delivery.
 
 pub mod batch;
 mod describe;
@@ -71,8 +71,8 @@ impl Idempotency {
     /// Returns a clone for the invocation that `context` describes. Use it in handlers that call
     /// [`run`](crate::Operation::run) or [`begin`](crate::Operation::begin) without a layer around them.
     ///
-    /// Call it at the handler's entry: the invocation counts from this call, which also decides whether the context's
-    /// deadline is valid.
+    /// Call it at the handler's entry: the library measures the invocation's time from this call, and checks here
+    /// whether the context's deadline is valid.
     #[must_use]
     pub fn for_context(&self, context: &Context) -> Self {
         self.for_invocation(self.entered(context))
@@ -96,7 +96,7 @@ impl Idempotency {
     }
 
     /// Like [`events`](Self::events), but takes the key from fields of the event's JSON. Name your own fields, or use
-    /// the [`keys`] for AWS's own sources, which also say which fields must match.
+    /// [`keys`] for AWS's sources. These keys also define which fields must match.
     ///
     /// ```
     /// use lambda_idempotency::{Idempotency, KeyFields};
@@ -117,8 +117,8 @@ impl Idempotency {
         EventLayer::new(self, Arc::new(key)).comparing(compared).keyed_from(KeyFrom::Fields(fields))
     }
 
-    /// Like [`events`](Self::events), but with the invocation's request id as the key, which Lambda's own retries of
-    /// an asynchronous invoke share.
+    /// Like [`events`](Self::events), but with the invocation's request id as the key. Lambda's retries of an
+    /// asynchronous invocation have the same request id.
     ///
     /// A caller who can choose the request id chooses the key. Lambda accepts a caller's id
     /// ([aws-lambda-dotnet#2508](https://github.com/aws/aws-lambda-dotnet/pull/2508)), so anyone with permission to

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// A number that the library reports through the [`metrics`](https://docs.rs/metrics) facade. With the
 /// feature `metrics`, the recorder that the function installs gets it.
 ///
-/// No metric has labels: the recorder can add the function's name, and a key would be a secret.
+/// No metric has labels: the recorder can add the function's name, and a label with the key would disclose the key.
 ///
 /// ```
 /// use lambda_idempotency::metrics::Metric;
@@ -16,7 +16,8 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Metric {
-    /// Counter: a key was claimed, so its handler runs; or a handler ran without a claim and wasn't cut off.
+    /// Counter: a key was claimed, so its handler runs; or a handler ran
+    /// [optimistically](crate::Idempotency::optimistic) and wasn't cut off.
     Executed,
     /// Counter: a delivery claimed a key after an earlier attempt had ended without an answer. The delivery took over
     /// that attempt's stale claim, or reclaimed the key after a later attempt released it. It counts as
@@ -33,7 +34,7 @@ pub enum Metric {
     InProgress,
     /// Counter: a key was reused for another request.
     Mismatch,
-    /// Counter: at most one run is allowed, and an earlier one ended without an answer.
+    /// Counter: at most one run is allowed, and an earlier run ended without an answer.
     OutcomeUnknown,
     /// Counter: a duplicate learned that the operation is done, but its response wasn't kept.
     NotRetained,
@@ -41,7 +42,7 @@ pub enum Metric {
     MissingKey,
     /// Counter: a request's key isn't valid.
     InvalidKey,
-    /// Counter: a request had a key but no verified caller, and needs one.
+    /// Counter: a request had a key but no verified caller, which the layer requires.
     CallerMissing,
     /// Counter: a keyed request carried credentials, but its caller is unknown.
     CallerUnknown,
@@ -50,9 +51,9 @@ pub enum Metric {
     StoreUnavailable,
     /// Counter: the invocation had too little time left to claim anything, and nothing ran.
     NoTimeLeft,
-    /// Counter: a record was unreadable, and nothing ran.
+    /// Counter: a delivery was refused, because the record or its outcome was unreadable.
     Corrupt,
-    /// Counter: a request to the library or to the store was invalid, and nothing ran.
+    /// Counter: a delivery was refused, because a request to the library or to the store was invalid.
     Invalid,
     /// Counter: an outcome was recorded, of a success or of a permanent failure.
     Recorded,
@@ -60,15 +61,17 @@ pub enum Metric {
     Released,
     /// Counter: an operator settled a record.
     Resolved,
-    /// Counter: a run outlived its lease, and its successor's outcome counts.
+    /// Counter: a run lost its claim. Another delivery took over after the lease had expired, an operator settled the
+    /// record, or the record is gone or unreadable.
     Fenced,
     /// Counter: a handler ran, and its outcome isn't known to be stored.
     Unrecorded,
     /// Counter: an outcome was recorded without its response.
     ResponseOmitted,
-    /// Counter: a condition of a handler's writes failed. Neither the writes nor the outcome were applied.
+    /// Counter: a condition of a handler's writes failed. This attempt applied neither the writes nor the outcome.
     Declined,
-    /// Counter: neither a handler's writes nor its outcome were applied, for another reason than a failed condition.
+    /// Counter: the last attempt to commit a handler's writes failed for another reason than a condition, and applied
+    /// neither the writes nor the outcome.
     NotCommitted,
     /// Counter: it's unknown whether a handler's writes and its outcome were applied.
     Unresolved,
@@ -76,7 +79,7 @@ pub enum Metric {
     LeaseExtended,
     /// Counter: an extension of a claim's lease failed this time.
     LeaseNotExtended,
-    /// Counter: a claim was dropped without being settled.
+    /// Counter: a claim was dropped without being settled, or its release isn't known to be applied.
     Abandoned,
     /// Counter: a handler was cut off, before its lease or its invocation ended, or because its claim was lost.
     CutOff,
@@ -109,7 +112,7 @@ pub enum Metric {
     AllFailed,
     /// Histogram, in milliseconds: the time to claim or to find the outcome.
     ClaimLatency,
-    /// Histogram, in milliseconds: the time to settle.
+    /// Histogram, in milliseconds: the time to settle an operation.
     SettleLatency,
 }
 

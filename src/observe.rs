@@ -46,14 +46,15 @@ pub(crate) fn claimed(id: &StoredKey, held: &Held) {
     }
 }
 
-/// An operation doesn't know its invocation. Logged once. Outside Lambda there's none; in Lambda, the code lost it.
+/// An operation has no invocation. Logged once. Outside Lambda that's normal. In Lambda, the operation runs in a
+/// spawned task, and the handler didn't pass the invocation to that task.
 pub(crate) fn no_invocation(settings: &Settings, is_in_lambda: bool) {
     let lease_ms = lease_ms(settings);
     if is_in_lambda {
         tracing::warn!(
             target: TARGET, event = "no_invocation", lease_ms,
-            "an operation runs outside any invocation, as in a spawned task, so its deadline is unknown: take \
-             Invocation::current() before spawning the task, and pass it to for_invocation"
+            "an operation runs outside any invocation, for example in a spawned task, so its deadline is \
+             unknown: call Invocation::current() before you spawn the task, and pass it to for_invocation"
         );
     } else {
         tracing::debug!(
@@ -88,17 +89,17 @@ pub(crate) fn recalled(id: &StoredKey, record: &Record) {
     );
 }
 
-/// Whether this process's last request to the store failed.
+/// Whether a store failure was logged since a delivery last claimed a key or got a recorded outcome.
 static IS_OUT: AtomicBool = AtomicBool::new(false);
 
-/// Nothing ran. `is_store_failure` says whether the store failed or a rule refused.
+/// Nothing ran. `is_store_failure` says whether the store failed; otherwise a rule refused the delivery.
 pub(crate) fn refused(id: &StoredKey, error: &Error, is_store_failure: bool) {
     count(refusal(error.kind(), is_store_failure));
     if is_store_failure && !IS_OUT.swap(true, Ordering::Relaxed) {
         // The helpful details, such as a missing credential or a wrong Region, are in the causes.
         tracing::warn!(
             target: TARGET, event = "store_unavailable", %id, kind = error.kind().as_str(), cause = causes(error),
-            "the store can't be used; until it can, further refusals are logged at INFO: {error}"
+            "the store can't be used; until it works again, further refusals are logged at INFO: {error}"
         );
         return;
     }
@@ -107,7 +108,7 @@ pub(crate) fn refused(id: &StoredKey, error: &Error, is_store_failure: bool) {
     );
 }
 
-/// The calling code has a mistake.
+/// The calling code misuses the library.
 pub(crate) fn misused(error: &Error) {
     tracing::error!(target: TARGET, event = "misused", kind = error.kind().as_str(), "{error}");
 }
@@ -123,7 +124,10 @@ pub(crate) fn refused_unasked(error: &Error) {
 #[cfg(feature = "http")]
 pub(crate) fn caller_missing() {
     count(Metric::CallerMissing);
-    tracing::info!(target: TARGET, event = "refused", kind = "CallerMissing", "refused: the caller is unknown");
+    tracing::info!(
+        target: TARGET, event = "refused", kind = "CallerMissing",
+        "refused: the request has a key but no verified caller"
+    );
 }
 
 /// Nothing ran: the request carries credentials, but the caller is unknown. `found` says where the credentials are.
@@ -178,20 +182,22 @@ pub(crate) fn returned(
     );
 }
 
-/// No record of a batch is done. Lambda still counts the invocation as a success unless the function fails.
+/// No record of a batch is done. Lambda still counts the invocation as a success, unless `fail_if_all_fail` makes the
+/// function fail.
 #[cfg(feature = "events")]
 pub(crate) fn all_failed(source: &'static str, records: usize) {
     count(Metric::AllFailed);
     tracing::error!(target: TARGET, event = "all_failed", source, records, "every record of the batch is redelivered");
 }
 
-/// The library couldn't hide messages that other deliveries are processing until their key becomes claimable.
-/// `code` is the service's error code.
+/// The library couldn't extend the visibility timeout of messages that other deliveries are processing. `code` is the
+/// service's error code.
 #[cfg(feature = "sqs")]
 pub(crate) fn not_hidden(messages: usize, code: Option<&str>) {
     tracing::warn!(
         target: TARGET, event = "not_hidden", messages, code,
-        "couldn't hide messages in progress: the queue redelivers them after its visibility timeout"
+        "couldn't hide messages that other deliveries are processing: the queue redelivers them after its visibility \
+         timeout"
     );
 }
 
@@ -215,12 +221,12 @@ const fn refusal(kind: ErrorKind, is_store_failure: bool) -> Metric {
     }
 }
 
-/// Measures how long claiming took, however it ended.
+/// Measures how long claiming took, whether or not it succeeded.
 pub(crate) fn asked(stopwatch: Stopwatch) {
     measure(Metric::ClaimLatency, stopwatch.read());
 }
 
-/// Measures how long settling took, however it ended.
+/// Measures how long settling took, whether or not it succeeded.
 pub(crate) fn settling_ended(stopwatch: Stopwatch) {
     measure(Metric::SettleLatency, stopwatch.read());
 }
@@ -237,7 +243,18 @@ pub(crate) fn fenced(id: &StoredKey, held: &Held) {
     count(Metric::Fenced);
     tracing::warn!(
         target: TARGET, event = "fenced", %id, generation = held.generation.get(),
-        "outlived the lease and was taken over: the successor's outcome is kept"
+        "this run lost its claim: the record was taken over or settled, or it's gone or unreadable"
+    );
+}
+
+/// If the key isn't released, the claim is like one that was dropped. No outcome is lost.
+pub(crate) fn not_released(id: &StoredKey, held: &Held, cause: Option<&dyn StdError>) {
+    count(Metric::Abandoned);
+    tracing::warn!(
+        target: TARGET, event = "not_released", %id, generation = held.generation.get(),
+        cause = cause.map(tracing::field::display),
+        "it's unknown whether the key is released; if it isn't, the end of the claim's lease frees it, or, at most \
+         once, an operator must settle it"
     );
 }
 
@@ -258,12 +275,26 @@ pub(crate) fn not_retained(id: &StoredKey, bytes: Option<usize>, cause: Option<&
     );
 }
 
-/// Neither the handler's own writes nor its outcome were applied.
-pub(crate) fn not_committed(id: &StoredKey, error: &Error) {
-    count(if error.kind() == ErrorKind::Declined { Metric::Declined } else { Metric::NotCommitted });
+/// The last attempt to commit the handler's own writes failed. `is_in_doubt` says whether an earlier attempt may still
+/// be applied. If it's false, `error` says what's known.
+pub(crate) fn not_committed(id: &StoredKey, error: &Error, is_in_doubt: bool) {
+    let kind = error.kind();
+    count(match kind {
+        ErrorKind::Declined => Metric::Declined,
+        // No record shows whether the writes were applied, because idempotency isn't enforced.
+        ErrorKind::Unrecorded => Metric::Unresolved,
+        _ => Metric::NotCommitted,
+    });
+    if is_in_doubt {
+        tracing::warn!(
+            target: TARGET, event = "not_committed", %id, kind = kind.as_str(), cause = causes(error),
+            "the last attempt to commit the handler's writes failed, and an earlier attempt may still be applied"
+        );
+        return;
+    }
     tracing::warn!(
-        target: TARGET, event = "not_committed", %id, kind = error.kind().as_str(),
-        "neither the handler's writes nor its outcome were applied: {error}"
+        target: TARGET, event = "not_committed", %id, kind = kind.as_str(),
+        "committing the handler's writes failed: {error}"
     );
 }
 
@@ -288,7 +319,7 @@ pub(crate) fn concluded(id: &StoredKey) {
     tracing::debug!(target: TARGET, event = "concluded", %id, "recorded the outcome without a claim");
 }
 
-/// Another delivery was faster, and this optimistic handler's writes weren't applied.
+/// Another delivery recorded its outcome first, so this optimistic handler's writes weren't applied.
 pub(crate) fn outrun(id: &StoredKey) {
     tracing::debug!(target: TARGET, event = "outrun", %id, "another delivery recorded its outcome first");
 }
@@ -309,13 +340,14 @@ pub(crate) fn not_extended(id: &StoredKey, held: &Held) {
     );
 }
 
-/// `frees_at` is when the key becomes claimable. Under at-most-once, it never becomes claimable.
+/// `frees_at` is when the key becomes claimable. It's `None` under at-most-once: an operator must settle the record.
 pub(crate) fn abandoned(id: &StoredKey, held: &Held, frees_at: Option<Timestamp>) {
     count(Metric::Abandoned);
     let message = match frees_at {
-        Some(_) => "the claim was dropped unsettled: its lease frees the key",
+        Some(_) => "the claim was dropped without being settled: the end of its lease frees the key",
         None => {
-            "the claim was dropped unsettled: settle it with `idempotency inspect` once its lease has expired"
+            "the claim was dropped without being settled: once its lease has expired, settle it by hand; \
+             `idempotency inspect` shows how"
         }
     };
     tracing::warn!(
@@ -356,7 +388,7 @@ pub(crate) fn unprotected(reason: &'static str) {
     tracing::warn!(target: TARGET, event = "unprotected", reason, "the handler runs without protection");
 }
 
-/// Nothing protects this function. Logged once, when it starts.
+/// Nothing protects this function. Logged once, when the function starts.
 pub(crate) fn switched(mode: Mode) {
     let mode = mode.as_str();
     tracing::warn!(
@@ -366,16 +398,16 @@ pub(crate) fn switched(mode: Mode) {
     );
 }
 
-/// A delivery that nothing protects.
+/// Counts a delivery that isn't protected.
 pub(crate) fn not_enforced() {
     count(Metric::NotEnforced);
 }
 
-/// A delivery in shadow mode, as enforcing would have treated it.
+/// How enforcing would have treated a delivery in shadow mode.
 pub(crate) enum Would {
     Run,
     TakeOver,
-    /// Whether the recorded answer is the same as the handler's answer now. `None` if one of the two wasn't kept.
+    /// Whether the recorded answer is the same as the handler's answer now. `None` if either answer wasn't kept.
     Replay(Option<bool>),
     /// The refusal's kind.
     Refuse(&'static str),
@@ -409,7 +441,7 @@ pub(crate) fn shadow(id: Option<&StoredKey>, would: &Would, cause: Option<&Store
         ),
         _ => tracing::info!(
             target: TARGET, event = "shadow", id, would = does, kind, answer,
-            "enforcing would have done this; the handler ran, and its answer was given"
+            "the handler ran and the caller got its answer; `would` says what enforcing would have done"
         ),
     }
 }
@@ -448,7 +480,7 @@ pub(crate) fn unknown_deadline(settings: &Settings) {
     tracing::warn!(
         target: TARGET, event = "unknown_deadline", lease_ms,
         "the invocation's deadline is missing or invalid, as in some local emulators; leases use the fallback length, \
-         and handlers are cut off before they expire. On Lambda, pass the invocation's own context"
+         and handlers are cut off before their lease expires. On Lambda, pass the invocation's own context"
     );
 }
 

@@ -41,7 +41,7 @@ pub struct StoredResponse {
     /// The SHA-256 of the response itself. For an encrypted response, it's the digest of the kept bytes: a digest of
     /// the plaintext would let a reader of the table check guesses.
     pub sha256: [u8; 32],
-    /// Labels that a reader needs, as a text that a store keeps unchanged.
+    /// Labels that say how to read the kept bytes, as one text. A store keeps this text unchanged.
     ///
     /// They are `format=NAME` for a [`Format`](crate::store::Format) other than JSON, and `key=ID` for the key with
     /// which a [`Cipher`](crate::store::Cipher) encrypted the kept bytes, joined by `;`. `None` means no labels. The
@@ -68,7 +68,7 @@ pub(crate) struct Labels<'a> {
 }
 
 impl<'a> Labels<'a> {
-    /// Parses a text that [`text`](Self::text) has made. Returns `None` for any other.
+    /// Parses a text that [`text`](Self::text) has made. Returns `None` for any other text.
     pub(crate) fn parse(text: &'a str) -> Option<Self> {
         let (format, key_id) = match (text.strip_prefix("format="), text.strip_prefix("key=")) {
             // A key's ID may contain `;key=`, a format's name can't. So the first `;key=` ends the name.
@@ -140,7 +140,7 @@ impl StoredResponse {
         Self { place: Place::Chunks(count), ..self }
     }
 
-    /// Whether this is the kept form of `response`. `None` if it's unknown, because this is encrypted.
+    /// Whether this is `response`, as stored. `None` if that's unknown, because the kept bytes are encrypted.
     pub(crate) fn is_of(&self, response: &[u8]) -> Option<bool> {
         let is_plain = self.labels().is_ok_and(|labels| labels.key_id.is_none());
         let is_it = || self.length == response.len() as u64 && self.check_digest(response).is_ok();
@@ -161,7 +161,7 @@ impl StoredResponse {
         Ok(response)
     }
 
-    /// Checks `bytes` against the recorded digest: the response, or the ciphertext of an encrypted response.
+    /// Checks `bytes` against the recorded digest. `bytes` is the response, or the ciphertext of an encrypted response.
     ///
     /// # Errors
     ///
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn responses_that_halve_are_compressed() {
+    fn responses_that_deflate_to_half_are_compressed() {
         // Each byte of a SHA-256 chain becomes two hexadecimal digits, which DEFLATE makes about half as long.
         let mut digest = Sha256::digest(b"");
         let mut digits = String::new();
@@ -291,7 +291,7 @@ mod tests {
             digest = Sha256::digest(digest);
         }
         let stored = StoredResponse::new(Bytes::from(digits.clone()));
-        assert!(stored.deflated, "{} of {} bytes", kept(&stored).len(), digits.len());
+        assert!(stored.deflated, "stored {} of {} bytes", kept(&stored).len(), digits.len());
         assert_eq!(stored.decode(&kept(&stored)).unwrap(), digits);
     }
 

@@ -14,7 +14,7 @@
 //! While a claim is held, its lease can be extended (T7). If the handler has staged its own writes, the
 //! settlement is a transaction ([`Action::Commit`], T8). If those writes are the handler's only effect, the
 //! handler needs no claim. One transaction stores its writes and the finished record
-//! ([`Write::Conclude`](crate::store::Write::Conclude)), and a concurrent duplicate that's second writes nothing.
+//! ([`Write::Conclude`](crate::store::Write::Conclude)), and a concurrent duplicate that commits later writes nothing.
 //!
 //! ```text
 //! Look ─▶ Read ─ no live record ──────▶ Open ── Settle ─▶ Commit(conclusion) ─ applied ─▶ Settled
@@ -65,7 +65,7 @@ enum Phase {
     Claiming(Claiming),
     /// The claim's answer was ambiguous; the record is being read.
     LookingForClaim(Claiming),
-    /// The executor is releasing its own claim, which it can't use or which may have been applied.
+    /// The executor is releasing its own claim: it can't use the claim, or doesn't know whether the claim was applied.
     Releasing { held: Held, why: Refusal },
     /// The claim is held, and the handler may run.
     Held(Running),
@@ -117,8 +117,8 @@ impl State {
         }
     }
 
-    /// Whether a declined transaction may still be applied, because an earlier attempt of it was never
-    /// answered. If so, don't report that nothing happened, unless a later write fences the transaction.
+    /// Whether a declined transaction may still be applied, because an earlier attempt at it got no
+    /// answer. If so, don't report that nothing was written, unless a later write has fenced the transaction.
     pub fn is_in_doubt(&self) -> bool {
         match &self.phase {
             Phase::Held(running) | Phase::Extending { running, .. } => running.is_in_doubt,
@@ -144,7 +144,7 @@ pub fn step(state: &mut State, input: Input) -> Action {
             let task = Task::new(plan, now, intent, running.is_in_doubt);
             settle::begin(plan, now, running.held, task, running.submissions)
         }
-        // A new extension abandons the earlier one. The earlier one does no harm if it's applied late.
+        // The machine stops waiting for an earlier extension, which does no harm if it's applied late.
         (Phase::Held(running) | Phase::Extending { running, .. }, Event::Extend(until)) => {
             extend::send(plan, running, until)
         }

@@ -16,9 +16,9 @@ pub const RECORD_VERSION: u32 = 2;
 
 /// Identifies who holds a claim: 128 bits that the operating system draws for every claim.
 ///
-/// The bits never come from a generator in memory, since a sandbox snapshot would copy it. The request ID isn't
-/// used, since Lambda's asynchronous retries share it. The owner lets an executor recognise its own claim when
-/// the claim's response was lost.
+/// The bits never come from a generator in memory, since a sandbox snapshot would copy the generator's state. The
+/// request ID isn't used, since Lambda's asynchronous retries share it. The owner lets an executor recognise its own
+/// claim when the claim's response was lost.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Owner([u8; 16]);
 
@@ -169,7 +169,7 @@ impl State {
 
 /// The record that a store holds for one scoped key.
 ///
-/// Its fields are public and it's deliberately exhaustive: a third-party store must be able to build one, and
+/// Its fields are public and it's deliberately exhaustive: a third-party store must be able to build a record, and
 /// mustn't silently drop a field that a new version adds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Record {

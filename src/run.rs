@@ -1,7 +1,7 @@
 //! Runs one operation: claims it, runs its handler, and records or replays its outcome. The protocol has the
 //! rules; this module performs its actions.
 //!
-//! Each module names only those above it in this list; `tests/architecture.rs` checks that.
+//! Each module uses only modules above it in this list; `tests/architecture.rs` checks that.
 
 pub(crate) mod handle;
 pub(crate) mod staging;

@@ -88,7 +88,7 @@ impl fmt::Debug for Selector {
     }
 }
 
-/// A field and its value, if it is there.
+/// A field, and its value if the field is present.
 #[cfg(feature = "events")]
 pub(crate) type Found<'a> = (&'a Selector, Option<Cow<'a, str>>);
 
@@ -102,8 +102,8 @@ pub(crate) fn some_of<'a>(fields: impl IntoIterator<Item = &'a str>) -> Result<V
     Ok(fields)
 }
 
-/// Returns the fields' values. `None` if a lookup fails, or if all values are absent or empty: any two such texts
-/// would match.
+/// Returns the fields' values. `None` if a lookup fails, or if all values are absent or empty, since any two texts
+/// without values would match.
 #[cfg(feature = "events")]
 pub(crate) fn found_in<'a>(fields: &'a [Selector], json: &'a [u8]) -> Option<Vec<Found<'a>>> {
     let found: Result<Vec<_>, _> =
@@ -111,9 +111,9 @@ pub(crate) fn found_in<'a>(fields: &'a [Selector], json: &'a [u8]) -> Option<Vec
     found.ok().filter(|found| found.iter().flat_map(|(_, found)| found).any(|found| names_something(found)))
 }
 
-/// Whether a value contains a number, a boolean or a string that isn't blank. Null, blank strings, and arrays
-/// and objects of only these name nothing. `value` is JSON; the scan takes one pass and no stack, however
-/// deep it's nested.
+/// Whether a value contains a number, a boolean or a string that isn't blank. Null and blank strings identify nothing,
+/// nor do arrays and objects that contain only these. `value` is JSON. The scan takes one pass and no stack, however
+/// deeply `value` is nested.
 pub(crate) fn names_something(value: &str) -> bool {
     let bytes = value.as_bytes();
     let mut at = 0;
@@ -156,7 +156,7 @@ fn length_of_string(bytes: &[u8]) -> usize {
     bytes.len()
 }
 
-/// Reports only the position, since the error's own text may quote what it read.
+/// Reports only the position, since the error's own message may quote the JSON.
 fn not_json(error: &serde_json::Error) -> Error {
     let place = place(error);
     Error::new(ErrorKind::Invalid, format!("the text to select a field from isn't JSON: {place}"))

@@ -14,13 +14,14 @@ pub enum Execution {
     /// delivery gets [`ErrorKind::OutcomeUnknown`] until an operator settles the record. Errors and panics
     /// are recorded as permanent failures.
     ///
-    /// Two things release the key, so that the handler can start again: an operator's release, and a handler
-    /// that returns this library's own retryable error, such as that of a nested step that's in progress.
+    /// The handler can start again if the key is released: by an operator, by your own call of
+    /// [`Claim::release`](crate::Claim::release), by an HTTP response with [`Recording::Release`], or because the
+    /// handler returns this library's own retryable error, such as that of a nested step that's in progress.
     /// Before such a step, put only effects that may happen again, or make each of them a separate step.
     ///
     /// A claim has no expiry until it's settled, so that neither a TTL nor a sweep removes a record with an
-    /// unknown outcome. The table keeps one record for each crash until an operator settles it.
-    /// `idempotency list --unresolved` counts them.
+    /// unknown outcome. The table keeps one record for each crash until an operator settles the record.
+    /// `idempotency list --unresolved` lists these records.
     ///
     /// The library refuses what would break this: unprotected runs ([`Settings::fail_open`]) when you build
     /// the [`Idempotency`](crate::Idempotency), and [`optimistic`](crate::Idempotency::optimistic) and
@@ -46,18 +47,18 @@ pub enum Execution {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Recording {
     /// The result isn't recorded. The key is released, so that the next delivery runs the handler again. Under
-    /// at-most-once, use this only for a response before any effect; `ReleaseRejections` sets it on a layer's
-    /// rejections.
+    /// at-most-once, use this only for a response that's given before any effect. `ReleaseRejections` sets it on the
+    /// responses of a layer that rejects requests before they reach the handler.
     #[default]
     Release,
-    /// The result is the outcome: it's recorded and replayed.
+    /// The result is the operation's outcome: it's recorded and replayed.
     Record,
 }
 
 /// Whether idempotency is in force. The environment variable `IDEMPOTENCY_MODE` can set it.
 ///
 /// [`Off`](Self::Off) and [`Shadow`](Self::Shadow) protect nothing: every duplicate runs the handler again. So
-/// the library warns when it's built and counts each delivery as
+/// the library logs a warning when an [`Idempotency`](crate::Idempotency) is built, and counts each delivery as
 /// [`NotEnforced`](crate::metrics::Metric::NotEnforced). With `IDEMPOTENCY_REQUIRED=1` in the environment, it
 /// refuses both modes. [`guide::operations`](crate::guide::operations) says what each wrapper does in each mode.
 ///
@@ -142,8 +143,8 @@ pub struct Settings {
     /// At least three times [`lease_grace`](Self::lease_grace), so that an extension can fail and be retried;
     /// at most a day.
     pub lease_extension: Option<Duration>,
-    /// How long before the invocation's deadline the library stops waiting for the store, so that the true
-    /// answer still reaches the caller. Default: 250 milliseconds. A handler that returns later still gets
+    /// How long before the invocation's deadline the library stops waiting for the store, so that an answer
+    /// still reaches the caller. Default: 250 milliseconds. A handler that returns later still gets
     /// one attempt to record its outcome, which ends a fifth of the reserve before the deadline.
     ///
     /// Raise it if more has to happen after the handler, such as flushing telemetry. In a function with a
@@ -153,27 +154,27 @@ pub struct Settings {
     /// [`answer_reserve`](Self::answer_reserve) may end the retries earlier. Default: 30 seconds. Lambda bills this
     /// time; an outcome that isn't recorded means a second run.
     pub settle_within: Duration,
-    /// Whether a handler that still runs when its time is over is dropped. Default: yes.
+    /// Whether the library drops a handler that's still running when its time runs out. Default: yes.
     ///
     /// Set it to `false` where dropping the handler's future stops nothing, because the work runs in another
-    /// process. The library then waits for the result, and records it however late it comes, unless another claim
-    /// has taken over. Your code must answer the caller in time, and drop the future of work that never ends.
+    /// process. The library then waits for the result, and records even a late one, unless another claim has taken
+    /// over. Your code must answer the caller in time, and drop the future of work that never ends.
     pub cut_off: bool,
     /// How to handle a stale claim. Default: take it over.
     pub execution: Execution,
     /// How to settle the claim when the handler returns an error or panics. Default: release it, so that the next
     /// delivery runs the handler again.
     pub on_handler_error: Recording,
-    /// How long a duplicate waits while another delivery runs the operation. Then it's refused with
-    /// [`ErrorKind::InProgress`]. Default: zero.
+    /// How long a duplicate waits while another delivery runs the operation. After that, the duplicate is refused
+    /// with [`ErrorKind::InProgress`]. Default: zero.
     ///
     /// The duplicate polls at growing intervals of up to a second. It waits for at most half of the time that the
-    /// invocation has left, so that a handler whose key becomes free has the other half. Each poll is one request,
+    /// invocation has left, so that its handler has the other half if the key becomes free. Each poll is one request,
     /// and Lambda bills the wait.
     pub wait_in_progress: Duration,
     /// Whether the handler runs without protection if the store fails before the claim. Every duplicate then runs
-    /// too, and the library counts it. Default: no; the delivery is refused with [`ErrorKind::Unavailable`], and the
-    /// handler doesn't run.
+    /// too, and the library counts each of these runs. Default: no; the delivery is refused with
+    /// [`ErrorKind::Unavailable`], and the handler doesn't run.
     pub fail_open: bool,
     /// The largest response that's kept, in bytes. Default: 8 MiB, which is over Lambda's own limit of 6 MB
     /// ("Lambda quotas", AWS Lambda developer guide). A larger response is recorded as not retained.
@@ -205,7 +206,7 @@ const LONGEST_MARGIN: Duration = Duration::from_secs(60 * 60);
 /// Ten years: longer than any queue, archive or person keeps retrying.
 const LONGEST_RETENTION: Duration = Duration::from_secs(10 * 366 * 24 * 60 * 60);
 
-/// A smaller local cache would keep almost nothing, so it's probably a mistake in the unit.
+/// A smaller local cache would keep almost nothing, so a smaller size is probably in the wrong unit.
 const SMALLEST_LOCAL_CACHE: usize = 64 * 1024;
 
 impl Default for Settings {

@@ -127,8 +127,8 @@ pub trait ResponseChunks: Send + Sync {
     /// The size limit for a response inside the record, in bytes as stored.
     fn inline_limit(&self) -> usize;
 
-    /// Writes `bytes` in chunks beside `key` that belong only to `owner`, and returns their number. They're kept
-    /// until a day after `expires_at`. Writing the same bytes again is harmless.
+    /// Writes `bytes` beside `key` in chunks that belong only to `owner`, and returns the number of chunks. They're
+    /// kept until a day after `expires_at`. Writing the same bytes again is harmless.
     ///
     /// # Errors
     ///
@@ -227,6 +227,6 @@ pub enum CommitOutcome {
     /// the handler's own conditions failed too.
     Answered(WriteOutcome),
     /// The record's condition held, but one of the handler's conditions failed. Nothing was written, and no
-    /// attempt of this call is still on its way. The value holds the store's details, in its own types.
+    /// attempt of this call is still on its way. The value holds the details, in the store's own type.
     Declined(Box<dyn Any + Send + Sync>),
 }

@@ -1,7 +1,6 @@
-//! Tests of your handler: is it safe to retry? Feature `testing`; no AWS, no network, and time is virtual.
+//! Tests whether your handler is safe to retry. Feature `testing`. It needs no AWS and no network, and time is virtual.
 //!
-//! [`guide::testing`](crate::guide::testing) leads from an unsafe handler to a proven one, with the output of each
-//! step.
+//! [`guide::testing`](crate::guide::testing) makes an unsafe handler safe, step by step, with the output of each step.
 //!
 //! ```
 //! use lambda_idempotency::{Key, current, testing::{Bench, Event, Function, survive}};
@@ -43,44 +42,45 @@
 //! |---|---|
 //! | [`Function`] | your own service with its layers, or a handler that uses [`run`](crate::Operation::run) |
 //! | [`Event`] | a sample event, how its sender repeats it, and the event of another operation |
-//! | [`Ledger`] | the effects: what your fakes write into |
+//! | [`Ledger`] | the effects, which your fakes record |
 //! | [`Bench`] | one process: its store, its clock, and methods that cause faults |
-//! | [`Delivery`] | what one delivery did, and what it answered |
-//! | [`survive()`] | every fault at every point, with every duplicate |
+//! | [`Delivery`] | what one delivery did, and its answer |
+//! | [`survive()`] | causes every fault at every point, with every duplicate |
 //! | [`key_of`] | which fields change the key, which the fingerprint, which neither |
 //!
 //! # Survive
 //!
 //! [`survive()`] first delivers the event without a fault. The effects of this delivery must happen once per
 //! operation, whatever goes wrong. Then it plays schedules, each with an empty store and new processes. The first
-//! schedules have one fault each: every fault at every point that the first delivery reached. A duplicate follows, to
-//! the same process or to another one, at once or after the lease. The further schedules have up to three faults,
-//! drawn from the schedule's number, which is its seed. The event is delivered until the operation is done, as its
-//! source would do, and once more after that. At the end, [`survive()`] delivers other operations: the event set by
+//! schedules have one fault each: every fault at every point that the first delivery reached. A duplicate follows, in
+//! the same process or in another one, at once or after the lease has expired. The further schedules have up to three
+//! random faults. There are at least 100 of these, unless [`Survival::schedules`] sets another number. The schedule's
+//! number is the seed. Each schedule delivers the event until the operation is done, as
+//! the event's source would, and then once more. At the end, [`survive()`] delivers other operations: the event set by
 //! [`Event::other`], and the sample event with each field changed.
 //!
-//! It only compares effects and answers. It doesn't know their meaning:
+//! [`survive()`] only compares effects and answers. It doesn't know their meaning:
 //!
 //! | found | when |
 //! |---|---|
 //! | [`Mistake::Repeated`] | an effect happened more often than in an undisturbed delivery |
-//! | [`Mistake::Missing`] | the operation was answered as done, and an effect is missing |
+//! | [`Mistake::Missing`] | the answer says that the operation is done, but an effect is missing |
 //! | [`Mistake::AfterAnswer`] | an effect happened after the answer, when Lambda may freeze the process |
 //! | [`Mistake::AnswersDiffer`] | two recorded answers to one operation differ; a replay may have more fields |
 //! | [`Mistake::RetryRefused`] | every retry is refused |
-//! | [`Mistake::Shared`] | two operations share an outcome, or two steps of one share a key |
+//! | [`Mistake::Shared`] | two operations share an outcome, or two steps of one operation share a key |
 //! | [`Mistake::OtherRefused`] | another operation is refused |
-//! | [`Mistake::ConflictAccepted`] | the same key with another content is accepted |
+//! | [`Mistake::ConflictAccepted`] | the same key with different content is accepted |
 //!
-//! At most once, an operation may stay undone: its outcome is unknown, or its failure recorded.
+//! Under at-most-once, an operation may stay undone: its outcome is unknown, or its failure is recorded.
 //!
 //! # Points and faults
 //!
-//! [`Point`] and [`Fault`] are the one list of the points of a run and of what can go wrong there. The rehearsal,
-//! the model checker, the simulation, and the tests on real servers and sockets use them too. [`Bench::fault_at`]
-//! plays each fault at each point that it [fits](Fault::fits), and so does [`survive()`]. A request that arrives
-//! [late](Fault::Late) does so when the next delivery begins, or when the test waits. A dead process runs nothing
-//! more, not even a destructor: its futures are kept until the test is over, and nothing that they do counts.
+//! [`Point`] and [`Fault`] are the only lists of a run's points and of the faults that can happen there. The rehearsal,
+//! the model checker, the simulation, and the tests on real servers and sockets use them too. [`Bench::fault_at`] and
+//! [`survive()`] can cause each fault at each point that it [fits](Fault::fits). A [late](Fault::Late) request arrives
+//! when the next delivery begins, or when the test waits. A dead process runs nothing more, not even a destructor: the
+//! kit keeps its futures until the test is over, and ignores whatever they do.
 
 mod bench;
 mod delivery;

@@ -3,90 +3,21 @@
 //! Nothing else in the crate reads a clock or sleeps, so tests can check every rule about time with their own
 //! clock.
 
+mod timestamp;
+
 use std::{
     fmt,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use crate::future::BoxFuture;
-
-/// A moment, in whole milliseconds since the Unix epoch.
-///
-/// Arithmetic saturates: a moment that's too far away becomes the farthest one, and doesn't wrap around.
-///
-/// ```
-/// use std::time::Duration;
-/// use lambda_idempotency::time::Timestamp;
-///
-/// let noon = Timestamp::from_millis(1_795_000_000_500);
-/// assert_eq!(noon.saturating_add(Duration::from_secs(2)).as_millis(), 1_795_000_002_500);
-/// assert_eq!(noon.as_secs_rounded_up(), 1_795_000_001);
-/// ```
-#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Timestamp(u64);
-
-impl Timestamp {
-    /// The moment `millis` milliseconds after the Unix epoch.
-    pub const fn from_millis(millis: u64) -> Self {
-        Self(millis)
-    }
-
-    /// The moment `secs` seconds after the Unix epoch.
-    pub const fn from_secs(secs: u64) -> Self {
-        Self(secs.saturating_mul(1000))
-    }
-
-    /// Milliseconds since the Unix epoch.
-    pub const fn as_millis(self) -> u64 {
-        self.0
-    }
-
-    /// Seconds since the Unix epoch, rounded up: the unit of DynamoDB's TTL attribute. Rounding up means that
-    /// the sweeper never removes a record before the moment itself.
-    pub const fn as_secs_rounded_up(self) -> u64 {
-        self.0.div_ceil(1000)
-    }
-
-    /// Rounds up to a whole second. The library rounds a record's expiry before storing it, so that every
-    /// store returns exactly what it was given.
-    #[must_use]
-    pub const fn rounded_up_to_second(self) -> Self {
-        Self::from_secs(self.as_secs_rounded_up())
-    }
-
-    /// The moment `duration` later.
-    #[must_use]
-    pub fn saturating_add(self, duration: Duration) -> Self {
-        Self(self.0.saturating_add(millis(duration)))
-    }
-
-    /// The moment `duration` earlier, or the epoch.
-    #[must_use]
-    pub fn saturating_sub(self, duration: Duration) -> Self {
-        Self(self.0.saturating_sub(millis(duration)))
-    }
-
-    /// How long until `later`; zero if it has passed.
-    pub fn until(self, later: Self) -> Duration {
-        Duration::from_millis(later.0.saturating_sub(self.0))
-    }
-}
-
-impl fmt::Debug for Timestamp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ms", self.0)
-    }
-}
+pub use timestamp::Timestamp;
 
 impl From<SystemTime> for Timestamp {
     /// A moment before the epoch becomes the epoch.
     fn from(time: SystemTime) -> Self {
-        Self(time.duration_since(UNIX_EPOCH).map(millis).unwrap_or(0))
+        Self::from_millis(time.duration_since(UNIX_EPOCH).map(timestamp::millis).unwrap_or(0))
     }
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The library's source of time, and its way to wait.
@@ -152,11 +83,11 @@ impl Stopwatch {
 
 /// When a connection last answered, and so how long it has been idle.
 ///
-/// Lambda freezes the sandbox between two invocations, and the network may forget its connections. Neither
-/// clock alone measures that pause. A paused virtual machine may stop its monotonic clock, so that only the
-/// wall clock shows the pause. A resumed machine may correct its wall clock late, or step it back, so that
-/// only the monotonic clock shows it. The larger of the two is the idle time: too large costs one request to
-/// the server, too small costs a timeout.
+/// Lambda freezes the sandbox between two invocations, and the network may forget its connections. Each of the
+/// two clocks can miss that pause. A paused virtual machine may stop its monotonic clock, so that only the wall
+/// clock shows the pause. A resumed machine may correct its wall clock late, or step it back, so that only the
+/// monotonic clock shows the pause. The library uses the longer of the two times: a time that's too long costs one
+/// request to the server, and a time that's too short costs a timeout.
 #[cfg(any(feature = "postgres", feature = "redis"))]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LastAnswer {
@@ -244,6 +175,7 @@ pub(crate) async fn virtual_sleep(duration: Duration) {
 
 #[cfg(test)]
 mod tests {
+    #[cfg(any(feature = "postgres", feature = "redis"))]
     use super::*;
 
     #[cfg(any(feature = "postgres", feature = "redis"))]
@@ -259,25 +191,5 @@ mod tests {
             by_monotonic_clock: Stopwatch(earlier),
         };
         assert!(stepped_back.idle_for() >= Duration::from_secs(60));
-    }
-
-    #[test]
-    fn seconds_are_rounded_up() {
-        assert_eq!(Timestamp::from_millis(1000).as_secs_rounded_up(), 1);
-        assert_eq!(Timestamp::from_millis(1001).as_secs_rounded_up(), 2);
-        assert_eq!(Timestamp::from_millis(1999).rounded_up_to_second(), Timestamp::from_secs(2));
-    }
-
-    #[test]
-    fn arithmetic_saturates_at_both_ends() {
-        let end = Timestamp::from_millis(u64::MAX);
-        assert_eq!(end.saturating_add(Duration::from_secs(1)), end);
-        assert_eq!(end.saturating_add(Duration::MAX), end);
-        assert_eq!(
-            Timestamp::from_millis(5).saturating_sub(Duration::from_secs(1)),
-            Timestamp::from_millis(0)
-        );
-        assert_eq!(Timestamp::from_secs(u64::MAX), end);
-        assert_eq!(Timestamp::from_millis(7).until(Timestamp::from_millis(3)), Duration::ZERO);
     }
 }

@@ -35,7 +35,7 @@ const ORDER: &[&str] = &[
     // The store contract and the stores, and the suite that checks a store.
     "store",
     "conformance",
-    // The rules, and what applies them to one operation.
+    // The rules, and the code that applies them to one operation.
     "protocol",
     "observe",
     "run",
@@ -157,8 +157,8 @@ const FAULT_WORDS: &[&str] = &[
     "Unstorable",
 ];
 
-/// Enums with such names that cause no faults: the meanings of an error, and the ways in which a faulty store breaks
-/// the contract.
+/// Enums that have variants with such names, but don't cause faults. They list the meanings of an error, or the ways
+/// in which a faulty store breaks the contract.
 const NOT_FAULTS: &[&str] = &[
     "src/store/dynamodb/fault.rs: Class",
     "src/store/error.rs: StoreErrorKind",
@@ -166,7 +166,7 @@ const NOT_FAULTS: &[&str] = &[
     "testkit/src/faulty/sabotage.rs: Sabotage",
 ];
 
-/// The most variants with such names that an enum may have: some are settings, states or answers.
+/// How many variants with such names any other enum may have: some are settings, states or answers.
 const MOST_FAULTS: usize = 2;
 
 #[test]
@@ -184,14 +184,14 @@ fn no_file_is_in_two_crates() {
     let mut count = 0;
     for (file, text) in sources {
         count += 1;
-        // Most files contain neither word, and needn't be parsed.
+        // Most files contain neither `path` nor `include!`, and needn't be parsed.
         let may = text.contains("path") || text.contains("include!");
         assert!(!may || !takes_another_file(&tokens(&text)), "{file} names another file by its path");
     }
     assert!(count > 300, "the sources were not found");
 }
 
-/// A file may list its ways to cause faults if its `amounts_to` names the fault of each way.
+/// A file may have its own list of ways to cause faults if its function `amounts_to` maps each way to a `Fault`.
 #[test]
 fn faults_have_one_list() {
     let (mut count, mut lists) = (0, Vec::new());
@@ -250,7 +250,7 @@ fn enums(tokens: &[Token]) -> Vec<(String, Vec<String>)> {
     found
 }
 
-/// Returns the repository's folders, without hidden folders and the build folder.
+/// Returns the repository's top-level folders, without hidden folders and the build folder.
 fn packages() -> Vec<String> {
     let folders = fs::read_dir(root()).unwrap().map(Result::unwrap).filter(|entry| entry.path().is_dir());
     let names = folders.map(|entry| entry.file_name().into_string().unwrap());
@@ -259,7 +259,7 @@ fn packages() -> Vec<String> {
 
 /// Whether a file has the attribute `path`, also under a condition, or includes another file as code.
 fn takes_another_file(tokens: &[Token]) -> bool {
-    // The tokens have no literals.
+    // The tokens leave out literals, so the other file's path isn't among them.
     [&["#", "[", "path", "="][..], &[",", "path", "=", ")", "]"], &["include", "!"]]
         .iter()
         .any(|words| has(tokens, words))
@@ -283,7 +283,7 @@ fn violations(sources: &[Source]) -> Vec<String> {
     for (file, text) in sources {
         let lines = text.lines().count();
         if lines > LONGEST_FILE {
-            found.push(format!("{file}: {lines} lines; {LONGEST_FILE} are enough"));
+            found.push(format!("{file}: {lines} lines; at most {LONGEST_FILE} are allowed"));
         }
         let tokens = shipped(text);
         if file == "lib.rs" {
@@ -313,7 +313,7 @@ fn logic(tokens: &[Token]) -> Vec<String> {
     const LOGIC: &[&str] =
         &["fn", "impl", "struct", "enum", "trait", "const", "static", "type", "macro_rules"];
     let logic = tokens.iter().filter(|token| LOGIC.contains(&token.text.as_str()));
-    logic.map(|token| format!("lib.rs:{}: `{}`; it has no logic", token.line, token.text)).collect()
+    logic.map(|token| format!("lib.rs:{}: `{}`; move it to a module", token.line, token.text)).collect()
 }
 
 fn clocks(file: &str, tokens: &[Token]) -> Vec<String> {
@@ -356,7 +356,7 @@ fn imports(file: &str, tokens: &[Token], re_exports: &[(String, Vec<String>)]) -
 /// Says why `module` may not name `path`.
 fn forbidden(module: &[String], path: &[String]) -> Option<String> {
     if path.last().is_some_and(|last| last == "*") {
-        return Some("a glob hides what is named; name it".to_owned());
+        return Some("a glob import hides the names; list them".to_owned());
     }
     let (from, to) = (module.first()?.as_str(), path.first()?.as_str());
     let upward = if from != to {
@@ -383,8 +383,8 @@ fn forbidden(module: &[String], path: &[String]) -> Option<String> {
 fn is_upward(order: &[&str], from: &str, to: &str) -> Option<String> {
     let at = |name: &str| order.iter().position(|module| *module == name);
     match (at(from), at(to)) {
-        (None, _) => Some(format!("`{from}` has no place in the order; give it one in this test")),
-        (_, None) => Some(format!("`{to}` has no place in the order; give it one in this test")),
+        (None, _) => Some(format!("`{from}` isn't in this test's list of modules; add it")),
+        (_, None) => Some(format!("`{to}` isn't in this test's list of modules; add it")),
         (Some(own), Some(other)) => (other > own).then(|| format!("`{from}` is below `{to}`")),
     }
 }

@@ -1,5 +1,6 @@
 //! Short leases on Lambda Managed Instances, where one process runs several invocations at once and isn't killed at
-//! their deadlines. The tests start this program again as the function, and hand it events by their own Runtime API.
+//! their deadlines. The tests start this program again as the function, and send it events through their own Runtime
+//! API.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
@@ -92,7 +93,7 @@ struct Pending {
 struct Unanswered(Mutex<HashMap<String, Pending>>);
 
 impl Unanswered {
-    /// Accepts an answer, or rejects it if it's late or doesn't name its invocation.
+    /// Accepts an answer, or rejects one that's late or doesn't name its invocation.
     fn answered(&self, id: Option<&String>, posted: Posted) -> Reply {
         let pending = id.and_then(|id| self.0.lock().unwrap().remove(id));
         match pending {

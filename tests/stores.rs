@@ -51,7 +51,7 @@ mod dynamodb {
 
     async fn prove_as(configure: impl FnOnce(StoreBuilder<DynamoDbStore>) -> StoreBuilder<DynamoDbStore>) {
         let emulator = Emulator::start().await;
-        // The emulator may be slow with 6 MB on a busy machine, and this test isn't about time.
+        // Long timeouts, because the emulator may be slow with 6 MB on a busy machine.
         let (attempt, operation) = (Duration::from_secs(30), Duration::from_secs(60));
         let builder = DynamoDbStore::builder(fresh_table())
             .client(emulator.client())
@@ -109,7 +109,7 @@ mod postgres {
 
     async fn prove_as(configure: impl FnOnce(StoreBuilder<PostgresStore>) -> StoreBuilder<PostgresStore>) {
         let Some(server) = Server::shared() else { return };
-        // A hundred concurrent writes may take long on a busy machine, and this test isn't about time.
+        // Long timeouts, because many concurrent writes may be slow on a busy machine.
         let patience = Duration::from_secs(30);
         let store = server
             .store(|builder| {
@@ -134,7 +134,7 @@ mod postgres {
         prove_as(|builder| builder.connections(16).prepared_statements(true)).await;
     }
 
-    /// Each statement runs in either of two sessions.
+    /// The pooler runs each statement in either of two server sessions.
     #[tokio::test(flavor = "multi_thread")]
     async fn conforms_behind_a_pooler() {
         let Some(server) = Server::shared() else { return };
@@ -221,7 +221,7 @@ mod redis {
         prove(Arc::new(patient(&format!("{}/3?prefix={{t}}*", server.url()))), 1000).await;
     }
 
-    /// A server may be slow on a busy machine, and this test isn't about time.
+    /// Builds a store with long timeouts, because a server may be slow on a busy machine.
     fn patient(url: &str) -> RedisStore {
         let (attempt, operation) = (Duration::from_secs(30), Duration::from_secs(60));
         RedisStore::builder(url).attempt_timeout(attempt).operation_timeout(operation).build().unwrap()
@@ -245,8 +245,8 @@ fn store_errors_keep_message_and_cause() {
 
 // Tests of the suite itself.
 
-/// Every sabotage of the faulty store. A takeover that doesn't test the status is left out: it's still refused for a
-/// settled record, which has no lease.
+/// Every sabotage of the faulty store, except a takeover that doesn't test the status. No case can find that one: a
+/// settled record has no lease, so the test of the lease rejects the takeover anyway.
 const FAULTS: &[Sabotage] = &[
     Sabotage::Untested(ClaimAbsent),
     Sabotage::Untested(Reclaim(Status)),
@@ -402,10 +402,10 @@ async fn cases_and_faults_cover_each_other() {
     let mut useful = HashSet::new();
     while let Some(run) = runs.join_next().await {
         let (sabotage, failures) = run.unwrap();
-        assert!(!failures.is_empty(), "no case found {sabotage:?}");
+        assert!(!failures.is_empty(), "no case found the sabotage {sabotage:?}");
         for prefix in own_cases(*sabotage) {
             let found = failures.iter().any(|failure| failure.case.starts_with(prefix));
-            assert!(found, "{prefix} didn't find {sabotage:?}");
+            assert!(found, "no case `{prefix}…` found the sabotage {sabotage:?}");
         }
         useful.extend(failures.into_iter().map(|failure| failure.case));
     }
@@ -422,7 +422,7 @@ const CONCLUSIONS: &[&str] = &[
     "a conclusion to STARTED",
 ];
 
-/// Returns the suite's cases that must each find this sabotage in a transition's conditions.
+/// Returns prefixes of case names. For each prefix, a case whose name begins with it must find this sabotage.
 fn own_cases(sabotage: Sabotage) -> &'static [&'static str] {
     match sabotage {
         Sabotage::Untested(condition) | Sabotage::NotOlder(condition) | Sabotage::Overtested(condition) => {
@@ -447,7 +447,7 @@ fn own_cases(sabotage: Sabotage) -> &'static [&'static str] {
         Sabotage::LeasesAreTexts | Sabotage::LeasesAreFloats | Sabotage::LeasesAreSigned => {
             &["T7: leases are compared as numbers"]
         }
-        Sabotage::VersionsAreFloats => &["versions differ"],
+        Sabotage::VersionsAreFloats => &["versions are compared"],
         Sabotage::ConclusionTakesAbsent
         | Sabotage::ConclusionKeepsRequestId
         | Sabotage::ConclusionKeepsFingerprint
@@ -461,12 +461,12 @@ fn own_cases(sabotage: Sabotage) -> &'static [&'static str] {
         Sabotage::ConclusionLosesLease => &["a conclusion to STARTED"],
         Sabotage::OmittedIsUnfenced | Sabotage::PartsAreUnfenced => &["T4", "T5"],
         Sabotage::NamelessIsUnfenced => &["T3"],
-        // A takeover doesn't test the expiry, and T4 to T7 don't name one.
+        // T3 to T7 don't test the expiry, so their cases can't find this sabotage.
         Sabotage::NoExpiryMatchesAny | Sabotage::AnyExpiryMatchesNone => {
             &["T2", "a conclusion to COMPLETED", "an operator's release"]
         }
         Sabotage::NoExpiryMatchesNothing => &["T2", "a conclusion to STARTED", "an operator's completion"],
-        Sabotage::NoExpiryIsZero => &["versions differ"],
+        Sabotage::NoExpiryIsZero => &["versions are compared"],
         Sabotage::NoExpiryIsTheLast | Sabotage::NoExpiryReadsAbsent => &["T1", "a lock round-trips"],
         Sabotage::TakeOverKeepsExpiry | Sabotage::TakeOverKeepsInterrupted => &["T3"],
         Sabotage::ExtensionOnlyMovesExpiry => &["T7: an extension of the lease", "a claim without an expiry"],
@@ -517,7 +517,7 @@ async fn differential_findings_are_reproducible() {
     let [one, other] = messages.as_slice() else { panic!() };
     assert!(one.starts_with("seed 7, after "), "{one}");
     assert!(one.contains("operations on this key:\n  "), "{one}");
-    // Two runs have different times but the same operations.
+    // Both runs execute the same operations, at different times.
     let shape = |message: &str| message.split(',').next().map(str::len).zip(Some(message.lines().count()));
     assert_eq!(shape(one), shape(other), "{one}\n{other}");
 }
@@ -531,7 +531,7 @@ async fn contention_finds_non_atomic_writes() {
     assert!(message.contains("were applied instead of one"), "{message}");
 }
 
-/// Checks that [`FAULTS`] leaves out no other condition.
+/// Checks that [`FAULTS`] has an `Untested` sabotage for each condition, except the one that its comment leaves out.
 #[test]
 fn every_condition_has_its_sabotage() {
     let untested: Vec<Condition> = FAULTS
@@ -540,8 +540,8 @@ fn every_condition_has_its_sabotage() {
             |sabotage| if let Sabotage::Untested(condition) = sabotage { Some(*condition) } else { None },
         )
         .collect();
-    // T1 has one condition, T2 has five. T3 has five, and its lease test implies the status test. T4 to T6 share three.
-    // T7 has these three and the order of the leases. A conclusion has six for a record that was seen, and one for
-    // none. An operator's write has six.
+    // T1 has one condition, and T2 has five. T3 has five too, but `FAULTS` leaves out its status. T4 to T6 share three.
+    // T7 has the same three, and a fourth: the new lease ends later than the old one. A conclusion has six if it
+    // expects a record, and one if it expects none. An operator's write has six.
     assert_eq!(untested.len(), 1 + 5 + 4 + 3 + 4 + 7 + 6);
 }

@@ -77,12 +77,12 @@ pub(crate) enum Case {
 /// How much of the library's work the code by hand does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effort {
-    /// Only the requests: all values exist already, and the code reads only whether the answer holds an outcome.
+    /// Only the requests. All values exist beforehand, and the code only checks whether the answer has an outcome.
     Bare,
     /// `Bare`, with the timeouts that the library's store sets. The SDK has none by default.
     Timeouts,
-    /// `Timeouts`, with values made when they're needed, in the plainest code. It hashes the key and the payload's
-    /// JSON, draws an owner, and encodes and hashes the response. A replayed response is checked and decoded.
+    /// `Timeouts`, and computes its values in each run, in the plainest code. It hashes the key and the payload's
+    /// JSON, draws an owner, and encodes and hashes the response. It checks and decodes a replayed response.
     Careful,
 }
 
@@ -222,7 +222,7 @@ impl ByHand {
         Ok(Self { client, effort, item, receipt: receipt() })
     }
 
-    /// The claim's values. [`Effort::Careful`] makes them now.
+    /// Returns the claim's values. With [`Effort::Careful`], this computes them.
     fn claim(&self) -> Result<Cow<'_, Item>, Failure> {
         if self.effort != Effort::Careful {
             return Ok(Cow::Borrowed(&self.item));
@@ -255,7 +255,7 @@ impl ByHand {
         let text = |name: &str| {
             old.get(name).and_then(|value| value.as_s().ok()).ok_or("a text attribute is missing")
         };
-        // Compares with the library's own fingerprint, since a fingerprint made by hand is different.
+        // The library wrote this record, so compare with its fingerprint. The one that `claim` computes differs.
         if text("status")? != "COMPLETED" || text("fingerprint")? != &self.item.fingerprint {
             return Err("the record isn't COMPLETED, or has another fingerprint".into());
         }
@@ -295,7 +295,7 @@ impl ByHand {
             .await;
         if let Err(error) = claimed {
             let PutItemError::ConditionalCheckFailedException(refusal) = error.into_service_error() else {
-                return Err("the claim failed for another reason".into());
+                return Err("the claim's PutItem failed, and not because of its condition".into());
             };
             self.replay(&refusal.item.unwrap_or_default())?;
             return Ok(true);

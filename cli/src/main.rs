@@ -83,11 +83,11 @@ enum Command {
     Watch(watch::Arguments),
     /// Show one record, what the next delivery gets, and what you can do.
     Inspect(inspect::Arguments),
-    /// Go from a saved event to the records of its operations: what happened, what the event's next delivery gets, and
-    /// what you can do.
+    /// Find the records of a saved event's operations: what happened, what the event's next delivery gets, and what
+    /// you can do.
     ///
-    /// It derives the keys with the library's own code, and knows the library's keys for AWS's own sources. If the
-    /// function takes its keys from elsewhere, say so with --describe or the options.
+    /// It derives the keys with the library's own code. By default, it uses the library's key for the event's source.
+    /// If the function takes its keys from elsewhere, say so with --describe or the options.
     #[command(after_help = WHY_EXAMPLES)]
     Why(why::Arguments),
     /// Release a key: the next delivery runs. A dry run, unless --confirm is given.
@@ -99,8 +99,8 @@ enum Command {
     /// given.
     ///
     /// It writes only if the record is still the version that this run read, or the one that --if-revision
-    /// names. It sets a new owner and generation: a claim that is still running is fenced, and answers with
-    /// this response.
+    /// names. It sets a new owner and generation, which fences a claim that is still running. That claim's caller
+    /// gets this response, too.
     #[command(after_long_help = COMPLETE_EXAMPLES)]
     Complete(settle::Complete),
 }

@@ -13,9 +13,12 @@ use crate::{
     words,
 };
 
-/// Longer limits than a handler's: a person can wait, and the credentials may come from a service.
+/// Longer timeouts than in a function: a person can wait, and the SDK may first fetch the credentials over the network.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(8);
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(12);
+
+/// The environment variables that name the store.
+const VARIABLES: [&str; 2] = ["IDEMPOTENCY_TABLE", "IDEMPOTENCY_STORE"];
 
 /// Names the store. For a table, credentials, Region and endpoint come from the environment, as for any AWS
 /// SDK: `AWS_PROFILE`, `AWS_REGION`, `AWS_ENDPOINT_URL_DYNAMODB` and the others.
@@ -28,7 +31,7 @@ pub(crate) struct StoreArguments {
     table: Option<String>,
 
     /// The store's URL, as in IDEMPOTENCY_STORE: dynamodb://TABLE, postgres://USER@HOST/DATABASE,
-    /// redis://HOST:PORT, rediss:// for TLS, with the function's parameters, such as ?attributes=,
+    /// redis://HOST:PORT, or rediss:// for TLS. Add the parameters of the function's URL, such as ?attributes=,
     /// ?sslrootcert= or ?prepared=. Give a password in IDEMPOTENCY_STORE instead: anyone who lists this
     /// machine's processes sees this option.
     #[arg(long, value_name = "URL", conflicts_with = "table")]
@@ -51,7 +54,7 @@ pub(crate) struct StoreArguments {
     partition: Option<String>,
 
     /// The table's attribute names that differ from the defaults, such as id:pk,expires_at:ttl. The functions
-    /// on the table need the same ones.
+    /// that use the table need the same names.
     #[arg(long, value_name = "ATTRIBUTE:NAME,…")]
     attributes: Option<String>,
 }
@@ -122,13 +125,14 @@ impl StoreArguments {
         })
     }
 
-    /// Opens the store. If neither the options nor the environment name one, opens the one at a description's `url`.
+    /// Opens the store. If neither an option nor an environment variable names one, opens the store at `url`, from the
+    /// function's description. A malformed variable isn't ignored.
     ///
     /// # Errors
     ///
     /// As [`open`](Self::open).
     pub(crate) async fn open_any_or(&self, url: Option<&str>) -> Result<Arc<dyn Store>> {
-        let is_named = self.table.is_some() || self.store.is_some() || NamedStore::from_env().is_ok();
+        let is_named = self.table.is_some() || self.store.is_some() || VARIABLES.into_iter().any(is_set);
         match url.filter(|_| !is_named) {
             Some(url) => Self { store: Some(url.to_owned()), ..self.clone() }.open_any().await,
             None => self.open_any().await,
@@ -205,7 +209,12 @@ impl StoreArguments {
     }
 }
 
-/// `url` with `…` in place of anything that may be a user name and a password.
+/// Whether the variable is set, even to a malformed value. The library ignores empty variables.
+fn is_set(variable: &str) -> bool {
+    std::env::var_os(variable).is_some_and(|value| !value.is_empty())
+}
+
+/// `url` with `…` in place of any user name and password.
 fn without_credentials(url: &str) -> String {
     match url.split_once("://").and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?.1))) {
         Some((scheme, rest)) => format!("{scheme}://…@{rest}"),

@@ -155,7 +155,9 @@ fn fix_in_postgres(problem: &TableProblem, table: &str, arguments: &StoreArgumen
         TableProblem::Missing | TableProblem::Unmarked => {
             format!("`{}`", arguments.command_line(&["table", "create"]))
         }
-        TableProblem::Schema { .. } => "as described, before a function of this version runs".to_owned(),
+        TableProblem::Schema { .. } => {
+            "until that's done, functions with this version of the library can't use the table".to_owned()
+        }
         TableProblem::Privileges { missing } => format!("`GRANT {} ON {table} TO …`", missing.join(", ")),
         TableProblem::NoIndex => sweep_index(table),
         TableProblem::IndexOnExpiry { indexes } => {
@@ -191,7 +193,7 @@ fn fix_in_dynamodb(problem: &TableProblem, store: &DynamoDbStore, arguments: &St
                 "update-time-to-live --time-to-live-specification Enabled=false,AttributeName={}",
                 words::quoted(found)
             );
-            format!("{}, an hour later `{}`", aws(&off), create())
+            format!("{}, then wait an hour, then `{}`", aws(&off), create())
         }
         TableProblem::NotActive { .. } => format!("wait, then check again: {}", aws("describe-table")),
         TableProblem::Keys { .. } => {

@@ -10,7 +10,7 @@ use lambda_idempotency::time::Timestamp;
 
 use crate::problem::{Context as _, Result};
 
-/// Breaks a text at blanks into lines of at most `width` characters, as far as its words allow.
+/// Breaks a text at blanks into lines of at most `width` characters. A longer word gets its own line.
 pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split(' ') {
@@ -62,7 +62,7 @@ pub(crate) fn moment_and_distance(time: Timestamp, now: Timestamp) -> String {
     format!("{} ({})", moment(time), relative(time, now))
 }
 
-/// When a record expires. One that never expires lasts until someone settles it.
+/// When a record expires. A record that never expires lasts until someone settles it.
 pub(crate) fn expiry(expires_at: Option<Timestamp>, now: Timestamp) -> String {
     match expires_at {
         Some(time) => moment_and_distance(time, now),
@@ -91,7 +91,7 @@ pub(crate) fn span(duration: Duration) -> String {
 ///
 /// # Errors
 ///
-/// A description, for anything else and for zero.
+/// A message that describes the format, if `text` is anything else or zero.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text:?} isn't a duration: write it as 24h, 90s, 30m, 7d or 500ms");
     let mut rest = text;

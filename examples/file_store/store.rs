@@ -52,7 +52,7 @@ impl FileStore {
     fn apply_now(&self, key: &StoredKey, write: &Write) -> Result<WriteOutcome, StoreError> {
         let _lock = self.locked()?;
         let current = self.read_now(key)?;
-        // `apply_to` is the contract: it returns the new record if the write's condition holds.
+        // `apply_to` implements the contract: it returns the new record if the write's condition holds.
         let Some(record) = write.apply_to(current.as_ref()) else {
             return Ok(WriteOutcome::Refused(current));
         };

@@ -41,8 +41,8 @@ impl Telemetry {
         Ok(Self { collector })
     }
 
-    /// Writes the metrics and passes the answer on, for `ServiceBuilder::map_result`. The metrics must be out
-    /// before the answer, since the sandbox may freeze after it.
+    /// Writes the metrics and passes the answer on, for `ServiceBuilder::map_result`. It writes the metrics first,
+    /// since the sandbox may freeze once the answer is sent.
     pub fn flush_before<T>(self) -> impl FnOnce(T) -> T + Clone {
         move |answer| {
             self.flush();

@@ -76,14 +76,14 @@ fn key(
     protection.rules.key.of_record(kind, content.as_ref(), own)
 }
 
-/// Adds the facts of the claim to the record, if the settings name a field for them.
+/// Adds the facts of the claim to the record, if `IDEMPOTENCY_CLAIM_FIELD` names a field of the event.
 ///
 /// Call it inside the record's handler.
 fn handed(identifier: &str, raw: &RawValue, function: &Together) -> Handed {
     let facts = lambda_idempotency::current().as_ref().map(crate::event::facts);
     let extended = match (function.claim_field(), facts) {
         (Some(ClaimField::Event(name)), Some(facts)) => with_field(raw.get().as_bytes(), name, &facts),
-        // One client context has no place for the facts of many records.
+        // The client context belongs to the whole event, so it can't carry the facts of each record.
         _ => None,
     };
     let extended = extended.and_then(|json| String::from_utf8(json.into()).ok());
@@ -155,7 +155,8 @@ where
     }
 }
 
-/// Whether Lambda redelivers every record of the event: the response names all records of a queue, or a stream's first.
+/// Whether Lambda redelivers every record of the event. It does if the response lists all messages of a queue, or the
+/// first record of a stream.
 fn all_failed(event: &Event, returned: &[String], kind: Kind) -> bool {
     let records = records(event);
     match kind {
@@ -164,7 +165,7 @@ fn all_failed(event: &Event, returned: &[String], kind: Kind) -> bool {
     }
 }
 
-/// The identifiers of the records that the library's response names.
+/// The identifiers of the failed records, from the library's response.
 fn returned(answer: &RawValue) -> serde_json::Result<Vec<String>> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]

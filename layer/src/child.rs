@@ -27,7 +27,8 @@ impl Function {
     ///
     /// If the program doesn't exist, or can't be started.
     pub(crate) fn start(command: &[OsString], address: SocketAddr) -> io::Result<Self> {
-        // The handlers come before the start, so that the function gets every signal that this process survives.
+        // Install the signal handlers before the start. Without them, a signal would kill this process, and wouldn't
+        // reach the function.
         let terminate = signal(SignalKind::terminate())?;
         let interrupt = signal(SignalKind::interrupt())?;
         let hang_up = signal(SignalKind::hangup())?;

@@ -52,7 +52,8 @@ const NAMES: [&str; 24] = [
     "METRICS",
     "PORT",
 ];
-/// Allowed variables that aren't settings: the file's path, the library's guard, and the wrapper script's two.
+/// Allowed variables that aren't settings: `CONFIG` is the settings file's path, the library reads `REQUIRED`, and the
+/// wrapper script reads the others.
 const OTHERS: [&str; 4] = ["CONFIG", "REQUIRED", "EXTENSION", "WRAPPER"];
 
 /// The place where the function finds the facts of its claim.
@@ -140,7 +141,7 @@ pub(crate) struct Rules {
     pub(crate) callers: Callers,
     pub(crate) claim_field: Option<ClaimField>,
     pub(crate) streams: bool,
-    /// The largest answer of the function that's recorded, in bytes. `settings` has the limit for its recorded form.
+    /// The largest answer of the function that's recorded, in bytes. `settings` has the limit for the recorded form.
     pub(crate) max_response: usize,
     pub(crate) settings: Settings,
     /// How many invocations the function runs at a time.
@@ -346,7 +347,7 @@ fn settings(values: &Values<'_>, mode: Mode, max_response: usize) -> Result<Sett
     Ok(settings)
 }
 
-/// Checks the names, and reads the file if there's one.
+/// Checks the variables' names, and reads the settings file if there's one.
 fn values<'e>(
     names: impl Iterator<Item = String>,
     environment: &'e dyn Fn(&str) -> Option<String>,

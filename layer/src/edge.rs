@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
@@ -20,12 +21,14 @@ use lambda_idempotency::{
     store::memory::MemoryStore,
     time::{Clock as _, system_clock},
 };
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 
 use crate::{
     config::Config,
+    http::STREAM_TYPE,
     proxy::{Protection, Proxy},
-    server,
+    recorded, server,
     telemetry::Telemetry,
     upstream::{
         AnyBody, BoxError, ERROR_TYPE, INVOCATION_ID, MAX_HEAD, REQUEST_ID, Upstream, VERSION, answer, empty,
@@ -37,12 +40,12 @@ use crate::{
 const MAX_RESPONSE: usize = 200;
 /// How long to wait until the layer is idle. The clock is paused, so this time passes once no task has work left.
 const IDLE: Duration = Duration::from_millis(1);
-/// The runtime's answer to each event.
-const OWN_ANSWER: &[u8] = b"\"own\"";
-/// The end of the path of an error post for the first event.
-const ERROR_OF_FIRST: &[u8] = b"/invocation/x/error";
-/// Request ids and events: an event, its duplicate, and another event.
-const EVENTS: [(&str, &[u8]); 3] = [("x", b"{\"id\":1}"), ("y", b"{\"id\":1}"), ("z", b"{\"id\":2}")];
+/// The runtime's answer to each event. It's an HTTP response too.
+const OWN_ANSWER: &[u8] = br#"{"statusCode":200,"body":"own"}"#;
+/// The request ids of an event, its duplicate, and another event, and what they ask for.
+const EVENTS: [(&str, u32); 3] = [("x", 1), ("y", 1), ("z", 2)];
+/// The bit of the first byte that makes the events HTTP requests.
+const IS_HTTP: u8 = 0x80;
 
 const SETTINGS: [(&str, &str); 4] = [
     ("IDEMPOTENCY_STORE", "memory:"),
@@ -56,11 +59,18 @@ const SETTINGS: [(&str, &str); 4] = [
 struct Answered {
     is_error: bool,
     is_broken: bool,
+    /// Whether it's a streamed HTTP response.
+    is_stream: bool,
+    /// Whether it's a stream of any kind.
+    is_streamed: bool,
+    /// A bound on the size of the head that's recorded of an HTTP response, beyond the bytes of `body`.
+    head: usize,
     body: Bytes,
 }
 
 #[derive(Debug, Default)]
 struct State {
+    is_http: bool,
     /// The events to hand out next, as indexes of `EVENTS`.
     queue: VecDeque<usize>,
     /// Whether each event was handed out, and its first answer.
@@ -102,6 +112,10 @@ impl Lambda {
                 let answered = Answered {
                     is_error: kind == "error",
                     is_broken: trailers.contains_key(ERROR_TYPE),
+                    is_stream: parts.headers.get("content-type").is_some_and(|name| name == STREAM_TYPE),
+                    is_streamed: recorded::is_streamed(&parts.headers),
+                    // JSON escapes a character of a content type with at most one more byte.
+                    head: 100 + 2 * parts.headers.get("content-type").map_or(0, |name| name.len()),
                     body: body.to_bytes(),
                 };
                 self.answered(id, &parts.headers, answered)
@@ -115,6 +129,7 @@ impl Lambda {
         let Some(at) = state.queue.pop_front() else { return answer(StatusCode::FORBIDDEN, "{}") };
         state.events[at].0 = true;
         let (id, event) = EVENTS[at];
+        let event = event_of(event, state.is_http);
         let deadline = system_clock().now().saturating_add(Duration::from_secs(600)).as_millis();
         let mut response = answer(StatusCode::OK, event);
         let headers = response.headers_mut();
@@ -147,7 +162,7 @@ thread_local! {
     static PANICS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Counts this thread's panics. Tokio catches the panics of tasks, so the test would miss them.
+/// Counts this thread's panics. Without the count, the test would miss a task's panic, which Tokio catches.
 fn watch_panics() {
     static WATCHES: Once = Once::new();
     WATCHES.call_once(|| {
@@ -159,27 +174,28 @@ fn watch_panics() {
     });
 }
 
-/// Checks the layer with `data`: the size of the pieces in one byte, then the bytes of the function's first connection.
+/// Checks the layer with `data`. Of the first byte, one bit says whether the events are HTTP requests, and the others are
+/// the size of the pieces in which the function sends. The rest is what it sends on its first connection.
 ///
 /// Call it on a Tokio runtime with one thread and a paused clock.
 ///
 /// # Panics
 ///
-/// If the layer panics, answers a duplicate in another way than its event, or stops serving.
+/// If the layer panics, answers a duplicate differently from its event, or stops serving.
 pub async fn check(data: &[u8]) {
     watch_panics();
     let panics = PANICS.get();
     let lambda = Lambda::default();
     let proxy = proxy(&lambda);
     lambda.state().queue.push_back(0);
-    let (piece, bytes) = data.split_first().map_or((0, data), |(first, rest)| (*first, rest));
-    let heard = talk(&proxy, usize::from(piece), bytes).await;
+    let (first, bytes) = data.split_first().map_or((0, data), |(first, rest)| (*first, rest));
+    lambda.state().is_http = first & IS_HTTP != 0;
+    let heard = talk(&proxy, usize::from(first & !IS_HTTP), bytes).await;
     assert!(heard.is_empty() || heard.starts_with(b"HTTP/1."), "{:?}", String::from_utf8_lossy(&heard));
     let first = lambda.clone().state().events[0].clone();
     lambda.state().queue.extend([1, 2]);
     let runs = run(&proxy).await;
-    let has_error = bytes.windows(ERROR_OF_FIRST.len()).any(|part| part == ERROR_OF_FIRST);
-    judge(&lambda, first, has_error, &runs);
+    judge(&lambda, first, begins_unsuccessful_stream(bytes), &runs);
     assert_eq!(PANICS.get(), panics, "the layer panicked");
 }
 
@@ -226,12 +242,12 @@ async fn talk(proxy: &Proxy, piece: usize, bytes: &[u8]) -> Vec<u8> {
         () = system_clock().sleep(IDLE) => {}
     }
     drop((reads, writes));
-    // A connection that breaks is fine. A panic of its task is counted.
+    // The connection may break, but `PANICS` counts a panic of its task.
     let _ = serving.await;
     heard
 }
 
-/// Polls and answers like a runtime, until no event is left. Returns the request ids of the events that it got.
+/// Polls and answers like a runtime, until no event is left. Returns the request ids of the received events.
 async fn run(proxy: &Proxy) -> Vec<String> {
     let (function, layer) = tokio::io::duplex(64 * 1024);
     tokio::spawn(server::connection(layer, proxy.clone()));
@@ -262,9 +278,40 @@ async fn run(proxy: &Proxy) -> Vec<String> {
     got
 }
 
+/// An operation's event.
+fn event_of(operation: u32, is_http: bool) -> Bytes {
+    if !is_http {
+        return format!("{{\"id\":{operation}}}").into();
+    }
+    let request = json!({
+        "resource": "/pay", "path": "/pay", "httpMethod": "POST", "headers": {}, "multiValueHeaders": {},
+        "requestContext": { "httpMethod": "POST", "identity": {}, "path": "/pay", "resourcePath": "/pay" },
+        "body": format!("{{\"id\":{operation}}}"), "isBase64Encoded": false,
+    });
+    request.to_string().into()
+}
+
+/// Whether the bytes contain the head of a streamed HTTP response without a status of success. The layer releases the
+/// key at such a head if the stream is too large to record, and the rest of the stream may never come.
+fn begins_unsuccessful_stream(bytes: &[u8]) -> bool {
+    let find = |from: usize, part: &[u8]| {
+        bytes.get(from..)?.windows(part.len()).position(|window| window == part).map(|at| from + at)
+    };
+    let Some(end) = find(0, &[0; 8]) else { return false };
+    // The head of the first request's body, behind the length of the body's first chunk. If the head is elsewhere, its
+    // status is unknown here.
+    let status = || {
+        let body = find(find(0, b"POST ")?, b"\r\n\r\n")? + 4;
+        let begin = if bytes.get(body)? == &b'{' { body } else { find(body, b"\r\n")? + 2 };
+        let head: Value = serde_json::from_slice(bytes.get(begin..end)?).ok()?;
+        head["statusCode"].as_u64()
+    };
+    !status().is_some_and(|status| (200..400).contains(&status))
+}
+
 /// Checks that Lambda got the answers that the layer promises. `first` is the first event's state after the bytes, and
-/// `has_error` tells whether they may contain an error post for it.
-fn judge(lambda: &Lambda, first: (bool, Option<Answered>), has_error: bool, runs: &[String]) {
+/// `may_release` tells whether the layer may release the key though Lambda didn't get the first event's answer.
+fn judge(lambda: &Lambda, first: (bool, Option<Answered>), may_release: bool, runs: &[String]) {
     let (was_handed_out, answered) = first;
     let told = format!("first {answered:?}, then {runs:?}, {:?}", lambda.state().events);
     let has_run = |id: &str| runs.iter().any(|run| run == id);
@@ -272,20 +319,111 @@ fn judge(lambda: &Lambda, first: (bool, Option<Answered>), has_error: bool, runs
     assert!(has_run("z"), "the other event never ran: {told}");
     assert_eq!(lambda.answer_to(2).map(|answer| answer.body), Some(OWN_ANSWER.into()), "{told}");
     let Some(again) = lambda.answer_to(1) else { panic!("no answer to the duplicate: {told}") };
-    let refused = |kind: &str| again.is_error && String::from_utf8_lossy(&again.body).contains(kind);
+    let is_http = lambda.state().is_http;
+    let refused = |kind: &str| is_refused(&again, kind, is_http);
     let Some(first) = answered.or_else(|| lambda.answer_to(0)) else {
-        // The connection broke while the event was running, or in an answer that's too large to record.
-        let is_refused = refused("Idempotency.InProgress") || refused("Idempotency.NotRetained");
-        // An error that's too large to record releases the key before its last bytes arrive, and they may never do.
-        let is_released = has_error && has_run("y") && again.body == OWN_ANSWER;
+        // The connection broke before the function's answer was complete: before the answer began, in its middle, or in a
+        // stream that's too large to record.
+        let is_released = is_http && may_release && has_run("y") && again.body == OWN_ANSWER;
+        let is_refused = refused("InProgress") || refused("NotRetained");
         assert!(is_refused && !has_run("y") || is_released, "{told}");
         return;
     };
     if first.is_error || first.is_broken {
         assert!(has_run("y"), "the key wasn't released: {told}");
+    } else if is_http {
+        judge_response(&first, &again, has_run("y"), &told);
     } else if first.body.len() > MAX_RESPONSE {
-        assert!(refused("Idempotency.NotRetained") && !has_run("y"), "{told}");
+        assert!(refused("NotRetained") && !has_run("y"), "{told}");
     } else {
         assert!(!has_run("y") && !again.is_error && again.body == first.body, "{told}");
+    }
+}
+
+/// Whether the layer refused the duplicate for this reason, an error's type.
+fn is_refused(again: &Answered, kind: &str, is_http: bool) -> bool {
+    let text = String::from_utf8_lossy(&again.body);
+    let code = match kind {
+        "InProgress" => "in-progress",
+        _ => "not-retained",
+    };
+    match is_http {
+        true => !again.is_error && text.contains(code),
+        false => again.is_error && text.contains(&format!("Idempotency.{kind}")),
+    }
+}
+
+/// Checks the answer to a duplicate HTTP request.
+fn judge_response(first: &Answered, again: &Answered, has_run: bool, told: &str) {
+    let is_not_retained = is_refused(again, "NotRetained", true);
+    match Meant::by(first) {
+        Meant::Response(status, body) => {
+            let is_success = (200..400).contains(&status);
+            assert!(!(has_run && is_success), "the operation ran twice: {told}");
+            assert!(!is_not_retained || first.body.len() + first.head > MAX_RESPONSE, "{told}");
+            assert!(!(is_success && body.len() > MAX_RESPONSE) || is_not_retained, "{told}");
+            let is_replay = replayed(again) == Some((status, body));
+            assert!(has_run || is_not_retained || is_replay, "{told}");
+        }
+        Meant::Nothing => assert!(has_run, "the key wasn't released: {told}"),
+        Meant::Unclear => {}
+    }
+}
+
+/// The status and the body of a replay, as the layer writes it.
+fn replayed(again: &Answered) -> Option<(u64, Vec<u8>)> {
+    let (head, streamed) = split(again)?;
+    let head: Value = serde_json::from_slice(head).ok()?;
+    let text = head["body"].as_str().unwrap_or_default();
+    let body = match (streamed, head["isBase64Encoded"].as_bool()) {
+        (Some(streamed), _) => streamed.to_vec(),
+        (None, Some(true)) => STANDARD.decode(text).ok()?,
+        (None, _) => text.as_bytes().to_vec(),
+    };
+    Some((head["statusCode"].as_u64()?, body))
+}
+
+/// The JSON of an HTTP response, and the body behind it if it's a stream.
+fn split(answered: &Answered) -> Option<(&[u8], Option<&[u8]>)> {
+    if !answered.is_stream {
+        return Some((&answered.body, None));
+    }
+    let end = answered.body.windows(8).position(|window| window == [0; 8])?;
+    Some((&answered.body[..end], Some(&answered.body[end + 8..])))
+}
+
+/// A front end's reading of an answer to an HTTP request.
+enum Meant {
+    Response(u64, Vec<u8>),
+    /// The client gets 502.
+    Nothing,
+    /// Front ends may differ.
+    Unclear,
+}
+
+impl Meant {
+    fn by(answered: &Answered) -> Self {
+        let is_raw = answered.is_streamed && !answered.is_stream;
+        if is_raw && answered.body.len() > MAX_RESPONSE {
+            return Self::Response(200, answered.body.to_vec());
+        }
+        let Some((head, streamed)) = split(answered) else { return Self::Nothing };
+        let Ok(Value::Object(fields)) = serde_json::from_slice(head) else {
+            return if is_raw { Self::Response(200, head.to_vec()) } else { Self::Nothing };
+        };
+        let count = |name: &str| String::from_utf8_lossy(head).matches(name).count();
+        let is_plain = count("\\") == 0
+            && count("statusCode") == 1
+            && count("\"body\"") <= 1
+            && count("isBase64Encoded") == 0;
+        let known = ["statusCode", "body"];
+        match (fields.get("statusCode").and_then(Value::as_u64), fields.get("body")) {
+            _ if !is_plain || fields.keys().any(|name| !known.contains(&name.as_str())) => Self::Unclear,
+            (Some(status @ 200..600), None) => Self::Response(status, streamed.unwrap_or_default().to_vec()),
+            (Some(status @ 200..600), Some(Value::String(body))) => {
+                Self::Response(status, streamed.unwrap_or(body.as_bytes()).to_vec())
+            }
+            _ => Self::Unclear,
+        }
     }
 }

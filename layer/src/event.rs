@@ -119,7 +119,7 @@ impl Event {
         self.has_begun.load(Ordering::Relaxed)
     }
 
-    /// Whether the caller must send its answer. Only the first call returns true.
+    /// Whether the calling code must send its answer. Only the first call returns true: Lambda takes one answer.
     pub(crate) fn answers_now(&self) -> bool {
         !self.is_answered.swap(true, Ordering::Relaxed)
     }
@@ -165,7 +165,7 @@ impl Event {
 fn context(headers: &HeaderMap) -> Context {
     let config = Arc::new(lambda_runtime::Config::default());
     let request_id = headers.get(REQUEST_ID).and_then(|id| id.to_str().ok()).unwrap_or_default();
-    // Only the function reads the client context and the identity. The event must run even if one is malformed.
+    // Only the function reads the client context and the identity. The event must run even if these are malformed.
     let mut read = headers.clone();
     read.remove(CLIENT_CONTEXT);
     read.remove("lambda-runtime-cognito-identity");
@@ -227,7 +227,7 @@ fn with_custom(context: Option<&HeaderValue>, name: &str, value: Option<Value>) 
     HeaderValue::from_bytes(Value::Object(context).to_string().as_bytes()).ok()
 }
 
-/// Whether the JSON object has a field of this name at its top.
+/// Whether the JSON object has a field of this name at its top level.
 pub(crate) fn has_field(json: &[u8], name: &str) -> bool {
     let fields: Result<std::collections::HashMap<String, serde::de::IgnoredAny>, _> =
         serde_json::from_slice(json);

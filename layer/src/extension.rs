@@ -27,9 +27,9 @@ struct Next {
 }
 
 impl Extension {
-    /// Registers for the sandbox's end only.
+    /// Registers the extension, for the event SHUTDOWN only.
     ///
-    /// The proxy sees each invocation itself, and Managed Instances allow no other event.
+    /// The proxy sees each invocation itself, and on Managed Instances, SHUTDOWN is the only event.
     ///
     /// # Errors
     ///

@@ -49,10 +49,21 @@ pub(crate) struct Posted {
 pub(crate) enum Payload {
     /// The complete body.
     Whole(Bytes),
-    /// A stream that ended with an error, which its trailers name.
+    /// A stream that ended with an error. Its trailers describe the error.
     Broken(Bytes, HeaderMap),
-    /// A body that's too large to record: the parts read so far, and the rest.
+    /// A stream that's too large to record, or an answer that's too large for Lambda: the parts read so far, and the
+    /// rest.
     Endless(Vec<Bytes>, Incoming),
+}
+
+impl Posted {
+    /// Whether the body has more than `most` bytes, so that it isn't recorded.
+    pub(crate) fn is_larger_than(&self, most: usize) -> bool {
+        match &self.body {
+            Payload::Whole(bytes) | Payload::Broken(bytes, _) => bytes.len() > most,
+            Payload::Endless(..) => true,
+        }
+    }
 }
 
 /// The polls and events in progress. They decide whether to poll for another invocation.
@@ -92,8 +103,8 @@ impl Function {
         Err(event)
     }
 
-    /// Hands an event to the function as soon as it polls, and waits for its answer. `None` if the connection broke
-    /// before the function had the event.
+    /// Hands an event to the function as soon as the function polls, and waits for its answer. `None` if the connection
+    /// broke before the function had the event.
     pub(crate) async fn run(&self, request_id: &str, headers: HeaderMap, body: Bytes) -> Option<Posted> {
         let (posted, answer) = oneshot::channel();
         self.hand_over(Delivery { request_id: request_id.to_owned(), headers, body, posted });
@@ -115,7 +126,7 @@ impl Function {
         }
     }
 
-    /// Answers one of the function's polls with `response`, such as a refusal of the real Runtime API.
+    /// Answers one of the function's polls with `response`, such as an error of the real Runtime API.
     pub(crate) fn pass(&self, response: Response<AnyBody>) {
         let mut state = self.state();
         state.waiting.retain(|waiter| !waiter.is_closed());

@@ -1,16 +1,21 @@
-//! HTTP events: the library's layer does the whole `Idempotency-Key` contract.
+//! HTTP events: the library's layer implements the whole `Idempotency-Key` contract.
 
 mod envelope;
 
-use std::sync::{
-    Arc, Mutex, PoisonError,
-    atomic::{AtomicBool, Ordering},
+pub(crate) use envelope::{Head, STREAM_TYPE, is_stream};
+
+use std::{
+    pin::Pin,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response, header};
 use lambda_http::{
-    Body, RequestExt as _,
+    Body, IntoResponse, RequestExt as _,
     request::{LambdaRequest, RequestContext},
 };
 use lambda_idempotency::{
@@ -23,7 +28,6 @@ use tower::{Layer as _, ServiceExt as _, service_fn};
 use crate::{
     config::{Callers, KeyOf, Rules},
     event::Event,
-    function::Payload,
     invoke::{Answer, accept, in_time},
     proxy::Protection,
     recorded,
@@ -33,6 +37,16 @@ use crate::{
 /// Marks the function's own response, on its way through the library's layer.
 #[derive(Clone, Copy)]
 struct Own;
+
+/// A response whose body is sent as it is. `lambda_http` would convert a body to text if the response has no content
+/// type, and replace the bytes that aren't UTF-8.
+struct Exact(Response<Body>);
+
+impl IntoResponse for Exact {
+    fn into_response(self) -> Pin<Box<dyn Future<Output = Response<Body>> + Send>> {
+        Box::pin(std::future::ready(self.0))
+    }
+}
 
 /// The facts that the proxy needs about the response of the library's layer.
 #[derive(Default)]
@@ -70,13 +84,13 @@ pub(crate) async fn request(
         async move {
             let mut response = function.run(|posted| envelope::response(posted, infers)).await?;
             response.extensions_mut().insert(Own);
-            Ok(response)
+            Ok(Exact(response))
         }
     });
     let (sees, streams) = (Arc::clone(&seen), Arc::clone(protection));
     let service = layer.layer(inner).map_response(move |response: Response<Body>| {
         sees.see(&response, streams.streams.load(Ordering::Relaxed));
-        response
+        Exact(response)
     });
     let calling = guarded(service).oneshot(LambdaEvent::new(request, event.context.clone()));
     let ended: Result<_, lambda_idempotency::Failure> =
@@ -84,8 +98,10 @@ pub(crate) async fn request(
     let own = turn.take().map(Box::new);
     Some(match (ended, own) {
         (Ok(_), Some(own)) if seen.is_own.load(Ordering::Relaxed) => Answer::Own(own),
-        // The response is too large to record, so the record has none. The function's own response is still sent.
-        (Ok(_), Some(own)) if is_streamed(&own) && seen.is_not_retained.load(Ordering::Relaxed) => {
+        // The stream is too large to record, so the record has no response. The function's own stream is still sent.
+        (Ok(_), Some(own))
+            if recorded::is_streamed(&own.headers) && seen.is_not_retained.load(Ordering::Relaxed) =>
+        {
             Answer::Own(own)
         }
         (Err(_), Some(own)) => Answer::Own(own),
@@ -99,10 +115,6 @@ pub(crate) async fn request(
     })
 }
 
-fn is_streamed(own: &crate::function::Posted) -> bool {
-    matches!(own.body, Payload::Endless(..)) || recorded::is_streamed(&own.headers)
-}
-
 /// Whether the front end accepts a response without `statusCode`. Payload format 2.0 does.
 fn infers(request: &Request<Body>) -> bool {
     matches!(request.extensions().request_context_ref(), Some(RequestContext::ApiGatewayV2(_)))
@@ -110,12 +122,15 @@ fn infers(request: &Request<Body>) -> bool {
 
 /// The library's layer with the user's rules.
 fn layer(protection: &Protection, turn: &Turn) -> Result<HttpLayer, lambda_idempotency::Error> {
-    let Rules { key, passes_unkeyed, methods, callers, compare, .. } = &protection.rules;
+    let Rules { key, passes_unkeyed, methods, callers, compare, max_response, .. } = &protection.rules;
     let replayed = turn.clone();
-    let mut layer = protection.idempotency.http().on_replay(move |_, _| replayed.replays());
+    // HTTP responses are recorded in a form that's hardly larger than their body.
+    let idempotency =
+        protection.idempotency.with_settings(|settings| settings.max_response = *max_response)?;
+    let mut layer = idempotency.http().on_replay(move |_, _| replayed.replays());
     let is_required = match (passes_unkeyed, key) {
         (Some(passes), _) => !passes,
-        // Clients may leave the header out, and run unprotected. Key fields are the user's choice, so they're required.
+        // A request without the header runs unprotected. If the user chose key fields, a request must have them.
         (None, KeyOf::Fields(_)) => true,
         (None, _) => false,
     };
@@ -152,7 +167,7 @@ impl Seen {
         }
     }
 
-    /// Takes the answer for a function that streams its responses.
+    /// Takes the response as a stream, if the function streams its responses.
     fn streamed(&self) -> Option<Answer> {
         let body = self.streamed.lock().unwrap_or_else(PoisonError::into_inner).take()?;
         let content_type = HeaderValue::from_static(envelope::STREAM_TYPE);

@@ -7,7 +7,7 @@ use std::{pin::pin, sync::Arc, time::Duration};
 
 use http::{HeaderMap, HeaderValue, Response};
 use lambda_idempotency::{
-    Error, Invocation, RunError,
+    ErrorKind, Invocation, RunError,
     settings::Mode,
     time::{Clock as _, Timestamp, system_clock},
 };
@@ -29,7 +29,7 @@ use crate::{
     upstream::{self, AnyBody, BoxError, ERROR_TYPE, error_report, full, json_headers},
 };
 
-/// How long after the deadline the layer waits for the function's answer. Until then it records a late answer.
+/// How long after the deadline the layer waits for the function's answer, to record it.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(15 * 60);
 /// How long the layer waits for the function's answer if the deadline is unknown.
 const LONGEST_RUN: Duration = Duration::from_secs(24 * 60 * 60);
@@ -118,7 +118,7 @@ async fn protected(protection: Arc<Protection>, event: Arc<Event>) {
             && has_field(&event.body, name)
         {
             let message =
-                format!("the event already has the field that IDEMPOTENCY_CLAIM_FIELD names, `{name}`");
+                format!("the event already has a field `{name}`; set IDEMPOTENCY_CLAIM_FIELD to another");
             return Some(Answer::refusal("Idempotency.Invalid", &message));
         }
         match kind {
@@ -176,10 +176,10 @@ async fn one(
         replayed.replays();
         []
     });
-    let function = turn.clone();
+    let (function, most) = (turn.clone(), rules.max_response);
     let inner = service_fn(move |_: LambdaEvent<IgnoredAny>| {
         let function = function.clone();
-        async move { function.run(Recordable::of).await }
+        async move { function.run(|posted| Recordable::of(posted, most)).await }
     });
     let calling = layer.layer(inner).oneshot(LambdaEvent::new(raw, event.context.clone()));
     let ended = in_time(protection, event, &turn, deadline, calling).await?;
@@ -192,22 +192,16 @@ async fn one(
         }
         (Err(RunError::Handler(_)), Some(own)) => Answer::Own(own),
         (Err(RunError::Recorded(_)), Some(own)) if !turn.is_replay() => Answer::Own(own),
-        (Err(RunError::Idempotency(error)), Some(own)) if is_own_and_unrecordable(&own, &error, &turn) => {
+        (Err(RunError::Idempotency(error)), Some(own))
+            if own.is_larger_than(most) && error.kind() == ErrorKind::Invalid && !turn.is_replay() =>
+        {
             Answer::Own(own)
         }
         (Err(error), own) => also(own, Answer::error(error)),
     })
 }
 
-/// Whether the function ran, and its answer is too large to record.
-fn is_own_and_unrecordable(own: &Posted, error: &Error, turn: &Turn) -> bool {
-    use lambda_idempotency::ErrorKind;
-    matches!(own.body, crate::function::Payload::Endless(..))
-        && error.kind() == ErrorKind::Invalid
-        && !turn.is_replay()
-}
-
-/// Returns `answer`. If the function has answered too, tells it that its own answer was accepted.
+/// Returns `answer`. If the function has answered too, tells the function that its own answer was accepted.
 fn also(own: Option<Box<Posted>>, answer: Answer) -> Answer {
     if let Some(own) = own {
         accept(own.reply);
@@ -222,8 +216,8 @@ pub(crate) fn accept(reply: oneshot::Sender<Response<AnyBody>>) {
     let _ = reply.send(accepted);
 }
 
-/// Awaits the library's call. If the function has answered, but its outcome isn't recorded shortly before the deadline,
-/// posts the function's answer, goes on recording, and returns `None`.
+/// Awaits the library's call. If the deadline is near, and the function has answered but its outcome isn't recorded
+/// yet, posts the function's answer, waits until the outcome is recorded, and returns `None`.
 pub(crate) async fn in_time<T>(
     protection: &Arc<Protection>,
     event: &Arc<Event>,
@@ -236,7 +230,8 @@ pub(crate) async fn in_time<T>(
     let overdue = async {
         turn.answered().await;
         match deadline.map(|deadline| system_clock().now().until(deadline.saturating_sub(reserve))) {
-            // Lambda doesn't wait for a late answer, and an unknown deadline sets no limit: record the outcome first.
+            // The deadline is unknown, or the function answered too late to record the outcome in time. Post the answer
+            // only after the outcome is recorded.
             None | Some(Duration::ZERO) => std::future::pending().await,
             Some(left) => system_clock().sleep(left).await,
         }
@@ -249,7 +244,7 @@ pub(crate) async fn in_time<T>(
     if let Some(own) = turn.take() {
         tracing::warn!(
             request_id = event.request_id(),
-            "answered before the outcome is recorded: time is up"
+            "posting the answer before its outcome is recorded, since the deadline is near"
         );
         post(protection, event, Answer::Own(Box::new(own))).await;
     }
@@ -282,7 +277,7 @@ pub(crate) async fn post(protection: &Protection, event: &Event, answer: Answer)
     tell(protection, event, &answered);
     if let Some(reply) = reply {
         if is_late(&answered) {
-            // The function can't send its answer earlier. At the error, Go's runtime client would end the process.
+            // Hide the rejection: the function can't do anything about it, and Go's runtime client would exit.
             return accept(reply);
         }
         let answered = answered.map(|response| response.map(full));
@@ -310,6 +305,6 @@ fn tell(protection: &Protection, event: &Event, answered: &Result<Response<bytes
             let status = response.status().as_u16();
             tracing::warn!(request_id, status, "the Runtime API rejected the answer");
         }
-        Err(error) => tracing::error!(request_id, error = &**error, "the Runtime API didn't take the answer"),
+        Err(error) => tracing::error!(request_id, error = &**error, "couldn't post the answer to Lambda"),
     }
 }

@@ -76,7 +76,7 @@ async fn run(command: Option<&[OsString]>) -> Result<ExitCode, BoxError> {
     }
 }
 
-/// The proxy, its protection unless the mode is `off`, and its port as an extension.
+/// The proxy, its protection (`None` if the mode is `off`), and the port for use as an extension.
 type Built = (Proxy, Option<Arc<Protection>>, u16);
 
 async fn build(upstream: &Upstream) -> Result<Built, String> {
@@ -143,7 +143,7 @@ async fn beside(upstream: Upstream, built: Result<Built, String>) -> Result<Exit
 }
 
 /// Writes to standard error, which Lambda puts into the function's log.
-#[expect(clippy::print_stderr, reason = "the reason why a program ends")]
+#[expect(clippy::print_stderr, reason = "the program says why it ends")]
 fn report(text: &str) {
     eprintln!("{text}");
 }

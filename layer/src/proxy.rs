@@ -19,14 +19,14 @@ use crate::{
     config::Rules,
     event::Event,
     function::{Function, Payload, Posted},
-    invoke, recorded,
+    http as http_event, invoke, recorded,
     telemetry::Telemetry,
     upstream::{
         self, AnyBody, BoxError, Chunked, ERROR_TYPE, INVOCATION_ID, Upstream, VERSION, answer, error_report,
     },
 };
 
-/// How long the program waits at its end for outcomes that are being recorded.
+/// How long the program waits before it exits, for outcomes that are being recorded.
 const LAST_SETTLEMENTS: Duration = Duration::from_secs(5);
 
 /// The parts that the protected invocations share.
@@ -57,7 +57,7 @@ enum Route<'r> {
         request_id: &'r str,
         is_error: bool,
     },
-    /// It could be a poll in another spelling. The event that it gets would reach the function unprotected.
+    /// Possibly a poll in another spelling. If the proxy passed it on, its event would reach the function unprotected.
     Unclear,
     Other,
 }
@@ -143,8 +143,8 @@ impl Protection {
         }
         let path = request.uri().path().to_owned();
         let (parts, body) = request.into_parts();
-        let body = read(body, self.rules.max_response).await?;
-        // Take the event only when the body is complete. If the body breaks off, the event must still be running.
+        let body = read(body, enough(is_error, &parts.headers, self.rules.max_response)).await?;
+        // Take the event only when the body is complete. If the body breaks off, the event must still count as running.
         let Some(waiting) = self.function.answered(request_id, invocation_id.as_ref()) else {
             return self.late(&path, parts.headers, body).await;
         };
@@ -201,10 +201,10 @@ impl Proxy {
                 protection.answered(request_id, is_error, request).await
             }
             Route::Unclear => {
-                tracing::warn!("refused a request that's neither a poll nor an answer");
+                tracing::warn!("refused a request: the layer doesn't know its path in the Runtime API");
                 let report = error_report(
                     "Idempotency.Invalid",
-                    "the layer doesn't know this path of the Runtime API",
+                    "the layer doesn't know this path in the Runtime API",
                 );
                 Ok(answer(StatusCode::NOT_FOUND, report))
             }
@@ -218,15 +218,38 @@ async fn pass(upstream: &Upstream, request: Request<Incoming>) -> Result<Respons
     Ok(upstream.pass(request).await?.map(|body| body.map_err(BoxError::from).boxed_unsync()))
 }
 
-/// Reads a body that can be recorded, or the first part of a larger one.
-async fn read(mut body: Incoming, most: usize) -> Result<Payload, BoxError> {
-    let (mut parts, mut length) = (Vec::new(), 0);
+/// The largest answer that Lambda accepts unless it's a stream, in bytes ("Response payload size exceeded maximum
+/// allowed payload size (6291556 bytes)").
+const MAX_BUFFERED: usize = 6_291_556;
+
+/// Returns a function that gets each part of an answer with these headers, and says whether the rest needn't be read.
+///
+/// The rest of a stream isn't read if it's too large to record. Of an HTTP response that's a stream, the whole head is
+/// read, since the status decides whether the response is an outcome. An answer that isn't a stream is read whole, since
+/// only whole JSON says what it is: an HTTP response, or a batch's failures.
+fn enough(is_error: bool, headers: &HeaderMap, most: usize) -> impl FnMut(&[u8]) -> bool + use<> {
+    let is_streamed = !is_error && recorded::is_streamed(headers);
+    let mut head = http_event::is_stream(headers).then(http_event::Head::default);
+    let (mut length, longest) = (0_usize, most.max(MAX_BUFFERED));
+    move |part| {
+        length = length.saturating_add(part.len());
+        let recorded = match &mut head {
+            Some(head) => head.body_after(part),
+            None => Some(length),
+        };
+        length > longest || is_streamed && recorded.is_some_and(|recorded| recorded > most)
+    }
+}
+
+/// Reads a body until `is_enough` returns true for a part, or until its end.
+async fn read(mut body: Incoming, mut is_enough: impl FnMut(&[u8]) -> bool) -> Result<Payload, BoxError> {
+    let mut parts = Vec::new();
     while let Some(frame) = body.frame().await {
         match frame?.into_data() {
             Ok(data) => {
-                length += data.len();
+                let stops = is_enough(&data);
                 parts.push(data);
-                if length > most {
+                if stops {
                     return Ok(Payload::Endless(parts, body));
                 }
             }
@@ -249,7 +272,8 @@ pub(crate) fn sent(headers: &mut HeaderMap, body: Payload) -> AnyBody {
     match body {
         Payload::Whole(bytes) => recorded::body_of(bytes, recorded::is_streamed(headers)),
         Payload::Broken(bytes, trailers) => {
-            // hyper drops trailers that no header announces. Lambda would take the broken stream for a complete one.
+            // hyper drops trailers that the header `trailer` doesn't announce. Without the trailers, Lambda would treat
+            // the broken stream as complete.
             let names: Vec<_> = trailers.keys().map(HeaderName::as_str).collect();
             if let Ok(names) = HeaderValue::from_str(&names.join(", ")) {
                 headers.insert(header::TRAILER, names);

@@ -17,7 +17,7 @@ use crate::{
 /// The envelope's field. JSON that begins like an envelope is itself put into an envelope.
 const ENVELOPE: &str = "lambda-idempotency-layer";
 
-/// Room for an envelope's fields, and for a content type. An answer with a longer one may not be recorded.
+/// Room for an envelope's fields, and for a content type. An answer with a longer content type may not be recorded.
 const ENVELOPE_ROOM: usize = 64 * 1024;
 
 const STREAMING: HeaderValue = HeaderValue::from_static("streaming");
@@ -45,13 +45,14 @@ struct Content {
 }
 
 impl Recordable {
-    /// The part of `posted` that's recorded.
-    pub(crate) fn of(posted: &Posted) -> Self {
+    /// The part of `posted` that's recorded if its body has up to `most` bytes.
+    pub(crate) fn of(posted: &Posted, most: usize) -> Self {
         let content_type = posted.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let bytes = match &posted.body {
             Payload::Whole(bytes) | Payload::Broken(bytes, _) => Some(bytes.clone()),
             Payload::Endless(..) => None,
         };
+        let bytes = bytes.filter(|_| !posted.is_larger_than(most));
         Self {
             bytes,
             content_type: content_type.map(str::to_owned),
@@ -77,7 +78,7 @@ impl Serialize for Recordable {
         if let Some(json) = self.plain() {
             return json.serialize(serializer);
         }
-        // At this error, the library records that the operation is done, without its answer.
+        // On this error, the library records that the operation is done, without its answer.
         let bytes = self.bytes.as_ref().ok_or_else(|| S::Error::custom("too large to record"))?;
         let content = Content {
             content_type: self.content_type.clone(),
@@ -88,10 +89,10 @@ impl Serialize for Recordable {
     }
 }
 
-/// Returns the limit for the recorded form of answers with up to `most` bytes. Base64 makes four bytes of three.
+/// Returns the limit for the recorded form of answers with up to `most` bytes. Base64 turns three bytes into four.
 pub(crate) fn limit(most: usize) -> usize {
     match most {
-        // No answer is recorded.
+        // The user chose to record no answers.
         0 => 0,
         most => most.div_ceil(3).saturating_mul(4).saturating_add(ENVELOPE_ROOM),
     }

@@ -7,7 +7,7 @@ use metrics_cloudwatch_embedded::{Builder, Collector};
 
 /// The CloudWatch namespace. The project's template uses the same namespace for Rust functions.
 const NAMESPACE: &str = "LambdaIdempotency";
-/// The layer's own counters. The others are the library's.
+/// The layer's own counters. The library adds its metrics to the same recorder.
 const INTERNAL_ERROR: &str = "idempotency_layer_internal_error";
 const LATE_ANSWER: &str = "idempotency_layer_late_answer";
 const DIMENSION: &str = "FunctionName";
@@ -25,7 +25,7 @@ impl std::fmt::Debug for Telemetry {
 }
 
 impl Telemetry {
-    /// Starts counting. A second call in a process counts nothing.
+    /// Starts counting. Only the first call in a process does: later ones warn, and return a value that writes nothing.
     pub(crate) fn start() -> Self {
         let function = env::var("AWS_LAMBDA_FUNCTION_NAME").unwrap_or_else(|_| "local".into());
         let collector =

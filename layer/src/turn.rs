@@ -1,4 +1,5 @@
-//! One turn of the function: it gets an event, and the layer holds its answer until the library settles the operation.
+//! One turn of the function: the function gets an event, and the layer holds the function's answer until the library
+//! settles the operation.
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
@@ -27,7 +28,7 @@ pub(crate) struct Turn(Arc<Shared>);
 struct Shared {
     protection: Arc<Protection>,
     event: Arc<Event>,
-    /// The function's answer, until it's sent on.
+    /// The function's answer, until the layer posts it.
     posted: Mutex<Option<Posted>>,
     has_posted: Notify,
     /// Whether the outcome is replayed from another run.
@@ -66,7 +67,7 @@ impl Turn {
         event.begins();
         let (headers, body) = event.with_claim(protection.rules.claim_field.as_ref(), current().as_ref());
         let posted = protection.function.run(event.request_id(), headers, body).await;
-        let posted = posted.ok_or_else(|| Failure::transient("the function hung up"))?;
+        let posted = posted.ok_or_else(|| Failure::transient("the function never got the event"))?;
         let read = match posted.is_error || matches!(posted.body, Payload::Broken(..)) {
             true => Err(failure(&posted, &protection.rules)),
             false => {
@@ -106,7 +107,7 @@ impl Turn {
     }
 }
 
-/// The function's error, as the library settles it.
+/// Converts the function's error: the library records a permanent failure, and releases the key after a transient one.
 fn failure(posted: &Posted, rules: &Rules) -> Failure {
     match reported(posted, rules) {
         (error_type, message, true) => Failure::permanent(error_type, message),

@@ -25,7 +25,7 @@ impl Parse for Arguments {
                 "with" => with.replace(expression(input, &name)?).is_none(),
                 _ => {
                     let text = format!(
-                        "`{name}` isn't an argument of `idempotent`; it has `key`, `compare`, `operation` and `with`"
+                        "`{name}` isn't an argument of `idempotent`; use `key`, `compare`, `operation` or `with`"
                     );
                     return Err(Error::new(name.span(), text));
                 }
@@ -73,7 +73,7 @@ fn operation_name(input: ParseStream<'_>) -> Result<LitStr> {
     Err(Error::new(name.span(), said))
 }
 
-/// The longest name of an operation that `Idempotency::operation` takes, in bytes.
+/// The longest name of an operation that `Idempotency::operation` accepts, in bytes.
 pub(crate) const LONGEST_NAME: usize = 124;
 
 fn is_operation_name(name: &str) -> bool {

@@ -44,7 +44,7 @@ fn idempotent(arguments: &Arguments, mut function: Function) -> Result<TokenStre
         parse_quote!(-> ::core::result::Result<#value, ::lambda_idempotency::RunError<#error>>);
     function.signature.output = output;
     let signature = &function.signature;
-    // The closure and its future borrow the variables that the body borrows, and take those that it consumes.
+    // The closure and its future borrow the variables that the body borrows, and consume those that the body consumes.
     Ok(quote_spanned! {Span::mixed_site()=>
         #check
         #(#attributes)*
@@ -56,8 +56,8 @@ fn idempotent(arguments: &Arguments, mut function: Function) -> Result<TokenStre
     })
 }
 
-/// The user's tokens as a place for generated code, so that errors about types point there. Clippy doesn't check code
-/// with this span, because it counts as the macro's own.
+/// Returns a span at the user's tokens, for generated code: type errors in this code then point to the user's tokens.
+/// Clippy skips code with this span, because it treats the code as the macro's.
 fn at(tokens: &impl Spanned) -> Span {
     tokens.span().resolved_at(Span::mixed_site())
 }
@@ -80,13 +80,13 @@ fn with(arguments: &Arguments, function: &Function) -> Result<TokenStream> {
     Err(Error::new_spanned(&function.signature.ident, text))
 }
 
-/// The operation's name, and an item that checks it when the function is compiled.
+/// Returns the operation's name and a Rust item. If the name is a path, the item makes the compiler check the path.
 fn operation(arguments: &Arguments, function: &Function) -> Result<(TokenStream, TokenStream)> {
     if let Some(given) = &arguments.operation {
         return Ok((given.to_token_stream(), TokenStream::new()));
     }
     let (ident, name) = (&function.signature.ident, function.name());
-    // Two types in one module may have methods with the same name, and these would share their keys.
+    // Two types in one module may have methods with the same name, and these methods would share their keys.
     if function.has_receiver() {
         let text = format!("a method's operation needs a name: `operation = \"{name}\"`");
         return Err(Error::new_spanned(ident, text));
@@ -96,8 +96,8 @@ fn operation(arguments: &Arguments, function: &Function) -> Result<(TokenStream,
         "the path of `{name}` can't be the operation's name: it isn't ASCII, or has more than {LONGEST_NAME} letters. \
          Name the operation: `operation = \"…\"`"
     );
-    // The compiler refuses this item in an `impl`. It should: a function's path leaves out the type of its `impl`, so
-    // two types' functions would share their keys.
+    // The compiler rejects this constant in an `impl`, as it should: the path leaves out the type of the `impl`, so
+    // functions of two types would share their keys.
     let check = quote_spanned! {ident.span()=>
         const _: () = ::core::assert!(#path.len() <= #LONGEST_NAME && #path.is_ascii(), #text);
     };

@@ -49,7 +49,7 @@ use proc_macro::TokenStream;
 ///
 /// The function is `async` and returns `Result<T, E>`, written with both types. The attribute changes this return
 /// type into `Result<T, RunError<E>>`. `T` and `E` need the traits that `Operation::run` requires. The rest of the
-/// signature stays. The example expands to this function:
+/// signature stays the same. The example expands to this function:
 ///
 /// ```
 /// # use lambda_idempotency::{Idempotency, Key, RunError};
@@ -77,7 +77,7 @@ use proc_macro::TokenStream;
 ///
 /// | argument | meaning | default |
 /// |---|---|---|
-/// | `key` | the operation's key: a `Key`, or text that makes one | none: it's required |
+/// | `key` | the operation's key: a `Key`, or the text of one | none: it's required |
 /// | `compare` | the payload that must match when the key is used again; `()` compares nothing | all parameters but `self` and `idempotency` |
 /// | `operation` | the operation's name, in quotes | the function's path with dots: `orders.payment.charge` |
 /// | `with` | where the `Idempotency` is | the parameter `idempotency`, or the field `self.idempotency` |
@@ -86,7 +86,7 @@ use proc_macro::TokenStream;
 /// `operation`, its operation gets a new name, and earlier records aren't found. Functions in an `impl` need the
 /// argument, because the attribute doesn't see their type. (For a function without `self`, the compiler then says
 /// "`const` items in this context need a name".) A function inside another function needs the argument too,
-/// since the path leaves out the outer function.
+/// because the path leaves out the outer function.
 ///
 /// The payload is borrowed while the body runs. If the body changes or consumes a parameter, compare a clone:
 /// `compare = order.clone()`.

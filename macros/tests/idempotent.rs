@@ -102,8 +102,8 @@ async fn invalid_keys_run_nothing() {
     assert_eq!((kind(failed), runs.get()), (ErrorKind::InvalidKey, 0));
 }
 
-/// The attribute's record answers the handwritten call, and the other way round. So both forms have the same name,
-/// stored key and fingerprint.
+/// The handwritten call replays the record of the attribute's call, and the other way round. So both forms have the
+/// same operation name, stored key and fingerprint.
 #[tokio::test]
 async fn expansion_equals_the_handwritten_form() {
     let (store, idempotency) = memory();
@@ -224,7 +224,7 @@ async fn failed_releases_return_the_handlers_error() {
     let (runs, mut log) = (Rc::default(), Vec::new());
     let failed = charge(&order("order-17", 0), &runs, &mut log, &idempotency).await;
     assert!(matches!(failed, Err(RunError::Handler(error)) if error.to_string() == "nothing to charge"));
-    // Until the lease expires, the key is in progress. The error names the stored key, and not the caller's key.
+    // Until the lease expires, the key is in progress. The error has the stored key, and not the caller's key.
     let again = charge(&order("order-17", 0), &runs, &mut log, &idempotency).await.unwrap_err().to_string();
     let key = idempotency.operation("idempotent.charge").unwrap().stored_key(&Key::new("order-17").unwrap());
     assert!(again.contains(key.as_str()) && !again.contains("order-17"), "{again}");

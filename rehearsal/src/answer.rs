@@ -33,9 +33,9 @@ pub enum Answer {
 pub struct HttpAnswer {
     /// The status code.
     pub status: u64,
-    /// The headers, their names in lower case.
+    /// The headers, with their names in lower case.
     pub headers: BTreeMap<String, String>,
-    /// The body, as the event carries it.
+    /// The body as the response has it: base64 isn't decoded.
     pub body: String,
 }
 
@@ -63,7 +63,7 @@ impl Answer {
     }
 
     /// Whether the answer says that the outcome of an earlier run is unknown: 409 `outcome-unknown`, the function error
-    /// of that name, or a batch that returns a record.
+    /// `Idempotency.OutcomeUnknown`, or a batch that returns a record for redelivery.
     pub fn is_unknown(&self) -> bool {
         match self {
             Self::Http(http) => http.problem_code().as_deref() == Some("outcome-unknown"),
@@ -92,7 +92,7 @@ impl Answer {
     }
 
     /// Whether the delivery was refused because another attempt is running: 409 with Retry-After, the function error
-    /// `Idempotency.InProgress`, or a batch that returns a record.
+    /// `Idempotency.InProgress`, or a batch that returns a record for redelivery.
     pub fn is_in_progress(&self) -> bool {
         match self {
             Self::Http(http) => http.status == 409 && http.retry_after().is_some(),
@@ -108,7 +108,7 @@ impl Answer {
         self.http().is_some_and(|http| http.header("idempotent-replayed") == Some("true"))
     }
 
-    /// Whether both answers have the same outcome. For HTTP that's the same status and body, since headers also
+    /// Whether both answers have the same outcome. For HTTP that's the same status and body, because headers also
     /// describe the delivery. Other answers must be equal.
     pub fn same_outcome(&self, other: &Self) -> bool {
         match (self, other) {

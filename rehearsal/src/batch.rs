@@ -64,7 +64,7 @@ impl Batch {
     ///
     /// # Errors
     ///
-    /// A description, if it isn't a response to this batch, or if it names only some of an order's messages.
+    /// A description, if the answer isn't a response to this batch, or returns only some of an order's messages.
     pub(crate) fn returned(&self, answer: &Answer) -> Result<Returned, String> {
         let no_answer = || format!("expected a list of the messages to redeliver, got {answer}");
         let Answer::Payload(payload) = answer else { return Err(no_answer()) };
@@ -91,7 +91,7 @@ fn record(message: &Value, name: &str, id: &str, order: usize) -> Value {
     record["messageId"] = id.into();
     let order = json!({ "order_id": format!("{name}-{order}"), "article": "cup", "quantity": 1 });
     record["body"] = order.to_string().into();
-    // The checksum would change with the body, and nothing reads it.
+    // The checksum no longer matches the body, and nothing reads it.
     record.as_object_mut().map(|fields| fields.remove("md5OfBody"));
     record
 }
@@ -117,12 +117,12 @@ impl fmt::Display for Returned {
 pub(crate) struct Shipped {
     /// The parcel: the same in each attempt of one order.
     pub(crate) parcel: String,
-    /// The number of the attempt, from 1. Every later attempt is a takeover.
+    /// The number of the attempt. 1 is the first claim; every later attempt is a takeover.
     pub(crate) attempt: u32,
 }
 
 impl Shipped {
-    /// Reads the line of a run.
+    /// Parses the log line of a run.
     pub(crate) fn read(line: &str) -> Result<Self> {
         let field = |name: &str| {
             let value = line.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));

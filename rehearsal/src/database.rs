@@ -1,5 +1,5 @@
-//! The rehearsal's DynamoDB, embedded or running elsewhere, and the requests of the rehearsal itself: its
-//! tables, and what they contain at the end. The functions under test don't use this module.
+//! The rehearsal's DynamoDB, embedded or running elsewhere, and the requests that the rehearsal itself sends: to create
+//! its tables, and to read what they contain. The functions under test don't use this module.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use tokio::task::JoinHandle;
 use super::{clock, http};
 use crate::problem::{Context, Problem, Result};
 
-/// The Region of everything in the rehearsal.
+/// The Region that everything in the rehearsal uses.
 pub const REGION: &str = "eu-central-1";
 /// Not a secret: emulators need credentials, but don't check them.
 pub const ACCESS_KEY: &str = "REHEARSAL";
 
-/// The tables that a function works on.
+/// The tables that a function uses.
 #[derive(Clone, Debug)]
 pub struct Tables {
     /// The table of records.
@@ -69,7 +69,7 @@ impl Database {
         &self.endpoint
     }
 
-    /// Whether the DynamoDB is embedded. An embedded one ends with this process, and its tables are gone.
+    /// Whether the DynamoDB is embedded. The embedded DynamoDB loses its tables when this process exits.
     pub fn is_embedded(&self) -> bool {
         self.embedded.is_some()
     }

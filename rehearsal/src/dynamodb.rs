@@ -12,11 +12,11 @@ use crate::{
 /// Options of the embedded DynamoDB.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// The port on loopback; 0 takes any free one.
+    /// The port on loopback; 0 picks any free port.
     #[arg(long, default_value_t = 8000)]
     port: u16,
 
-    /// Create this table of records, with its time to live on.
+    /// Create this table of records, with TTL enabled.
     #[arg(long, value_name = "NAME")]
     table: Option<String>,
 }

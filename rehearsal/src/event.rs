@@ -1,4 +1,4 @@
-//! The events that are delivered, and the keys and orders put into them.
+//! The events that the rehearsal delivers, and the keys and orders that it puts into them.
 
 use std::path::Path;
 
@@ -42,7 +42,7 @@ impl Events {
         Self { first: event.clone(), again: event, conflicting: None }
     }
 
-    /// Whether each step can get its own key.
+    /// Whether each step can get its own key: whether the event has an `idempotency-key` header.
     pub fn take_keys(&self) -> bool {
         self.first.has_key()
     }
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn payment_events_take_a_key_and_order() {
+    fn each_step_sets_its_key_and_order() {
         let events = Events::of_payments(&folder()).unwrap();
         assert!(events.take_keys());
         assert_eq!(events.first.summary(), "POST /payments");

@@ -41,8 +41,8 @@ impl Source {
         }
     }
 
-    /// Builds a batch of one record: the event's first record. For a queue, an event without records becomes the body
-    /// of a message.
+    /// Builds a batch of one record: the event's first record. For a queue, the event may also have no records: it then
+    /// becomes the body of a message.
     ///
     /// # Errors
     ///

@@ -24,7 +24,7 @@ use super::{
 use crate::problem::{Context, Problem, Result};
 
 const START_LIMIT: Duration = Duration::from_secs(60);
-/// How many lines of a process's output are kept, to show if it dies.
+/// How many of the last lines of a process's output are kept. If the process dies, the error shows them.
 const LINES_KEPT: usize = 6;
 
 /// A function that can be started.
@@ -37,7 +37,8 @@ pub struct Function {
     behind_layer: Option<BehindLayer>,
 }
 
-/// What the layer needs to run in front of a function. The layer is then the `program`, and starts the function.
+/// What the layer needs to run in front of a function. `Function::program` is then the layer, which starts the
+/// function.
 #[derive(Clone, Debug)]
 struct BehindLayer {
     /// The function's name.
@@ -198,7 +199,7 @@ impl Sandbox {
             phase = self.api.started() => match phase {
                 Phase::Ready => return Ok(()),
                 Phase::InitError(words) => format!("the function reported that it can't start: {words}"),
-                Phase::Starting => "the Runtime API ended".into(),
+                Phase::Starting => "the emulated Runtime API stopped".into(),
             },
             _ = self.child.wait() => "the function ended before it asked for its first event".into(),
             () = super::clock::pause(START_LIMIT) => {
@@ -279,8 +280,7 @@ impl Sandbox {
         self.signal("CONT").await
     }
 
-    /// Sends the signal through the shell, whose `kill` is built in: that needs neither `unsafe` nor another
-    /// crate.
+    /// Sends the signal with the shell's built-in `kill`, which needs no `unsafe` code and no further crate.
     async fn signal(&self, signal: &str) -> Result<()> {
         let Some(process) = self.child.id() else {
             return Err(Problem::new(format!("SIG{signal}: the function's process has already ended")));
@@ -302,8 +302,8 @@ impl Drop for Sandbox {
     }
 }
 
-/// Removes this process's AWS variables from the command's environment, so that it can't reach real resources
-/// by accident.
+/// Removes this process's AWS variables from the command's environment, so that the function can't reach real
+/// resources by accident. Also removes variables that would change the library's settings or hide a run's log line.
 fn isolate(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
@@ -317,7 +317,7 @@ fn isolate(command: &mut Command) {
     }
 }
 
-/// A process's output: it keeps the last lines, and counts the marks of runs.
+/// A process's output: keeps the last lines, and counts those that mark a run.
 #[derive(Debug)]
 struct Output {
     last: Arc<Mutex<VecDeque<String>>>,
@@ -335,13 +335,14 @@ impl Output {
         Self { last, requests }
     }
 
-    /// Waits until everything that was written before this call has been read. The driver calls this after a
-    /// response or a request of the process. The pipe became readable earlier, and the reader polls its pipes first.
+    /// Waits until everything that was written before this call has been read. The driver calls this after a response
+    /// or a request of the process. The process wrote its output before that, so the pipes are readable already, and
+    /// the reader polls its pipes before it answers this call.
     async fn catch_up(&self) {
         let (sender, done) = oneshot::channel();
         if self.requests.send(sender).is_ok() {
-            // When both pipes have ended, the reader has read everything and stops. It may leave this request in the
-            // channel, unanswered, as long as there's a sender. Then only `closed` ends the wait.
+            // At the end of both pipes, the reader has read everything, and stops. A request that's sent at that moment
+            // may stay in the channel, unanswered, until all senders are dropped. Then only `closed` ends the wait.
             tokio::select! {
                 _ = done => {}
                 () = self.requests.closed() => {}
@@ -408,7 +409,7 @@ impl Keeper {
 }
 
 /// Reads up to the end of a line into `into`, which keeps a partial read if this future is dropped. Returns
-/// false at the end of the pipe; after that, it stays pending.
+/// false at the end of the pipe. Without a reader, the future stays pending.
 async fn line<R: AsyncRead + Unpin>(reader: &mut Option<BufReader<R>>, into: &mut Vec<u8>) -> bool {
     match reader {
         Some(reader) => matches!(reader.read_until(b'\n', into).await, Ok(read) if read > 0),

@@ -1,4 +1,4 @@
-//! HTTP/1.1 on loopback, as much as the rehearsal needs: serve and send whole requests, and cut connections.
+//! The part of HTTP/1.1 that the rehearsal needs, on loopback: serves and sends whole requests, and cuts connections.
 
 use std::{future::Future, io, net::SocketAddr};
 
@@ -31,8 +31,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Serves with `handle`, one call per request, with the body read whole. If a client disconnects while
-    /// its request is being handled, that call's future is dropped.
+    /// Serves each request by one call of `handle`, after the whole body has arrived. If the client disconnects before
+    /// the response, the call's future is dropped.
     pub(crate) async fn start<H, F>(handle: H) -> io::Result<Self>
     where
         H: Fn(Request<Bytes>) -> F + Clone + Send + Sync + 'static,
@@ -43,7 +43,7 @@ impl Server {
         Ok(Self { address, task: tokio::spawn(accept(listener, handle)) })
     }
 
-    /// The address that it listens on.
+    /// The address that the server listens on.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -60,7 +60,7 @@ where
     H: Fn(Request<Bytes>) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Result<Response<Bytes>, HangUp>> + Send + 'static,
 {
-    // Dropping this task drops the set, and with it the connections.
+    // Dropping this task drops this set and its connections.
     let mut connections = JoinSet::new();
     loop {
         let Ok((stream, _)) = listener.accept().await else { continue };

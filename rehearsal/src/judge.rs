@@ -9,7 +9,7 @@ pub(crate) struct Verdict {
 }
 
 impl Verdict {
-    /// The faults, each a clause in words.
+    /// The faults, in words.
     pub(crate) fn faults(self) -> Vec<String> {
         self.faults
     }
@@ -34,8 +34,8 @@ impl Verdict {
         self.must(made == must_be, || format!("{} made (expected {must_be})", several(made, "payment")))
     }
 
-    /// The function must have sent this many requests to the store. Retries by the SDK don't count, since the
-    /// protocol doesn't ask for them.
+    /// The function must have sent this many requests to the store. Retries by the SDK don't count, because
+    /// the protocol doesn't ask for them.
     pub(crate) fn requests(&mut self, measured: &Measured, must_be: usize) -> &mut Self {
         let sent = measured.requests().filter(|one| one.first_attempt).count();
         self.must(sent == must_be, || {
@@ -91,7 +91,7 @@ impl Verdict {
     /// The response must be the refusal InProgress.
     pub(crate) fn in_progress(&mut self, answer: &Answer) -> &mut Self {
         self.must(answer.is_in_progress(), || {
-            format!("expected 409 with Retry-After, got {}", in_full(answer))
+            format!("expected the refusal InProgress (HTTP: 409 with Retry-After), got {}", in_full(answer))
         })
     }
 
@@ -117,7 +117,7 @@ impl Verdict {
         if let Some(odd) = crowd.odd.first() {
             let (count, example) = (several(crowd.odd.len(), "answer"), in_full(odd));
             self.must(false, || {
-                format!("{count} neither the outcome nor a temporary refusal, such as {example}")
+                format!("{count} neither the outcome nor a temporary refusal; the first: {example}")
             });
         }
         // Without a mark, a first response and its replay look the same.

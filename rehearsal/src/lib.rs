@@ -1,7 +1,7 @@
 //! The rehearsal: runs a function as it would be deployed, delivers events to it twice, concurrently, and across
 //! crashes and lost responses, and reports the outcome as a table.
 //!
-//! [`main`] is the command. Its parts are public, since other tests use them: the embedded DynamoDB
+//! [`main`] is the command. Its parts are public, because other packages' tests use them: the embedded DynamoDB
 //! ([`database`]), and functions in processes that can be frozen and killed, behind an emulator of Lambda's Runtime
 //! API ([`function`]). These parts have no stable API.
 
@@ -45,7 +45,7 @@ use stage::World;
 /// Options of a rehearsal.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Use the DynamoDB that is already there, such as DynamoDB Local, instead of an embedded one.
+    /// Use a DynamoDB that's already running, such as DynamoDB Local, instead of the embedded one.
     #[arg(long, value_name = "URL")]
     endpoint_url: Option<String>,
 
@@ -193,7 +193,7 @@ async fn play(world: &World) -> Result<Vec<Row>> {
     }
 }
 
-/// The function under test and its events. With the example function, also the other example.
+/// The function under test and its events. If it's the example function `payments`, also the example function `orders`.
 struct Subject {
     function: Function,
     events: Events,
@@ -238,7 +238,7 @@ async fn subject(arguments: &Arguments) -> Result<Subject> {
 }
 
 /// Puts the function behind the layer, with this process's `IDEMPOTENCY_` variables as the layer's settings. The
-/// variables that name a store are left out, since the rehearsal has its own table.
+/// variables that choose a store are left out, because the rehearsal has its own table.
 async fn behind_layer(function: Function, layer: Option<&Path>) -> Result<Function> {
     let is_setting = |name: &str| {
         name.starts_with("IDEMPOTENCY_") && !["IDEMPOTENCY_TABLE", "IDEMPOTENCY_STORE"].contains(&name)
@@ -264,8 +264,8 @@ fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Removes the tables from a DynamoDB that outlives the rehearsal. If that fails, it prints the table's name
-/// and goes on.
+/// Removes the tables from a DynamoDB that outlives the rehearsal. If a table can't be removed, prints its name and
+/// continues.
 async fn take_down(world: &World) {
     if world.database.is_embedded() {
         return;

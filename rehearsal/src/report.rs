@@ -12,7 +12,7 @@ use crate::columns::{self, Column, wrap};
 /// One delivery, or a group of concurrent ones, and the outcome.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Row {
-    /// The step that it belongs to, such as `5a`.
+    /// The row's step, such as `5a`.
     pub(crate) step: &'static str,
     /// The step's name.
     pub(crate) name: &'static str,
@@ -95,7 +95,8 @@ fn requests(count: usize, operations: &[String]) -> String {
         }
     }
     if runs.len() > 3 {
-        // Many changes mean concurrent senders, whose order doesn't matter: count each operation.
+        // If the operation changes this often, several senders were concurrent. Their order doesn't matter, so this
+        // counts each operation.
         let mut total = std::collections::BTreeMap::new();
         for (operation, times) in runs {
             *total.entry(operation).or_insert(0) += times;

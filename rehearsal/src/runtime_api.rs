@@ -25,7 +25,7 @@ const VERSION: &str = "/2018-06-01";
 const FUNCTION_ARN: &str = "arn:aws:lambda:eu-central-1:123456789012:function:";
 
 /// The header with an invocation's id. A runtime sends the id back with the response. The request id isn't enough,
-/// since it may come from the caller and repeat.
+/// because the caller may choose it and use it again.
 const INVOCATION_ID: &str = "lambda-runtime-invocation-id";
 
 /// Numbers the invocations of this process, so that no two share a request id unless the driver asks for it.
@@ -43,11 +43,11 @@ pub(crate) enum Posted {
 /// How far the process has started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// It hasn't asked for an event yet.
+    /// The process hasn't asked for an event yet.
     Starting,
-    /// It has asked for its first event.
+    /// The process has asked for its first event.
     Ready,
-    /// It reported that it can't start, and why.
+    /// The process reported that it can't start, with this error.
     InitError(String),
 }
 
@@ -64,7 +64,7 @@ struct Invocation {
 #[derive(Debug)]
 struct Unanswered {
     id: String,
-    /// In epoch milliseconds, once the function has received the event.
+    /// The deadline in epoch milliseconds; `None` until the function receives the event.
     deadline: Option<u64>,
     waiting: oneshot::Sender<Posted>,
 }
@@ -118,7 +118,7 @@ impl RuntimeApi {
     }
 
     /// Hands over the event like [`Self::deliver`], but under this request id. Lambda's retries of an asynchronous
-    /// invoke share one.
+    /// invoke share one request id.
     pub(crate) fn deliver_as(
         &self,
         request_id: String,
@@ -167,8 +167,8 @@ impl Shared {
         }
     }
 
-    /// Serves the long poll. If the client disconnects while waiting, no event is lost, since none has been
-    /// taken.
+    /// Serves the long poll. If the client disconnects while waiting, no event is lost, because none has been
+    /// taken from the queue.
     async fn next(&self) -> Result<Response<Bytes>, HangUp> {
         let mut queue = self.queue.lock().await;
         self.phase.send_if_modified(|phase| {
@@ -203,7 +203,7 @@ impl Shared {
     }
 
     /// Rejects a late response, and a response to an earlier invocation under the same request id, as Lambda does.
-    /// The driver still gets a late response: it shows what a process does after it was frozen past its deadline.
+    /// The driver still gets a late response, which shows what a process does after it was frozen past its deadline.
     fn answered(&self, request_id: &str, invocation: Option<&str>, posted: Posted) -> Response<Bytes> {
         let mut all = self.unanswered();
         let Some(latest) = all.get(request_id) else {

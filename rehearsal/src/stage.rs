@@ -21,7 +21,8 @@ use crate::problem::{Context, Problem, Result};
 
 /// The time limit of an ordinary invocation.
 pub(crate) const ORDINARY_LIMIT: Duration = Duration::from_secs(20);
-/// The time limit of an invocation whose lease must expire before the step goes on. It's short, to keep the wait short.
+/// The time limit of an invocation whose lease must expire before the step continues. It's short, to keep the wait
+/// short.
 pub(crate) const LEASE_LIMIT: Duration = Duration::from_secs(3);
 /// The length of the leases in steps where the library extends them.
 pub(crate) const SHORT_LEASE: Duration = Duration::from_secs(2);
@@ -61,7 +62,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// Reads the answer as a batch's, if the function takes batches.
+    /// Converts the answer to a batch's answer, if the function takes batches.
     pub(crate) fn understood(&self, answer: Answer) -> Answer {
         if self.batch.is_some() { answer.of_batch() } else { answer }
     }
@@ -321,7 +322,8 @@ impl<'w> Stage<'w> {
         let settled: HashSet<_> = ids(Meaning::Settle).collect();
         let mut lease = None;
         for id in ids(Meaning::Claim).filter(|id| !settled.contains(id)) {
-            // DynamoDB may have settled this claim although the wire logged no response: its sender had died by then.
+            // DynamoDB may have settled this claim although the wire logged no response: the process was killed before
+            // the response came.
             lease = lease_of(&self.world.database.record(&self.tables.idempotency, id).await?);
             if lease.is_some() {
                 break;

@@ -1,4 +1,4 @@
-//! The steps. Each delivers, measures, and checks the result.
+//! The steps. Each delivers events, measures what happens, and checks the result.
 
 mod batch;
 mod blocked;
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::problem::Result;
 
-/// Runs all steps. Steps that wait for leases start first. The others run while these wait.
+/// Runs all steps. Steps that wait for leases start first. The other steps run during these waits.
 pub(crate) async fn play(world: &World) -> Result<Vec<Row>> {
     let points = crash::points(world);
     let mut killed = Vec::new();
@@ -33,7 +33,7 @@ pub(crate) async fn play(world: &World) -> Result<Vec<Row>> {
     };
 
     let waiting = if half_done.is_some() { "5, 6, 11, 13, 14, 16 and 17" } else { "5 and 6" };
-    (world.show)(&format!("  ...        the other steps, while the leases of {waiting} expire:"));
+    (world.show)(&format!("  ...        the other steps run while the leases of steps {waiting} expire:"));
 
     let others = Box::pin(async {
         let mut rows = delivery::in_turn(world).await?;
@@ -82,7 +82,8 @@ fn first_status(world: &World) -> Option<u64> {
     world.is_payments.then_some(201)
 }
 
-/// Checks a first run: one run of the handler, one payment, two requests, one claim won and settled.
+/// Checks a first run: one run of the handler, one payment, one claim won and settled. A transactional function must
+/// also record the outcome by a transaction.
 fn first_run(world: &World, answer: &Answer, measured: &Measured) -> Verdict {
     let mut verdict = Verdict::default();
     verdict.fresh(answer, first_status(world)).runs(measured, 1).payments(measured, 1);
@@ -90,7 +91,7 @@ fn first_run(world: &World, answer: &Answer, measured: &Measured) -> Verdict {
     if world.is_transactional {
         let last = measured.requests().last().map(|one| one.operation.as_str());
         verdict.must(last == Some("TransactWriteItems"), || {
-            format!("its outcome was recorded by {}, not by a transaction", last.unwrap_or("nothing"))
+            format!("the outcome was recorded by {}, not by a transaction", last.unwrap_or("nothing"))
         });
     }
     verdict

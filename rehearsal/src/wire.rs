@@ -208,7 +208,7 @@ impl Wire {
         lock(&self.shared.log).len()
     }
 
-    /// Waits until DynamoDB has answered a request that was forwarded since the mark, for at most a second.
+    /// Waits at most a second until DynamoDB has answered a request that was forwarded after the mark.
     pub(crate) async fn answered_since(&self, mark: usize) {
         for _ in 0..100 {
             if self.since(mark).iter().any(|exchange| exchange.status.is_some()) {
@@ -329,7 +329,7 @@ fn tables_of(request: &Value) -> Vec<&str> {
         .collect()
 }
 
-/// Recognises a request to the store by the states in it. Their names are fixed, while attribute names can be
+/// Recognises a request to the store by the names of states in it: these are fixed, whereas attribute names can be
 /// configured.
 fn meaning_to_store(operation: &str, request: &Value) -> Meaning {
     match operation {
@@ -345,7 +345,7 @@ fn meaning_to_store(operation: &str, request: &Value) -> Meaning {
     }
 }
 
-/// A takeover names two owners, the previous one and its own. An extension names one.
+/// A takeover's condition names the previous owner, and its update the new one. An extension names one owner.
 fn meaning_of_update(request: &Value) -> Meaning {
     let texts = texts(request.get("ExpressionAttributeValues"));
     if texts.iter().any(|text| matches!(*text, "COMPLETED" | "FAILED" | "RELEASED")) {

@@ -11,13 +11,13 @@ use crate::{record::random_bits, time::Timestamp};
 pub(super) struct Backoff {
     /// The longest wait after the first attempt.
     pub(super) first: Duration,
-    /// The longest wait of all.
+    /// The longest wait after any attempt.
     pub(super) longest: Duration,
 }
 
 impl Backoff {
-    /// The wait after attempt `nth`, counted from one. If the operating system returns no random bits, it's the longest
-    /// possible wait.
+    /// The wait after attempt `nth`, counted from one. If the operating system returns no random bits, this is the
+    /// longest possible wait.
     pub(super) fn wait(self, nth: u32) -> Duration {
         let bits = random_bits("a wait").map_or(u64::MAX, |bits| {
             let [a, b, c, d, e, f, g, h, ..] = bits;
@@ -39,8 +39,8 @@ fn part(whole: Duration, bits: u64) -> Duration {
     Duration::from_nanos(u64::try_from(part).unwrap_or(u64::MAX))
 }
 
-/// The wait that `Retry-After` asks for: seconds, or a date (RFC 9110, section 10.2.3). `None` if it can't be
-/// read.
+/// The wait that `Retry-After` asks for: seconds, or a date (RFC 9110, section 10.2.3). `None` if the header is missing
+/// or can't be read.
 ///
 /// A date is compared with the response's own `Date`, if there is one, so that the client's and the server's clock
 /// needn't agree.

@@ -13,7 +13,7 @@ use reqwest::{Body, Response, ResponseBuilderExt, header::CONTENT_TYPE};
 
 use super::judge::Problem;
 
-/// The longest body to parse, in bytes. No problem is longer.
+/// The longest body to parse as a problem, in bytes.
 const LONGEST: usize = 64 * 1024;
 
 /// The response's problem, and the response unchanged.
@@ -45,18 +45,18 @@ fn is_problem(response: &Response) -> bool {
     media_type.trim().eq_ignore_ascii_case("application/problem+json")
 }
 
-/// The same response, with the body that `change` makes of the unread rest.
+/// Returns the same response, with `change` applied to the unread part of its body.
 fn with_body(response: Response, change: impl FnOnce(Body) -> Body) -> Response {
     let url = response.url().clone();
     let (mut parts, rest) = http::Response::from(response).into_parts();
-    // `reqwest` keeps the URL in an extension, whose type only this builder can make.
+    // `reqwest` stores the URL in an extension. The extension's type is private, so only this builder can create it.
     if let Some(extensions) = Builder::new().url(url).extensions_mut() {
         parts.extensions.extend(take(extensions));
     }
     http::Response::from_parts(parts, change(rest)).into()
 }
 
-/// A body of the data that has been read, and then the unread rest.
+/// A body that first has the data that was read already, then the unread rest.
 struct Resumed(Bytes, Body);
 
 impl http_body::Body for Resumed {

@@ -6,11 +6,11 @@ use reqwest::StatusCode;
 
 use crate::key::Key;
 
-/// No attempt of an operation got a final response, so it may have run or not.
+/// No attempt of an operation got a final response, so the operation may have run or not.
 ///
 /// Send the same request again with the same [`key`](Self::key), now or after a restart. If the operation ran,
-/// you get the recorded response. Send it while the server still has the record, by default for 24 h. Later, the
-/// operation runs again.
+/// you get the recorded response. The server keeps the record for 24 h by default. If you retry later, the operation
+/// runs again.
 ///
 /// ```
 /// use lambda_idempotency::{Key, client};
@@ -44,13 +44,13 @@ impl Unanswered {
         self.attempts
     }
 
-    /// The status of the latest response. The last attempt got none, but an attempt before it may have. `None` if no
-    /// attempt got a response.
+    /// The status of the latest response, from the last attempt if its body broke off, or else from an earlier attempt.
+    /// `None` if no attempt got a response.
     pub fn last_status(&self) -> Option<StatusCode> {
         self.last_status
     }
 
-    /// Why the last attempt got no response. `None` if it was dropped because the budget ended first.
+    /// Why the last attempt got no whole response. `None` if the attempt was dropped because the budget ended first.
     pub fn last_error(&self) -> Option<&reqwest::Error> {
         self.source.as_ref()
     }
@@ -62,7 +62,7 @@ impl fmt::Display for Unanswered {
         let why = if self.source.is_some() { "the last attempt failed" } else { "the budget ended" };
         write!(
             f,
-            "the operation got no response (attempts: {attempts}, budget: {budget:?}): {why}; the operation \
+            "the operation got no final response (attempts: {attempts}, budget: {budget:?}): {why}; the operation \
              may have run, so retry it with the same key"
         )
     }

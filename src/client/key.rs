@@ -1,4 +1,4 @@
-//! The key of one operation: drawn at random, or stored by the caller; and how a header carries it.
+//! The key of one operation, which is drawn at random or stored by the caller, and the header that carries the key.
 
 use http::{Extensions, HeaderMap};
 use reqwest::{
@@ -58,8 +58,8 @@ impl Sendable {
 
     /// Returns the key of `request`: from its header, from `extensions`, or a new one.
     ///
-    /// A key that isn't from the header is put into the header and into `extensions`. So if a middleware before this
-    /// one sends its own copy of the request again with the same extensions, that's the same operation.
+    /// A key that isn't from the header is put into the header and into `extensions`. A middleware before this one may
+    /// send its own copy of the request again: with the same extensions, that's the same operation.
     pub(super) fn of(
         request: &mut Request,
         name: &HeaderName,

@@ -32,7 +32,7 @@ use crate::{
 /// The header that marks a replay, by default.
 pub(super) const REPLAYED: &str = "idempotent-replayed";
 
-/// The facts about an operation that its response carries.
+/// The facts about an operation that are stored in its response's extensions.
 #[derive(Clone, Debug)]
 struct Answered {
     key: Key,
@@ -54,7 +54,7 @@ pub fn attempts(response: &Response) -> Option<u32> {
     response.extensions().get::<Answered>().map(|answered| answered.attempts)
 }
 
-/// The operation's key, such as one that was drawn for it. `None` if the request wasn't an operation.
+/// The operation's key, whether you set the key or the middleware drew it. `None` if the request wasn't an operation.
 pub fn operation_key(response: &Response) -> Option<&Key> {
     response.extensions().get::<Answered>().map(|answered| &answered.key)
 }
@@ -80,13 +80,21 @@ impl Attempted {
     }
 }
 
+/// The attempts of an operation so far.
+#[derive(Debug, Default)]
+struct Attempts {
+    /// How many were sent.
+    count: u32,
+    /// The status of the latest response whose head arrived.
+    last_status: Option<StatusCode>,
+}
+
 /// One operation of a caller.
 pub(super) struct Operation<'a> {
     rules: &'a IdempotentRequests,
     key: Key,
     budget: Budget,
-    attempts: u32,
-    last_status: Option<StatusCode>,
+    attempts: Attempts,
     /// The tokens that the last retry took.
     last_cost: Option<u32>,
 }
@@ -94,7 +102,7 @@ pub(super) struct Operation<'a> {
 impl<'a> Operation<'a> {
     pub(super) fn new(rules: &'a IdempotentRequests, key: Key) -> Self {
         let budget = Budget::start(&rules.clock, rules.budget);
-        Self { rules, key, budget, attempts: 0, last_status: None, last_cost: None }
+        Self { rules, key, budget, attempts: Attempts::default(), last_cost: None }
     }
 
     pub(super) async fn run(
@@ -105,8 +113,7 @@ impl<'a> Operation<'a> {
     ) -> Result<Response, Error> {
         loop {
             let copy = request.try_clone();
-            self.attempts += 1;
-            let attempt = self.rules.attempt(next.clone().run(request, extensions));
+            let attempt = self.rules.attempt(&mut self.attempts, next.clone().run(request, extensions));
             let Some(attempted) = self.budget.within(attempt).await else {
                 return Err(self.unanswered(None));
             };
@@ -131,11 +138,11 @@ impl<'a> Operation<'a> {
             Attempted::Lost(_) => None,
         };
         // The backoff is added so that callers with the same `Retry-After` don't retry at the same time.
-        Some(asked.unwrap_or_default().saturating_add(self.rules.backoff.wait(self.attempts)))
+        Some(asked.unwrap_or_default().saturating_add(self.rules.backoff.wait(self.attempts.count)))
     }
 
     fn may_go_on(&self, wait: Duration) -> bool {
-        self.attempts < self.rules.max_attempts && self.budget.outlasts(wait)
+        self.attempts.count < self.rules.max_attempts && self.budget.outlasts(wait)
     }
 
     /// Takes the retry's tokens from the quota that all operations share. Returns false if too few tokens are left.
@@ -149,12 +156,11 @@ impl<'a> Operation<'a> {
         self.last_cost.is_some()
     }
 
-    fn note(&mut self, attempted: &Attempted, wait: Duration) {
+    fn note(&self, attempted: &Attempted, wait: Duration) {
         if let Attempted::Answered(response) = attempted {
-            self.last_status = Some(response.status());
-            observe::sent_again(self.attempts, wait, response.status().as_str());
+            observe::sent_again(self.attempts.count, wait, response.status().as_str());
         } else {
-            observe::sent_again(self.attempts, wait, "no answer");
+            observe::sent_again(self.attempts.count, wait, "no answer");
         }
     }
 
@@ -169,23 +175,35 @@ impl<'a> Operation<'a> {
             Attempted::Lost(error) => return Err(self.unanswered(Some(error))),
         };
         let is_replay = is_marked(response.headers(), &self.rules.marker);
-        response.extensions_mut().insert(Answered { key: self.key, attempts: self.attempts, is_replay });
+        response.extensions_mut().insert(Answered {
+            key: self.key,
+            attempts: self.attempts.count,
+            is_replay,
+        });
         Ok(response)
     }
 
     fn unanswered(self, source: Option<reqwest::Error>) -> Error {
-        let Self { rules, key, attempts, last_status, .. } = self;
+        let Self { rules, key, attempts: Attempts { count: attempts, last_status }, .. } = self;
         Error::middleware(Unanswered { key, attempts, budget: rules.budget, last_status, source })
     }
 }
 
 impl IdempotentRequests {
-    async fn attempt(&self, sent: impl Future<Output = Result<Response, Error>>) -> Attempted {
+    /// Sends an attempt, which counts from its first poll: if the budget ends before, nothing is sent.
+    async fn attempt(
+        &self,
+        attempts: &mut Attempts,
+        sent: impl Future<Output = Result<Response, Error>>,
+    ) -> Attempted {
+        attempts.count += 1;
         let response = match sent.await {
             Ok(response) if may_be_sent_again(response.status()) => response,
             Err(Error::Reqwest(error)) if is_lost(&error) => return Attempted::lost(error),
             result => return Attempted::Last(result),
         };
+        // Noted before the body is read, which may break off.
+        attempts.last_status = Some(response.status());
         let (problem, response) = match read_problem(response).await {
             Ok(read) => read,
             Err(error) => return Attempted::lost(error),
@@ -200,13 +218,13 @@ impl IdempotentRequests {
     }
 }
 
-/// Whether the request may have reached the server, but the response's head didn't arrive: no connection, a broken
-/// connection, a timeout. A request that couldn't be built or redirected doesn't count.
+/// Whether the attempt ended without the response's head: no connection, a broken connection, a timeout. A request that
+/// couldn't be built or redirected doesn't count.
 fn is_lost(error: &reqwest::Error) -> bool {
     error.is_request()
 }
 
-/// The time that an operation has.
+/// The time limit of an operation.
 struct Budget {
     clock: Arc<dyn Clock>,
     until: Timestamp,
@@ -227,8 +245,8 @@ impl Budget {
 
     /// The result of `work`, or `None` if the budget ends first.
     ///
-    /// Besides the timer, this checks the clock before each poll: a timer may not count the time for which a sandbox is
-    /// frozen.
+    /// Besides the timer, this checks the clock before each poll, because a timer can miss the time for which Lambda
+    /// froze the sandbox.
     async fn within<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
         let mut work = pin!(work);
         poll_fn(|cx| {

@@ -10,7 +10,7 @@ use reqwest::StatusCode;
 pub(super) const CAPACITY: u32 = 500;
 const RETRY: u32 = 5;
 const RETRY_AFTER_TIMEOUT: u32 = 10;
-/// The tokens that an operation returns if its first attempt succeeds.
+/// The tokens that an operation returns to the quota if it needed no retry.
 const FIRST_SUCCESS: u32 = 1;
 
 /// Why an operation is sent again.
@@ -45,7 +45,7 @@ impl Quota {
         Self { capacity, left: Mutex::new(capacity) }
     }
 
-    /// Takes a retry's cost and returns it; `None` if too few tokens are left.
+    /// Takes a retry's tokens, and returns their number; `None` if too few tokens are left.
     pub(super) fn take(&self, cause: Cause) -> Option<u32> {
         let mut left = self.left();
         let rest = left.checked_sub(cause.cost())?;
@@ -53,7 +53,8 @@ impl Quota {
         Some(cause.cost())
     }
 
-    /// Puts back the tokens that a successful operation's last retry took, or one token if it had no retry.
+    /// Called for an operation that got a final response. Puts back the tokens that its last retry took, or one token
+    /// if it had no retry.
     pub(super) fn succeeded(&self, last_retry: Option<u32>) {
         let mut left = self.left();
         *left = left.saturating_add(last_retry.unwrap_or(FIRST_SUCCESS)).min(self.capacity);

@@ -86,7 +86,7 @@ pub(super) async fn stands(
     same(found.as_ref(), expected, &format!("the record {when}"))
 }
 
-/// Sends `writes`, a claim and perhaps a settlement, to bring a fresh key into a state of the contract.
+/// Sends `writes`, a claim and perhaps a settlement, to bring a fresh key into the state that a case starts from.
 pub(super) async fn prepare(store: &dyn Store, key: &StoredKey, writes: &[Write]) -> Verdict {
     for write in writes {
         if let WriteOutcome::Refused(record) = apply(store, key, write).await? {
@@ -122,7 +122,7 @@ fn differences(found: &Record, expected: &Record) -> String {
             list.push(format!("should have {name} = {expected:?}, but has {found:?}"));
         }
     };
-    // Destructured, so that the compiler reports a new field that is missing here.
+    // Destructuring makes the compiler report a new field that is missing here.
     let Record {
         owner,
         generation,
@@ -196,8 +196,8 @@ pub(super) fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Runs `futures` concurrently in this task, and returns their results in order. They overlap if the store
-/// does real I/O.
+/// Runs `futures` concurrently in this task, and returns their results in order. The futures overlap only while the
+/// store waits for I/O.
 pub(super) async fn together<T>(futures: Vec<BoxFuture<'_, T>>) -> Vec<T> {
     let mut running: Vec<_> = futures.into_iter().map(Some).collect();
     let mut results: Vec<Option<T>> = running.iter().map(|_| None).collect();

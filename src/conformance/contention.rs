@@ -1,4 +1,4 @@
-//! Concurrent writes on one key: the store applies one, and the others get its record.
+//! Concurrent writes on one key: the store applies one, and refuses the others because of the record that it wrote.
 
 use std::sync::Arc;
 
@@ -190,7 +190,7 @@ impl Race {
         Ok(race.against_a_settlement(round))
     }
 
-    /// The owner settles while an operator settles the record differently.
+    /// The owner settles while an operator settles the same record.
     fn settlement_and_operator(round: u32) -> Verdict<Self> {
         let mut race = Self { name: "settlement and operator's write", ..Self::takeovers(0)? };
         if let Some(current) = &race.current {
@@ -208,7 +208,7 @@ impl Race {
         Ok(race)
     }
 
-    /// The extension and the takeover each change the version that the other one names.
+    /// The extension and the takeover each change the version that the other write expects.
     fn extension_and_takeover(round: u32) -> Verdict<Self> {
         let mut race = Self { name: "extension and takeover", ..Self::takeovers(1)? };
         if let Some(current) = &race.current {
@@ -288,7 +288,7 @@ async fn parallel_race(store: &Arc<dyn Store>, race: Race) -> Verdict {
     }
     let mut answers = Vec::new();
     while let Some(joined) = tasks.join_next().await {
-        let (at, answer) = joined.map_err(|error| format!("a task of the race ended: {error}"))?;
+        let (at, answer) = joined.map_err(|error| format!("a task of the race failed: {error}"))?;
         answers.push((at, answer?));
     }
     answers.sort_by_key(|(at, _)| *at);

@@ -42,11 +42,12 @@ pub(super) async fn case(store: &dyn Store) -> Verdict {
 /// # Panics
 ///
 /// If a result differs from the memory store's. The message has the seed, the number of operations up to the first
-/// such result, and those operations that were on its key.
+/// different result, and the operations on that result's key.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future ends the run. The records that the run wrote stay until they expire.
+/// Dropping the future ends the run. The records that the run wrote stay until they expire. Records without an
+/// expiry stay for good.
 pub async fn differential(store: &dyn Store, seed: u64, operations: u32) {
     if let Err(finding) = run(store, seed, operations).await {
         panic!("{finding}");
@@ -65,7 +66,7 @@ async fn run(store: &dyn Store, seed: u64, operations: u32) -> Verdict {
             script.keys[at].saw(record);
         }
         if let Err(finding) = verdict {
-            // This is the first result that differs, so no shorter prefix of these operations reproduces it.
+            // There's no shorter run to look for: a run with fewer operations ends before this first difference.
             let steps: String =
                 done.iter().filter(|(of, _)| *of == at).map(|(_, step)| format!("\n  {step}")).collect();
             return Err(format!(
@@ -129,7 +130,7 @@ impl Subject {
 }
 
 /// Generates the operations. Values are drawn from small sets, so that versions differ little, and most
-/// writes name a version that existed.
+/// writes expect a version that existed.
 struct Script {
     random: Random,
     keys: Vec<Subject>,
@@ -168,7 +169,8 @@ impl Script {
         }
     }
 
-    /// Draws a takeover of a STARTED record, else a claim: the protocol takes over no other records.
+    /// Draws a takeover if the drawn version is STARTED, and a claim otherwise: the protocol takes over only STARTED
+    /// records.
     fn take_over(&mut self, at: usize) -> Write {
         let lock = self.lock();
         match self.version(at) {
@@ -243,7 +245,7 @@ impl Script {
         versions.iter().rev().nth(back as usize).cloned()
     }
 
-    /// Returns `record`'s version. In one of three cases, one part of the version is random.
+    /// Returns `record`'s version. With a probability of one third, one part of the version is random.
     fn blurred(&mut self, record: &Record) -> Revision {
         let mut seen = Revision::of(record);
         let other = self.lock();

@@ -18,14 +18,14 @@ use crate::{
     time::Timestamp,
 };
 
-/// Numbers that don't survive a conversion to a 64-bit float, a signed integer or a 32-bit integer.
+/// 0, 1, and numbers that don't survive a conversion to a 32-bit integer, a 64-bit float or a signed integer.
 const NUMBERS: [u64; 6] = [0, 1, (1 << 31) + 1, (1 << 53) + 1, (1 << 63) + 1, u64::MAX];
 
 pub(super) async fn locks(store: &dyn Store) -> Verdict {
     for lock in edge_locks()? {
         let (key, record) = (fresh_key()?, Record::from(lock.clone()));
         applied(store, &key, &Write::Claim(lock), &record).await?;
-        // A refusal returns the record, too.
+        // The store must also return the record with a refusal.
         refused(store, &key, &Write::Claim(second_lock()?), Some(&record)).await?;
         put_away(store, &key, &record).await?;
     }
@@ -172,7 +172,7 @@ fn edge_outcomes() -> Vec<Outcome> {
         inline(&noise(30 * 1024, 1)),
         inline(&[b'a'; 100_000]),
     ];
-    // These responses are damaged. A store must keep them, since only the library checks responses.
+    // These responses are damaged. A store must keep them, because only the library checks responses.
     let odd = [
         kept(false, 7, other()),
         kept(true, u64::MAX, Place::Inline(Bytes::new())),

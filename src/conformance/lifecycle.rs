@@ -18,8 +18,8 @@ use crate::{
     time::Timestamp,
 };
 
-/// Completes one key with outcomes of every shape in sequence, each after a reclaim. An attribute left over
-/// from the last outcome would change the next one's shape.
+/// Settles one key with outcomes of every shape in sequence, with a reclaim after each. An attribute left over from one
+/// outcome would change the shape of the next.
 pub(super) async fn reclaim_leaves_nothing(store: &dyn Store) -> Verdict {
     let chunks = in_chunks(3);
     let outcomes =
@@ -193,7 +193,7 @@ pub(super) async fn operators_replace(store: &dyn Store) -> Verdict {
             return Err(format!("the suite has a mistake: `Write::apply_to` refuses {}", described(&write)));
         };
         applied(store, &key, &write, &after).await?;
-        // The version that the write names is gone.
+        // The version that the write expects is gone.
         refused(store, &key, &write, Some(&after)).await?;
         refused(store, &key, &extend(&mine, far_lease()), Some(&after)).await?;
         for late in settlements() {
@@ -234,7 +234,7 @@ pub(super) async fn conclusions_leave_nothing(store: &dyn Store) -> Verdict {
         }
         let write = Write::Conclude { seen: Some(Revision::of(&current)), record: record.clone() };
         applied(store, &key, &write, &record).await?;
-        // The version that the write names is gone, and the record isn't absent.
+        // The first write expects a version that is gone. The second write expects no record, but there's one.
         refused(store, &key, &write, Some(&record)).await?;
         let write = Write::Conclude { seen: None, record: current };
         refused(store, &key, &write, Some(&record)).await?;

@@ -1,5 +1,5 @@
 //! A store must compare numbers as numbers, over their whole range. If it compares them as text, 64-bit floats or
-//! signed integers, some of them compare wrongly, or as equal.
+//! signed integers, it gets some comparisons wrong.
 
 use std::time::Duration;
 
@@ -49,14 +49,15 @@ pub(super) async fn leases(store: &dyn Store) -> Verdict {
     Ok(())
 }
 
-/// If the record has one number, the store refuses every write that names the version with the other.
+/// For each pair of numbers: if the record has one number, the store refuses every write that expects a version with
+/// the other number.
 pub(super) async fn versions(store: &dyn Store) -> Verdict {
     for (less, greater) in RISING {
         for (there, named) in [(less, greater), (greater, less)] {
             let generation = |number| move |lock| Lock { generation: Generation::new(number), ..lock };
             let acquired = |number| move |lock| Lock { lock_acquired_at: millis(number), ..lock };
             let lease = |number| move |lock| Lock { lease_until: millis(number), ..lock };
-            // A reclaim doesn't check the lock's time, and writes that name the owner check only the
+            // A reclaim doesn't check the time of the lock. A settlement and an extension check only the owner and the
             // generation.
             told_apart(store, generation(there), generation(named), |_| true).await?;
             told_apart(store, acquired(there), acquired(named), |write| {
@@ -83,7 +84,7 @@ pub(super) async fn versions(store: &dyn Store) -> Verdict {
         told_apart(store, expiry(one), expiry(other), names_expiry).await?;
         told_apart(store, expiry(other), expiry(one), names_expiry).await?;
     }
-    // Only in this order: a sweeper would remove a record that expired in 1970 before the case reads it.
+    // The reverse can't be tested: a sweeper would remove a record that expired in 1970 before the case reads it.
     told_apart(store, expiry(None), expiry(Some(millis(0))), names_expiry).await
 }
 
@@ -91,7 +92,7 @@ pub(super) async fn versions(store: &dyn Store) -> Verdict {
 pub(super) async fn extension_keeps_the_rest(store: &dyn Store) -> Verdict {
     let millisecond = Duration::from_millis(1);
     for lock in edge_locks()? {
-        // Makes room for the extension, since no lease can be later than the greatest number.
+        // Makes room for the extension, because no lease can be later than the greatest number.
         let lock = Lock { lease_until: lock.lease_until.saturating_sub(millisecond), ..lock };
         let lease_until = lock.lease_until.saturating_add(millisecond);
         let (key, before) = (fresh_key()?, Record::from(lock.clone()));
@@ -109,8 +110,8 @@ fn reclaim(record: &Record) -> Verdict<Write> {
     Ok(Write::Reclaim { seen: Revision::of(record), lock: second_lock()? })
 }
 
-/// Writes the record that `there` makes. Then sends the writes that `names` accepts, with the version that `named`
-/// makes: the store must refuse them.
+/// Writes a record whose lock `there` has changed. Then sends the writes that `names` selects. These writes expect the
+/// version of a lock that `named` has changed, so the store must refuse them.
 async fn told_apart(
     store: &dyn Store,
     there: impl FnOnce(Lock) -> Lock,
@@ -127,8 +128,8 @@ async fn told_apart(
     put_away(store, &key, &current).await
 }
 
-/// Returns every kind of write that names a version, with the version of `seen`. Apart from the version, the writes
-/// fit `current`.
+/// Returns every kind of write that expects a version. The writes expect the version of `seen`. If they expected the
+/// version of `current`, the store would apply them to `current`.
 fn writes_on(seen: &Record, current: &Record) -> Verdict<Vec<Write>> {
     let (lock, version) = (second_lock()?, Revision::of(seen));
     let later = current.lease_until().unwrap_or_default().saturating_add(Duration::from_millis(1));
@@ -157,7 +158,8 @@ pub(super) fn extended(record: &Record, lease_until: Timestamp) -> Record {
     Record { state: State::Started { lease_until }, expires_at: other_expiry(record), ..record.clone() }
 }
 
-/// Returns an earlier expiry, since no time is later than the last. A record that never expires keeps `None`.
+/// Returns an earlier expiry: if the record has the last possible time, there's no later one. A record that never
+/// expires keeps `None`.
 fn other_expiry(record: &Record) -> Option<Timestamp> {
     record.expires_at.map(|expires_at| expires_at.saturating_sub(Duration::from_secs(11)))
 }

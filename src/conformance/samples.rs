@@ -13,7 +13,7 @@ use crate::{
     time::{Clock as _, Timestamp, system_clock},
 };
 
-/// The base of a sample's times: now, so that the sweeper removes the records that are left.
+/// The base of a sample's times: now, so that the sweeper later removes the records that the suite leaves behind.
 pub(super) fn base() -> Timestamp {
     system_clock().now().rounded_up_to_second()
 }
@@ -40,7 +40,7 @@ pub(super) fn first_lock() -> Verdict<Lock> {
 }
 
 /// A first lock that never expires, as under at-most-once, after an interrupted attempt. Cases replace the records
-/// of this lock at their end, since no sweeper removes them.
+/// of this lock at their end, because no sweeper removes them.
 pub(super) fn lasting_lock() -> Verdict<Lock> {
     Ok(Lock { expires_at: None, interrupted: true, ..first_lock()? })
 }
@@ -105,7 +105,7 @@ pub(super) fn settled(record: &Record, settlement: Settlement) -> Record {
     Record { state, expires_at: Some(expires_at), interrupted, ..record.clone() }
 }
 
-/// The release of `record`'s claim as interrupted, and the record after it.
+/// A release that marks `record`'s claim as interrupted, and the record after this release.
 pub(super) fn release(record: &Record) -> (Write, Record) {
     let expires_at = tomorrow().saturating_add(Duration::from_secs(9));
     let release = Settlement::Release { expires_at, interrupted: true };

@@ -1,4 +1,4 @@
-//! Every transition on every prior state, with the version as read and with each part of the version changed.
+//! Every transition from every prior state. The write expects the stored version, or a version with one changed part.
 //!
 //! The expected result comes from two sources: [`holds`] and [`expected`], written by hand from the table of
 //! transitions, and [`Write::apply_to`], which is the contract itself. If the two disagree, the case fails
@@ -76,30 +76,30 @@ enum Settled {
     Release,
 }
 
-/// How the version that the write names differs from the stored one.
+/// How the version that the write expects differs from the stored one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Difference {
     Nothing,
-    /// Only for takeovers: the write names the version of the settled record, instead of the STARTED one before.
+    /// Only for takeovers: the write expects the version of the settled record, instead of its earlier STARTED version.
     Settled,
     Status(Status),
     Owner,
-    /// The generations differ by this number. The times below differ by their number of ms.
+    /// The generations differ by this number. The times of the next three variants differ by this many milliseconds.
     Generation(i64),
     LockAcquiredAt(i64),
     LeaseUntil(i64),
     ExpiresAt(i64),
-    /// An expiry if the record has none, or none if it has one.
+    /// The version has an expiry if the record has none, and none if the record has one.
     HasExpiry,
-    /// A lease if the record has none, or none if it has one.
+    /// The version has a lease if the record has none, and none if the record has one.
     HasLease,
     /// For an extension: how much later the new lease is than the stored one.
     NewLease(i64),
-    /// For a conclusion: the write names a version although there's no record, or none although there's one.
+    /// For a conclusion: the write expects a version although there's no record, or no record although there's one.
     Presence,
 }
 
-/// Whether the store must apply the write: an independent version of the table of transitions.
+/// Whether the store must apply the write: an independent copy of the table of transitions.
 fn holds(act: Act, prior: Prior, difference: Difference) -> bool {
     use Difference::{ExpiresAt, HasExpiry, LockAcquiredAt, NewLease, Nothing};
     match act {
@@ -242,7 +242,7 @@ async fn trial(
     let by_contract = write.apply_to(current.as_ref());
     let stands = if holds(act, prior, difference) {
         let record = expected(act, current.as_ref(), &content)?;
-        same(by_contract.as_ref(), Some(&record), "the record by `Write::apply_to`")?;
+        same(by_contract.as_ref(), Some(&record), "the record according to `Write::apply_to`")?;
         applied(store, &key, &write, &record).await?;
         Some(record)
     } else {
@@ -267,7 +267,7 @@ struct Content {
 }
 
 impl Content {
-    /// Applies the difference to the content, if it's a difference of the new lease.
+    /// Changes the new lease, if the difference is a [`Difference::NewLease`].
     fn different(mut self, difference: Difference, lease_until: Timestamp) -> Self {
         if let Difference::NewLease(by) = difference {
             self.lock.lease_until = moved(lease_until, by);
@@ -277,7 +277,8 @@ impl Content {
 }
 
 /// Returns the contents to try for `act`, each with a name: one for every form that a store may have to send as a
-/// different request. Claims that must be refused are tried in two forms: with all optional fields, and with none.
+/// different request. If the version differs, claims, reclaims and takeovers are tried in only two forms: with all
+/// optional fields, and with none.
 fn contents(act: Act, difference: Difference) -> Verdict<Vec<(&'static str, Content)>> {
     let expires_at = tomorrow().saturating_add(Duration::from_secs(7));
     let earlier = tomorrow().saturating_sub(Duration::from_secs(1000));
@@ -298,7 +299,7 @@ fn contents(act: Act, difference: Difference) -> Verdict<Vec<(&'static str, Cont
         Act::Claim | Act::Reclaim | Act::TakeOver => {
             let none = Lock { expires_at: None, ..nameless.clone() };
             let mut forms = vec![("", alone(&lock)), (" without optional fields", alone(&none))];
-            // For applied writes: each of the three optional fields, with and without the others.
+            // If the write expects the stored version, try the other combinations of the three optional fields too.
             if difference == Difference::Nothing {
                 let without = |lock: &Lock| Lock { interrupted: false, ..lock.clone() };
                 let no_request = |lock: &Lock| Lock { request_id: None, ..lock.clone() };
@@ -324,7 +325,7 @@ fn contents(act: Act, difference: Difference) -> Verdict<Vec<(&'static str, Cont
         }
         Act::Extend => vec![
             ("", alone(&lock)),
-            // An extension sets the expiry together with the lease, even to an earlier one.
+            // An extension sets the expiry together with the lease, even to an earlier expiry.
             (" to an earlier expiry", alone(&Lock { expires_at: Some(earlier), ..lock.clone() })),
             (" without expiry", alone(&lasting)),
         ],
@@ -360,7 +361,7 @@ fn differences(act: Act, prior: Prior) -> Vec<Difference> {
         Presence,
     };
     match (act, prior) {
-        // The write names a version although there's no record: once a STARTED version, once a settled one.
+        // The write expects a version although there's no record: once a STARTED version, once a settled one.
         (Act::Conclude(_), Prior::Absent) => {
             return vec![Nothing, Presence, Difference::Status(Status::Completed)];
         }
@@ -370,7 +371,8 @@ fn differences(act: Act, prior: Prior) -> Vec<Difference> {
     let mut list = vec![Nothing, Owner, Generation(1), Generation(-1)];
     if matches!(act, Act::Reclaim | Act::TakeOver | Act::Conclude(_) | Act::Resolve(_)) {
         list.extend([LockAcquiredAt(1), LockAcquiredAt(-1), HasExpiry, HasLease]);
-        // A field that the record doesn't have can't differ: its expiry, or a settled record's lease.
+        // A field that the record doesn't have can't differ. That's the expiry of a lasting record, or the lease of a
+        // settled one.
         if prior != Prior::Lasting {
             list.extend([ExpiresAt(1000), ExpiresAt(-1000)]);
         }
@@ -396,7 +398,7 @@ fn differences(act: Act, prior: Prior) -> Vec<Difference> {
     list
 }
 
-/// The version that the write names; `None` if it saw no record.
+/// The version that the write expects; `None` if the write expects no record.
 fn seen_by(act: Act, current: Option<&Record>, first: Lock, difference: Difference) -> Option<Revision> {
     let absent = match current {
         None => difference == Difference::Nothing,
@@ -407,7 +409,7 @@ fn seen_by(act: Act, current: Option<&Record>, first: Lock, difference: Differen
     }
     let lease_until = first.lease_until;
     let started = Record::from(first);
-    // The protocol only takes over STARTED records. If the record is settled now, the takeover names its earlier,
+    // The protocol only takes over STARTED records. If the record is settled now, the takeover expects its earlier,
     // STARTED version.
     let as_started = act == Act::TakeOver && difference != Difference::Settled;
     let mut seen = Revision::of(if as_started { &started } else { current.unwrap_or(&started) });

@@ -15,7 +15,7 @@ use crate::error::{Error, ErrorKind};
 /// How deep arrays and objects may be nested: as deep as `serde_json` reads by default.
 const MAX_DEPTH: u8 = 127;
 
-/// The limit of bytes to reserve for an object's members before they're read.
+/// How many bytes to reserve, at most, for an object's members before they're read.
 const MOST_ROOM: usize = 2048;
 
 /// Feeds the canonical form of `text` into `hash`.
@@ -27,7 +27,7 @@ pub(super) fn update(hash: &mut Sha256, text: &[u8]) -> Result<(), Error> {
     update_valid(hash, valid.get())
 }
 
-/// Like [`update`], but for a text that `serde_json` itself wrote: it needn't be checked again.
+/// Like [`update`], but for a text that `serde_json` has accepted or written, so that it needn't be checked again.
 pub(super) fn update_valid(hash: &mut Sha256, text: &str) -> Result<(), Error> {
     let mut scanner = Scanner { text, at: 0, depth: 0 };
     scanner.value(hash).map_err(|stop| {
@@ -79,7 +79,7 @@ impl Sink for Vec<u8> {
     }
 }
 
-/// The position of one member's canonical form in its object's buffer. This type is small, since a hostile body may
+/// The position of one member's canonical form in its object's buffer. This type is small, because a hostile body may
 /// have a million members.
 struct Member {
     key: u32,
@@ -125,7 +125,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Scans an array or an object; the scanner is at its bracket.
+    /// Scans an array or an object; the scanner is at its opening bracket.
     fn nested<S: Sink>(
         &mut self,
         out: &mut S,
@@ -151,8 +151,8 @@ impl<'a> Scanner<'a> {
     }
 
     fn object(&mut self, out: &mut impl Sink) -> Result<(), Stop> {
-        // Room for twice the rest of the text is usually enough. The cap is for hostile texts, which may nest
-        // a hundred objects.
+        // Room for twice the rest of the text is usually enough. The cap limits the memory for hostile texts,
+        // which may nest a hundred objects.
         let room = (2 * (self.text.len() - self.at)).min(MOST_ROOM);
         let (mut bytes, mut members) = (Vec::with_capacity(room), Vec::with_capacity(16));
         while !self.closed_by(b'}')? {

@@ -18,9 +18,9 @@ use crate::{
     time::{Clock, system_clock},
 };
 
-/// The environment variable that names the mode.
+/// The environment variable that sets the mode.
 const MODE: &str = "IDEMPOTENCY_MODE";
-/// The environment variable that refuses the modes without protection.
+/// The environment variable that forbids the modes without protection.
 const REQUIRED: &str = "IDEMPOTENCY_REQUIRED";
 
 /// Builds an [`Idempotency`]; see [`Idempotency::builder`].
@@ -48,8 +48,7 @@ impl Builder {
         }
     }
 
-    /// Sets the function's name in the scope. Default: `AWS_LAMBDA_FUNCTION_NAME`, which has neither version
-    /// nor alias.
+    /// Sets the function's name in the scope. Default: `AWS_LAMBDA_FUNCTION_NAME`, which contains no version or alias.
     pub fn function(mut self, name: impl Into<String>) -> Self {
         self.function = Some(name.into());
         self
@@ -144,15 +143,15 @@ impl Builder {
     /// without a request. Default: 0, off. Any other value must be at least 64 KiB. A few MiB hold many records.
     ///
     /// The cache is useful if the same process sees the same key again: a client that retries, a warm function. All
-    /// clones and all concurrent invocations share one cache. It holds only outcomes that the store certainly has,
-    /// since this process read or recorded them. An entry counts its key, fingerprint,
-    /// response and bookkeeping. The least recently used entry is evicted first. An outcome that would fill
-    /// more than an eighth of the cache, or that wasn't retained, isn't cached.
+    /// clones and all concurrent invocations share one cache. It holds only outcomes that this process read from the
+    /// store, or whose recording the store has confirmed. An entry's size includes its key, fingerprint, response and
+    /// bookkeeping. The least recently used entry is evicted first. An outcome that would fill more than an eighth of
+    /// the cache, or that wasn't retained, isn't cached.
     ///
-    /// The library judges a cached entry like the record: another fingerprint is a [`Mismatch`](ErrorKind::Mismatch).
-    /// From the record's expiry on, the library asks the store. Before the expiry, no executor whose clock is
-    /// within [`Settings::skew_margin`] can have replaced the record. Until its expiry, an entry answers even
-    /// when the store is down.
+    /// The library checks a cached entry like a record from the store: another fingerprint is a
+    /// [`Mismatch`](ErrorKind::Mismatch). From the record's expiry on, the library asks the store. Before the expiry,
+    /// no executor whose clock is within [`Settings::skew_margin`] can have replaced the record. Until its expiry, an
+    /// entry answers even when the store is down.
     ///
     /// The cache doesn't notice the following, and replays the entry until the record expires:
     ///
@@ -165,9 +164,9 @@ impl Builder {
     ///   after another process has seen the record expire and replaced it.
     ///
     /// Many processes start from one SnapStart snapshot, with the same memory. If the environment announces a
-    /// snapshot (`AWS_LAMBDA_INITIALIZATION_TYPE` is `snap-start`), only operations of a known
-    /// [`Invocation`](crate::Invocation) are cached, so that the snapshot's cache is empty. After any other
-    /// restore, call [`Idempotency::clear_local_cache`].
+    /// snapshot (`AWS_LAMBDA_INITIALIZATION_TYPE` is `snap-start`), the library caches only operations with a known
+    /// [`Invocation`](crate::Invocation), so the snapshot's cache is empty. After any other restore, call
+    /// [`Idempotency::clear_local_cache`].
     ///
     /// ```
     /// # use lambda_idempotency::{Idempotency, Key, store::memory::MemoryStore};
@@ -247,8 +246,8 @@ impl Builder {
         self
     }
 
-    /// Sets the source of owners, for simulations that must be repeatable. In production leave the default,
-    /// the operating system: two executors that draw the same owner are the same executor to the protocol.
+    /// Sets the source of owners, for simulations that must be repeatable. In production, keep the default, which is
+    /// the operating system's random generator: if two executors draw the same owner, the protocol treats them as one.
     pub fn owner_source(mut self, draw: impl Fn() -> Result<Owner, Error> + Send + Sync + 'static) -> Self {
         self.owners = Arc::new(draw);
         self
@@ -258,9 +257,9 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] for a duration that's zero or out of bounds, a local cache of under 64 KiB, an
-    /// empty or malformed name, a function whose name is neither given nor in the environment, or a mode other than
-    /// [`Mode::Enforce`] where the environment has `IDEMPOTENCY_REQUIRED=1`.
+    /// [`ErrorKind::Invalid`] for a duration that's zero or out of bounds, a local cache of less than 64 KiB (except
+    /// 0), an empty or malformed name, a function whose name is neither given nor in the environment, or a mode other
+    /// than [`Mode::Enforce`] where the environment has `IDEMPOTENCY_REQUIRED=1`.
     pub fn build(self) -> Result<Idempotency, Error> {
         self.build_in(|name| std::env::var(name).ok())
     }
@@ -334,7 +333,8 @@ fn is_required(value: Option<String>) -> Result<bool, Error> {
     }
 }
 
-/// Refuses a mode without protection if the environment requires enforcement. Otherwise warns of such a mode.
+/// Refuses a mode without protection if the environment requires enforcement. Otherwise logs a warning about such a
+/// mode.
 ///
 /// # Errors
 ///
@@ -345,8 +345,8 @@ pub(super) fn switch(mode: Mode, is_required: bool) -> Result<(), Error> {
         (mode, true) => Err(Error::new(
             ErrorKind::Invalid,
             format!(
-                "the mode is `{}`, but {REQUIRED}=1 requires that idempotency is enforced; leave {MODE} out, or set it \
-                 to enforce",
+                "the mode is `{}`, but {REQUIRED}=1 requires that idempotency is enforced; set the mode to `enforce` \
+                 in {MODE}, or in the code that sets it",
                 mode.as_str()
             ),
         )),

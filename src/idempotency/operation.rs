@@ -120,12 +120,12 @@ impl<F: Format> Operation<F> {
 
     /// Claims `key`, or finds its outcome: the low level, for operations that aren't a single closure.
     ///
-    /// The claim has a lease. It ends [`lease_grace`](crate::settings::Settings::lease_grace) after the invocation's
+    /// The claim's lease expires [`lease_grace`](crate::settings::Settings::lease_grace) after the invocation's
     /// deadline, or after [`lease_fallback`](crate::settings::Settings::lease_fallback) if the deadline is unknown.
-    /// With [`lease_extension`](crate::settings::Settings::lease_extension), the lease has that length instead.
-    /// Only [`Claim::extend`](crate::Claim::extend) extends the lease, and the library doesn't cut your work off:
-    /// settle the claim before [`ClaimHandle::lease_until`](crate::ClaimHandle::lease_until). Once the lease
-    /// and the skew margin have passed, the next delivery takes over and runs too.
+    /// With [`lease_extension`](crate::settings::Settings::lease_extension), the lease has that length instead. Only
+    /// [`Claim::extend`](crate::Claim::extend) extends the lease, and the library doesn't cut your work off: settle the
+    /// claim before [`ClaimHandle::lease_until`](crate::ClaimHandle::lease_until). Once the lease and the skew margin
+    /// have passed, the next delivery takes over and runs too.
     ///
     /// # Errors
     ///
@@ -146,7 +146,7 @@ impl<F: Format> Operation<F> {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future may leave a claim that no executor holds; its lease frees the key.
+    /// Dropping the future may leave a claim without an executor. The key is free when the claim's lease has expired.
     pub async fn begin(&self, key: impl Borrow<Key>, fingerprint: Fingerprint) -> Result<Begun, Error> {
         let key = self.stored_key(key.borrow());
         let invocation = self.idempotency.invocation().without_short_leases();
@@ -197,8 +197,15 @@ impl<F: Format> Operation<F> {
     /// # Errors
     ///
     /// [`RunError::Handler`] with the operation's own error, if it isn't recorded; [`RunError::Recorded`]
-    /// with an error that this call or an earlier call recorded; or [`RunError::Idempotency`] as in
-    /// [`begin`](Self::begin).
+    /// with an error that this call or an earlier call recorded; or [`RunError::Idempotency`]:
+    ///
+    /// - As in [`begin`](Self::begin), if the operation didn't run, or if another run's outcome counts but can't be
+    ///   returned.
+    /// - [`ErrorKind::InProgress`](crate::ErrorKind::InProgress) or
+    ///   [`ErrorKind::OutcomeUnknown`](crate::ErrorKind::OutcomeUnknown) if the operation was cut off, or
+    ///   [`ErrorKind::InProgress`](crate::ErrorKind::InProgress) if another claim took over and is still running.
+    /// - [`ErrorKind::Declined`](crate::ErrorKind::Declined) if a condition on the operation's staged writes failed.
+    /// - Another kind if the staged writes couldn't be applied. The message says so if nothing was written.
     ///
     /// # Panics
     ///
@@ -206,7 +213,7 @@ impl<F: Format> Operation<F> {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops the operation and settles nothing; the lease frees the key.
+    /// Dropping the future drops the operation and settles nothing. The key is free when the lease has expired.
     pub async fn run<T, E, P, H, Fut>(
         &self,
         key: impl Borrow<Key>,
@@ -287,8 +294,8 @@ impl<F: Format> Operation<F> {
         };
         let protected = protect(self.idempotency.driver(), target, operation, judge, as_it_is).await;
         match protected.map_err(refused_within)? {
-            // Every call gets the recorded result, this one included.
             Protected::Ran(Ok(value)) | Protected::RanUnrecorded(Ok(value)) => Ok((value, None)),
+            // This call gets the recorded failure too, like its duplicates.
             Protected::Ran(Err((_, Some(failure)))) => Err(RunError::Recorded(failure)),
             Protected::Ran(Err((error, None))) | Protected::RanUnrecorded(Err((error, _))) => {
                 Err(RunError::Handler(error))

@@ -13,7 +13,8 @@ use crate::{
     store::{Revision, StoreErrorKind, Write, WriteOutcome},
 };
 
-/// How often an operator's write is retried after a lease extension. A lease is extended every few seconds at most.
+/// How often an operator's write is retried because the running claim's lease was extended. The extensions of one lease
+/// are seconds apart.
 const MAX_EXTENSIONS: u32 = 5;
 
 /// How an operator settles a record.
@@ -32,11 +33,11 @@ pub enum Resolution {
     Release,
 }
 
-/// The record that the operator wrote, or the other record that the write met.
+/// The record that the operator wrote, or else the record that made the write's condition fail.
 type Resolved = Result<Record, Option<Record>>;
 
 impl std::fmt::Debug for Resolution {
-    /// Shows the shape, never the response.
+    /// Shows the variant and the length, never the response.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Complete(response) => write!(f, "Complete(<{} bytes>)", response.len()),
@@ -78,8 +79,8 @@ pub(super) async fn resolve(
     Ok(resolved.ok().inspect(|record| observe::resolved(key, record)))
 }
 
-/// Prepares an operator's response. If the response can't be kept, that's an error, since a person can try
-/// again. A handler's outcome would be recorded without its response instead.
+/// Prepares an operator's response. If the response can't be stored, this is an error, since a person can try again. (A
+/// handler's outcome is recorded without its response instead.)
 async fn kept(driver: &Driver, key: &StoredKey, owner: Owner, response: Bytes) -> Result<Outcome, Error> {
     let (length, most) = (response.len(), driver.settings.max_response);
     if length > most {
@@ -103,13 +104,13 @@ async fn apply(
     owner: Owner,
     write: &Write,
 ) -> Result<Resolved, Error> {
-    #[expect(clippy::result_large_err, reason = "a person's write, once")]
+    #[expect(clippy::result_large_err, reason = "an operator's write is rare")]
     let found = |record: Option<Record>| match record {
         Some(record) if record.owner == owner => Ok(record),
         other => Err(other),
     };
     let mut last_error = None;
-    // Sends the write once more if it didn't arrive: the same write can't be applied twice.
+    // Sends the write a second time if the record shows that it wasn't applied. The same write can't be applied twice.
     for _ in 0..2 {
         match driver.store().apply(key, write).await {
             Ok(WriteOutcome::Applied) => {
@@ -118,6 +119,11 @@ async fn apply(
             Ok(WriteOutcome::Refused(record)) => return Ok(found(record)),
             Err(error) if error.is_maybe_applied() && error.kind() != StoreErrorKind::Corrupt => {
                 last_error = Some(error);
+            }
+            // The first attempt may still be applied.
+            Err(error) if last_error.is_some() => {
+                last_error = Some(error);
+                break;
             }
             Err(error) => return Err(store_error(key, "nothing was written", error)),
         }

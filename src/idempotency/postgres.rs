@@ -12,7 +12,7 @@ use crate::{
     protocol::Refusal,
     run::{
         claim::{Begun, Settled},
-        context::{OperationContext, within},
+        context::{OperationContext, Running, within},
         lease::Timing,
         postgres::{InTransaction, Records, find_out_whether_committed},
         refusal::{not_committed, refusal_error},
@@ -29,8 +29,8 @@ impl<F: Format> Operation<F> {
     ///
     /// While the transaction is open, every other delivery of the key is refused as in progress, without
     /// waiting: an advisory lock holds the key. The lock ends with the transaction, so there's no lease and
-    /// no takeover. A crash rolls back the work and the record. If a process freezes or hangs in the middle,
-    /// it keeps the key until its session ends. By default, PostgreSQL never ends it: set
+    /// no takeover. A crash rolls back the work and the record. If a process freezes or hangs in the middle, the key
+    /// stays locked until its session ends. By default, PostgreSQL never ends an idle session: set
     /// `idle_in_transaction_session_timeout` for the role or the connection, to a little more than the work takes
     /// between two statements.
     ///
@@ -90,8 +90,8 @@ impl<F: Format> Operation<F> {
     /// happen exactly once.
     ///
     /// An error of the operation rolls everything back, and the next call runs it again. If the commit's
-    /// answer is lost, the library reads the record over another connection, until the disconnected session
-    /// has ended: the record shows whether the commit succeeded.
+    /// answer is lost, the library reads the record over another connection, again and again until the disconnected
+    /// session has ended. The record then shows whether the commit succeeded.
     ///
     /// ```
     /// # use lambda_idempotency::{Key, Operation, RunError};
@@ -112,8 +112,9 @@ impl<F: Format> Operation<F> {
     /// # Errors
     ///
     /// [`RunError::Handler`] with the operation's own error, or [`RunError::Idempotency`] as in
-    /// [`begin`](Self::begin). Nothing was written. The exception is [`ErrorKind::InProgress`], which can
-    /// also mean that it's unknown whether the commit succeeded: a retry finds out.
+    /// [`begin`](Self::begin). Nothing was written, with two exceptions. [`ErrorKind::InProgress`] can also mean that
+    /// it's unknown whether the commit succeeded: a retry finds out. If idempotency isn't enforced,
+    /// [`ErrorKind::Unrecorded`] means the same, and a retry may repeat the writes.
     ///
     /// # Cancel safety
     ///
@@ -145,7 +146,10 @@ impl<F: Format> Operation<F> {
             Begun::Claimed(open) => open,
             Begun::Replay(replay) => return replay.result::<T, F, E>(),
         };
-        let context = OperationContext::unprotected(self.idempotency().invocation());
+        let context = OperationContext {
+            running: Some(Running::inside(shown.clone())),
+            ..OperationContext::unprotected(self.idempotency().invocation())
+        };
         let result = within(context, async { operation(&transaction).await }).await;
         let (owner, answer_by) = (open.owner(), open.answer_by());
         if let Some(unclaimed) = open.take_unclaimed() {

@@ -1,7 +1,7 @@
 //! Operations on a memory store that fails on command, under tokio's paused clock.
 
-#![expect(clippy::large_futures, reason = "operations nested in tests")]
-#![expect(clippy::disallowed_methods, reason = "tokio's paused clock is the test's own")]
+#![expect(clippy::large_futures, reason = "the tests nest operations")]
+#![expect(clippy::disallowed_methods, reason = "the tests control tokio's paused clock")]
 
 mod bank;
 #[cfg(feature = "events")]
@@ -14,6 +14,8 @@ mod metrics;
 mod operator;
 mod optimistic;
 mod outages;
+#[cfg(feature = "http")]
+mod requests;
 mod results;
 mod settings;
 mod stored;
@@ -44,7 +46,7 @@ use crate::{
 fn kind<T: std::fmt::Debug, E: std::fmt::Debug>(result: Result<T, RunError<E>>) -> ErrorKind {
     match result {
         Err(RunError::Idempotency(error)) => error.kind(),
-        other => panic!("not the library's error: {other:?}"),
+        other => panic!("expected an error of the library, got {other:?}"),
     }
 }
 
@@ -168,7 +170,7 @@ async fn takeover_with_lost_message_runs_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn unrecorded_completion_still_answers() {
+async fn unrecorded_response_still_reaches_the_caller() {
     let bench = Bench::with(|builder| builder.settle_within(Duration::ZERO));
     bench.store.script([Script::Pass, Meets(Fault::LoseRequest), Meets(Fault::Throttle)]);
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1", "an error would cause a second run");
@@ -223,7 +225,7 @@ async fn deadline_bounds_lease_and_handler() {
     let bench = Bench::new();
     let deadline = bench.now().saturating_add(Duration::from_secs(10));
     assert_eq!(kind(bench.in_invocation(deadline).hang("k", 1).await), ErrorKind::InProgress);
-    assert_eq!(bench.now(), deadline, "cut off on every platform: code can run on after a timeout");
+    assert_eq!(bench.now(), deadline, "cut off at the deadline, even where code can run on after it");
     assert_eq!(bench.record("k").lease_until(), Some(deadline.saturating_add(Duration::from_secs(2))));
 }
 
@@ -244,7 +246,7 @@ async fn operation_inside_itself_is_refused_immediately() {
         assert_eq!(bench.now(), start, "no wait");
         bench.store.remove_all();
     }
-    // Two runs in sequence are a run and a replay.
+    // The second of two runs in sequence is a replay.
     let outer = bench.with_handler("m", 1, async {
         assert_eq!(bench.run("twice", 1).await.unwrap(), bench.run("twice", 1).await.unwrap());
         Ok("done".to_owned())
@@ -327,7 +329,7 @@ async fn freeze_before_the_handler_releases_the_key() {
         }
         assert_eq!(bench.run("k", 1).await.unwrap(), "run 1", "the next delivery doesn't wait");
     }
-    assert!(released >= 2, "frozen at the claim and before the first poll, but released {released} times");
+    assert!(released >= 2, "expected a release for at least two of the freezes, got {released}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -351,7 +353,7 @@ async fn large_response_is_stored_in_chunks() {
     for (limit, calls) in [(7, vec!["claim", "settle"]), (6, vec!["claim", "write chunks", "settle"])] {
         let bench = Bench::new();
         bench.store.limit_inline(limit);
-        assert_eq!(bench.run("k", 1).await.unwrap().len(), 5, "5 bytes, and two quotes");
+        assert_eq!(bench.run("k", 1).await.unwrap().len(), 5, "5 bytes, or 7 in JSON");
         assert_eq!(bench.store.take_calls(), calls, "{limit}");
     }
 }
@@ -402,7 +404,7 @@ async fn dropped_at_most_once_run_needs_operator() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn events_never_show_secrets() {
+async fn log_events_never_show_secrets() {
     let bench = Bench::new();
     let events = bench
         .recorded(async {
@@ -484,7 +486,7 @@ async fn nested_operation_inherits_the_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_after_ends_when_claimable() {
+async fn retry_after_ends_when_key_is_claimable() {
     let bench = Bench::new();
     bench.abandon("k", 1).await;
     tokio::time::sleep(Duration::from_secs(20)).await;
@@ -528,14 +530,14 @@ fn invalid_settings_fail_the_build() {
         (builder().function("f").lease_extension(Duration::MAX).build(), "lease_extension"),
         (builder().build(), "AWS_LAMBDA_FUNCTION_NAME"),
     ] {
-        let error = built.err().unwrap_or_else(|| panic!("built, despite {expected}"));
+        let error = built.err().unwrap_or_else(|| panic!("built, without an error about {expected}"));
         assert_eq!(error.kind(), ErrorKind::Invalid);
         assert!(error.to_string().contains(expected), "{error}");
     }
 }
 
 #[test]
-fn environment_names_the_function() {
+fn function_name_comes_from_the_environment() {
     use crate::{Idempotency, store::memory::MemoryStore};
     let build = |variables: &'static [(&str, &str)]| {
         let builder = Idempotency::builder(MemoryStore::new()).retention(Duration::from_secs(7));

@@ -1,9 +1,9 @@
 //! Batches: SQS, Kinesis and DynamoDB Streams, record by record.
 //!
 //! Each record is its own operation: the worker claims, runs and settles each one, several at a time. The response
-//! names the records that Lambda must redeliver. Switch `ReportBatchItemFailures` on at the event source mapping, or
-//! Lambda ignores the response: SQS then deletes the messages that failed, and a stream moves on past the
-//! records that failed. Tumbling windows are refused.
+//! lists the records that Lambda must redeliver. Switch `ReportBatchItemFailures` on at the event source mapping, or
+//! Lambda ignores the response: SQS then deletes the messages that failed, and a stream moves on past the records that
+//! failed. Tumbling windows are refused.
 //!
 //! ```no_run
 //! use lambda_idempotency::{Failure, Idempotency, Key, lambda::batch::SqsMessage};
@@ -32,7 +32,7 @@
 //! | its handler returned `Ok` | recorded and acknowledged |
 //! | an earlier delivery completed it | acknowledged; the handler doesn't run |
 //! | its handler failed or panicked | its key is released, and it's redelivered (at-most-once: failed permanently) |
-//! | it [failed permanently](Failure::permanent) | recorded; redelivered or acknowledged, by [`acknowledge_permanent_failures`](Batch::acknowledge_permanent_failures) |
+//! | it [failed permanently](Failure::permanent) | recorded; redelivered, or acknowledged with [`acknowledge_permanent_failures`](Batch::acknowledge_permanent_failures) |
 //! | another delivery is processing it | redelivered: an acknowledgement would delete the only copy |
 //! | it has no key, or can't be read | redelivered; no handler runs |
 //! | the store is down, or no time is left | redelivered; no handler runs |
@@ -54,12 +54,12 @@
 //! the records of one partition key, or of one item, with [`in_order`](Batch::in_order).
 //!
 //! Lambda reads a stream's response as a checkpoint: it redelivers everything from the first failure on. So the
-//! response names only the first failure. If a later record succeeded, its outcome is recorded, and its redelivery is
+//! response lists only the first failure. If a later record succeeded, its outcome is recorded, and its redelivery is
 //! acknowledged without running the handler. A record that can never succeed, for example because it can't be read,
 //! blocks its shard until the mapping gives up on it. Set `MaximumRecordAgeInSeconds`, a destination for failures, and
 //! `BisectBatchOnFunctionError`. Without bisecting, Lambda also gives up on the records behind the blocking one.
-//! `MaximumRetryAttempts` also counts redeliveries of records in progress. If you set it, allow enough attempts for
-//! those after a crash (below), or wait for the lease inside the invocation.
+//! `MaximumRetryAttempts` also counts redeliveries of records in progress. If you set it, allow enough attempts for the
+//! redeliveries after a crash (see below), or wait for the lease inside the invocation.
 //!
 //! # A crash
 //!
@@ -69,13 +69,13 @@
 //!   [`lease_grace`](crate::settings::Settings::lease_grace), if that's longer). The library extends the lease every
 //!   5 seconds while the handler runs. After a crash, the record is free once the lease and the
 //!   [`skew_margin`](crate::settings::Settings::skew_margin) have passed: within 17 seconds. Until then, each
-//!   redelivery uses up one of `MaximumRetryAttempts`. To use up none, set
+//!   redelivery uses up one of `MaximumRetryAttempts`. To avoid this, set
 //!   [`wait_in_progress`](crate::settings::Settings::wait_in_progress) to 20 seconds and the function's timeout to 40
 //!   seconds or more, since a wait takes at most half of the time left. Extensions cost 0.2 requests per second for
-//!   each record. A handler that ends within 5 seconds costs none.
+//!   each record. A handler that ends within 5 seconds needs no extension.
 //! - A stream's short lease is safe, since Lambda doesn't deliver a shard's batch again while an invocation with that
-//!   batch is running. But if a handler blocks its thread, the library can't extend any lease of the batch, and cuts
-//!   off a handler at its next `await` if its lease has expired. For blocking work of more than 8 seconds, use
+//!   batch is running. But if a handler blocks its thread, the library can't extend any lease of the batch. It cuts a
+//!   handler off at its next `await` if that handler's lease has expired. For blocking work of more than 8 seconds, use
 //!   `spawn_blocking`, or set [`lease_extension`](crate::settings::Settings::lease_extension) to a longer lease. A
 //!   lease that's longer than the function's timeout is never extended.
 //! - If a stream's handler has its own steps that use [`run`](crate::Operation::run), their leases are short too.
@@ -147,8 +147,8 @@ impl Idempotency {
     /// - a field of the body, by [`Key::from_json`](crate::Key::from_json): one *order* runs once, however
     ///   often it was sent.
     ///
-    /// When a key is used again, the body must be the same. Message attributes aren't compared: if they alone
-    /// tell your operations apart, use a key that contains them.
+    /// When a key is used again, the body must be the same. Message attributes aren't compared: if your operations
+    /// differ only in their attributes, use a key that contains the attributes.
     pub fn sqs<K, I, H, Fut, T>(&self, key: K, handler: H) -> Batch<SqsMessage>
     where
         K: Fn(&SqsMessage) -> I + Send + Sync + 'static,
@@ -162,7 +162,7 @@ impl Idempotency {
 
     /// A worker for a Kinesis data stream. `key` returns the key of the operation that a record asks for.
     /// With [`KinesisRecord::sequence_key`], each *record* runs once, however often Lambda delivers it. A producer that
-    /// retries may write two records: to run these once too, use a field of the data.
+    /// retries may write two records. To run such a pair once too, use a field of the data.
     pub fn kinesis<K, I, H, Fut, T>(&self, key: K, handler: H) -> Batch<KinesisRecord>
     where
         K: Fn(&KinesisRecord) -> I + Send + Sync + 'static,
@@ -190,7 +190,7 @@ impl Idempotency {
     }
 }
 
-/// A worker for the records of one source: a service for `lambda_runtime::run`, whose response is the JSON that names the
+/// A worker for the records of one source: a service for `lambda_runtime::run`. Its response is the JSON that lists the
 /// records to redeliver. See [the module](self).
 ///
 /// Its type contains no closure type, so a function can return it and a test can call it:
@@ -266,7 +266,7 @@ impl<R> Batch<R> {
     }
 
     /// Names the operation. If a function has more than one such layer, give each its own name, or they share
-    /// keys. Default: [`Builder::operation`](crate::Builder::operation)'s.
+    /// keys. Default: the name from [`Builder::operation`](crate::Builder::operation).
     ///
     /// # Errors
     ///
@@ -277,17 +277,17 @@ impl<R> Batch<R> {
         Ok(self)
     }
 
-    /// Gives the source a name, in place of its ARN.
+    /// Sets a name for the source, in place of its ARN.
     ///
     /// Each queue, stream or table has its own keys: the key 17 in the queue `ship` and the key 17 in the queue
-    /// `cancel` name two operations. Name the source if its records may arrive from another ARN later: from a
+    /// `cancel` identify two operations. Set a name if the source's records may arrive from another ARN later: from a
     /// dead-letter queue that this function drains, or from another queue after a redrive or a move. All workers with
     /// the same source name, function and operation share their keys.
     ///
     /// ```
     /// # use lambda_idempotency::{Failure, Idempotency, Key, lambda::batch::SqsMessage, store::memory::MemoryStore};
     /// # let idempotency = Idempotency::builder(MemoryStore::new()).function("orders").build()?;
-    /// // Messages of `orders` and of its dead-letter queue: a redelivered one finds its record.
+    /// // A message of `orders` finds its record even if it comes back from the dead-letter queue.
     /// let worker = idempotency
     ///     .sqs(|message| Key::from_json(message, "/order_id"), async |_: SqsMessage| Ok::<_, Failure>(()))
     ///     .source_name("orders");
@@ -298,8 +298,7 @@ impl<R> Batch<R> {
         self
     }
 
-    /// Runs this number of records at a time. Default: 10. It also limits how many records are decoded in
-    /// memory at once.
+    /// Sets how many records run at a time. Default: 10. No more records than that are decoded in memory at once.
     pub fn concurrency(mut self, records: NonZeroUsize) -> Self {
         self.choices.concurrency = records;
         self
@@ -307,8 +306,8 @@ impl<R> Batch<R> {
 
     /// Calls a closure with the number of records in flight (being claimed, run or settled) whenever it changes.
     ///
-    /// With this number, handlers can collect records to process several at once. When as many handler calls are
-    /// waiting as records are in flight, no further record arrives before one of the calls ends. The records of one
+    /// With this number, handlers can collect several records and process them together. Once the handler calls of all
+    /// records in flight are waiting, no further record arrives until one of these calls returns. The records of one
     /// lane (a FIFO group, or a partition key [in order](Batch::in_order)) run one after the other, and count as one.
     pub fn on_progress(mut self, call: impl Fn(usize) + Send + Sync + 'static) -> Self {
         self.on_progress = Some(Arc::new(call));
@@ -333,7 +332,7 @@ impl<R> Batch<R> {
 
     /// Whether to fail the invocation with [`ErrorKind::AllFailed`](crate::ErrorKind::AllFailed) when every record's
     /// handler failed, so that Lambda's `Errors` counts the invocation and Lambda polls the source less. Default: no;
-    /// the response names the records, and Lambda counts a success.
+    /// the response lists the records, and Lambda counts a success.
     /// [`Metric::AllFailed`](crate::metrics::Metric::AllFailed) counts such a batch either way.
     ///
     /// The same records are redelivered either way. An invocation never fails because of records that another
@@ -346,6 +345,11 @@ impl<R> Batch<R> {
     /// Cuts handlers off this long before the invocation's deadline, or a sixth of the invocation's time if
     /// that's shorter. The worker stops claiming records at twice that time before the deadline. The first half of the
     /// reserve is for settlements under way, the second half for the response. Default: 500 ms.
+    ///
+    /// A handler without protection has no outcome to record, so it runs until the response is due, at half of that
+    /// time before the deadline: a record without a key ([`required`](Batch::required)), a run after a failed claim
+    /// ([`fail_open`](crate::settings::Settings::fail_open)), and every run while idempotency isn't enforced. So does a
+    /// handler that [`cut_off`](crate::settings::Settings::cut_off) lets run.
     pub fn reserve(mut self, time: Duration) -> Self {
         self.choices.reserve = time;
         self

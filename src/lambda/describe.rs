@@ -1,6 +1,13 @@
-//! [`Description`]: the part of a function's configuration from which a tool can compute the key of an event's
-//! record.
+//! [`Description`]: a function's settings for keys. With them, a tool can compute which record an event has in the store.
 
+#[cfg(feature = "http")]
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+#[cfg(feature = "http")]
+use ::http::Method;
 use lambda_runtime::Context;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
@@ -46,7 +53,7 @@ use crate::{
 pub struct Description {
     /// The function's name in the scope.
     pub function: String,
-    /// The wrapper that takes the key: `http`, `event`, `sqs`, `kinesis`, `dynamodb` or `run`.
+    /// The wrapper that reads the key: `http`, `event`, `sqs`, `kinesis`, `dynamodb` or `run`.
     pub via: String,
     /// The operation's name in the code, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -54,7 +61,7 @@ pub struct Description {
     /// The fields that the key is built from. For batches, these are fields of each record's payload.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub key_fields: Vec<String>,
-    /// How many of the first [`key_fields`](Self::key_fields) must have a value.
+    /// The number of fields that must have a value: the first ones of [`key_fields`](Self::key_fields).
     #[serde(default, skip_serializing_if = "is_zero")]
     pub required_key_fields: usize,
     /// Where the key comes from if there are no [`key_fields`](Self::key_fields): `closure`, `request id`, or the name
@@ -64,13 +71,17 @@ pub struct Description {
     /// The headers that hold the key.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub key_headers: Vec<String>,
-    /// HTTP: whether a closure names the caller. Otherwise the front end does.
+    /// HTTP: the methods that the layer protects. Empty means the default, POST and PATCH.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub methods: Vec<String>,
+    /// HTTP: whether a closure identifies the caller. Otherwise the front end does.
     #[serde(default, skip_serializing_if = "is_false")]
     pub caller_from_closure: bool,
     /// HTTP: whether callers without a name share one namespace.
     #[serde(default, skip_serializing_if = "is_false")]
     pub shared_namespace: bool,
-    /// HTTP: the API's name, as `HttpLayer::api_name` sets it. It's part of the callers' names.
+    /// HTTP: the API's name, as `HttpLayer::api_name` sets it. It's part of the identity of callers that belong to one
+    /// API.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_name: Option<String>,
     /// HTTP: the cookies that carry no credential.
@@ -97,15 +108,21 @@ pub struct Description {
     /// The mode: `enforce`, `shadow` or `off`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
-    /// The store's URL, without a user's name and password, if the environment names the store.
+    /// The store's URL, without user name and password, if environment variables choose the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store: Option<String>,
-    /// Whether the description is a guess from the event's source. The compared fields are unknown then.
+    /// Whether the description is a guess from the event's source. In that case, the compared fields are unknown.
     #[serde(skip)]
     pub(in crate::lambda) is_guessed: bool,
 }
 
-/// The record of an operation that an event asks for.
+/// The value of [`Description::key_from`] for a key that a closure returns.
+pub(in crate::lambda) const CLOSURE: &str = "closure";
+
+const OF_CLOSURE: &str = "the function's key comes from a closure; name the fields that the key is built from, or pass \
+                          the key itself";
+
+/// A record in the store, of an operation that an event requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Located {
@@ -130,7 +147,7 @@ fn invalid(message: impl Into<String>) -> Error {
 }
 
 impl Located {
-    /// The record with this id, for an operation of which only the stored key is known.
+    /// The record with this id. Use it if only the operation's stored key is known.
     pub fn of(key: StoredKey) -> Self {
         Self::new(key, None)
     }
@@ -171,11 +188,12 @@ impl Description {
         self
     }
 
-    /// Chooses the wrapper and the key by the source of `event`, for a function that's wrapped as [`keys`] says.
+    /// Chooses the wrapper and the key by the source of `event`, for a function that's wrapped as the page of [`keys`]
+    /// recommends.
     ///
     /// It chooses the worker for SQS, Kinesis and DynamoDB Streams, [`run`](crate::Operation::run) for each record of Kafka
     /// and Amazon MQ, and a layer with the source's own key for the other sources. If the source is unknown, the
-    /// description names no key.
+    /// description has no key.
     pub fn detect(function: impl Into<String>, event: &[u8]) -> Self {
         let event: Value = serde_json::from_slice(event).unwrap_or_default();
         let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str);
@@ -211,7 +229,7 @@ impl Description {
         }
     }
 
-    /// Returns the records of the operations that `event` asks for, as the described wrapper derives them.
+    /// Returns the records of the operations that `event` asks for, as the described wrapper would find them.
     ///
     /// A request or an event has one record, and a batch has one for each of its records. The list is empty if `event`
     /// asks for no operation: if it's a request without a key, for example.
@@ -241,7 +259,14 @@ impl Description {
         let idempotency = builder.build()?;
         match self.via.as_str() {
             #[cfg(feature = "http")]
-            "http" | "http-body" => self.http(&idempotency, caller)?.locate(raw, context),
+            "http" | "http-body" => {
+                let needs_closure = Arc::new(AtomicBool::new(false));
+                let located = self.http(&idempotency, caller, &needs_closure)?.locate(raw, context);
+                if needs_closure.load(Ordering::Relaxed) {
+                    return Err(invalid(OF_CLOSURE));
+                }
+                located
+            }
             "event" => self.event(&idempotency, raw, context),
             "sqs" => {
                 let key = self.key_of_record(SqsMessage::message_key)?;
@@ -263,6 +288,10 @@ impl Description {
                 "{via:?} isn't a wrapper; use http, event, sqs, kinesis, dynamodb or run"
             ))),
         }
+    }
+
+    fn is_keyed_by_closure(&self) -> bool {
+        self.key_from.as_deref() == Some(CLOSURE)
     }
 
     fn fields(&self) -> Result<Option<KeyFields>, Error> {
@@ -292,10 +321,7 @@ impl Description {
                 idempotency.events_by_request_id::<Value>().locate(raw, context)
             }
             (None, _) => {
-                return Err(invalid(
-                    "the library has no key for this event's source, and the function's key comes from a closure; \
-                     name the fields that the key is built from, or pass the key itself",
-                ));
+                return Err(invalid(format!("the library has no key for this event's source; {OF_CLOSURE}")));
             }
         };
         let located = located?.map(|located| Located {
@@ -311,6 +337,11 @@ impl Description {
         own: fn(&R) -> Result<Key, Error>,
     ) -> Result<impl Fn(&R) -> Result<Option<Key>, Error> + Send + Sync + 'static, Error> {
         let fields = self.fields()?;
+        if fields.is_none() && self.is_keyed_by_closure() {
+            return Err(invalid(format!(
+                "{OF_CLOSURE}. If the key is each record's own id, remove `key_from` from the description"
+            )));
+        }
         Ok(move |record: &R| match &fields {
             Some(fields) => fields.key_of(record.as_ref()),
             None => own(record).map(Some),
@@ -353,7 +384,7 @@ impl Description {
         let known = match self.key_from.as_deref() {
             Some("kafka_record") => {
                 let cluster = keys::kafka_cluster(raw.get().as_bytes());
-                Some(keys::kafka_record(cluster.ok_or_else(|| invalid("the event names no Kafka cluster"))?))
+                Some(keys::kafka_record(cluster.ok_or_else(|| invalid("the event has no Kafka cluster"))?))
             }
             Some("mq_message") => Some(keys::mq_message()),
             _ => None,
@@ -376,15 +407,38 @@ impl Description {
     }
 
     #[cfg(feature = "http")]
-    fn http(&self, idempotency: &Idempotency, caller: Option<&str>) -> Result<HttpLayer, Error> {
+    fn methods(&self) -> Result<Vec<Method>, Error> {
+        let method = |name: &String| {
+            name.parse::<Method>().map_err(|_| invalid(format!("{name:?} isn't an HTTP method")))
+        };
+        self.methods.iter().map(method).collect()
+    }
+
+    /// The layer of the function. It sets `needs_closure` if a request's key comes from a closure.
+    #[cfg(feature = "http")]
+    fn http(
+        &self,
+        idempotency: &Idempotency,
+        caller: Option<&str>,
+        needs_closure: &Arc<AtomicBool>,
+    ) -> Result<HttpLayer, Error> {
         let name =
             |name: &String| name.parse().map_err(|_| invalid(format!("{name:?} isn't a header's name")));
         let mut layer = idempotency.http();
         for header in &self.key_headers {
             layer = layer.key_alias(name(header)?);
         }
+        if !self.methods.is_empty() {
+            layer = layer.methods(self.methods()?);
+        }
         if let Some(fields) = self.fields()? {
             layer = layer.key_fields(fields);
+        } else if self.is_keyed_by_closure() {
+            let needs_closure = Arc::clone(needs_closure);
+            layer = layer.key(move |_, _| {
+                needs_closure.store(true, Ordering::Relaxed);
+                None::<Key>
+            });
         }
         if let Some(api) = &self.api_name {
             layer = layer.api_name(api);
@@ -404,7 +458,7 @@ impl Description {
                 Ok(layer.caller(move |_| Ok(Some(caller.clone()))))
             }
             None if self.caller_from_closure => Err(invalid(
-                "the function's own code names the caller; pass the text that its closure returns",
+                "a closure in the function's code names the caller; pass the text that this closure returns",
             )),
             None => Ok(layer),
         }
@@ -414,12 +468,12 @@ impl Description {
 impl<F: Format> Operation<F> {
     /// Describes the operation, for tools that look for its records; see [`Description`].
     pub fn describe(&self) -> Description {
-        Description { key_from: Some("closure".to_owned()), ..Description::of(self.idempotency(), "run") }
+        Description { key_from: Some(CLOSURE.to_owned()), ..Description::of(self.idempotency(), "run") }
     }
 }
 
 impl Description {
-    /// The mode that the function is in, if the description says it.
+    /// The function's mode, if the description contains it.
     ///
     /// # Errors
     ///

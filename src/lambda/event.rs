@@ -34,16 +34,16 @@
 //! |---|---|---|
 //! | API Gateway, function URL, load balancer, VPC Lattice | method, path, query, body, sender | request id, times, traces, other headers |
 //! | EventBridge | source, account, detail type, resources, detail | id, time, `replay-name` |
-//! | a schedule (EventBridge, or its scheduler) | the same, and the time | id |
+//! | a schedule (EventBridge, or its scheduler) | as for EventBridge, and the time | id |
 //! | SNS | topic, subject, message | message id, attributes, times, signature |
 //! | SQS | queue, body | message id, attributes, receipt handle, receive count, times |
 //! | Kinesis | stream, data | partition key, sequence number, times |
 //! | DynamoDB Streams | table, change, keys, old and new image | event id, sequence number, times |
 //! | S3 | change, bucket, object | request id, times, sender's address |
-//! | [`keys::event_bridge`](super::keys::event_bridge), [`scheduler`](super::keys::scheduler), [`sns`](super::keys::sns), [`s3`](super::keys::s3) | the fields that their pages name | everything else |
+//! | [`keys::event_bridge`](super::keys::event_bridge), [`scheduler`](super::keys::scheduler), [`sns`](super::keys::sns), [`s3`](super::keys::s3) | the fields that their pages list | everything else |
 //! | any other | the whole event | |
-//! | a batch's record ([`batch`](super::batch)) | the same part of this record; the source is in its key | the same |
-//! | a request ([`Idempotency::http`]) | method, path, query, body; the caller is in its key | headers |
+//! | a batch's record ([`batch`](super::batch)) | as above for its source, but the source itself is in the key | as above |
+//! | a request ([`Idempotency::http`]) | method, path, query, body; the caller is in the key | headers |
 //!
 //! A body or message is compared as JSON if it's JSON, so white space and the order of names don't matter. If an
 //! event has several records, all of them are compared. Message attributes aren't compared, since tracing adds to
@@ -80,7 +80,7 @@ use crate::{
     idempotency::Idempotency,
     key::{Key, StoredKey},
     key_fields::KeyFields,
-    lambda::{Description, Idempotent, Located, take_ready, tenant},
+    lambda::{Description, Idempotent, Located, describe::CLOSURE, take_ready, tenant},
     observe,
     run::{
         context::{OperationContext, within},
@@ -93,7 +93,8 @@ use crate::{
 };
 use replays::OnReplay;
 
-/// The return type of a key closure. `None` means that the event has no key. Events without a key never share one.
+/// The return type of a key closure. `None` means that the event has no key. Two events without a key never count as
+/// the same operation.
 pub trait IntoKey {
     /// The key, or `None` if there is none.
     ///
@@ -238,7 +239,7 @@ impl<T> EventLayer<T> {
     }
 
     /// Names the operation. If a function has more than one such layer, give each its own name, or they share
-    /// keys. Default: [`Builder::operation`](crate::Builder::operation)'s.
+    /// keys. Default: the name from [`Builder::operation`](crate::Builder::operation).
     ///
     /// # Errors
     ///
@@ -390,7 +391,7 @@ impl<T: DeserializeOwned> EventLayer<T> {
         match &self.key_from {
             KeyFrom::Fields(fields) => description = description.keyed_by(fields),
             KeyFrom::RequestId => description.key_from = Some("request id".to_owned()),
-            KeyFrom::Closure => description.key_from = Some("closure".to_owned()),
+            KeyFrom::Closure => description.key_from = Some(CLOSURE.to_owned()),
         }
         let compared = self.fingerprinted.iter().flatten();
         description.compared_fields = compared.map(|field| field.as_str().to_owned()).collect();
@@ -408,11 +409,11 @@ impl<T: DeserializeOwned> EventLayer<T> {
         Ok(keyed.map(|(key, fingerprint)| Located::new(key, Some(fingerprint))))
     }
 
-    /// Lets an event without a key pass if events don't need one.
+    /// Accepts an event without a key if the layer doesn't require keys.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::MissingKey`] if there is no key, and events need one.
+    /// [`ErrorKind::MissingKey`] if there is no key, but the layer requires one.
     fn allowed(&self, key: Option<Key>) -> Result<Option<Key>, Error> {
         if key.is_none() && self.required {
             return Err(Error::new(
@@ -450,7 +451,7 @@ fn judge<R: Serialize, E: Into<Diagnostic> + 'static>(
     };
     match policy.on(&error) {
         OnError::Release => (Verdict::Release, Err(RunError::Handler(error))),
-        // Every delivery gets the recorded failure, including this one.
+        // This delivery gets the recorded failure too, like its duplicates.
         OnError::Record(said) => {
             let failure = said.unwrap_or_else(|| {
                 let Diagnostic { error_type, error_message } = error.into();
@@ -473,13 +474,13 @@ fn encoded<R: Serialize>(response: &R) -> Result<Box<RawValue>, Error> {
 
 fn recorded_response(json: &[u8]) -> Result<Box<RawValue>, Error> {
     serde_json::from_slice(json)
-        .map_err(|_| Error::new(ErrorKind::Corrupt, "the recorded response isn't JSON; nothing ran"))
+        .map_err(|_| Error::new(ErrorKind::Corrupt, "the recorded response isn't JSON; inspect the record"))
 }
 
 fn recorded_failure<E>(json: &[u8]) -> RunError<E> {
     match serde_json::from_slice(json) {
         Ok(failure) => RunError::Recorded(failure),
-        Err(_) => Error::new(ErrorKind::Corrupt, "the recorded failure can't be read; nothing ran").into(),
+        Err(_) => Error::new(ErrorKind::Corrupt, "can't read the stored failure; inspect the record").into(),
     }
 }
 

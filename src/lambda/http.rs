@@ -25,9 +25,9 @@
 //! | the layer's own response | status | `code` |
 //! |---|---|---|
 //! | a key is required and there is none | 400 | `key-missing` |
-//! | the key is malformed, empty, too long, doubled, or not in the configured format | 400 | `key-invalid` |
+//! | the key is malformed, empty, too long, sent twice, or not in the configured format | 400 | `key-invalid` |
 //! | a caller is required, and the request has none; or `caller` failed | 403 | `caller-missing` |
-//! | the request carries credentials, and their owner can't be named | 500 | `caller-unknown` |
+//! | the request carries credentials, and their owner can't be identified | 500 | `caller-unknown` |
 //! | the caller may not have the recorded response | 403 | `replay-forbidden` |
 //! | the key was used with another request | 422 | `key-reused` |
 //! | the operation is still running | 409 | `in-progress` |
@@ -44,10 +44,10 @@
 //!
 //! Each of these responses is `application/problem+json` (RFC 9457). Its `type` is the URI of its row on
 //! [the specification's page](crate::guide::idempotency_specification), or on your own page
-//! ([`HttpLayer::documentation`]). The `Link` header names the same page. The field `retryable` is a boolean, and a
+//! ([`HttpLayer::documentation`]). The `Link` header links to the same page. The field `retryable` is a boolean, and a
 //! retryable response carries `Retry-After`: the rest of the lease, at most 5 s.
-//! [`guide::idempotency_specification`](crate::guide::idempotency_specification) is the page to publish for an
-//! API's clients.
+//! [`guide::idempotency_specification`](crate::guide::idempotency_specification) is the page to publish for an API's
+//! clients.
 //!
 //! A replay is marked with `Idempotent-Replayed: true`, and leaves out headers that belong to one exchange, such as
 //! `Set-Cookie`, `Date` and `x-request-id`. [`HttpLayer::on_replay`] adds headers to replays.
@@ -59,12 +59,13 @@
 //!
 //! Under at-most-once, the layer records every response, whatever its status, unless it carries
 //! [`Recording::Release`](crate::settings::Recording::Release): a layer inside this one may have responded after the handler's effect.
-//! [`ReleaseRejections`] wraps such a layer, and marks the responses that it gives without calling the handler.
+//! [`ReleaseRejections`] wraps such a layer, and marks the responses that the wrapped layer gives without calling the
+//! handler.
 //!
 //! # Keys from the body
 //!
 //! Some clients send no header. For their requests, [`HttpLayer::key_fields`] takes the key from fields of the JSON
-//! body, and [`HttpLayer::key`] takes it from a closure over the request and the body.
+//! body, and [`HttpLayer::key`] passes the request and the body to a closure that returns the key.
 //!
 //! ```
 //! use std::time::Duration;
@@ -80,16 +81,17 @@
 //! # Ok::<(), lambda_idempotency::Error>(())
 //! ```
 //!
-//! **A customer who buys the same again within the retention gets a replay, and no second product.** The layer can't
-//! tell a retry from a second purchase, unless a key field differs, such as a cart's id. Without such a field, keep
-//! the retention short: a little longer than clients retry.
+//! **A customer who buys the same product again within the retention gets a replay, and no second product.** The layer
+//! can't tell a retry from a second purchase, unless a key field differs, such as a cart's id. Without such a field,
+//! keep the retention short: a little longer than clients retry.
 //!
 //! - If the client sends the header, the header wins. The layer refuses a malformed header without reading the body.
-//! - The same text in a header and in a field names two operations: keys from headers have the scope `http`, and
-//!   keys from bodies `http-body`. So when a client begins to send headers, it never meets a record of a body's key.
+//! - The same text in a header and in a field identifies two operations: keys from headers have the scope `http`, and
+//!   keys from bodies `http-body`. So when a client begins to send headers, its keys never match records of keys from
+//!   bodies.
 //! - If the key's fields are absent, null or blank ([`KeyFields`](crate::KeyFields) has the rules), the request has
-//!   no key: it runs unprotected, or gets 400 if a key is [`required`](HttpLayer::required). A request without a
-//!   body, a form and a file have no key either.
+//!   no key: it runs unprotected, or gets 400 if a key is [`required`](HttpLayer::required). Requests without a body,
+//!   forms and uploaded files have no key either.
 //! - A request gets 400 and `key-invalid` if its body claims to be JSON but isn't, or if a field can't be looked up.
 //!   The problem's `field` names the field to correct.
 //! - The key belongs to its caller, as with headers. Anonymous callers share their keys, and a key from a body is
@@ -107,9 +109,9 @@
 //!
 //! **Authenticate outside this layer.** A replay doesn't reach the handler, so if the handler or a layer inside
 //! this one checks a token, a replay skips that check. The layer therefore refuses a keyed request that carries
-//! credentials whose owner it can't name: 500, `caller-unknown`, before anything is claimed. Pass the caller on
-//! with [`HttpLayer::caller`], or use [`HttpLayer::shared_namespace`]. Keyed requests without credentials share
-//! one anonymous namespace, unless [`HttpLayer::require_caller`] refuses them.
+//! credentials whose owner it can't identify: the client gets 500, `caller-unknown`, before anything is claimed. To
+//! allow such requests, identify the caller with [`HttpLayer::caller`], or use [`HttpLayer::shared_namespace`]. Keyed
+//! requests without credentials share one anonymous namespace, unless [`HttpLayer::require_caller`] refuses them.
 //!
 //! # Large responses, and streams
 //!
@@ -117,15 +119,15 @@
 //! whole, and records the operation as done without the response: duplicates get 409, `not-retained`. If the front
 //! end can't deliver a response, the layer records the operation the same way, and the first caller gets 409,
 //! `not-retained`, too. A load balancer delivers 1 MB, and every other front end 6,291,556 bytes, which is Lambda's
-//! own limit. Both limits apply to the response as JSON, with a binary body in base64. For functions that stream
-//! their responses, [`HttpLayer::streaming`] does the same, and buffers only as much as it can record.
-//! [`HttpLayer::pass_through_when`] leaves a route unprotected.
+//! own limit. Both limits apply to the response as JSON, with a binary body in base64. For functions that stream their
+//! responses, use [`HttpLayer::streaming`]: it buffers only as much as it can record. [`HttpLayer::pass_through_when`]
+//! leaves a route unprotected.
 //!
 //! # Repeated headers
 //!
-//! If a client sends a header to a REST API twice, `lambda_http` keeps only one value, and so hides the second of
-//! two different keys. Use [`run`] in place of `lambda_http::run`: it keeps both values, and the layer refuses the
-//! request.
+//! If a client sends a header to a REST API twice, `lambda_http` keeps only one value. So if a client sends two
+//! different keys, the layer sees only one of them. Use [`run`] in place of `lambda_http::run`: it keeps both values,
+//! and the layer refuses the request.
 //!
 //! # Browsers
 //!
@@ -206,13 +208,14 @@ use crate::{
         staging::AnyAnswer,
     },
 };
-use answer::{Answer, Read, Streamed};
+use answer::{Answer, Instead, Judged, Read, Streamed};
 use body_key::{Keyed, Origin};
 use caller::{Verified, verified_in};
 use config::{Config, MayReplay, Unnamed};
 use problem::Problem;
 
-/// Says in the log where the credentials are, if the front end verified a caller but gives no name for it.
+/// What the log event says in place of a header's name, if the front end verified a caller but its event doesn't name
+/// the caller.
 const VERIFIED: &str = "the front end's authorizer";
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -233,7 +236,7 @@ impl HttpLayer {
 
 impl<const STREAMING: bool> HttpLayer<STREAMING> {
     /// Names the operation. If a function has more than one such layer, give each its own name, or they share
-    /// keys. Default: [`Builder::operation`](crate::Builder::operation)'s.
+    /// keys. Default: the name from [`Builder::operation`](crate::Builder::operation).
     ///
     /// # Errors
     ///
@@ -349,8 +352,9 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         let fingerprint = request::fingerprint(&self.config, &parts, body.bytes());
         let for_replay =
             self.config.may_replay.as_ref().map(|may_replay| (may_replay, parts.clone(), caller));
+        let stored = StoredKey::new(&scope, &key);
         let target = Target {
-            key: StoredKey::new(&scope, &key),
+            key: stored.clone(),
             fingerprint,
             invocation,
             cut_off: None,
@@ -373,9 +377,10 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
             Some(async { Ok(self.unmarked(self.read_as_needed((*response)?).await)) })
         };
         match protect(self.idempotency.driver(), target, handler, judge, again).await {
-            Ok(Protected::Ran(result) | Protected::RanUnrecorded(result)) => result,
+            Ok(Protected::Ran(judged)) => self.answered(judged, true),
+            Ok(Protected::RanUnrecorded(judged)) => self.answered(judged, false),
             Ok(Protected::Replayed(replay)) => {
-                Ok(Answer::Whole(self.if_allowed(for_replay, || self.replayed(&replay)).await))
+                Ok(Answer::Whole(self.if_allowed(for_replay, || self.replayed(&stored, &replay)).await))
             }
             Err(error) if error.kind() == ErrorKind::NotRetained && !error.is_of_failure() => {
                 let done = || self.not_retained(Problem::from(&error).of(origin));
@@ -398,7 +403,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         if may_replay { answer() } else { self.problem(ProblemKind::ReplayForbidden) }
     }
 
-    /// The response to a duplicate whose outcome is a success without a response.
+    /// The response to a duplicate if the operation succeeded but its response wasn't retained.
     fn not_retained(&self, problem: impl Into<Problem>) -> Response<Body> {
         let Some(answer) = &self.config.on_not_retained else { return self.problem(problem) };
         let mut response = answer();
@@ -433,13 +438,16 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         shadow::lets_pass(self.idempotency.driver(), kind)
     }
 
-    fn replayed(&self, replay: &Replay) -> Response<Body> {
+    fn replayed(&self, key: &StoredKey, replay: &Replay) -> Response<Body> {
         let mut response = if replay.is_failure() {
             self.problem(ProblemKind::OperationFailed)
         } else {
             match response::decode(replay.response(), &self.config.marker) {
                 Ok(response) => response,
-                Err(error) => return self.problem(&error),
+                Err(error) => {
+                    observe::refused(key, &error, false);
+                    return self.problem(&error);
+                }
             }
         };
         if let Some(on_replay) = &self.config.on_replay {
@@ -452,8 +460,8 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         problem.into().into_response(&self.config)
     }
 
-    /// The caller that the key belongs to, named by the closure of `HttpLayer::caller` if it's set, and otherwise by
-    /// the front end.
+    /// The caller that the key belongs to. The closure of `HttpLayer::caller` names the caller if it's set, and
+    /// otherwise the front end does.
     fn caller_of(&self, parts: &Parts) -> Result<Option<Caller>, Problem> {
         let caller = match &self.config.resolver {
             Some(resolve) => resolve(parts).map_err(|error| self.not_scoped(&error))?.map(Caller::Resolved),
@@ -523,24 +531,18 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         result: Result<Answer, E>,
         policy: ErrorPolicy,
         most_bytes: Option<usize>,
-    ) -> (Verdict, Result<Answer, E>) {
+    ) -> (Verdict, Judged<E>) {
         let (verdict, instead) = self.judgement(&result, policy, most_bytes);
-        match instead.filter(|_| self.is_enforced()) {
-            Some(ProblemKind::NotRetained) => {
-                (verdict, Ok(Answer::Whole(self.not_retained(ProblemKind::NotRetained))))
-            }
-            Some(problem) => (verdict, Ok(Answer::Whole(self.problem(problem)))),
-            None => (verdict, result),
-        }
+        (verdict, Judged { result, instead })
     }
 
-    /// Returns how the key is settled, and the problem, if any, that the caller gets in place of the handler's answer.
+    /// Returns how the key is settled, and what the caller gets in place of the handler's answer, if anything.
     fn judgement<E: 'static>(
         &self,
         result: &Result<Answer, E>,
         policy: ErrorPolicy,
         most_bytes: Option<usize>,
-    ) -> (Verdict, Option<ProblemKind>) {
+    ) -> (Verdict, Option<Instead>) {
         let how = match result {
             Err(_) => "the handler returned an error",
             Ok(Answer::Streamed(_, Streamed::Broken)) => "the response broke off",
@@ -549,7 +551,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
                 if self.is_recorded(response)
                     && most_bytes.is_some_and(|most| response::delivered_bytes(response) > most) =>
             {
-                return (Verdict::CompleteOmitted, Some(ProblemKind::NotRetained));
+                return (Verdict::CompleteOmitted, Some(Instead::NotRetained));
             }
             Ok(answer) => return (self.verdict(answer), None),
         };
@@ -558,11 +560,8 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
             Ok(_) => policy.on(&()),
         };
         let OnError::Record(said) = on_error else { return (Verdict::Release, None) };
-        if self.is_enforced() {
-            observe::failure_recorded(how, std::any::type_name::<E>());
-        }
         let failure = said.unwrap_or_else(|| RecordedFailure::new("HandlerError", how));
-        (Verdict::failure(&failure), Some(ProblemKind::OperationFailed))
+        (Verdict::failure(&failure), Some(Instead::OperationFailed(how)))
     }
 
     fn verdict(&self, answer: &Answer) -> Verdict {

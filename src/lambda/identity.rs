@@ -1,8 +1,9 @@
-//! Who sent a request: the fields and headers that the HTTP layer and the event layer both use to identify callers.
+//! The fields and headers by which the HTTP layer and the event layer identify a request's caller.
 
-/// JSON Pointers to the fields of a request's context in which a front end names the caller that it verified. These
-/// names stay the same when a token is refreshed, or a role has another session. The event layer compares all of them.
-/// The HTTP layer reads them through its own types, and its tests check that it knows every name in this list.
+/// JSON Pointers to the fields of a request's context in which a front end names the caller that it verified. Their
+/// values stay the same when a token is refreshed, or when a role starts another session. The event layer compares all
+/// these fields. The HTTP layer reads them through its own types, and its tests check that it reads every field in this
+/// list.
 pub(super) const VERIFIED_NAMES: [&str; 17] = [
     "/authorizer/jwt/claims/iss",
     "/authorizer/jwt/claims/sub",
@@ -34,9 +35,9 @@ const CREDENTIALS: [&str; 7] = [
     "x-amz-security-token",
 ];
 
-/// Load balancers write these groups: the session of an OpenID Connect login (`x-amzn-oidc-*`), and the client's
+/// Load balancers write these headers: the session of an OpenID Connect login (`x-amzn-oidc-*`), and the client's
 /// certificate (`x-amzn-mtls-clientcert*`). A function can't tell whether its load balancer or the client wrote them.
-/// So they name no caller, but they count as credentials.
+/// So the library takes no caller from these headers, but treats them as credentials.
 const PREFIXES: [&str; 2] = ["x-amzn-oidc-", "x-amzn-mtls-clientcert"];
 
 /// A load balancer's stickiness cookies: they choose a target, and don't authenticate the client ("Sticky
@@ -55,7 +56,7 @@ pub(super) fn cookies(header: &str) -> impl Iterator<Item = &str> {
     pairs.filter(|pair| !LOAD_BALANCER_COOKIES.contains(&cookie_name(pair)))
 }
 
-/// The name of a cookie's pair.
+/// The cookie's name in a pair `name=value`.
 pub(super) fn cookie_name(pair: &str) -> &str {
     pair.split_once('=').map_or(pair, |(name, _)| name.trim())
 }

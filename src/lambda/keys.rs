@@ -3,9 +3,9 @@
 //! | source | key | the same for | different for |
 //! |---|---|---|---|
 //! | EventBridge | [`event_bridge`] | every delivery of one event | an event that its producer put twice |
-//! | EventBridge Scheduler | [`scheduler`] | every delivery of one scheduled time | the next one |
+//! | EventBridge Scheduler | [`scheduler`] | every delivery of one scheduled time | the next scheduled time |
 //! | SNS | [`sns`] | every delivery of one message | a message that was published twice |
-//! | S3 | [`s3`] | every notification of one PUT or DELETE of an object | the object written again, with the same bytes too |
+//! | S3 | [`s3`] | every notification of one PUT or DELETE of an object | the object written again, even with the same bytes |
 //! | Step Functions | [`step_functions`] | every retry of one entry into the state | the state entered again, in a loop or a redrive |
 //! | an asynchronous invoke | [`events_by_request_id`](crate::Idempotency::events_by_request_id) | Lambda's own retries | an invoke that its caller repeats |
 //! | SQS | [`SqsMessage::message_key`](super::batch::SqsMessage::message_key) | every delivery of one message | a message that was sent twice |
@@ -42,8 +42,8 @@ use crate::key_fields::KeyFields;
 
 /// An EventBridge event's id (`id`).
 ///
-/// Its source, account, detail type, resources and detail must match. A replay from an archive adds a field,
-/// `replay-name` ("Archiving and replaying events", EventBridge user guide), which isn't compared.
+/// A duplicate must have the same source, account, detail type, resources and detail. A replay from an archive adds a
+/// field, `replay-name` ("Archiving and replaying events", EventBridge user guide), which isn't compared.
 pub fn event_bridge() -> KeyFields {
     KeyFields::known(&["/id"], &[]).comparing(&[
         "/source",
@@ -55,8 +55,8 @@ pub fn event_bridge() -> KeyFields {
 }
 
 /// The schedule's ARN and the scheduled time: `resources` and `time` of the event that EventBridge Scheduler
-/// sends if the target has no custom input. These and the detail must match. The event's id isn't compared,
-/// since AWS doesn't document that it stays the same.
+/// sends if the target has no custom input. A duplicate must have the same ARN, time and detail. The event's id isn't
+/// compared, since AWS doesn't document that it stays the same.
 ///
 /// With a custom input, put `<aws.scheduler.schedule-arn>` and `<aws.scheduler.scheduled-time>` into fields of the
 /// input, and use these fields as the key. Don't use `<aws.scheduler.execution-id>`, which differs in each attempt
@@ -65,8 +65,8 @@ pub fn scheduler() -> KeyFields {
     KeyFields::known(&["/resources/0", "/time"], &[]).comparing(&["/resources/0", "/time", "/detail"])
 }
 
-/// An SNS message's id. SNS sends Lambda one message per event. Topic, subject, message and attributes must
-/// match; fields about the delivery aren't compared.
+/// An SNS message's id. SNS sends Lambda one message per event. A duplicate must have the same topic, subject,
+/// message and attributes; fields about the delivery aren't compared.
 pub fn sns() -> KeyFields {
     KeyFields::known(&["/Records/0/Sns/MessageId"], &[]).comparing(&[
         "/Records/0/Sns/TopicArn",
@@ -78,7 +78,7 @@ pub fn sns() -> KeyFields {
 
 /// The change of an object: event name, bucket, key, version and sequencer. S3 sends one record per event.
 ///
-/// The change, the bucket and the object must match. The request's id and time aren't compared.
+/// A duplicate must have the same change, bucket and object. The request's id and time aren't compared.
 ///
 /// S3 gives a sequencer only to PUTs and DELETEs ("Event message structure", S3 user guide). Other notifications,
 /// such as those about tags, have no key here: use your own key for them.
@@ -99,8 +99,8 @@ pub fn s3() -> KeyFields {
 /// of the payload, which the state machine fills from its context: `"execution.$": "$$.Execution.Id"`,
 /// `"state.$": "$$.State.Name"` and `"entered.$": "$$.State.EnteredTime"`.
 ///
-/// The time is in milliseconds, and several iterations of a Map can enter in the same millisecond. In a Map, add
-/// `"item.$": "$$.Map.Item.Index"`, which becomes part of the key.
+/// The time is in milliseconds, and several iterations of a Map can enter the state in the same millisecond. In a Map,
+/// add `"item.$": "$$.Map.Item.Index"`, which becomes part of the key.
 pub fn step_functions() -> KeyFields {
     KeyFields::known(&["/execution", "/state", "/entered"], &["/item"])
 }
@@ -109,8 +109,8 @@ pub fn step_functions() -> KeyFields {
 /// [`run`](crate::Operation::run) the records one by one. Two clusters can use the same topic, partition and offset,
 /// so `cluster` is part of the key.
 ///
-/// Take the cluster from the event with [`kafka_cluster`], or choose a stable name. With a stable name, a record that
-/// was copied to another cluster with the same topic, partition and offset finds its outcome.
+/// Take the cluster from the event with [`kafka_cluster`], or choose a stable name. With a stable name, a record's copy
+/// in another cluster, at the same topic, partition and offset, is a duplicate of the record.
 ///
 /// ```
 /// use lambda_idempotency::lambda::keys;
@@ -126,8 +126,8 @@ pub fn kafka_record(cluster: impl Into<String>) -> KeyFields {
     KeyFields::known(&["/topic", "/partition", "/offset"], &[]).of_source(cluster.into())
 }
 
-/// The cluster of a Kafka event: its ARN (`eventSourceArn`), or the brokers of a self-managed one
-/// (`bootstrapServers`), in any order. `None` if the event has neither.
+/// The cluster of a Kafka event: its ARN (`eventSourceArn`), or the brokers of a self-managed cluster
+/// (`bootstrapServers`), sorted. `None` if the event has neither.
 pub fn kafka_cluster(event: &[u8]) -> Option<String> {
     #[derive(serde::Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -148,7 +148,7 @@ pub fn kafka_cluster(event: &[u8]) -> Option<String> {
     event_source_arn.or_else(brokers).filter(|cluster| !cluster.is_empty())
 }
 
-/// The records of a Kafka event by partition, or the messages of an Amazon MQ event; empty for any other event.
+/// The records of all partitions of a Kafka event, or the messages of an Amazon MQ event; empty for any other event.
 pub(super) fn records_of_brokers(event: &RawValue) -> Vec<&RawValue> {
     #[derive(serde::Deserialize)]
     struct Event<'e> {

@@ -14,7 +14,7 @@ use crate::{
     time::Timestamp,
 };
 
-/// How often one claim may lose before it answers "in progress": the first `PutItem`, and three
+/// How often one claim may lose before the delivery gets "in progress": the first `PutItem`, and three
 /// compare-and-sets after it.
 pub(super) const MAX_LOSSES: u8 = 4;
 /// The lease of a claim that's acquired only to record an existing outcome.
@@ -57,7 +57,7 @@ pub(super) fn claim_absent(plan: &Plan, now: Timestamp, goal: Goal, losses: u8) 
     send(plan, now, Claiming::new(goal, lock, losses))
 }
 
-/// Handles the loss of the claim under which the handler ran. If the record has an outcome, that one counts. If
+/// Handles the loss of the claim under which the handler ran. If the record has an outcome, that outcome counts. If
 /// the key is free again, claims it only to record the handler's outcome.
 pub(super) fn to_record(plan: &Plan, now: Timestamp, task: Task, record: Option<Record>) -> Next {
     let goal = Goal::Record(task);
@@ -91,7 +91,7 @@ pub(super) fn claiming(plan: &Plan, now: Timestamp, it: Claiming, event: Event) 
         Event::Failed(Fault { maybe_applied: true, .. }) => {
             (Phase::LookingForClaim(Claiming { is_in_doubt: true, ..it }), Action::Read)
         }
-        // A claim that records an outcome is retried as long as a settlement.
+        // A claim that records an outcome is retried for as long as a settlement is.
         Event::Failed(Fault { kind, .. }) if matches!(it.goal, Goal::Record(_)) => {
             retry_recording(plan, now, it, kind, Phase::Claiming)
         }
@@ -197,7 +197,7 @@ fn hold(plan: &Plan, now: Timestamp, goal: Goal, held: Held) -> Next {
     }
 }
 
-/// Refuses. If the claim may have been applied, tries once to release it first: the caller is waiting.
+/// Refuses the claim. If the claim may have been applied, first tries to release it, but only once: the caller waits.
 fn give_up(plan: &Plan, it: Claiming, why: Refusal) -> Next {
     match (it.goal, it.write.lock()) {
         (Goal::Run, Some(lock)) if it.is_in_doubt => release_unused(plan, held(lock, false), why),
@@ -221,7 +221,7 @@ pub(super) fn releasing(plan: &Plan, held: &Held, why: Refusal, event: &Event) -
         {
             why
         }
-        // This claim holds the key, or may still get it. Others may have to wait until its lease has ended.
+        // This claim holds the key, or may still get it. Other deliveries may have to wait until its lease has ended.
         _ => Refusal::Abandoned(plan.rules.claimable_at(held.lease_until)),
     };
     refuse(Goal::Run, refusal)
@@ -257,7 +257,7 @@ fn refuse(goal: Goal, refusal: Refusal) -> Next {
         (Goal::Run, refusal) => Action::Refused(refusal),
         (Goal::Record(_), Refusal::InProgress(until)) => Action::Settled(End::Fenced(until)),
         (Goal::Record(_), Refusal::OutcomeUnknown) => Action::Settled(End::Fenced(None)),
-        // The handler's writes and the outcome are one transaction, and it wasn't applied.
+        // The handler's writes and the outcome are in one transaction, which wasn't applied.
         (Goal::Record(Task { intent: Intent::Commit(_), .. }), refusal) => {
             Action::Settled(End::NotCommitted(refusal))
         }

@@ -11,8 +11,9 @@ use crate::{
 pub enum Action {
     /// Send this write to the store, and feed back `Event::Answered` or `Event::Failed`.
     Apply(Write),
-    /// Send this write to the store together with the handler's own writes, in one transaction whose token
-    /// names this submission. Feed back `Event::Answered`, `Event::Declined` or `Event::Failed`.
+    /// Send this write to the store together with the handler's own writes, in one transaction. The
+    /// transaction's token identifies the submission. Feed back `Event::Answered`, `Event::Declined` or
+    /// `Event::Failed`.
     Commit {
         /// The write.
         write: Write,
@@ -38,7 +39,7 @@ pub enum Action {
     /// The claim has been taken over, or its record is gone or unreadable: stop the handler.
     Lost,
     /// The last attempt at the transaction wasn't applied; [`State::is_in_doubt`](crate::protocol::State::is_in_doubt)
-    /// says whether an earlier attempt may still be. A claim is held as before: feed back `Event::Settle`.
+    /// says whether an earlier attempt may still be applied. A claim is held as before: feed back `Event::Settle`.
     Declined(Decline),
     /// The settlement ended. The machine is done.
     Settled(End),

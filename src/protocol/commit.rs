@@ -2,8 +2,8 @@
 //! Without a claim and without writes, it stores the finished record in an ordinary write.
 //!
 //! After an ambiguous answer, the machine sends the same request again. Every value in the request was fixed
-//! when it was first sent, so the store recognizes it by its token. If no attempt at a transaction can have been
-//! applied, the next one gets a new number, so that the store treats it as another transaction.
+//! when it was first sent, so the store recognises it by its token. If no attempt at a transaction can have been
+//! applied, the next attempt gets a new number, so that the store treats it as another transaction.
 
 use crate::{
     protocol::{
@@ -44,7 +44,8 @@ impl Commit {
     }
 
     /// Whether the conclusion may have been applied, and its record may have expired since. If so, a missing
-    /// record doesn't prove that it wasn't applied. Without a claim, nothing would prevent applying it twice.
+    /// record doesn't prove that the conclusion wasn't applied, and sending it again might apply it twice, since
+    /// there's no claim to prevent that.
     fn may_have_come_and_gone(&self, plan: &Plan, now: Timestamp) -> bool {
         let expires_at = match &self.write {
             Write::Conclude { record, .. } => record.expires_at,
@@ -110,7 +111,7 @@ fn not_applied(plan: &Plan, now: Timestamp, commit: Commit, kind: StoreErrorKind
     let Commit { basis, task, write, submission, doubts } = commit;
     match task.again(plan, now) {
         Ok((task, nth)) => {
-            // No attempt was applied, and none is on its way. So the next one gets a new number.
+            // No attempt was applied, and none is on its way. So the next attempt gets a new number.
             let submission = if doubts == 0 { submission.saturating_add(1) } else { submission };
             let again = Commit { basis, task, write, submission, doubts };
             (Phase::Committing(Box::new(again)), Action::Pause(nth))
@@ -152,7 +153,7 @@ pub(super) fn looking(plan: &Plan, now: Timestamp, commit: Commit, event: Event)
     }
 }
 
-/// Retries a commit in doubt after a pause. If there's no time for a retry, its result stays unknown.
+/// Retries a commit in doubt after a pause. If there's no time for a retry, the commit's result stays unknown.
 fn retry(plan: &Plan, now: Timestamp, commit: Commit, phase: impl FnOnce(Commit) -> Phase) -> Next {
     let Commit { basis, task, write, submission, doubts } = commit;
     match task.again(plan, now) {
@@ -166,8 +167,8 @@ fn examine(plan: &Plan, now: Timestamp, commit: Commit, record: Option<Record>, 
     if let Some(record) = &record
         && settle::is_own_outcome(plan.owner, record)
     {
-        // A different outcome is from an earlier transaction of this claim, which was declined but applied
-        // after all.
+        // A different outcome is from an earlier transaction of this run, which was reported as declined but
+        // applied after all.
         return over(if is_as_written(&commit.write, record) {
             End::Recorded
         } else {

@@ -25,7 +25,7 @@ pub enum Event {
     Answered(WriteOutcome),
     /// The store answered an `Action::Read`.
     Found(Option<Record>),
-    /// The store failed at an `Action::Apply`, an `Action::Commit` or an `Action::Read`.
+    /// The store returned an error for an `Action::Apply`, an `Action::Commit` or an `Action::Read`.
     Failed(Fault),
     /// An `Action::Pause` is over.
     Resumed,

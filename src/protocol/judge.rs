@@ -1,4 +1,4 @@
-//! The meaning of a record to an executor that wants its key, at a given time.
+//! The meaning of a record, at a given time, to an executor that wants to claim the record's key.
 
 use crate::{
     fingerprint::Fingerprint,
@@ -8,7 +8,7 @@ use crate::{
     time::Timestamp,
 };
 
-/// The meaning of a record to an executor that wants its key.
+/// The meaning of a record to an executor that wants to claim the record's key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Judgement {
     /// The record is this executor's own claim, with the lease and generation in this lock.
@@ -60,7 +60,7 @@ pub(super) fn judge(
     }
 }
 
-/// The answer of a cached copy of a settled record.
+/// The answer that a cached copy of a settled record gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Recalled {
     /// The copy's outcome.

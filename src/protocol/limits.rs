@@ -19,7 +19,7 @@ const SHORTEST_CALL: Duration = Duration::from_millis(250);
 /// If a process reaches a settling call this long after the call's limit, it was frozen, and its deadline has passed.
 const FROZEN: Duration = Duration::from_secs(1);
 /// After a freeze, the timeout of each call that records the outcome or reads the record. Lambda no longer waits
-/// for the answer. But a recorded effect isn't repeated, and the log tells the truth.
+/// for the answer. But a recorded outcome prevents a second run, and the log then reports what the store holds.
 const AFTER_A_FREEZE: Duration = Duration::from_millis(500);
 
 /// When calls to the store must end, so that the resulting answer still reaches the caller.
@@ -31,11 +31,11 @@ pub struct Limits {
     pub answer_by: Option<Timestamp>,
     /// The limit of a settlement's first call if at most `reserve` is left.
     pub last_call: Option<Timestamp>,
-    /// How much earlier than the deadline calls to the store end.
+    /// How long before the deadline calls to the store must end.
     pub reserve: Duration,
     /// How long a settlement is retried while the store fails.
     pub settle_within: Duration,
-    /// The maximum number of retries. It only matters if the clock doesn't move, since time runs out long before.
+    /// The maximum number of retries. It only matters if the clock stands still: otherwise, time runs out long before.
     pub max_retries: u8,
 }
 
@@ -54,7 +54,7 @@ impl Limits {
 }
 
 impl State {
-    /// Returns when the last action must be answered. A later answer doesn't count. `None` means no limit.
+    /// Returns the time by which the last action must be answered. A later answer doesn't count. `None` means no limit.
     pub fn call_until(&self, now: Timestamp) -> Option<Timestamp> {
         let limits = &self.plan.limits;
         let task = match &self.phase {
@@ -90,9 +90,9 @@ impl State {
         if task.retries == 0 && left <= limits.reserve {
             return limits.last_call;
         }
-        // No single call gets all the time that's left, so that an unanswered one leaves time for others. No
-        // call gets all the time until the lease's end either: once the lease ends, another executor takes
-        // over and runs again.
+        // No single call gets all the time that's left, so that an unanswered call leaves time for another. No
+        // call gets all the time until the lease's end either: once the lease ends, another executor can take
+        // over and run the handler again.
         let lease = self.settled_lease().map(|lease_until| now.until(lease_until));
         let left = lease.filter(|lease| !lease.is_zero()).map_or(left, |lease| left.min(lease));
         Some(now.saturating_add((left / 2).max(SHORTEST_CALL)).min(task.by))
@@ -111,7 +111,7 @@ impl State {
     }
 
     /// Returns when the preparation of a settlement, for example writing its chunks, must end if it begins at
-    /// `now`. It gets half of the time; the other half is for the settlement itself.
+    /// `now`. The preparation gets half of the time; the other half is for the settlement itself.
     pub fn prepare_until(&self, now: Timestamp) -> Timestamp {
         now.saturating_add(now.until(self.plan.settle_by(now)) / 2)
     }

@@ -90,8 +90,8 @@ pub(super) fn conclude(plan: &Plan, now: Timestamp, basis: Basis, task: Task) ->
 
 /// Decides how to continue when the record has changed since it was read, so that nothing was written.
 ///
-/// If `record` isn't live, this concludes again. It doesn't if `may_send_again` is false: an earlier attempt may
-/// have been applied, and its record may have expired since.
+/// If `record` isn't live and `may_send_again` is true, this concludes again. If `may_send_again` is false, an earlier
+/// attempt may have been applied, and its record may have expired since, so the result is unknown.
 pub(super) fn lost(
     plan: &Plan,
     now: Timestamp,
@@ -127,7 +127,7 @@ fn refusal(judgement: Judgement) -> Refusal {
         // This run made no claim, so another executor has drawn the same owner.
         Judgement::Own(_) => Refusal::InProgress(None),
         Judgement::OutcomeUnknown => Refusal::OutcomeUnknown,
-        // Unreachable: both callers handle these judgements themselves. "In progress" promises the least.
+        // Unreachable: both callers handle these judgements first. `InProgress` promises the least.
         Judgement::Replay | Judgement::Reclaim | Judgement::TakeOver => Refusal::InProgress(None),
     }
 }

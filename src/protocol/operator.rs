@@ -72,7 +72,7 @@ pub fn outlook(rules: &Rules, record: &Record, now: Timestamp) -> Outlook {
         Judgement::InProgress(until) => NextDelivery::InProgress(until),
         Judgement::OutcomeUnknown => NextDelivery::OutcomeUnknown,
         Judgement::TakeOver => NextDelivery::TakesOver,
-        // The judgement was for another owner and the same fingerprint, so the last two can't happen.
+        // `Own` and `Mismatch` can't happen: the judgement was for another owner and the same fingerprint.
         Judgement::Reclaim | Judgement::Own(_) | Judgement::Mismatch => NextDelivery::ClaimsAnew,
     };
     Outlook {
@@ -84,8 +84,8 @@ pub fn outlook(rules: &Rules, record: &Record, now: Timestamp) -> Outlook {
 
 /// Whether `record` is still the STARTED claim that was `seen`, except that its lease may have been extended.
 ///
-/// If so, an operator's decision about `seen` also applies to `record`. Otherwise, no operator could fence a
-/// claim whose lease is extended every few seconds.
+/// If so, an operator's decision about `seen` also applies to `record`. If an extended lease counted as a change, no
+/// operator could settle a claim whose lease is extended every few seconds.
 pub fn is_same_claim(seen: &Record, record: &Record) -> bool {
     let claim_of =
         |record: &Record| (record.status() == Status::Started).then_some((record.owner, record.generation));

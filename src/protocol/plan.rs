@@ -17,7 +17,7 @@ use crate::{
 /// A STARTED record outlives its lease by at least this much, so that the sweeper never removes a lock that
 /// may still be live.
 pub(super) const MIN_LOCK_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
-/// A settlement isn't retried with less time than this left, since no store answers sooner.
+/// A settlement isn't retried if less time than this is left, since no store answers sooner.
 pub(super) const LAST_TRY: Duration = Duration::from_millis(10);
 
 /// The settings that the rules depend on.

@@ -22,7 +22,7 @@ const SKEW: Duration = Duration::from_secs(2);
 const RETENTION: Duration = Duration::from_secs(3600);
 const LEASE: Duration = Duration::from_secs(30);
 const RESERVE: Duration = Duration::from_secs(2);
-/// The most retries of the machines in these tests.
+/// The maximum number of retries in these tests.
 const RETRIES: u8 = 3;
 const SETTLE_WITHIN: Duration = Duration::from_secs(30);
 const RELEASE: Intent = Intent::Release { interrupted: false };
@@ -227,7 +227,8 @@ fn existing_record_decides_the_action() {
     let expired =
         || Record { expires_at: Some(Timestamp::from_millis(NOW.as_millis() - 2001)), ..started(-60_000) };
     use Reaction::*;
-    // The record, the action under at-least-once and at-most-once, and both actions if it's another request's.
+    // Each row has the record that's found, then two actions: under at-least-once, and under at-most-once. The last two
+    // are the same actions for a record of another request.
     for (record, least, most, other_least, other_most) in [
         (started(1000), InProgress, InProgress, Mismatch, Mismatch),
         // Stale means that the lease ended more than the skew margin ago, to the millisecond.
@@ -323,7 +324,7 @@ fn lost_claim_response_is_recovered() {
     let mut run = Run::new();
     run.feed(Event::Begin);
     let own = Record { owner: ME, generation: Generation::new(41), ..started(20_000) };
-    let Action::Claimed(held) = run.feed(refused(Some(own.clone()))) else { panic!("not recognized") };
+    let Action::Claimed(held) = run.feed(refused(Some(own.clone()))) else { panic!("not recognised") };
     assert_eq!(held.generation.get(), 41, "the claim has the record's generation");
     assert_eq!(Some(held.lease_until), own.lease_until(), "the claim has the record's lease");
     assert!(held.is_recovered);
@@ -518,7 +519,7 @@ fn unreadable_record_leaves_the_settlement_unrecorded() {
 }
 
 #[test]
-fn reclaim_recognizes_its_own_outcome() {
+fn reclaim_recognises_its_own_outcome() {
     // T4 was applied, but its answer was lost. The store refuses the SDK's second attempt without the record.
     let (mut run, held) = Run::completing();
     assert!(matches!(run.feed(refused(None)), Action::Apply(Write::Claim(_))));

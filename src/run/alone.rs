@@ -5,16 +5,15 @@ use std::{any::Any, time::Duration};
 use crate::{
     error::{Error, ErrorKind},
     key::StoredKey,
-    protocol::Decline,
+    protocol::{Decline, Limits},
     run::{
         driver::{Driver, pause},
         refusal::declined,
     },
     store::{CommitOutcome, OwnWrites, StoreError, StoreErrorKind},
-    time::Timestamp,
 };
 
-/// Each call gets at least this long, if there's time, before it's abandoned and sent again.
+/// Each call gets at least this long before it's abandoned and sent again.
 const SHORTEST_CALL: Duration = Duration::from_millis(250);
 
 /// How a transaction without a record ended.
@@ -24,8 +23,8 @@ pub(super) enum Alone {
     Declined(Box<dyn Any + Send + Sync>),
 }
 
-/// Commits `writes` in one transaction. While the store fails, it sends the same transaction again, under one
-/// token, until `answer_by` or the settings' limit.
+/// Commits `writes` in one transaction. While the store fails, this sends the same transaction again, under one
+/// token, until the answer is due or for [`Settings::settle_within`](crate::settings::Settings::settle_within).
 ///
 /// # Errors
 ///
@@ -34,7 +33,7 @@ pub(super) enum Alone {
 pub(super) async fn commit_alone(
     driver: &Driver,
     key: &StoredKey,
-    answer_by: Option<Timestamp>,
+    limits: Limits,
     writes: &OwnWrites,
 ) -> Result<Alone, Error> {
     let store = driver.store().clone();
@@ -46,15 +45,18 @@ pub(super) async fn commit_alone(
     let owner = driver.owner()?;
     let token = key.derive(&format!("writes of {owner} without a record"));
     let end = driver.now().saturating_add(driver.settings.settle_within);
-    let end = answer_by.map_or(end, |answer_by| answer_by.min(end));
+    let end = limits.answer_by.map_or(end, |answer_by| answer_by.min(end));
     let (mut nth, mut is_in_doubt) = (0, false);
     loop {
         let now = driver.now();
+        // The first call is sent even if the answer is overdue: without the call, the writes would be lost.
+        let last = if nth == 0 { limits.last_call.filter(|last| now < *last) } else { Some(end) };
         let until = now.saturating_add((now.until(end) / 2).max(SHORTEST_CALL));
+        let until = last.map_or(until, |last| last.min(until));
         let error = match driver.in_time(now, Some(until), transactions.commit_alone(writes, &token)).await {
             Ok(CommitOutcome::Answered(_)) => return Ok(Alone::Applied),
             Ok(CommitOutcome::Declined(details)) if !is_in_doubt => return Ok(Alone::Declined(details)),
-            // An earlier attempt may have been applied, or may still be.
+            // An earlier attempt may have been applied, or may still be applied.
             Ok(CommitOutcome::Declined(_)) => return Err(in_doubt(key, None)),
             Err(error) => error,
         };

@@ -108,7 +108,7 @@ fn waits_until(driver: &Driver, invocation: &Invocation) -> Option<Timestamp> {
     Some(invocation.last_wait().map_or(until, |last| last.min(until)))
 }
 
-/// Returns the `nth` pause. The owner's random bits spread the waiting deliveries.
+/// Returns the `nth` pause. The owner's random bits keep waiting deliveries from polling at the same time.
 fn pause(nth: u32, owner: Owner) -> Duration {
     spread(FIRST_PAUSE.saturating_mul(1 << nth.min(5)).min(LONGEST_PAUSE), owner.as_bytes()[0])
 }

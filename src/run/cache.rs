@@ -27,7 +27,7 @@ use crate::{
 };
 use lru::Lru;
 
-/// The divisor for the largest copy. It may take an eighth of the cache, so that it can't evict all others.
+/// The largest copy may take the cache's size divided by this number, so that no copy evicts all others.
 const LARGEST_SHARE: usize = 8;
 /// The size of a copy's bookkeeping, in bytes: its entries in the two maps, the maps' spare capacity, and the
 /// allocator's overhead. It's rounded up: measured with 20,000 copies, it was 315 bytes.
@@ -45,7 +45,7 @@ pub(crate) struct LocalCache {
 #[derive(Debug)]
 struct Shelf {
     copies: Lru<Arc<Copied>>,
-    /// How often keys were forgotten. A [`Ticket`] from before the last time can't add its copy.
+    /// How often keys were forgotten. A [`Ticket`] that was drawn before a key was forgotten can't add a copy.
     epoch: u64,
 }
 
@@ -89,7 +89,7 @@ impl LocalCache {
         })
     }
 
-    /// Returns the answer of the copy of `key`, or `None` if it needs the store.
+    /// Returns the answer that the copy of `key` gives. `None` if there's no copy, or only the store has the answer.
     pub(super) fn recall(
         &self,
         rules: &Rules,
@@ -273,7 +273,7 @@ mod tests {
             cache.put(cache.ticket(), &key(), copied(put, b"response"));
             assert_eq!(generation(&cache), Some(then));
         }
-        // A copy that's too large removes the outdated one.
+        // A copy that's too large isn't kept, but removes the outdated copy.
         static LARGE: [u8; BYTES] = [0; BYTES];
         cache.put(cache.ticket(), &key(), copied(2, &LARGE));
         assert_eq!(generation(&cache), Some(3));
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_seen_copy_is_removed() {
+    fn removing_a_copy_spares_its_replacement() {
         let cache = cache();
         cache.put(cache.ticket(), &key(), copied(1, b"response"));
         let seen = cache.get(&key()).unwrap();

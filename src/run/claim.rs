@@ -17,7 +17,7 @@ use crate::{
         handle::ClaimHandle,
         lease::Timing,
         optimistic::Way,
-        refusal::{fenced, unrecorded},
+        refusal::{fenced, not_released, unrecorded},
         replay::Replay,
         response::{Copying, Verdict},
         shadow::{Unclaimed, unclaimed_handle},
@@ -103,9 +103,11 @@ impl Claim {
         }
     }
 
-    /// Takes what's used instead of a claim while idempotency isn't enforced.
-    pub(super) fn take_unclaimed(&mut self) -> Option<Box<Unclaimed>> {
-        self.unclaimed.take()
+    /// Concludes the shadow that's used instead of a claim while idempotency isn't enforced.
+    pub(super) async fn conclude_unclaimed(&mut self, verdict: Verdict) {
+        if let Some(unclaimed) = self.unclaimed.take() {
+            unclaimed.conclude(verdict).await;
+        }
     }
 
     /// Whether nothing is claimed, because idempotency isn't enforced.
@@ -145,8 +147,8 @@ impl Claim {
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::Fenced`]: another claim took over, and is still running, or its response can't be read
-    ///   right now.
+    /// - [`ErrorKind::Fenced`]: another claim took over. Its handler is still running, or its response can't be
+    ///   read right now.
     /// - [`ErrorKind::NotRetained`]: the successor settled first, without keeping its response.
     /// - [`ErrorKind::Unrecorded`]: the outcome isn't known to be stored. The operation happened; answer with
     ///   its response, since an error would make the caller repeat it.
@@ -176,7 +178,8 @@ impl Claim {
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::Fenced`]: the claim had been taken over, so there's nothing left to release.
+    /// - [`ErrorKind::Fenced`]: the claim had been taken over, or the record had been settled, so there's nothing
+    ///   left to release.
     /// - [`ErrorKind::Unrecorded`]: it's unknown whether the key is released. If it isn't, the claim is like one
     ///   that was dropped.
     ///
@@ -190,6 +193,7 @@ impl Claim {
         }
         match self.settle(Verdict::Release).await {
             Ending { end: End::Recorded, .. } => Ok(()),
+            Ending { end: End::Unrecorded(_), store_error, .. } => Err(not_released(self.key(), store_error)),
             Ending { end, store_error, .. } => Err(unrecorded(self.key(), &end, store_error)),
         }
     }
@@ -245,6 +249,7 @@ impl Claim {
         match &ending.end {
             End::Recorded => observe::settled(key, &held, status),
             End::Superseded(_) | End::Fenced(_) => observe::fenced(key, &held),
+            End::Unrecorded(_) if status == Status::Released => observe::not_released(key, &held, cause),
             End::Unrecorded(_) => observe::unrecorded(key, &held, cause),
             End::Unresolved(_) => observe::unresolved(key, cause),
             // The code that answers the caller has the error, and logs it.
@@ -258,7 +263,8 @@ impl Claim {
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::Fenced`]: the claim has been taken over. Stop.
+    /// - [`ErrorKind::Fenced`]: the claim has been taken over, or its record has been settled, or is gone or
+    ///   unreadable. Stop.
     /// - [`ErrorKind::Unavailable`]: the lease couldn't be extended now, and is unchanged: try again before
     ///   it ends.
     ///
@@ -317,7 +323,7 @@ pub(super) enum Extended {
     Until(Timestamp),
     /// The lease is unchanged.
     NotNow,
-    /// The claim has been taken over.
+    /// The claim has been taken over, or its record has been settled, or is gone or unreadable.
     Lost,
 }
 

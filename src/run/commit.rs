@@ -27,7 +27,7 @@ pub struct NotCommitted {
     details: Option<Details>,
 }
 
-/// The store's details about a failed condition, in its own types.
+/// The store's details about a failed condition. Each store has its own type for them.
 struct Details(Box<dyn Any + Send + Sync>);
 
 impl NotCommitted {
@@ -43,11 +43,11 @@ impl NotCommitted {
         details.downcast_ref()
     }
 
-    /// Returns the claim, to settle it in another way. Returns the reason if the claim isn't held anymore.
+    /// Returns the claim, to settle it in another way.
     ///
     /// # Errors
     ///
-    /// The reason.
+    /// The [reason](Self::error), if the claim isn't held anymore.
     pub fn into_claim(self) -> Result<Claim, Error> {
         match self.claim {
             Some(claim) => Ok(*claim),
@@ -92,7 +92,7 @@ impl Claim {
     /// T8: stores `response` as the operation's outcome and commits `writes`, in one transaction: all or nothing.
     ///
     /// If the answer is lost, the library sends the same transaction again under the same token. DynamoDB repeats
-    /// its first answer to that token for ten minutes ("TransactWriteItems", API reference). If this answer is
+    /// its first answer to that token for ten minutes ("TransactWriteItems", API reference). If the repeated answer is
     /// lost too, the library reads the record, which has the outcome if, and only if, the writes were applied.
     ///
     /// ```
@@ -116,14 +116,14 @@ impl Claim {
     ///
     /// # Errors
     ///
-    /// With the claim, which is still held, if the last attempt wrote nothing. If an earlier attempt may still be
-    /// applied, the message says so, and settling the claim finds out or prevents it:
+    /// These errors contain the claim, which is still held: the last attempt wrote nothing. If an earlier attempt may
+    /// still be applied, the message says so, and settling the claim finds out or prevents it:
     ///
     /// - [`ErrorKind::Declined`]: a condition of the handler's writes failed.
     /// - [`ErrorKind::Invalid`]: the store doesn't accept these writes.
     /// - [`ErrorKind::Unavailable`]: the store couldn't apply them, or every attempt conflicted.
     ///
-    /// Without it:
+    /// These errors don't contain the claim:
     ///
     /// - [`ErrorKind::Fenced`] or [`ErrorKind::NotRetained`]: as [`complete`](Self::complete); nothing was written.
     /// - [`ErrorKind::InProgress`]: it's unknown whether the transaction was applied. Retrying is safe: a retry
@@ -155,7 +155,7 @@ impl Claim {
             Ok(ending) => ending,
             Err(Declined { why, details, store_error, is_in_doubt }) => {
                 let error = declined(self.key(), why, store_error, is_in_doubt);
-                observe::not_committed(self.key(), &error);
+                observe::not_committed(self.key(), &error, is_in_doubt);
                 return Err(NotCommitted {
                     error,
                     claim: Some(Box::new(self)),
@@ -182,11 +182,10 @@ impl Claim {
         verdict: Verdict,
         writes: &OwnWrites,
     ) -> Result<Settled, NotCommitted> {
-        let (error, details) = match commit_alone(self.driver(), self.key(), self.answer_by(), writes).await {
+        let limits = self.timing().limits;
+        let (error, details) = match commit_alone(self.driver(), self.key(), limits, writes).await {
             Ok(Alone::Applied) => {
-                if let Some(unclaimed) = self.take_unclaimed() {
-                    unclaimed.conclude(verdict).await;
-                }
+                self.conclude_unclaimed(verdict).await;
                 return Ok(Settled::Recorded);
             }
             Ok(Alone::Declined(details)) => {
@@ -194,9 +193,12 @@ impl Claim {
             }
             Err(error) => (error, None),
         };
-        observe::not_committed(self.key(), &error);
-        // A claim that's still held may be settled in another way.
-        let is_in_doubt = error.kind() == ErrorKind::Unrecorded;
-        Err(NotCommitted { error, claim: (!is_in_doubt).then(|| Box::new(self)), details })
+        observe::not_committed(self.key(), &error, false);
+        if error.kind() == ErrorKind::Unrecorded {
+            self.conclude_unclaimed(Verdict::Interrupted).await;
+            return Err(error.into());
+        }
+        // The claim is still held, and may be settled in another way.
+        Err(NotCommitted { error, claim: Some(Box::new(self)), details })
     }
 }

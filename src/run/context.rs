@@ -114,8 +114,8 @@ pub(crate) fn within<F: Future>(context: OperationContext, future: F) -> impl Fu
 }
 
 impl Invocation {
-    /// Returns the invocation that the calling code runs in. A task that a handler spawns isn't inside it:
-    /// call this before you spawn, and pass the result to the task's operations with
+    /// Returns the invocation that the calling code runs in. A task that a handler spawns has no invocation:
+    /// call this before you spawn the task, and pass the result to the task's operations with
     /// [`Idempotency::for_invocation`](crate::Idempotency::for_invocation), so that their leases and answers
     /// keep the deadline.
     ///
@@ -136,7 +136,7 @@ impl Invocation {
 
 /// Returns the claim that the calling handler runs under, if there is one.
 ///
-/// It's set only inside the handler's future: pass it on to tasks that the handler spawns.
+/// The claim is set only inside the handler's future: pass it on to tasks that the handler spawns.
 ///
 /// ```
 /// if let Some(claim) = lambda_idempotency::current() {
@@ -149,7 +149,7 @@ pub fn current() -> Option<ClaimHandle> {
 
 /// Returns the calling handler's [`Staging`], if it's a wrapped handler that runs under a claim or optimistically.
 ///
-/// It's set only inside the handler's future: pass it on to tasks that the handler spawns. For HTTP,
+/// The `Staging` is set only inside the handler's future: pass it on to tasks that the handler spawns. For HTTP,
 /// it's in the request's extensions too.
 ///
 /// ```

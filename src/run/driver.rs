@@ -298,7 +298,8 @@ impl Requests for ToStore<'_> {
 ///
 /// # Errors
 ///
-/// The call's own error, or [`StoreErrorKind::Unavailable`]. Without time for the call, it's definite.
+/// The call's own error, or [`StoreErrorKind::Unavailable`]. If there was no time for the call, nothing was sent, and
+/// the error is definite.
 async fn bounded<T>(
     clock: &dyn Clock,
     now: Timestamp,
@@ -333,14 +334,14 @@ fn failed(error: StoreError, last_error: &mut Option<StoreError>) -> Event {
     Event::Failed(fault)
 }
 
-/// Returns the `nth` pause, which is about twice as long each time. The owner's random bits spread competing
-/// executors, without another source of randomness.
+/// Returns the `nth` pause, which is about twice as long each time. The owner's random bits keep competing
+/// executors from retrying at the same time, without another source of randomness.
 pub(super) fn pause(nth: u8, owner: Owner) -> Duration {
     let whole = FIRST_PAUSE.saturating_mul(1 << nth.min(6));
     spread(whole, owner.as_bytes()[usize::from(nth) % 16])
 }
 
-/// Returns a duration in the upper half of `whole`, which `bits` choose.
+/// Returns a duration between half of `whole` and `whole`, chosen by `bits`.
 pub(super) fn spread(whole: Duration, bits: u8) -> Duration {
     whole / 2 + whole / 2 * u32::from(bits) / 255
 }

@@ -58,8 +58,8 @@ impl ClaimHandle {
 
     /// Returns a key for one step of this operation, to pass on to an API that takes idempotency keys.
     ///
-    /// It depends only on the scoped key and the step, so every attempt sends the same one. It has the form
-    /// of a UUID (version 8, RFC 9562).
+    /// The derived key depends only on the scoped key and the step, so every attempt sends the same one. It has the
+    /// form of a UUID (version 8, RFC 9562).
     pub fn derive_key(&self, step: &str) -> String {
         self.claim.key.derive(step)
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{invocation::Invocation, protocol::Limits, settings::Settings, time::Timestamp};
 
-/// A last settlement ends a fifth of [`Settings::answer_reserve`] before the deadline.
+/// The last call of a settlement ends a fifth of [`Settings::answer_reserve`] before the deadline.
 const HARD_FLOOR: u32 = 5;
 
 /// When a claim's lease ends, and when its handler is cut off.
@@ -127,17 +127,17 @@ fn limits(settings: &Settings, now: Timestamp, invocation: &Invocation) -> Limit
     let ask_by = answer_by.map(|answer_by| {
         let left = now.until(answer_by);
         if fail_open {
-            // If the store fails, the other half of the time is the handler's.
+            // If the store fails, the handler gets the other half of the time.
             now.saturating_add(left / 2)
         } else {
-            // Leaves time to release a claim that's given up.
+            // Leaves time to release a claim that the library gives up.
             answer_by.saturating_sub(reserve.min(left / 4))
         }
     });
     Limits {
         ask_by,
         answer_by,
-        // If handlers aren't cut off, a result may come after this limit. It's recorded too.
+        // If handlers aren't cut off, a handler may return after this limit. Its result is recorded too.
         last_call: before_deadline(reserve / HARD_FLOOR).filter(|_| settings.cut_off),
         reserve,
         ..Limits::unknown(settle_within)

@@ -66,7 +66,7 @@ impl Optimistic {
             return answer.map(Looked::Replay).map_err(|refused| refused.reported(key));
         }
         let ticket = driver.cache().and_then(|cache| cache.ticket_in(invocation));
-        // Without a claim, there's no lease to extend, and none that ends.
+        // Without a claim, there's no lease that could be extended or could expire.
         let timing = Timing::unextended(&driver.settings, now, invocation);
         let state = driver.machine(driver.owner()?, fingerprint, invocation, &timing);
         let mut it = Self {

@@ -18,6 +18,7 @@ use crate::{
     record::{Owner, Record},
     run::{
         claim::{Begun, Settled},
+        context::refuse_within_itself,
         driver::{Driver, Requests},
         lease::Timing,
         optimistic::Way,
@@ -79,7 +80,7 @@ impl Requests for Records<'_> {
         Box::pin(std::future::ready(Err(error)))
     }
 
-    /// The first error ends a transaction, so there's nothing to retry in it.
+    /// The first error aborts a transaction, so no later statement in it can succeed.
     fn end_with_an_error(&self) -> bool {
         true
     }
@@ -98,12 +99,14 @@ impl<'t> InTransaction<'t> {
         let timing = Timing::unextended(&driver.settings, driver.now(), invocation);
         let mut state = driver.machine(driver.owner()?, fingerprint, invocation, &timing);
         if !driver.settings.is_enforced() {
-            // The shadow's requests are outside the transaction, since a failed statement would end it.
+            // The shadow's requests are outside the transaction, since a failed statement would abort the transaction.
             let way = Way::Optimistic { reads_first: true };
             let beginning = Box::pin(Unclaimed::begin(driver, &key, fingerprint, invocation, way));
             let (driver, unclaimed) = (driver.clone(), Some(Box::new(beginning.await)));
             return Ok(Begun::Claimed(Self { driver, key, state, records, unclaimed }));
         }
+        // The transaction's own lock wouldn't refuse an operation inside itself in the same transaction.
+        refuse_within_itself(&key)?;
         let driven = driver.drive(&key, &mut state, Event::Look, &records).await;
         let refusal = match driven.action {
             Action::Open => {
@@ -135,10 +138,10 @@ impl<'t> InTransaction<'t> {
     ///
     /// # Errors
     ///
-    /// The outcome isn't in the transaction; roll it back. [`ErrorKind::InProgress`], [`ErrorKind::Mismatch`]
-    /// or [`ErrorKind::OutcomeUnknown`], if a delivery that runs under a claim came in between;
-    /// [`ErrorKind::Unavailable`], [`ErrorKind::Invalid`] or [`ErrorKind::Corrupt`] if the database couldn't
-    /// write it.
+    /// The outcome isn't in the transaction; roll the transaction back. [`ErrorKind::InProgress`],
+    /// [`ErrorKind::Mismatch`] or [`ErrorKind::OutcomeUnknown`] if another delivery has used the key since
+    /// this operation began; [`ErrorKind::Unavailable`], [`ErrorKind::Invalid`] or [`ErrorKind::Corrupt`] if the
+    /// database couldn't write the outcome.
     ///
     /// # Cancel safety
     ///
@@ -160,7 +163,7 @@ impl<'t> InTransaction<'t> {
         self.settle(Verdict::Fail(Some(failure.into()))).await
     }
 
-    /// Takes what's used instead of the record. The caller settles it once the transaction has ended.
+    /// Takes the shadow that's used instead of the record. The caller concludes it once the transaction has ended.
     pub(crate) fn take_unclaimed(&mut self) -> Option<Box<Unclaimed>> {
         self.unclaimed.take()
     }
@@ -214,9 +217,9 @@ pub(crate) async fn find_out_whether_committed(
     for _ in 0..CHECKS {
         match driver.in_time(driver.now(), until, Box::pin(store.look(key))).await {
             Ok(Some(Record { owner: of, .. })) if of == owner => return Ok(()),
-            // The lock was free before this record was read.
+            // The lock was already free before this read, so the commit failed.
             Ok(_) if is_free => return Err(not_committed(key, doubt)),
-            // The lock may have become free only after the record was read. So the record is read once more.
+            // The lock is free now, but may have been held when the record was read. So the record is read once more.
             Ok(_) => {
                 is_free = true;
                 continue;

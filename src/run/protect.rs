@@ -62,7 +62,7 @@ pub(crate) enum Protected<T> {
 
 /// Why a wrapper has no answer.
 pub(crate) enum Stopped {
-    /// The library refused.
+    /// The library returns this error instead of an answer.
     Refused(Error),
     /// The handler panicked with this payload; the claim is already settled.
     Panicked(Box<dyn Any + Send>),
@@ -89,7 +89,7 @@ enum Allowed {
 /// How a handler's result was settled.
 enum Finished<U> {
     Answered(Result<Protected<U>, Error>),
-    /// Neither the handler's writes nor its outcome were applied.
+    /// The last attempt to commit the handler's writes failed.
     NotCommitted(Declined),
 }
 
@@ -126,16 +126,16 @@ where
 
 /// Claims the key, runs `handler` under the claim, and settles the claim.
 ///
-/// `judge` turns the handler's result into the verdict, by which the claim is settled, and the caller's answer.
-/// Writes that the handler has staged are committed with the outcome. If a condition of these writes fails,
-/// `again` turns the answer of the handler's `on_declined` closure into a result. It returns `None` if the
+/// `judge` turns the handler's result into the verdict, which says how to settle the claim, and into the caller's
+/// answer. Writes that the handler has staged are committed with the outcome. If a condition of these writes fails,
+/// `again` turns the answer of the handler's `on_declined` closure into a result. `again` returns `None` if the
 /// answer has the wrong type.
 ///
 /// # Errors
 ///
 /// As [`Operation::begin`](crate::Operation::begin), when nothing ran; [`ErrorKind::InProgress`] or
 /// [`ErrorKind::OutcomeUnknown`] when the handler was cut off, or when another claim took over and is
-/// still running; [`ErrorKind::Declined`], and the other errors of a transaction that isn't applied. Or
+/// still running; [`ErrorKind::Declined`], and the other errors of a transaction that isn't applied; or
 /// the handler's panic.
 ///
 /// If idempotency isn't enforced, the handler runs without a claim, and the only errors are its panic and those of
@@ -217,10 +217,10 @@ where
             Finished::Answered(answered) => return Ok(answered?),
             Finished::NotCommitted(declined_by) => declined_by,
         };
-        let Declined { why, details, store_error, .. } = declined_by;
+        let Declined { why, details, store_error, is_in_doubt } = declined_by;
         // The caller gets this error only if the next settlement has fenced every attempt.
         let error = declined(&key, why, store_error, false);
-        observe::not_committed(&key, &error);
+        observe::not_committed(&key, &error, is_in_doubt);
         let (Decline::Condition, Some(details), Some(on_declined)) = (why, details, staged.on_declined)
         else {
             return Box::pin(give_up(driver, right, NOT_APPLIED, error)).await;
@@ -256,7 +256,7 @@ async fn allowed(
     })
 }
 
-/// Settles the operation like a handler error: its writes weren't applied, and `on_declined` gave no answer.
+/// Settles an operation like a handler's error if its writes weren't applied and `on_declined` returned no answer.
 /// Callers box the future, so that no other path reserves its size.
 async fn give_up<U>(
     driver: &Driver,
@@ -415,17 +415,22 @@ async fn release_unrun(driver: &Driver, mut right: Right) -> Error {
 
 /// Reports a handler that was cut off, and returns the caller's error.
 ///
-/// The claim isn't settled, since the interrupted handler may still have an effect. Under at-least-once, its
-/// lease frees the key. Without a claim, nothing was written, unless a declined transaction is in doubt.
+/// The claim isn't settled, since the interrupted handler may still have an effect. Under at-least-once, the end of
+/// the claim's lease frees the key. Without a claim, nothing was written, unless a declined transaction is in doubt.
 fn cut_off(driver: &Driver, right: &Right) -> Error {
     let (key, now) = (right.key(), driver.now());
     observe::cut_off(key, right.generation(), now);
+    let what = "the handler was cut off, because its time ran out";
     let claim = match right {
         Right::Claim(claim) => claim,
         Right::Optimistic(it) if it.is_in_doubt() => return unresolved(key, None, None, now),
-        Right::Optimistic(_) => return refusal_error(key, Refusal::NoTimeLeft, None, now),
+        Right::Optimistic(_) => {
+            return Error::new(
+                ErrorKind::Unavailable,
+                format!("{key}: {what}; nothing was written, so retry"),
+            );
+        }
     };
-    let what = "the handler was cut off, because its time was over";
     match driver.settings.execution {
         Execution::AtLeastOnce => {
             let until = driver.rules().claimable_at(claim.held().lease_until);
@@ -435,7 +440,8 @@ fn cut_off(driver: &Driver, right: &Right) -> Error {
         Execution::AtMostOnce => Error::new(
             ErrorKind::OutcomeUnknown,
             format!(
-                "{key}: {what}, and at most one run is allowed; settle it by hand, with `idempotency inspect`"
+                "{key}: {what}, and at most one run is allowed; settle it by hand: `idempotency inspect` \
+                 shows how"
             ),
         ),
     }

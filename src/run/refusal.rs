@@ -81,6 +81,17 @@ pub(crate) fn refusal_error(
     cause: Option<StoreError>,
     now: Timestamp,
 ) -> Error {
+    refused(key, refusal, "nothing ran", cause, now)
+}
+
+/// Returns the refusal's error. `missing` says what hasn't happened.
+fn refused(
+    key: &StoredKey,
+    refusal: Refusal,
+    missing: &str,
+    cause: Option<StoreError>,
+    now: Timestamp,
+) -> Error {
     let error = match refusal {
         Refusal::Mismatch => Error::new(
             ErrorKind::Mismatch,
@@ -90,33 +101,33 @@ pub(crate) fn refusal_error(
         Refusal::OutcomeUnknown => Error::new(
             ErrorKind::OutcomeUnknown,
             format!(
-                "{key}: an earlier run ended without an answer, and at most one may run; settle it by hand, with \
-                 `idempotency inspect`"
+                "{key}: an earlier run ended without an answer, and at most one run is allowed; settle it by \
+                 hand: `idempotency inspect` shows how"
             ),
         ),
         Refusal::NoTimeLeft => Error::new(
             ErrorKind::Unavailable,
-            format!("{key}: no time is left before the invocation's deadline; nothing ran"),
+            format!("{key}: no time is left before the invocation's deadline; {missing}"),
         ),
         Refusal::Abandoned(until) => Error::new(
             ErrorKind::Unavailable,
-            format!("{key}: the store didn't answer the claim, which may hold the key; nothing ran"),
+            format!("{key}: the store didn't answer, so the claim may hold the key; {missing}"),
         )
         .with_retry_after(now.until(until)),
         Refusal::Unavailable => {
-            Error::new(ErrorKind::Unavailable, format!("{key}: the store can't be reached; nothing ran"))
+            Error::new(ErrorKind::Unavailable, format!("{key}: the store can't be reached; {missing}"))
                 .with_retry_after(DEFAULT_RETRY)
         }
         Refusal::Rejected => {
             let why = cause.as_ref().map(|cause| format!(": {cause}")).unwrap_or_default();
             return Error::new(
                 ErrorKind::Invalid,
-                format!("{key}: the store rejects the request{why}; nothing ran"),
+                format!("{key}: the store rejects the request{why}; {missing}"),
             );
         }
         Refusal::Corrupt => Error::new(
             ErrorKind::Corrupt,
-            format!("{key}: the stored record can't be read; nothing ran. Look at the record"),
+            format!("{key}: the stored record can't be read; {missing}. Inspect the record in the store"),
         ),
     };
     because(error, cause)
@@ -145,12 +156,25 @@ pub(super) fn unrecorded(key: &StoredKey, end: &End, cause: Option<StoreError>) 
     because(error, cause)
 }
 
-/// Returns the error for a claim that was taken over.
+/// Returns the error for a release whose answer is unknown, or that failed.
+pub(super) fn not_released(key: &StoredKey, cause: Option<StoreError>) -> Error {
+    let error = Error::new(
+        ErrorKind::Unrecorded,
+        format!(
+            "{key}: it's unknown whether the key is released; if it isn't, the end of the claim's lease frees it, or, \
+             at most once, an operator must settle it"
+        ),
+    );
+    because(error, cause)
+}
+
+/// Returns the error for a claim that isn't held anymore.
 pub(super) fn fenced(key: &StoredKey, cause: Option<StoreError>) -> Error {
     let error = Error::new(
         ErrorKind::Fenced,
         format!(
-            "{key}: this run outlived its lease and was taken over; retry to get the successor's outcome"
+            "{key}: this run lost its claim: the record was taken over or settled, or it's gone or unreadable; retry \
+             to get the operation's outcome"
         ),
     );
     because(error, cause)
@@ -166,8 +190,9 @@ pub(super) fn not_concluded(key: &StoredKey, end: &End, cause: Option<StoreError
         // Unreachable: in both cases, there's an outcome.
         End::Recorded | End::Superseded(_) => Refusal::Unavailable,
     };
-    let error = refusal_error(key, refusal, cause, now);
-    observe::not_committed(key, &error);
+    // The handler has run.
+    let error = refused(key, refusal, "nothing was written", cause, now);
+    observe::not_committed(key, &error, false);
     error
 }
 
@@ -190,8 +215,8 @@ pub(super) fn unresolved(
     because(error, cause)
 }
 
-/// Returns the error for a transaction whose last attempt wasn't applied, and whose claim is still held. If it's in
-/// doubt, an earlier attempt may still be applied.
+/// Returns the error for a transaction whose last attempt wasn't applied, and whose claim is still held. If
+/// `is_in_doubt`, an earlier attempt may still be applied.
 pub(super) fn declined(key: &StoredKey, why: Decline, cause: Option<StoreError>, is_in_doubt: bool) -> Error {
     let written = match is_in_doubt {
         true => "an earlier attempt may still be applied, so settle the claim before you repeat the writes",
@@ -218,7 +243,7 @@ pub(super) fn declined(key: &StoredKey, why: Decline, cause: Option<StoreError>,
 #[cfg(feature = "postgres")]
 pub(crate) fn not_committed(key: &StoredKey, cause: StoreError) -> Error {
     let error = store_error(key, "the transaction wasn't committed; nothing was written", cause);
-    observe::not_committed(key, &error);
+    observe::not_committed(key, &error, false);
     error
 }
 

@@ -78,7 +78,7 @@ impl Replay {
         self.claimed_at
     }
 
-    /// The time until which the outcome is replayed. Executors replay it for up to the skew margin longer.
+    /// The time until which the outcome is replayed. Executors may replay it for up to the skew margin longer.
     pub fn expires_at(&self) -> Option<Timestamp> {
         self.expires_at
     }
@@ -89,7 +89,8 @@ impl Replay {
             Error::new(
                 ErrorKind::Corrupt,
                 format!(
-                    "the recorded result isn't a valid {} ({why}); nothing ran",
+                    "the recorded result isn't a valid {} ({why}). Use the type and the format that recorded it, or \
+                     inspect the record",
                     std::any::type_name::<T>()
                 ),
             )

@@ -24,9 +24,9 @@ use crate::{
 /// How to settle a claim, before the outcome is encoded.
 #[derive(Clone, Debug)]
 pub(crate) enum Verdict {
-    /// The outcome, and its response in the format of this name. `None` is JSON, or a front end's own bytes.
+    /// A success with this response, and the name of the response's format. `None` is JSON, or a front end's own bytes.
     Complete(Bytes, Option<&'static str>),
-    /// The outcome without its response, which can't be kept.
+    /// A success whose response can't be stored.
     CompleteOmitted,
     /// A permanent failure, with the bytes to replay.
     Fail(Option<Bytes>),
@@ -36,13 +36,13 @@ pub(crate) enum Verdict {
     Interrupted,
 }
 
-/// Whether a copy of the outcome may be cached, and what the settled record is made from.
+/// Whether a copy of the settled record may be cached, and what the copy is made from.
 #[derive(Clone, Copy)]
 pub(super) enum Copying<'a> {
     No,
-    /// From the write alone.
+    /// A copy may be cached; it's made from the write alone.
     Put,
-    /// From the claim's record.
+    /// A copy may be cached; it's made from the claim's record and the write.
     Over(&'a Lock),
 }
 
@@ -100,7 +100,7 @@ impl Verdict {
 }
 
 impl Driver {
-    /// Settles the operation in `state` by `verdict`, together with the handler's own `writes` if there are any.
+    /// Settles the operation in `state` as `verdict` says, together with the handler's own `writes` if there are any.
     ///
     /// While the settlement is prepared, the claim is still held. If this future is dropped at that time, the
     /// library logs that the claim is abandoned.
@@ -128,9 +128,8 @@ impl Driver {
         let driven = self.drive(key, state, Event::Settle(intent), &self.to_store(writes)).await;
         observe::settling_ended(stopwatch);
         let mut ending = driven.settled(state)?;
-        // Caches the record that's now stored: the claim's record, with the write applied to it by the store's
-        // contract. If the claim's record was replaced in between, for example by a successor, the write
-        // doesn't fit, and nothing is cached.
+        // Caches the record that's now stored: the claim's record after `Write::apply_to`. If that record was
+        // replaced in between, for example by a successor, the write doesn't apply to it, and nothing is cached.
         if let (Some(response), Some(settled)) = (response, ending.applied.take()) {
             let lock = match copying {
                 Copying::Over(lock) => Some(lock),
@@ -289,8 +288,9 @@ impl Driver {
         record: &Record,
         until: Option<Timestamp>,
     ) -> Result<Replay, Error> {
-        let corrupt =
-            |what: &str| Error::new(ErrorKind::Corrupt, format!("{key}: {what}. Look at the record"));
+        let corrupt = |what: &str| {
+            Error::new(ErrorKind::Corrupt, format!("{key}: {what}. Inspect the record in the store"))
+        };
         let (response, is_failure) = match outcome_of(record) {
             Some((Outcome::Retained(response), is_failure)) => (response, is_failure),
             Some((Outcome::Omitted, true)) => return Err(Error::failure_not_retained(key)),

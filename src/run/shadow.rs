@@ -71,12 +71,12 @@ struct Shadow {
     /// The key in the shadow's namespace.
     key: StoredKey,
     invocation: Invocation,
-    /// The rest of [`MOST`].
+    /// The time that's left of [`MOST`].
     left: Duration,
 }
 
-/// Whether a delivery runs although enforcing would refuse it as `kind`, before asking the store. If it runs,
-/// counts and reports it.
+/// Enforcing would refuse this delivery as `kind`, without a request to the store. Returns whether the delivery runs
+/// anyway, because idempotency isn't enforced. If so, counts and reports it.
 #[cfg(feature = "events")]
 pub(crate) fn lets_pass(driver: &Driver, kind: &'static str) -> bool {
     if driver.settings.is_enforced() {
@@ -202,7 +202,7 @@ impl Unclaimed {
 }
 
 impl Asking {
-    /// Waits for the answer, and keeps it.
+    /// Waits for the answer, and keeps the answer for [`Beside::found`].
     pub(super) async fn wait(&mut self) {
         if let Self::Waiting(question) = self {
             *self = Self::Found(question.await);
@@ -282,7 +282,7 @@ async fn ask(
     }
 }
 
-/// Whether the recorded outcome is the same as the handler's outcome now. `None` if one of the two wasn't kept.
+/// Whether the recorded outcome is the same as the handler's outcome now. `None` if either wasn't kept.
 fn is_same(record: &Record, verdict: &Verdict) -> Option<bool> {
     let (Outcome::Retained(recorded), is_failure) = outcome_of(record)? else { return None };
     match verdict {

@@ -21,11 +21,11 @@ pub(crate) type OnDeclined = Box<dyn FnOnce(&(dyn Any + Send + Sync)) -> Option<
 /// Collects the handler's writes, to commit them with its outcome. When the handler returns, the library
 /// commits them in one transaction: all or nothing.
 ///
-/// So their effects happen exactly once, even if a process dies. That holds for these writes alone: the
-/// handler's other effects may happen again.
+/// So the effects of these writes happen exactly once, even if a process dies. The handler's other effects may happen
+/// again.
 ///
-/// They're committed only if the handler's result is recorded as a success. If the handler fails, panics or
-/// is cut off, or its HTTP response isn't recorded, they're dropped.
+/// The writes are committed only if the handler's result is recorded as a success. If the handler fails, panics or
+/// is cut off, or its HTTP response isn't recorded, the writes are dropped.
 ///
 /// Cheap to clone; you can pass it on to tasks that the handler waits for. See [`staging`](crate::staging())
 /// for an example.
@@ -74,7 +74,7 @@ impl Staging {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`], and nothing is added, if the store doesn't support transactions, or not with
+    /// [`ErrorKind::Invalid`], and nothing is added, if the store doesn't support transactions, or doesn't support
     /// writes of this type; if there are too many writes, or they're too large; if two writes are for one
     /// item, or one is for the record itself; or if the handler has returned.
     pub fn add<W: AddAssign + Any + Clone + Send + Sync>(&self, writes: W) -> Result<(), Error> {
@@ -106,9 +106,10 @@ impl Staging {
 
     /// Sets the closure that answers in place of the handler if a condition of its writes fails.
     ///
-    /// The library calls the closure at most once. At that time, nothing was written. The closure gets the
-    /// store's details (for DynamoDB, [`Declined`](crate::store::dynamodb::Declined): the failed conditions, and
-    /// the items that they met if you asked for them). It returns a value of the handler's output type, and may
+    /// The library calls the closure at most once. The rejected transaction wrote nothing. If an earlier attempt at
+    /// this transaction is applied after all, its outcome counts, and the closure's answer is dropped. The closure
+    /// gets the store's details (for DynamoDB, [`Declined`](crate::store::dynamodb::Declined): the failed conditions,
+    /// and the items that they met if you asked for them). It returns a value of the handler's output type, and may
     /// stage new writes and a new closure.
     ///
     /// Without a closure, the wrapper treats a failed condition as a handler error, and answers with
@@ -120,7 +121,7 @@ impl Staging {
     ///
     /// `D` is the store's type, and `T` the output type of the wrapped handler's future: a `Result` for
     /// [`run`](crate::Operation::run) and a layered service. A wrong type shows up only when the closure is
-    /// needed: it's [`ErrorKind::Invalid`] (over HTTP, 500 `misconfigured`), and the library logs the
+    /// needed: the caller gets [`ErrorKind::Invalid`] (over HTTP, 500 `misconfigured`), and the library logs the
     /// expected type at ERROR.
     ///
     /// ```

@@ -20,9 +20,9 @@ pub(super) enum Ended<T> {
     Returned(T),
     /// The handler panicked, with this payload.
     Panicked(Box<dyn Any + Send>),
-    /// The future was dropped before it was done, because its time was over or its claim was lost.
+    /// The future was dropped before it was done, because the handler's time ran out or its claim was lost.
     CutOff,
-    /// The handler's time was over before the first poll: nothing ran.
+    /// The handler's time ran out before the first poll: nothing ran.
     NotBegun,
 }
 
@@ -57,11 +57,11 @@ impl CutOff {
 
 /// Polls `future` to its end, but not after `cut_off`.
 ///
-/// Polls `companion` beside it. If `companion` ends first, the future is cut off, unless `cut_off` lets a handler
-/// that has begun run to its end.
+/// After each poll of `future`, polls `companion`. If `companion` ends first, `future` is cut off, unless `cut_off`
+/// lets a handler that has begun run to its end.
 ///
-/// Each poll first checks the clock and the timer, and either is enough: a timer may not count the time that
-/// a sandbox is frozen, and a clock can be set back.
+/// Each poll first checks the clock and the timer, and either is enough to cut off: a timer may not count the time
+/// that a sandbox is frozen, and a clock can be set back.
 pub(super) async fn watch<F: Future>(
     future: F,
     clock: &dyn Clock,

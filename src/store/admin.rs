@@ -8,7 +8,7 @@ use crate::{key::StoredKey, record::Record, store::StoreError};
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Page {
-    /// The records by their keys. A record that can't be decoded is an error.
+    /// The records, each with its key. A record that can't be decoded is an error.
     pub records: Vec<(StoredKey, Result<Record, StoreError>)>,
     /// The position of the next page; `None` after the last page. Only the store that returned this text can read it.
     pub next: Option<String>,
@@ -101,8 +101,8 @@ pub enum TableProblem {
     Standby,
     /// PostgreSQL: the table is unlogged: a crash of the server empties it.
     Unlogged,
-    /// PostgreSQL: the server answers before a commit is on disk, so its crash can lose the claims and outcomes of
-    /// the last moments. Not an error if that was intended; see [`is_note`](Self::is_note).
+    /// PostgreSQL: the server answers before a commit is on disk, so a crash of the server can lose the claims and
+    /// outcomes of its last moments. Not an error if that's intended; see [`is_note`](Self::is_note).
     AsynchronousCommit,
 }
 
@@ -147,8 +147,8 @@ impl fmt::Display for TableProblem {
             Self::Schema { found, needed } => write!(
                 f,
                 "its schema has version {found}, but this library needs version {needed}; there is no migration. \
-                 Drop the table and its marker (the table's name and `_schema`), which forgets its records, and \
-                 recreate both with `idempotency table create`"
+                 Drop the table and its marker table (the same name followed by `_schema`), which forgets the \
+                 records, and recreate both with `idempotency table create`"
             ),
             Self::Privileges { missing } => write!(f, "the user lacks {}; grant it", missing.join(", ")),
             Self::NoIndex => f.write_str("the table has no index for the sweep: every sweep reads the whole table"),

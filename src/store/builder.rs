@@ -21,7 +21,7 @@ pub struct StoreBuilder<S: Configured> {
     pub(super) choices: S::Choices,
 }
 
-/// A store on a database.
+/// A store on a database, which a [`StoreBuilder`] configures.
 pub trait Configured {
     /// The configuration of the store.
     type Choices: Clone + fmt::Debug;

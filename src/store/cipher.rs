@@ -28,9 +28,9 @@ pub trait Cipher: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// The library retries an error of kind [`Unavailable`](super::StoreErrorKind::Unavailable) as long as it retries
-    /// a store's error. After an error of any other kind, or when the time is over, it records the outcome without
-    /// the response, never in plaintext.
+    /// The library retries after an error, for as long as it would retry a store's error. When the time is over, or
+    /// after an error of kind [`Unstorable`](super::StoreErrorKind::Unstorable) or
+    /// [`Corrupt`](super::StoreErrorKind::Corrupt), it records the outcome without the response, never in plaintext.
     ///
     /// # Cancel safety
     ///

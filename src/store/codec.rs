@@ -1,5 +1,5 @@
-//! The text of `response_encoding`, which is the same in every store: `omitted`, or
-//! `ENCODING[/CHUNKS][;LABELS]`.
+//! What the stores' encodings share: which records need an expiry, and the text of `response_encoding`, which is
+//! `omitted` or `ENCODING[/CHUNKS][;LABELS]`.
 //!
 //! A release that doesn't know a part of the text refuses the record, because it couldn't interpret the response's
 //! bytes.
@@ -8,9 +8,18 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::outcome::{Labels, Outcome, Place, StoredResponse};
+use crate::{
+    outcome::{Labels, Outcome, Place, StoredResponse},
+    record::{Record, Status},
+};
 
 const OMITTED: &str = "omitted";
+
+/// Whether `record` lacks the expiry that its status requires. Only a claim may have none.
+pub(super) fn lacks_expiry(record: &Record) -> bool {
+    record.expires_at.is_none() && record.status() != Status::Started
+}
+
 /// How a response is stored. Its bytes, length and digest aren't included, since they have their own fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Form {

@@ -2,7 +2,7 @@
 //!
 //! It keeps one item per record and sends one conditional request per transition. When a condition fails,
 //! DynamoDB returns the item that made it fail (`ReturnValuesOnConditionCheckFailure = ALL_OLD`). A first run
-//! costs two requests. A duplicate costs one. A takeover costs two, and its completion another one.
+//! costs two requests. A duplicate costs one. A takeover costs two, and its completion costs one more.
 //!
 //! # The item
 //!
@@ -38,8 +38,9 @@
 //!
 //! DynamoDB spreads the records over the table's partitions by their partition key. A sort key doesn't change the
 //! spread, since it's the same for all records. But a shared partition holds all records in one place, which DynamoDB
-//! limits to 1,000 write units per second. With a sort key configured, a process reads once before its first write,
-//! to check that the table has the key.
+//! limits to 1,000 write units per second. If a sort key is configured, a process reads once before its first write,
+//! to check that the table has this sort key. If that read fails, the store sends no write, and the next write checks
+//! again.
 //!
 //! # A chunk
 //!
@@ -50,7 +51,7 @@
 //! |---|---|---|
 //! | `id` | S | without a sort key `<the record's id>#part#<owner>#<index>`, index from 0; with one, the record's `id` |
 //! | the sort key, if the table has one | S | `part#<owner>#<index>`; in a shared partition, `<stored key>#part#<owner>#<index>` |
-//! | `expires_at` | N | the record's, plus 86,400 |
+//! | `expires_at` | N | the record's `expires_at`, plus 86,400 s |
 //! | `response` | B | the bytes |
 //!
 //! With a sort key, all chunks of a response are in one partition, which accepts 1,000 write units a second.
@@ -289,16 +290,16 @@ impl DynamoDbStore {
     /// Reads the record once per process, if a sort key is configured. A table without that key would accept a
     /// claim (the sort key would be just another attribute), and reject the completion after the handler has
     /// run.
+    ///
+    /// # Errors
+    ///
+    /// The read's error. The caller must send no write then. The next call reads again.
     pub(super) async fn check_sort_key(&self, key: &StoredKey) -> Result<(), StoreError> {
         if self.inner.sort_key.is_none() || self.inner.has_sort_key.load(Ordering::Relaxed) {
             return Ok(());
         }
-        match self.get(key).await {
-            Err(error) if error.kind() == StoreErrorKind::Rejected => return Err(error),
-            // If the store is unavailable, the write that follows fails too.
-            Err(error) if error.kind() == StoreErrorKind::Unavailable => {}
-            _ => self.inner.has_sort_key.store(true, Ordering::Relaxed),
-        }
+        self.get(key).await?;
+        self.inner.has_sort_key.store(true, Ordering::Relaxed);
         Ok(())
     }
 
@@ -361,8 +362,8 @@ impl DynamoDbStore {
         item
     }
 
-    /// Returns the plan that stores a record without a claim, and the plan's values; `None` if no record can be at
-    /// this version.
+    /// Returns the plan that stores a record without a claim, and the plan's values. `None` if no valid record can have
+    /// the version `seen`.
     fn conclusion(&self, seen: Option<&Revision>) -> Option<(&Plan, Option<Values>)> {
         let plans = &self.inner.plans;
         let Some(seen) = seen else { return Some((&plans.absent, None)) };

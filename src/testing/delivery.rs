@@ -7,7 +7,7 @@ use crate::{error::ErrorKind, key::StoredKey};
 
 /// The effects, the requests and the answer of one delivery.
 #[derive(Clone, Debug)]
-#[must_use = "check what it did"]
+#[must_use = "check what the delivery did"]
 pub struct Delivery {
     index: usize,
     how: How,
@@ -28,7 +28,7 @@ impl Delivery {
             index,
             how,
             effects: effects.collect(),
-            has_run: delivered.has_run,
+            has_run: delivered.shows_run(),
             requests: delivered.requests,
             points: delivered.reached.clone(),
             keys: delivered.keys.clone(),
@@ -53,7 +53,8 @@ impl Delivery {
         &self.effects
     }
 
-    /// Whether the handler ran: the delivery claimed a key, or recorded an outcome without a claim.
+    /// Whether the handler ran. It counts as run if the delivery claimed a key, sent an outcome without a claim, or
+    /// called the [ledger](super::Ledger).
     pub fn has_run(&self) -> bool {
         self.has_run
     }
@@ -63,7 +64,7 @@ impl Delivery {
         self.requests
     }
 
-    /// The points that the delivery reached, in their order.
+    /// The points that the delivery reached, in order.
     pub fn points(&self) -> &[Point] {
         &self.points
     }
@@ -77,17 +78,17 @@ impl Delivery {
     ///
     /// # Panics
     ///
-    /// If it didn't. The message tells everything that has happened.
+    /// If the check fails. The message lists everything that happened in the test.
     #[track_caller]
     pub fn assert_ran(&self) -> &Self {
         self.check(self.has_run && self.answer().is_some_and(Answer::is_done), "run, and succeed")
     }
 
-    /// Checks that the answer came from the record: it's a success, and no handler ran.
+    /// Checks that the answer came from the record: it's a success, and the handler didn't [run](Self::has_run).
     ///
     /// # Panics
     ///
-    /// If it didn't. The message tells everything that has happened.
+    /// If the check fails. The message lists everything that happened in the test.
     #[track_caller]
     pub fn assert_replayed(&self) -> &Self {
         self.check(!self.has_run && self.answer().is_some_and(Answer::is_done), "be answered from the record")
@@ -97,7 +98,7 @@ impl Delivery {
     ///
     /// # Panics
     ///
-    /// If it didn't. The message tells everything that has happened.
+    /// If the check fails. The message lists everything that happened in the test.
     #[track_caller]
     pub fn assert_refused(&self, kind: ErrorKind) -> &Self {
         let is_refused = self.answer().is_some_and(|answer| answer.is_refused_as(kind));
@@ -116,7 +117,7 @@ impl Delivery {
 
     #[track_caller]
     fn check(&self, holds: bool, expected: &str) -> &Self {
-        let ran = if self.has_run { "the handler ran" } else { "no handler ran" };
+        let ran = if self.has_run { "the handler ran" } else { "nothing shows that the handler ran" };
         assert!(
             holds,
             "delivery {} should {expected}, but {ran}, and {self}\n{}",

@@ -9,9 +9,9 @@ use super::world::hash;
 
 /// A sample event in JSON, as the function gets it, with its retry and the event of another operation.
 ///
-/// When a source delivers an event again, it changes a part of it: ids of the delivery, times, traces, counts. The
-/// kit makes the same changes for the AWS sources that it knows. If your own sender's retry looks different, set it
-/// with [`again`](Self::again): a client that builds its request again is a common cause of wrong keys.
+/// When a source delivers an event again, it changes parts of the event: delivery ids, times, traces, counts. The kit
+/// makes the same changes for the AWS sources that it supports. If your own sender's retry looks different, set that
+/// retry with [`again`](Self::again). A client that builds its request again is a common cause of wrong keys.
 ///
 /// ```
 /// use lambda_idempotency::testing::Event;
@@ -58,14 +58,14 @@ impl Event {
         Self { other: Some(text.into().into()), ..self }
     }
 
-    /// Sets an event with the same key and another content, such as another amount, which the function must refuse.
+    /// Sets an event with the same key but different content, such as another amount, which the function must refuse.
     #[must_use]
     pub fn conflicting(self, text: impl Into<String>) -> Self {
         Self { conflicting: Some(text.into().into()), ..self }
     }
 
-    /// Says that Lambda itself retries the event, as after an asynchronous invocation: every retry has the same request
-    /// id. By default every delivery has its own request id, since a caller's retry is a new invocation.
+    /// Gives all deliveries of the same text one request id, as Lambda does when it retries an asynchronous invocation.
+    /// By default, every delivery has its own request id, because a caller's retry is a new invocation.
     #[must_use]
     pub fn invoked_asynchronously(self) -> Self {
         Self { keeps_request_id: true, ..self }
@@ -76,8 +76,8 @@ impl Event {
         &self.json
     }
 
-    /// Returns the event as its source delivers it again: `nth` is 1 for the first retry. If the sender's own retry is
-    /// set ([`again`](Self::again)), odd numbers return that retry.
+    /// Returns the event as its source delivers it again: `nth` is 1 for the first retry. If [`again`](Self::again) has
+    /// set the sender's own retry, an odd `nth` returns that retry.
     #[must_use]
     pub fn retried(&self, nth: usize) -> Self {
         let json = match &self.again {
@@ -118,7 +118,7 @@ fn redelivered(json: &Arc<str>, nth: usize) -> Arc<str> {
     event.to_string().into()
 }
 
-/// Changes the parts that the event's source changes. False if the source is unknown, or changes nothing.
+/// Changes the parts that the event's source changes. Returns false if the source is unknown, or changes nothing.
 fn redeliver(event: &mut Value, nth: usize) -> bool {
     if let Some(records) = event.get_mut("Records").and_then(Value::as_array_mut) {
         let mut is_known = false;

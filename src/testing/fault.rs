@@ -18,9 +18,9 @@ pub enum Fault {
     Die,
     /// The process pauses while its lease holds, and another delivery of the operation runs to its end.
     Overlap,
-    /// The process freezes until its lease has expired and another delivery has taken over. Then the process goes on.
+    /// The process freezes until its lease has expired and another delivery has taken over. Then the process continues.
     Freeze,
-    /// The delivery comes with no time left: its deadline is this very moment.
+    /// The delivery arrives with no time left: its deadline is now.
     NoTime,
     /// The request was applied, or the effect happened, but the answer is lost. The caller can't tell.
     LoseAnswer,
@@ -42,19 +42,19 @@ pub enum Fault {
     Conflict,
     /// The store refuses the request, as with expired credentials.
     Refuse,
-    /// The store can never store this response: it's too large, or has characters that the store doesn't know.
+    /// The store can never store this response: it's too large, or has characters that the store can't represent.
     Unstorable,
-    /// The request or the read meets a record that can't be read.
+    /// The request or the read finds a record that can't be decoded.
     Unreadable,
-    /// The store refuses a write, and its answer doesn't show the record that the write met.
+    /// The store refuses a write, and its answer doesn't contain the existing record.
     HideRecord,
     /// From here on, the store is down until this delivery has ended.
     Outage,
-    /// No answer comes in the time that's left, and the request isn't applied.
+    /// No answer arrives before the deadline, and the request isn't applied.
     Silence,
-    /// No answer comes in the time that's left, and the request is applied.
+    /// No answer arrives before the deadline, but the request is applied.
     SilenceAfter,
-    /// The answer takes seconds, and arrives.
+    /// The answer arrives, but takes seconds.
     Slow,
 }
 
@@ -130,8 +130,8 @@ impl Fault {
         Some(StoreError::new(self.error_kind()?, text).maybe_applied(self.is_ambiguous()))
     }
 
-    /// Whether the store applies the request. `None` if the fault doesn't decide it: the request may be applied, now or
-    /// later, or the fault doesn't affect a request.
+    /// Whether the store applies the request. `None` if the fault doesn't determine that: the request may be applied,
+    /// now or later, or the fault doesn't affect a request.
     pub const fn is_applied(self) -> Option<bool> {
         match self {
             Self::LoseAnswer | Self::Retry | Self::SilenceAfter | Self::Slow => Some(true),
@@ -197,22 +197,22 @@ impl Fault {
             Self::Die => format!("its process died {at}"),
             Self::Overlap => format!("its process paused {at}, while another delivery ran"),
             Self::Freeze => format!("its process froze {at}, until its lease had expired"),
-            Self::NoTime => "it came with no time left".to_owned(),
+            Self::NoTime => "it arrived with no time left".to_owned(),
             Self::LoseAnswer => format!("the answer to {of} was lost"),
-            Self::LoseRequest => format!("the request of {of} was lost"),
+            Self::LoseRequest => format!("the request for {of} was lost"),
             Self::Late => format!("it gave up on {of}, which was still on its way"),
-            Self::Retry => format!("the answer to {of} was lost, and the client sent it again"),
+            Self::Retry => format!("the answer to {of} was lost, and the client sent the request again"),
             Self::RetryLate => format!("{of} was slow, and the client sent it again"),
-            Self::InternalError => format!("{of} met an internal error, and wasn't applied"),
-            Self::Throttle => format!("{of} failed: unavailable, nothing happened"),
-            Self::Conflict => format!("{of} met another transaction"),
+            Self::InternalError => format!("{of} got an internal error, and wasn't applied"),
+            Self::Throttle => format!("{of} was throttled: nothing happened"),
+            Self::Conflict => format!("{of} conflicted with another transaction"),
             Self::Refuse => format!("the store refused {of}"),
             Self::Unstorable => format!("{of} has a response that the store can't store"),
-            Self::Unreadable => format!("{of} met a record that can't be read"),
-            Self::HideRecord => format!("the store didn't show the record that {of} met"),
+            Self::Unreadable => format!("{of} found a record that can't be read"),
+            Self::HideRecord => format!("the store refused {of} without showing the record"),
             Self::Outage => format!("the store went down {at}"),
-            Self::Silence => format!("{of} got no answer until the time was over, and didn't happen"),
-            Self::SilenceAfter => format!("{of} happened, but got no answer until the time was over"),
+            Self::Silence => format!("{of} got no answer before the deadline, and didn't happen"),
+            Self::SilenceAfter => format!("{of} happened, but got no answer before the deadline"),
             Self::Slow => format!("the answer to {of} took seconds"),
         }
     }

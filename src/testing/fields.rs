@@ -10,7 +10,7 @@ const MOST: usize = 80;
 /// The event with one field changed.
 #[derive(Clone, Debug)]
 pub(super) struct Variant {
-    /// The field's JSON Pointer. It continues into a string that holds JSON.
+    /// The field's JSON Pointer. If a string holds JSON, the pointer continues into that JSON.
     pub(super) field: String,
     pub(super) json: Arc<str>,
 }
@@ -29,7 +29,7 @@ pub(super) fn variants(json: &str) -> Vec<Variant> {
     let Ok(event) = serde_json::from_str::<Value>(json) else { return Vec::new() };
     let mut paths = Vec::new();
     collect(&event, &mut Vec::new(), &mut paths);
-    // Fields of a JSON body come first: they're the sender's own.
+    // Fields of a JSON body come first: the sender sets them, not an AWS service.
     paths.sort_by_key(|path| !path.iter().any(|part| matches!(part, Part::Inside)));
     let changed = paths.into_iter().take(MOST).filter_map(|path| {
         let mut event = event.clone();
@@ -68,7 +68,7 @@ fn inside(text: &str) -> Option<Value> {
 fn change(value: &mut Value, path: &[Part], event: &str) -> Option<()> {
     match path {
         [] => {
-            // In a batch, another record may have the changed value. Then change it again.
+            // In a batch, another record may already have the changed value. In that case, change the value again.
             let mut other = changed(value)?;
             for _ in 0..5 {
                 if !event.contains(other.to_string().trim_matches('"')) {

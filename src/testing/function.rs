@@ -31,8 +31,8 @@ pub struct Function {
 }
 
 impl Function {
-    /// Takes a handler without a wrapper, which calls [`run`](crate::Operation::run) or
-    /// [`begin`](crate::Operation::begin) itself. These calls know the invocation's deadline.
+    /// Wraps a plain handler, which calls [`run`](crate::Operation::run) or [`begin`](crate::Operation::begin) itself.
+    /// These calls get the invocation's deadline.
     pub fn new<T, R, E, H, F>(handler: H) -> Self
     where
         T: DeserializeOwned + Send,
@@ -55,7 +55,7 @@ impl Function {
         })
     }
 
-    /// Takes a service for `lambda_runtime::run`: typed events, or a batch's worker.
+    /// Wraps a service for `lambda_runtime::run`: the layer for typed events, or the worker for a batch.
     #[cfg(feature = "events")]
     pub fn lambda<S, T>(service: S) -> Self
     where
@@ -81,7 +81,7 @@ impl Function {
         })
     }
 
-    /// Takes a service for [`lambda::http::run`](crate::lambda::http::run) or `lambda_http::run`: the layer over a
+    /// Wraps a service for [`lambda::http::run`](crate::lambda::http::run) or `lambda_http::run`: the layer over a
     /// handler, or an axum `Router`.
     #[cfg(feature = "http")]
     pub fn http<S>(service: S) -> Self
@@ -166,7 +166,7 @@ impl Answer {
         Self { outcome, is_http: false, kinds: Vec::new() }
     }
 
-    /// Notes which errors the answer passes on. `errors` are all that the function got from this library.
+    /// Notes which errors the answer passes on. `errors` are all errors that the function got from this library.
     pub(super) fn refused_by(mut self, errors: &[(ErrorKind, String)]) -> Self {
         let is_batch = !self.returned().is_empty();
         let is_in = |message: &str| self.error().is_some_and(|(_, text)| text.contains(message));
@@ -185,7 +185,7 @@ impl Answer {
         response.get("statusCode")?.as_u64()?.try_into().ok()
     }
 
-    /// The HTTP response's body, or the JSON of another function's answer. Empty if it reported an error.
+    /// The HTTP response's body, or the JSON of another function's answer. Empty if the function reported an error.
     pub fn body(&self) -> String {
         match self.json() {
             Some(response) if self.is_http => {
@@ -284,9 +284,9 @@ const fn code_of(kind: ErrorKind) -> &'static str {
         ErrorKind::InvalidKey => "key-invalid",
         ErrorKind::Mismatch => "key-reused",
         ErrorKind::InProgress | ErrorKind::Fenced => "in-progress",
-        ErrorKind::OutcomeUnknown => "outcome-unknown",
+        ErrorKind::OutcomeUnknown | ErrorKind::Unrecorded => "outcome-unknown",
         ErrorKind::NotRetained => "not-retained",
-        ErrorKind::Unavailable | ErrorKind::Unrecorded => "store-unavailable",
+        ErrorKind::Unavailable => "store-unavailable",
         ErrorKind::Declined => "declined",
         ErrorKind::AllFailed => "operation-failed",
         ErrorKind::Corrupt => "record-unreadable",

@@ -1,4 +1,4 @@
-//! [`Given`]: the state of the record that a delivery meets.
+//! [`Given`]: the state of the record that a delivery finds.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,11 +17,11 @@ use crate::{
     time::Timestamp,
 };
 
-/// How long ago an earlier claim began, and its lease or record expired: longer than any skew margin in use.
+/// How long ago an earlier claim was made, and its lease or its record expired: longer than any skew margin in use.
 const HOUR: Duration = Duration::from_secs(60 * 60);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The record that the next delivery meets under its key, as an earlier delivery of the same request left it. See
+/// The record that the next delivery finds under its key, as an earlier delivery of the same request left it. See
 /// [`Bench::given`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -69,7 +69,8 @@ impl Bench {
     }
 }
 
-/// Puts the test's given record under `key`, if the test set one and `write` is the first for this key.
+/// Puts the test's given record under `key`, if the test set one and `write` expects no record there, as a delivery's
+/// first write does.
 ///
 /// # Errors
 ///

@@ -21,7 +21,7 @@ pub enum Changes {
     Fingerprint,
     /// Neither: the changed event gets the same outcome.
     Neither,
-    /// The event is refused before any key is asked for.
+    /// The event's validity: the changed event is refused before any request to the store.
     Validity,
 }
 
@@ -30,7 +30,7 @@ pub enum Changes {
 #[must_use = "print it, or assert that it's sound"]
 pub struct KeyReport {
     fields: Vec<(String, Changes)>,
-    /// The part that changes in the sender's retry. `None` if the retry is the same event.
+    /// The part that the sender's retry changes. `None` if the retry equals the event.
     retry: Option<Changes>,
 }
 
@@ -56,7 +56,8 @@ const OF_A_DELIVERY: [&str; 16] = [
 /// Words in the names of fields that hold an amount.
 const OF_AN_AMOUNT: [&str; 8] = ["amount", "cents", "price", "total", "quantity", "sum", "currency", "value"];
 
-/// Changes each field of `event`, and lists whether the key or the fingerprint changes with it.
+/// Changes each field of `event`, and lists whether the key or the fingerprint changes with it. It changes at most 80
+/// fields, and no field that's `null` or a text without a letter or digit.
 ///
 /// ```
 /// use lambda_idempotency::{Key, testing::{Changes, Event, Function, key_of}};
@@ -86,7 +87,7 @@ const OF_AN_AMOUNT: [&str; 8] = ["amount", "cents", "price", "total", "quantity"
 ///
 /// If the operating system can't start a thread or a runtime.
 pub fn key_of(make: impl Fn(&Bench) -> Function + Sync, event: &Event) -> KeyReport {
-    // A new thread, since the caller may be inside a runtime, which can't block on another one.
+    // Use a new thread, because the caller may be inside a runtime, which can't block on another one.
     let worked = thread::scope(|scope| {
         let work = || {
             let subject = Subject::new(&make, event, TIMEOUT);
@@ -140,13 +141,14 @@ impl KeyReport {
 
     /// Describes each suspicion in a sentence.
     ///
-    /// Suspicions are a retry with another key, a time or a trace id in the key, and an amount that isn't compared.
+    /// Suspicions are a retry with another key or fingerprint, a time or a trace id that's compared or in the key, an
+    /// amount that isn't compared, and a key that no field changes.
     pub fn suspicions(&self) -> Vec<String> {
         let mut found = Vec::new();
         match self.retry {
-            Some(Changes::Key) => found.push("the retry has another key: it runs again".to_owned()),
+            Some(Changes::Key) => found.push("the retry has another key, so it runs again".to_owned()),
             Some(Changes::Fingerprint) => {
-                found.push("the retry has another fingerprint: it's refused".to_owned());
+                found.push("the retry has another fingerprint, so it's refused".to_owned());
             }
             _ => {}
         }
@@ -156,10 +158,10 @@ impl KeyReport {
             match changes {
                 Changes::Key | Changes::Fingerprint if has(&OF_A_DELIVERY) => {
                     let part = if *changes == Changes::Key { "in the key" } else { "compared" };
-                    found.push(format!("`{field}` looks like a part of the delivery, and is {part}"));
+                    found.push(format!("`{field}` looks like it differs in each delivery, but is {part}"));
                 }
                 Changes::Neither if has(&OF_AN_AMOUNT) => {
-                    found.push(format!("`{field}` looks like an amount, and isn't compared"));
+                    found.push(format!("`{field}` looks like an amount, but isn't compared"));
                 }
                 _ => {}
             }

@@ -9,10 +9,10 @@ use super::{
     world::{Happened, World},
 };
 
-/// Records the effects of the function under test: the other side of a fake gateway, mailer or table.
+/// Records the effects of the function under test. A fake gateway, mailer or table in the test writes into it.
 ///
 /// Each process of a test has its own handle on the same ledger, from [`Bench::ledger`](super::Bench::ledger).
-/// An effect of a dead process isn't recorded, since a dead process has none.
+/// An effect of a dead process isn't recorded, because a dead process has none.
 ///
 /// ```
 /// use lambda_idempotency::testing::{Ledger, NoAnswer};
@@ -46,13 +46,13 @@ pub struct Effect {
     pub delivery: usize,
 }
 
-/// A remote system gave no answer: the effect happened, or it didn't. A retry may work.
+/// A remote system gave no answer, so the effect may have happened. A retry may succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoAnswer;
 
 impl fmt::Display for NoAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("no answer from the remote system: the effect happened, or it didn't")
+        f.write_str("no answer from the remote system; the effect may have happened")
     }
 }
 
@@ -63,8 +63,10 @@ impl Ledger {
         Self { world, process }
     }
 
-    /// Records an effect that can't fail and that nothing deduplicates, from code that can't wait. Each call
-    /// counts.
+    /// Records an effect that can't fail and that nothing deduplicates, from code that isn't async. Each call counts.
+    ///
+    /// The process can die before and after the effect. Any other fault that the test planned for an effect happens at
+    /// the next [`call`](Self::call).
     pub fn record(&self, effect: &str, detail: impl fmt::Display) {
         let detail = detail.to_string();
         if !self.world.pass_now(self.process, Point::BeforeEffect, Some(effect)) {
@@ -113,7 +115,7 @@ impl Ledger {
         Some(state.happen(at, effect, detail, key, false))
     }
 
-    /// Returns the effects of all processes so far, in their order.
+    /// Returns the effects of all processes so far, in order.
     pub fn effects(&self) -> Vec<Effect> {
         self.world.state().effects.iter().map(Effect::from).collect()
     }

@@ -22,7 +22,7 @@ pub enum Call {
     Release,
     /// T7: extends the lease.
     Extend,
-    /// Stores the settled record together with the effect, without a claim before.
+    /// Stores the settled record together with the effect, without claiming the key first.
     Conclude,
 }
 
@@ -43,7 +43,7 @@ impl Call {
         }
     }
 
-    /// Whether this write makes a claim.
+    /// Whether this write claims a key.
     pub const fn is_claim(self) -> bool {
         matches!(self, Self::Claim | Self::Reclaim | Self::TakeOver)
     }
@@ -53,7 +53,7 @@ impl Call {
         matches!(self, Self::Complete | Self::Fail | Self::Release)
     }
 
-    /// Its name in a sentence.
+    /// Describes the write as a part of a sentence.
     pub(super) const fn described(self) -> &'static str {
         match self {
             Self::Claim => "its claim",
@@ -86,7 +86,7 @@ pub enum Point {
 }
 
 impl Point {
-    /// Every point at which the verification suite kills processes, in the order of a run.
+    /// The points of a run with a claim, in order. The verification suite kills processes at each of them.
     pub const ALL: [Self; 14] = [
         Self::Entered,
         Self::Before(Call::Claim),
@@ -118,7 +118,7 @@ impl Point {
     pub const IN_TRANSACTION: [Self; 4] =
         [Self::Entered, Self::BeforeEffect, Self::AfterEffect, Self::Answered];
 
-    /// Its name on a command line and in a table.
+    /// Returns the point's name on a command line and in a table.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Entered => "entered",
@@ -136,15 +136,15 @@ impl Point {
             Self::After(Call::Fail) => "after_failure_applied",
             Self::Before(Call::Release) => "before_release_sent",
             Self::After(Call::Release) => "after_release_applied",
-            Self::Before(Call::Extend) => "before_extension_no_failure",
-            Self::After(Call::Extend) => "after_extension_no_failure",
+            Self::Before(Call::Extend) => "before_extension_sent",
+            Self::After(Call::Extend) => "after_extension_applied",
             Self::Before(Call::Conclude) => "before_conclusion_sent",
             Self::After(Call::Conclude) => "after_conclusion_applied",
             Self::Answered => "answered",
         }
     }
 
-    /// The point of this name.
+    /// Returns the point of [`ALL`](Self::ALL) or [`CLAIM_FREE`](Self::CLAIM_FREE) that has this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().chain(Self::CLAIM_FREE).find(|point| point.name() == name)
     }
@@ -184,5 +184,14 @@ mod tests {
             assert_eq!(Point::named(point.name()), Some(point));
         }
         assert_eq!(Point::named("nowhere"), None);
+    }
+
+    #[test]
+    fn write_points_are_named_sent_or_applied() {
+        use Call::{Claim, Complete, Conclude, Extend, Fail, Reclaim, Release, TakeOver};
+        for call in [Claim, Reclaim, TakeOver, Complete, Fail, Release, Extend, Conclude] {
+            assert!(Point::Before(call).name().ends_with("_sent"), "{call:?}");
+            assert!(Point::After(call).name().ends_with("_applied"), "{call:?}");
+        }
     }
 }

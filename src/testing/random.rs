@@ -13,7 +13,7 @@
 pub struct Random(u64);
 
 impl Random {
-    /// The sequence of this seed.
+    /// Starts the sequence that belongs to this seed.
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -47,13 +47,13 @@ impl Random {
         self.below(1000) < per_mille
     }
 
-    /// An index below `end`; 0 if there is none.
+    /// An index below `end`; 0 if `end` is 0.
     pub const fn index(&mut self, end: usize) -> usize {
-        // A number below a `usize` always fits in one.
+        // The number is below `end`, so it fits into a `usize`.
         self.below(if end == 0 { 1 } else { end as u64 }) as usize
     }
 
-    /// Any of `items`, if there are any.
+    /// One of the `items`; `None` if there are none.
     pub fn pick<'i, T>(&mut self, items: &'i [T]) -> Option<&'i T> {
         items.get(self.index(items.len()))
     }

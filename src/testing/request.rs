@@ -16,7 +16,7 @@ use crate::{
 /// A handler's own writes.
 #[derive(Clone, Debug)]
 pub(super) struct Own {
-    /// Empty for another store's writes: the bench can't test their conditions, so it takes them as met.
+    /// Empty for writes of DynamoDB's type: the bench can't check their conditions, so it treats them as met.
     writes: Transaction,
     effects: Vec<(String, String)>,
     token: String,

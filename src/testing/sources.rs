@@ -146,12 +146,12 @@ impl Event {
         HttpRequest { front_end, method, path, headers: Map::new(), caller: None, body: String::new() }
     }
 
-    /// The event of messages of a standard SQS queue, with these bodies.
+    /// Builds an event with messages of a standard SQS queue, one per body.
     pub fn sqs<B: Into<String>>(queue: &str, bodies: impl IntoIterator<Item = B>) -> Self {
         Self::of_messages(queue, None, bodies)
     }
 
-    /// The event of messages of one group of a FIFO queue, with these bodies.
+    /// Builds an event with messages of one group of a FIFO queue, one per body.
     pub fn fifo<B: Into<String>>(queue: &str, group: &str, bodies: impl IntoIterator<Item = B>) -> Self {
         Self::of_messages(queue, Some(group), bodies)
     }
@@ -184,7 +184,7 @@ impl Event {
         Self::of_records(bodies.into_iter().map(Into::into).enumerate().map(record).collect())
     }
 
-    /// The event of records of a Kinesis stream. Each record is a partition key and its data.
+    /// Builds an event with records of a Kinesis stream. Each record is a partition key and its data.
     #[cfg(feature = "events")]
     pub fn kinesis<'a>(stream: &str, records: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -204,8 +204,8 @@ impl Event {
         Self::of_records(records.into_iter().enumerate().map(record).collect())
     }
 
-    /// The event of new items in a table's stream. The items are in DynamoDB's JSON, and `keys` names their key
-    /// attributes.
+    /// Builds an event with new items of a table's stream. The items are in DynamoDB's JSON, and `keys` has the names
+    /// of their key attributes.
     pub fn dynamodb_stream(table: &str, keys: &[&str], items: impl IntoIterator<Item = Value>) -> Self {
         let record = |(nth, item): (usize, Value)| {
             let of_key = keys.iter().filter_map(|name| Some(((*name).to_owned(), item.get(*name)?.clone())));
@@ -225,7 +225,7 @@ impl Event {
         Self::of_records(items.into_iter().enumerate().map(record).collect())
     }
 
-    /// The event of an EventBridge bus.
+    /// Builds an event of an EventBridge bus.
     pub fn event_bridge(source: &str, detail_type: &str, detail: &Value) -> Self {
         Self::of(&json!({
             "version": "0", "id": "7bf73129-1428-4cd3-a780-95db273d1602", "detail-type": detail_type,
@@ -234,7 +234,7 @@ impl Event {
         }))
     }
 
-    /// The event of an EventBridge schedule, at this time, such as `2026-11-20T09:00:00Z`.
+    /// Builds an event of an EventBridge schedule at this time, such as `2026-11-20T09:00:00Z`.
     pub fn schedule(name: &str, time: &str) -> Self {
         Self::of(&json!({
             "version": "0", "id": "53dc4d37-cffa-4f76-80c9-8b7d4a4d2eaa", "detail-type": "Scheduled Event",
@@ -244,7 +244,7 @@ impl Event {
         }))
     }
 
-    /// The event of an SNS message.
+    /// Builds an event with an SNS message.
     pub fn sns(topic: &str, message: &str) -> Self {
         let arn = format!("arn:aws:sns:eu-central-1:123456789012:{topic}");
         Self::of_records(vec![json!({
@@ -258,7 +258,7 @@ impl Event {
         })])
     }
 
-    /// The event of an object that was put into an S3 bucket.
+    /// Builds an event about an object that was put into an S3 bucket.
     pub fn s3(bucket: &str, key: &str) -> Self {
         Self::of_records(vec![json!({
             "eventVersion": "2.1", "eventSource": "aws:s3", "awsRegion": "eu-central-1",

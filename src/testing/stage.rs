@@ -74,7 +74,7 @@ impl Stage {
         Self { world, timeout, tasks: Vec::new() }
     }
 
-    /// Begins a delivery, which nothing polls yet.
+    /// Begins a delivery, and doesn't poll it yet.
     pub(super) fn begin(
         &mut self,
         function: &mut Function,
@@ -85,7 +85,7 @@ impl Stage {
     ) -> usize {
         let (world, now) = (&self.world, self.world.now());
         let delivery = world.add_delivery(process, orders, what);
-        // A process that dies at this point never sees the event.
+        // A process that dies on entry never sees the event.
         let is_alive = {
             let _polled = Polled::now(delivery);
             world.pass_now(process, Point::Entered, None)
@@ -126,7 +126,7 @@ impl Stage {
         .await;
         let told = match &how {
             How::Answered(answer) => answer.to_string(),
-            How::Died => "no answer: its time was over".to_owned(),
+            How::Died => "no answer before its timeout".to_owned(),
             How::Held(_) => return how,
         };
         let mut state = self.world.state();
@@ -203,7 +203,7 @@ impl Stage {
         self.world.now();
     }
 
-    /// Returns the time until the last lease in the store ends, plus `more`.
+    /// Returns the time until the last lease in the store expires, plus `more`.
     pub(super) fn until_stale(&self, more: Duration) -> Duration {
         let leases = self.world.records.all();
         let last = leases.iter().filter_map(|(_, record)| record.lease_until()).max().unwrap_or_default();

@@ -83,12 +83,12 @@ impl BenchStore {
         Ok(outcome)
     }
 
-    /// Delays the sender, or returns the error that it gets in this fault.
+    /// Delays the sender, or returns the error that this fault causes.
     async fn struck(&self, fault: Option<Fault>, request: Request<'_>) -> Result<(), StoreError> {
         let Some(fault) = fault else { return Ok(()) };
         delay(fault).await;
         let Some(error) = fault.error() else { return Ok(()) };
-        // The write may conflict with the same transaction, sent before. Then the write may still be applied.
+        // The conflict may be with an earlier copy of the same transaction, which may still be applied.
         let may_be_own = fault == Fault::Conflict && self.world.is_on_its_way(request);
         Err(error.maybe_applied(fault.is_ambiguous() || may_be_own))
     }
@@ -108,7 +108,7 @@ impl Store for BenchStore {
         Box::pin(async move {
             match self.send(Request { key, write, own: None }).await? {
                 CommitOutcome::Answered(written) => Ok(written),
-                // Only a condition of the handler's own writes can decline, and this request has no such writes.
+                // `Declined` means that a condition of the handler's own writes failed. This request has none.
                 CommitOutcome::Declined(_) => Ok(WriteOutcome::Refused(None)),
             }
         })

@@ -27,7 +27,7 @@ fn line(told: &Told, effects: &[Happened], deliveries: &[Delivered]) -> Option<S
         Told::Wrote { delivery, call } => {
             let did = match call {
                 Call::Claim => "claimed the key",
-                Call::Reclaim => "claimed the key again, which was free",
+                Call::Reclaim => "claimed the key again, because it was free",
                 Call::TakeOver => "took over the stale claim",
                 Call::Complete => "recorded its outcome",
                 Call::Fail => "recorded a permanent failure",
@@ -44,7 +44,7 @@ fn line(told: &Told, effects: &[Happened], deliveries: &[Delivered]) -> Option<S
             let again = if before == 0 { "" } else { " AGAIN" };
             let key = match &effect.key {
                 Some(key) => format!(", under the key {key}"),
-                None if effect.is_staged => ", with its outcome".to_owned(),
+                None if effect.is_staged => ", in one transaction with its outcome".to_owned(),
                 None => ", without a key".to_owned(),
             };
             let late = if effect.is_late { ", AFTER its answer" } else { "" };
@@ -52,17 +52,18 @@ fn line(told: &Told, effects: &[Happened], deliveries: &[Delivered]) -> Option<S
         }
         Told::Arrived { delivery, call, is_applied } => {
             let fate = if *is_applied { "applied" } else { "refused" };
-            format!("  {} late, {} arrived, and was {fate}", delivery + 1, call.described())
+            format!("  {}: {} arrived late, and was {fate}", delivery + 1, call.described())
         }
         Told::Deduplicated { delivery, name } => {
-            format!("  {} `{name}` was sent under a known key: nothing happened", delivery + 1)
+            format!("  {} `{name}` was sent again under the same key: nothing happened", delivery + 1)
         }
         Told::Fault { delivery, point, fault, effect } => {
             format!("  {} {}", delivery + 1, fault.described(*point, effect.as_deref()))
         }
         Told::Ended { delivery, how } => {
             let replayed = match deliveries.get(*delivery) {
-                Some(delivery) if !delivery.has_run && !delivery.keys.is_empty() => " (no handler ran)",
+                // Without a refused claim, a handler may have run without a claim, and failed before its first effect.
+                Some(delivery) if delivery.is_refused && !delivery.shows_run() => " (no handler ran)",
                 _ => "",
             };
             format!("  {} ended with {how}{replayed}", delivery + 1)

@@ -31,7 +31,8 @@ use serde_json::json;
 
 use super::{event::Event, fields::variants, survive::Survival};
 
-/// The schedules' numbers. The first schedules have one fault each; the others are drawn from their number.
+/// The schedules' numbers. The first schedules have at most one fault each. The number of a later schedule is the seed
+/// from which its faults are drawn.
 const DRAWN: std::ops::Range<u64> = 0..1 << 32;
 
 /// Idempotency keys as clients send them: UUIDs, and up to 255 letters, digits and signs.

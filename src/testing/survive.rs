@@ -7,7 +7,7 @@ mod vary;
 
 pub use judge::{Finding, Mistake};
 
-use std::{fmt, io, thread, time::Duration};
+use std::{fmt, io, ops::Range, sync::Arc, thread, time::Duration};
 
 use super::{
     bench::{Bench, TIMEOUT},
@@ -16,20 +16,22 @@ use super::{
     point::Point,
 };
 use judge::{Expected, judge, judge_first};
-use plan::{Plan, calm, drawn, singles};
+use plan::{calm, drawn, singles};
 pub(super) use play::{Played, Subject, in_turn};
 use play::{once, play};
 
-/// How many schedules `survive` plays.
+/// How many schedules `survive` plays at least, unless the test sets a number.
 const SCHEDULES: u64 = 300;
-/// A duplicate comes this much later: Lambda keeps an asynchronous event for up to six hours ("Error handling for
+/// How many of these have faults drawn from a seed, at least.
+const DRAWN: u64 = 100;
+/// How much later a duplicate comes: Lambda keeps an asynchronous event for up to six hours ("Error handling for
 /// asynchronous invocation", AWS Lambda developer guide).
 const LATE: Duration = Duration::from_secs(6 * 60 * 60);
 /// How much later an HTTP client's last retry comes.
 const LATE_REQUEST: Duration = Duration::from_secs(5 * 60);
 
 /// Delivers `event` to the function in hundreds of schedules: every fault at every point of a run, followed by
-/// every kind of duplicate, and pairs of faults drawn from a seed. See [the module](super#survive).
+/// every kind of duplicate, and combinations of faults drawn from a seed. See [the module](super#survive).
 ///
 /// `make` builds the function, once for each process.
 ///
@@ -45,7 +47,8 @@ pub fn survive(make: impl Fn(&Bench) -> Function + Sync, event: &Event) -> Repor
 #[derive(Clone, Copy, Debug)]
 #[must_use = "it does nothing until `play`"]
 pub struct Survival {
-    schedules: u64,
+    /// `None` plays every schedule with at most one fault, and some drawn ones.
+    schedules: Option<u64>,
     seed: Option<u64>,
     timeout: Duration,
     late: Option<Duration>,
@@ -53,7 +56,7 @@ pub struct Survival {
 
 impl Default for Survival {
     fn default() -> Self {
-        Self { schedules: SCHEDULES, seed: None, timeout: TIMEOUT, late: None }
+        Self { schedules: None, seed: None, timeout: TIMEOUT, late: None }
     }
 }
 
@@ -63,13 +66,16 @@ impl Survival {
         Self::default()
     }
 
-    /// Sets how many schedules it plays. Default: 300. The first ones have at most one fault each, and cover every
-    /// fault at every point.
+    /// Sets the number of schedules. By default, every schedule with at most one fault is played, and at least 100
+    /// others. If that makes fewer than 300, more are added.
+    ///
+    /// The first schedules have at most one fault each, and cover every fault at every point. If you set a number that
+    /// leaves some of these out, the report says so.
     pub fn schedules(self, schedules: u64) -> Self {
-        Self { schedules, ..self }
+        Self { schedules: Some(schedules), ..self }
     }
 
-    /// Plays only the schedule with this number, which a report names.
+    /// Plays only the schedule with this number. A report lists the number as the finding's seed.
     pub fn seed(self, seed: u64) -> Self {
         Self { seed: Some(seed), ..self }
     }
@@ -108,27 +114,26 @@ impl Survival {
     }
 
     fn play_all(self, subject: &Subject<'_>) -> io::Result<Report> {
-        let mut report = Report { schedules: 0, findings: Vec::new(), points: Vec::new() };
+        let mut report =
+            Report { schedules: 0, singles: 0, left_out: 0, findings: Vec::new(), points: Vec::new() };
         let event = subject.event.shared();
-        let (first, second) = (once(subject, &event, 0)?, once(subject, &event, 1)?);
-        report.schedules += 2;
+        let (first, expected) = report.undisturbed(subject, &event)?;
         report.add(judge_first(&first, 0));
         if !first.is_done {
             return Ok(report);
         }
-        let expected = Expected::of(&first, &second);
         report.points = points_of(&first);
-        let singles = singles(&report.points);
+        let (singles, points) = (singles(&report.points), report.points.len());
         let plan_of = |seed: u64| match usize::try_from(seed).ok().and_then(|nth| singles.get(nth)) {
             Some(plan) => plan.clone(),
-            None => drawn(seed, &singles, report.points.len()),
+            None => drawn(seed, &singles, points),
         };
-        let seeds = match self.seed {
-            Some(seed) => seed..seed.saturating_add(1),
-            None => 0..self.schedules,
-        };
-        let plans: Vec<(u64, Plan)> = seeds.map(|seed| (seed, plan_of(seed))).collect();
-        for (seed, plan) in plans {
+        let all = singles.len() as u64;
+        let seeds = self.seeds(all);
+        report.singles = all;
+        report.left_out = all - (seeds.end.min(all) - seeds.start.min(all));
+        for seed in seeds {
+            let plan = plan_of(seed);
             let played = play(subject, &plan, seed, plan == calm())?;
             report.schedules += 1;
             report.add(judge(&played, &expected, seed));
@@ -138,6 +143,15 @@ impl Survival {
         }
         Ok(report)
     }
+
+    /// Returns the numbers of the schedules to play. The first `singles` numbers have at most one fault each.
+    fn seeds(self, singles: u64) -> Range<u64> {
+        match (self.seed, self.schedules) {
+            (Some(seed), _) => seed..seed.saturating_add(1),
+            (None, Some(schedules)) => 0..schedules,
+            (None, None) => 0..SCHEDULES.max(singles.saturating_add(DRAWN)),
+        }
+    }
 }
 
 fn points_of(played: &Played) -> Vec<Point> {
@@ -146,9 +160,13 @@ fn points_of(played: &Played) -> Vec<Point> {
 
 /// The result of [`survive`].
 #[derive(Clone, Debug)]
-#[must_use = "assert that it's empty"]
+#[must_use = "call `assert_safe`, or check the findings"]
 pub struct Report {
     schedules: u64,
+    /// How many schedules have at most one fault.
+    singles: u64,
+    /// How many of these weren't played.
+    left_out: u64,
     points: Vec<Point>,
     findings: Vec<Finding>,
 }
@@ -159,7 +177,7 @@ impl Report {
         &self.findings
     }
 
-    /// How many schedules were played.
+    /// How many schedules were played, including those without a fault and those of other operations.
     pub fn schedules(&self) -> u64 {
         self.schedules
     }
@@ -173,10 +191,19 @@ impl Report {
     ///
     /// # Panics
     ///
-    /// If there's a finding. The message has the first one's story in full.
+    /// If there's a finding. The message has the first finding's story in full.
     #[track_caller]
     pub fn assert_safe(&self) {
         assert!(self.findings.is_empty(), "{self}");
+    }
+
+    /// Plays two schedules that deliver only this event, once and without a fault. Returns the first one, and the
+    /// effects to expect.
+    fn undisturbed(&mut self, subject: &Subject<'_>, event: &Arc<str>) -> io::Result<(Played, Expected)> {
+        let (one, another) = (once(subject, event, 0)?, once(subject, event, 1)?);
+        self.schedules += 2;
+        let expected = Expected::of(&one, &another);
+        Ok((one, expected))
     }
 
     fn add(&mut self, found: Vec<Finding>) {
@@ -191,11 +218,16 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some((first, more)) = self.findings.split_first() else {
-            return write!(
-                f,
-                "{} schedules: every operation happened once, and every answer was the same",
-                self.schedules
-            );
+            let Self { schedules, singles, left_out, .. } = self;
+            write!(f, "{schedules} schedules: every operation happened once, and every answer was the same")?;
+            return match left_out {
+                0 => Ok(()),
+                _ => write!(
+                    f,
+                    ". But {left_out} of the {singles} schedules with at most one fault weren't played; to play them \
+                     all, leave out `schedules` and `seed`"
+                ),
+            };
         };
         writeln!(f, "after {} schedules, this function isn't safe to retry.\n\n{first}", self.schedules)?;
         if !more.is_empty() {

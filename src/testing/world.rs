@@ -50,7 +50,7 @@ pub(super) struct State {
     /// Whether each process is dead.
     pub(super) dead: Vec<bool>,
     pub(super) effects: Vec<Happened>,
-    /// The effects that happened under a key, by their names and keys: a remote system deduplicates them.
+    /// The effects that happened under a key, by name and key: a remote system deduplicates them.
     pub(super) known: HashMap<(String, String), usize>,
     pub(super) trace: Vec<Told>,
     /// The state in which the next delivery finds its key.
@@ -68,7 +68,7 @@ pub(super) struct State {
 #[derive(Debug, Default)]
 pub(super) struct Delivered {
     pub(super) process: usize,
-    /// The faults that are still to happen.
+    /// The faults that haven't happened yet.
     orders: Vec<Orders>,
     /// The points that the delivery has reached.
     pub(super) reached: Vec<Point>,
@@ -84,8 +84,11 @@ pub(super) struct Delivered {
     pub(super) holds: BTreeSet<StoredKey>,
     /// The keys whose outcome the delivery has recorded.
     pub(super) recorded: BTreeSet<StoredKey>,
-    /// Whether the delivery has claimed a key, or recorded an outcome without a claim.
+    /// Whether a write shows that the handler ran: the delivery has claimed a key, or recorded an outcome without a
+    /// claim.
     pub(super) has_run: bool,
+    /// Whether the store has refused a claim of the delivery.
+    pub(super) is_refused: bool,
     /// Whether the delivery claimed a key without an expiry, as at-most-once operations do.
     pub(super) is_at_most_once: bool,
     /// The keys whose claim the store refused after this delivery had recorded their outcomes.
@@ -109,6 +112,14 @@ impl Delivered {
             }
         }
     }
+
+    /// Whether anything shows that the handler ran: a write, an outcome that was sent without a claim, or a call to the
+    /// ledger.
+    pub(super) fn shows_run(&self) -> bool {
+        let is_of_handler =
+            |point: &Point| matches!(point, Point::BeforeEffect | Point::Before(Call::Conclude));
+        self.has_run || self.reached.iter().any(is_of_handler)
+    }
 }
 
 /// A fault that happens once in a delivery, and the point where it happens.
@@ -123,7 +134,7 @@ pub(super) enum Orders {
 }
 
 impl Orders {
-    /// Returns the fault for `point`, the `nth` that the delivery reaches.
+    /// Returns the fault for `point`, which is the `nth` point that the delivery reaches.
     fn fault(self, nth: usize, point: Point) -> Option<Fault> {
         match self {
             Self::At(at, fault) => (at == point && fault.fits(point)).then_some(fault),
@@ -181,7 +192,7 @@ pub(super) enum Meets {
     FutureVersion,
 }
 
-/// A process's next step at a point: it goes on, stops, pauses, or meets a fault.
+/// A process's next step at a point: it continues, stops, pauses, or meets a fault.
 enum Step {
     Go,
     Stop,
@@ -315,14 +326,15 @@ impl World {
         let mut state = self.state();
         let Some(at) = state.at_work(process) else { return };
         let delivery = &mut state.deliveries[at];
+        delivery.is_refused = true;
         if delivery.recorded.contains(key) {
             delivery.asked_again.push(key.clone());
         }
     }
 
-    /// Passes a point, and returns the fault that the caller simulates. Never returns in a dead process.
+    /// Passes a point, and returns the fault that the caller must simulate. Never returns in a dead process.
     pub(super) async fn pass(&self, process: usize, point: Point, effect: Option<&str>) -> Option<Fault> {
-        match self.reach(process, point, effect) {
+        match self.reach(process, point, effect, |_| true) {
             Step::Go => None,
             Step::Stop => pending().await,
             Step::Fail(fault) => Some(fault),
@@ -341,19 +353,21 @@ impl World {
         }
     }
 
-    /// Passes a point in code that can't wait. False in a dead process.
+    /// Passes a point in code that can neither wait nor fail, so most faults can't happen there. Returns false in a
+    /// dead process.
     pub(super) fn pass_now(&self, process: usize, point: Point, effect: Option<&str>) -> bool {
-        match self.reach(process, point, effect) {
-            Step::Go | Step::Fail(_) => true,
-            Step::Stop => false,
-            Step::Hold(delivery) => {
-                self.state().deliveries[delivery].hold = Hold::Not;
-                true
-            }
-        }
+        let can_happen = |fault: Fault| matches!(fault, Fault::Die | Fault::NoTime);
+        !matches!(self.reach(process, point, effect, can_happen), Step::Stop)
     }
 
-    fn reach(&self, process: usize, point: Point, effect: Option<&str>) -> Step {
+    /// Reaches a point, and returns the next step. A planned fault that can't happen here stays planned.
+    fn reach(
+        &self,
+        process: usize,
+        point: Point,
+        effect: Option<&str>,
+        can_happen: fn(Fault) -> bool,
+    ) -> Step {
         let mut state = self.state();
         let Some(at) = state.at_work(process) else { return Step::Stop };
         let delivery = &mut state.deliveries[at];
@@ -362,7 +376,7 @@ impl World {
         }
         let nth = delivery.reached.len();
         delivery.reached.push(point);
-        let due = delivery.orders.iter().position(|orders| orders.fault(nth, point).is_some());
+        let due = delivery.orders.iter().position(|orders| orders.fault(nth, point).is_some_and(can_happen));
         let Some(fault) = due.and_then(|due| delivery.orders.remove(due).fault(nth, point)) else {
             return Step::Go;
         };
@@ -396,7 +410,7 @@ impl State {
         if let Some(at) = POLLED.get() {
             return Some(at);
         }
-        // A task that the handler spawned counts for the process's first unanswered delivery, else for its last one.
+        // A task that the handler spawned belongs to the process's first unanswered delivery, or else to its last one.
         let of_process = |delivery: &&Delivered| delivery.process == process;
         let last = self.deliveries.iter().rposition(|delivery| delivery.process == process)?;
         let open = |delivery: &Delivered| of_process(&delivery) && !delivery.is_answered;

@@ -22,7 +22,8 @@ struct Payment {
     cents: u64,
 }
 
-/// The function: the layer answers repeated requests, and the handler sees each operation once.
+/// The function: the layer answers a repeated request with the recorded response. The handler runs again if an attempt
+/// ends without a recorded response.
 pub fn service(
     idempotency: &Idempotency,
 ) -> impl Service<Request, Response = Response<Body>, Error = Error, Future: Send> + Clone + Send + 'static
@@ -41,7 +42,7 @@ async fn create_payment(request: Request) -> Result<Response<Body>, Error> {
     };
     // The id is the same in every attempt. Pass it to your payment gateway as its idempotency key.
     let payment_id = current()
-        .ok_or("a payment is only made under its claim")?
+        .ok_or("this handler must run behind the idempotency layer")?
         .derive_key("payment");
     let payment = Payment {
         payment_id,

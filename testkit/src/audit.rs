@@ -44,7 +44,7 @@ pub fn assert_whole(tests: &BTreeSet<String>, unrecorded: &[&str], recorded: &Re
     for test in unrecorded {
         assert!(
             tests.remove(*test) && !recorded.begun.contains(*test),
-            "{test} doesn't exist, or was recorded"
+            "{test} is listed as unrecorded, but doesn't exist or was recorded"
         );
     }
     let unrecorded: Vec<_> = tests.difference(&recorded.begun).collect();

@@ -61,7 +61,7 @@ pub struct Found {
 
 /// The API that the cases run against.
 pub trait Api {
-    /// Sends an event to a process. If `is_busy`, that process is running a handler, so another one gets the event.
+    /// Sends an event to a process. If `is_busy`, the first process is running a handler, so a second one gets it.
     fn send(&self, event: Value, is_busy: bool) -> impl Future<Output = Found>;
 
     /// The number of handler runs.
@@ -98,7 +98,7 @@ impl Case {
     }
 }
 
-/// The end of the keys in the table. Each run replaces this end with its own number.
+/// The end of the keys in the table of cases. Each run replaces it with its own number.
 const NODE: &str = "6894a57f9324";
 
 /// The time limit for a held step, longer than any answer takes.
@@ -199,7 +199,7 @@ impl Found {
         expect("the link", header("link"), Some(&*link))?;
         let wait = header("retry-after").map(|wait| wait.parse().unwrap_or(0_u64));
         expect("the wait", wait.is_some(), problem["retryable"] == true)?;
-        expect("a wait of a second to a minute", wait.is_none_or(|wait| (1..=60).contains(&wait)), true)?;
+        expect("a `Retry-After` of 1 to 60 seconds", wait.is_none_or(|wait| (1..=60).contains(&wait)), true)?;
         expect("the wait", wait.is_some(), matches!(code, "in-progress" | "store-unavailable"))
     }
 }

@@ -6,8 +6,8 @@ use std::{future::poll_fn, pin::pin, task::Poll};
 /// answer arrives.
 pub const TURNS: [u32; 10] = [0, 1, 2, 5, 20, 61, 130, 400, 1200, 4000];
 
-/// Polls `future` up to `turns` times, then drops it. All other tasks run between two polls. Counting polls
-/// instead of time makes a fast machine drop as much as a slow one.
+/// Polls `future` up to `turns` times, then drops it. All other tasks run between two polls. The limit counts polls
+/// instead of time, so that a fast machine drops as many calls as a slow one.
 pub async fn cut_after<T>(turns: u32, future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     for _ in 0..turns {

@@ -104,7 +104,7 @@ impl Faulty {
         }
     }
 
-    /// Tests the contract's conditions, one by one.
+    /// Checks the contract's conditions, one by one.
     fn holds(&self, write: &Write, current: Option<&Record>) -> bool {
         let now = system_clock().now();
         let tested = |condition, holds| holds || self.is(Sabotage::Untested(condition));

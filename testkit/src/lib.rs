@@ -33,5 +33,6 @@ pub mod recording;
 pub mod redis;
 #[cfg(feature = "recording")]
 pub mod secrets;
+pub mod skip;
 pub mod source;
 pub mod tools;

@@ -5,12 +5,12 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-/// The ports to try. They're below those that Linux gives outgoing connections, which start at 32,768: one of these could
-/// take a port before its server binds it. A Redis cluster's second port is 10,000 higher, and also below them.
+/// The ports to try. They're below 32,768, where Linux's ports for outgoing connections start: an outgoing connection
+/// could take a port before the server binds it. A Redis cluster's second port is 10,000 higher, so below 32,768 too.
 const FIRST: u16 = 10_000;
 const COUNT: u16 = 10_000;
 
-/// Finds a free port on loopback. The process gets each port only once, until it has had all of them.
+/// Finds a free port on loopback. Returns each port only once in a process, until it has returned all of them.
 ///
 /// # Panics
 ///

@@ -94,7 +94,7 @@ fn told(text: impl FnOnce() -> String) {
     }
 }
 
-/// Writes an entry from within a recorder, which exists only once the recording is on.
+/// Writes an entry. Only the recorders call this, and they're installed only if the recording is on.
 fn tell(text: &str) {
     if let Some(recording) = &*RECORDING {
         write(&recording.told, text);

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 /// The length of the shortest secret to search for. Shorter texts appear in many logs by chance.
 const SHORTEST: usize = 6;
-/// The number of bytes of a long secret that are enough for the search.
+/// How many bytes of a long secret to search for.
 const LONGEST: usize = 256;
 /// The length of the shortest Base64 piece to search for. Shorter pieces appear in many logs by chance.
 const SHORTEST_PIECE: usize = 8;
@@ -93,8 +93,8 @@ impl Secrets {
     }
 }
 
-/// The pieces to search for, by their first bytes, and their secrets. The search for all pieces reads a recording once,
-/// since it's too long to read once per piece.
+/// The pieces to search for, grouped by their first bytes, each with its secret. One pass over a recording finds all
+/// pieces, because a recording is too long for one pass per piece.
 #[derive(Default)]
 struct Pieces(HashMap<Vec<u8>, Vec<(String, Found)>>);
 

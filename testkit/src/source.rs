@@ -161,7 +161,7 @@ fn spread(tokens: &[Token], mut at: usize, start: Vec<String>, named: &mut Vec<N
                 named.push(Named { path, line });
                 return at + 1;
             }
-            // `<`, or another token that a path can't follow.
+            // `<`, or another token that isn't a part of a path.
             _ => {
                 named.push(Named { path, line });
                 return at + 1;

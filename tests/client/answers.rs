@@ -1,4 +1,4 @@
-//! Checks which answers the client retries, and that its caller gets the last one whole.
+//! Checks which answers the client retries, and that its caller gets the complete last answer.
 
 use std::time::Duration;
 

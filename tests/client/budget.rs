@@ -57,6 +57,15 @@ async fn exhausted_budgets_cancel_the_attempt() {
 }
 
 #[tokio::test]
+async fn unsent_attempts_are_not_counted() {
+    let stage = Stage::new([]).await;
+    let rules = IdempotentRequests::new().budget(Duration::ZERO);
+    let error = stage.client_with(rules).post(stage.server.url("/")).send().await.unwrap_err();
+    assert_eq!(client::unanswered(&error).unwrap().attempts(), 0);
+    assert!(stage.received().is_empty());
+}
+
+#[tokio::test]
 async fn the_real_clock_enforces_the_budget() {
     let server = Server::start(|_| async { Reply::Silence }).await;
     let client = client(IdempotentRequests::new().budget(Duration::from_millis(100)));
@@ -116,8 +125,8 @@ async fn successes_refill_the_retry_quota() {
         let response = client.post(stage.server.url("/payments")).send().await.unwrap();
         sent.push((response.status().as_u16(), client::attempts(&response).unwrap()));
     }
-    // The first retry succeeds and returns its tokens to the quota. The second fails and keeps them. Five
-    // operations that succeed at once then refill the quota for one more retry.
+    // The first retry succeeds, which returns its tokens to the quota. The second fails, so its tokens are spent.
+    // Five operations that succeed on the first attempt then refill the quota for one more retry.
     let first = [(201, 2), (503, 2)];
     assert_eq!(sent, [&first[..], &[(201, 1); 5], &[(201, 2)]].concat());
 }

@@ -96,5 +96,8 @@ async fn running_operations_are_awaited_and_replayed() {
     assert_eq!(response.text().await.unwrap(), CREATED);
     assert_eq!(api.runs.load(Ordering::SeqCst), 1);
     let waited = clock.waits()[1].as_secs();
-    assert!((5..=10).contains(&waited), "a few seconds, although the lease lasts another minute: {waited} s");
+    assert!(
+        (5..=10).contains(&waited),
+        "expected a wait of 5 s to 10 s, although the lease lasts another minute: {waited} s"
+    );
 }

@@ -88,6 +88,18 @@ async fn truncated_heads_and_problems_are_retried() {
 }
 
 #[tokio::test]
+async fn truncated_problems_report_their_status() {
+    let cut =
+        "HTTP/1.1 503 -\r\ncontent-type: application/problem+json\r\ncontent-length: 99\r\n\r\n{\"code\":";
+    let stage = Stage::new([Reply::Raw(cut.into())]).await;
+    let rules = IdempotentRequests::new().max_attempts(1);
+    let error = stage.client_with(rules).post(stage.server.url("/")).send().await.unwrap_err();
+    let unanswered = client::unanswered(&error).unwrap();
+    assert_eq!((unanswered.attempts(), unanswered.last_status().unwrap().as_u16()), (1, 503));
+    assert!(unanswered.last_error().is_some());
+}
+
+#[tokio::test]
 async fn callers_get_errors_of_truncated_bodies() {
     let cut = "HTTP/1.1 201 -\r\ncontent-length: 99\r\n\r\n{\"payment";
     let stage = Stage::new([Reply::Raw(cut.into())]).await;

@@ -1,5 +1,5 @@
-//! Every conjunct of every condition. The store refuses a record that differs only in a field that the
-//! condition names, and leaves it unchanged. It overwrites one that differs in any other field.
+//! Every conjunct of every condition. If the record differs in one field that the condition names, the store refuses
+//! the write and leaves the record unchanged. If the record differs in another field, the store overwrites it.
 
 use std::time::Duration;
 
@@ -68,7 +68,7 @@ async fn has_exactly(table: &Table, name: &str, write: &Write, base: &Record, co
             assert_eq!(after, before, "{name}: another {field} was refused but still written");
         } else {
             let expected = write.apply_to(Some(&record)).unwrap();
-            assert_eq!(written, WriteOutcome::Applied, "{name}: {field} doesn't belong to its condition");
+            assert_eq!(written, WriteOutcome::Applied, "{name}: another {field} must not be refused");
             assert_eq!(after, item(&key, &expected), "{name}, with another {field}");
             assert_eq!(table.store.read(&key).await.unwrap(), Some(expected));
         }
@@ -87,7 +87,7 @@ async fn refuses(table: &Table, name: &str, write: &Write, record: &Record) {
 }
 
 /// Checks that the write is refused for an item that matches the seen version in everything but its status. A
-/// settled record with a lease isn't a valid record, so the store reports it as corrupt and leaves it.
+/// settled record with a lease isn't a valid record, so the store reports it as corrupt and leaves it unchanged.
 async fn status_alone_refuses(table: &Table, name: &str, write: &Write, before: Item) {
     table.put(before.clone()).await;
     let error = table.store.apply(&key(), write).await.unwrap_err();

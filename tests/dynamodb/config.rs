@@ -67,12 +67,12 @@ async fn invalid_settings_are_refused_when_built() {
     assert!(good().inline_limit(350 * 1024).build().await.is_ok());
 }
 
-/// Set in the processes that the test below starts: the table or the error that their environment must lead to.
+/// The test below sets this variable in the processes that it starts: the table or the error that it expects.
 const EXPECTED: &str = "TEST_EXPECTED";
 
 /// A process can't change its environment safely, so this test runs itself in other processes.
 #[tokio::test]
-async fn environments_name_tables() {
+async fn environment_variables_select_the_table() {
     if let Ok(expected) = env::var(EXPECTED) {
         let found = match DynamoDbStore::builder_from_env() {
             Ok(builder) => {
@@ -91,7 +91,7 @@ async fn environments_name_tables() {
         (&[(table, ""), (store, "dynamodb://orders")], "orders"),
         (
             &[(store, "memory:")],
-            "IDEMPOTENCY_STORE doesn't name a DynamoDB table; set IDEMPOTENCY_TABLE to one",
+            "IDEMPOTENCY_STORE doesn't name a DynamoDB table; set IDEMPOTENCY_TABLE to one instead",
         ),
         (
             &[(table, "payments"), (store, "memory:")],
@@ -100,7 +100,7 @@ async fn environments_name_tables() {
     ];
     for (variables, expected) in cases {
         let again = Command::new(env::current_exe().unwrap())
-            .args(["--exact", "config::environments_name_tables"])
+            .args(["--exact", "config::environment_variables_select_the_table"])
             .env_remove(table)
             .env_remove(store)
             .envs(variables.iter().copied())
@@ -113,7 +113,7 @@ async fn environments_name_tables() {
 
 /// The user agent shows CloudTrail and AWS's support which requests are the library's.
 #[tokio::test]
-async fn requests_name_the_library() {
+async fn user_agents_identify_the_library() {
     let wire = Wire::scripted(None, &[Reply::internal()]).await;
     let store = builder(wire.address).operation_timeout(Duration::from_millis(200)).build().await.unwrap();
     store.read(&key()).await.unwrap_err();

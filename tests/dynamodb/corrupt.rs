@@ -97,7 +97,7 @@ fn of_a_started_one() -> Vec<Mutation> {
     ]
 }
 
-/// Only a STARTED record may never expire.
+/// Only a STARTED record may lack an expiry.
 fn of_a_settled_one() -> Vec<Mutation> {
     vec![missing("expires_at"), becomes("lease_until", n(1), "doesn't belong to the record's status")]
 }

@@ -1,5 +1,5 @@
 //! Calls dropped before their answer, as the library drops them when their time is up. A call may be dropped at any
-//! await: nothing of it continues, and the store serves the next call.
+//! await: the call stops completely, and the store serves the next call.
 
 use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
 
@@ -118,7 +118,7 @@ async fn prepared(name: &str, sort_key: Option<&str>) -> Table {
     table
 }
 
-/// Checks that the write was applied completely or not, and that sending the call again gets an answer.
+/// Checks that the write wasn't applied in part, and that sending the call again gets an answer.
 async fn still_serves(table: &Table, name: &str) {
     let store = &table.store;
     let completed = complete().apply_to(Some(&started()));

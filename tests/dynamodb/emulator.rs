@@ -38,7 +38,8 @@ fn is_external() -> bool {
     std::env::var_os(ENDPOINT).is_some()
 }
 
-/// Starts an emulator that ends with the test's runtime, or returns this test's own part of the running one.
+/// Starts an emulator that ends with the test's runtime. If the environment names a running DynamoDB, returns a proxy
+/// that gives this test its own tables there.
 pub(crate) async fn emulator() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

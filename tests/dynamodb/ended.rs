@@ -184,7 +184,7 @@ async fn ids_identify_one_end() {
     assert_eq!(unique.len(), ids.len(), "{ids:?}");
 }
 
-/// Consumers depend on these names, and on the id.
+/// Consumers depend on these field names, and on the id.
 #[tokio::test]
 async fn details_have_no_response() {
     let found = ended(Some(&started()), Some(&completed())).await.unwrap();

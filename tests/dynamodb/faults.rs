@@ -24,7 +24,7 @@ use super::{
     wire::{Reply, Wire},
 };
 
-/// Builds a store on the wire with short attempts.
+/// Builds a store on the wire with a short attempt timeout.
 async fn on(wire: &Wire) -> DynamoDbStore {
     builder(wire.address)
         .attempt_timeout(Duration::from_millis(600))
@@ -50,8 +50,8 @@ fn chain(error: &StoreError) -> String {
     text
 }
 
-/// A script, and what the store reports: the error kind, whether the write may have been applied, and the
-/// number of requests where timing doesn't change it.
+/// A name, a script, and what the store reports: the error kind, and whether the write may have been applied. Last, the
+/// number of requests, or `None` if that depends on timing.
 type Case = (&'static str, Vec<Reply>, StoreErrorKind, bool, Option<usize>);
 
 #[tokio::test]
@@ -63,7 +63,7 @@ async fn each_answer_maps_to_kind_and_certainty() {
     let html = |status| Reply::Answer(status, "<html>secret</html>".into());
     let unreadable = || Reply::Answer(200, "secret".into());
     let cases: Vec<Case> = vec![
-        ("no server", vec![Hang], Unavailable, true, None),
+        ("no answer", vec![Hang], Unavailable, true, None),
         ("only throttled", vec![Reply::throttled()], Unavailable, false, Some(3)),
         ("500, then throttled", vec![Reply::internal(), Reply::throttled()], Unavailable, true, Some(3)),
         (
@@ -103,7 +103,7 @@ async fn each_answer_maps_to_kind_and_certainty() {
 }
 
 #[tokio::test]
-async fn hangs_after_throttling_are_uncertain() {
+async fn hangs_after_throttling_are_ambiguous() {
     let (written, _) = claim(&[Reply::throttled(), Reply::Hang]).await;
     let error = written.unwrap_err();
     assert!(error.is_maybe_applied());
@@ -112,7 +112,7 @@ async fn hangs_after_throttling_are_uncertain() {
 }
 
 #[tokio::test]
-async fn timeouts_between_attempts_are_uncertain() {
+async fn timeouts_between_attempts_are_ambiguous() {
     // The SDK's backoff before the second attempt lasts until the operation times out.
     let wire = Wire::scripted(None, &[Reply::throttled()]).await;
     let waits = Duration::from_secs(100_000);
@@ -127,7 +127,7 @@ async fn timeouts_between_attempts_are_uncertain() {
 }
 
 #[tokio::test]
-async fn outages_are_certain_and_within_budget() {
+async fn outages_are_definite_and_within_budget() {
     // This port has no listener any more.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -210,7 +210,7 @@ async fn ten_reads_on_dead_connections(cut: Reply, retries: RetryConfig) -> Dura
 /// With the SDK's own first backoff, up to a second, ten reads take five seconds on average.
 #[tokio::test]
 async fn dead_pooled_connections_cost_milliseconds() {
-    // A client's own retry settings are kept. These match the SDK's in everything that matters here.
+    // The store keeps a client's own retry settings. In this test, these settings behave like the SDK's defaults.
     let sdk = RetryConfig::standard().with_max_backoff(Duration::from_secs(19));
     eprintln!("with the SDK's retries: {:?}", ten_reads_on_dead_connections(Reply::Close, sdk).await);
     for cut in [Reply::Close, Reply::Reset] {
@@ -221,8 +221,8 @@ async fn dead_pooled_connections_cost_milliseconds() {
 }
 
 #[tokio::test]
-async fn owner_resolves_lost_answers_from_the_record() {
-    // The first attempt is applied but its answer is lost. The SDK's second attempt meets the first one's claim.
+async fn retried_writes_find_their_own_record() {
+    // The first attempt is applied, but its answer is lost. The SDK's second attempt finds the first attempt's claim.
     for lost in [Reply::ForwardThenClose, Reply::ForwardThenHang] {
         let table = Table::new().await;
         let wire = Wire::scripted(Some(table.address), &[lost.clone(), Reply::Forward]).await;
@@ -251,7 +251,7 @@ async fn owner_resolves_lost_answers_from_the_record() {
 }
 
 #[tokio::test]
-async fn writes_without_answers_are_uncertain() {
+async fn writes_without_answers_are_ambiguous() {
     for lost in [Reply::ForwardThenClose, Reply::ForwardThenHang] {
         let table = Table::new().await;
         let wire = Wire::scripted(Some(table.address), &[lost]).await;
@@ -263,7 +263,7 @@ async fn writes_without_answers_are_uncertain() {
 }
 
 #[tokio::test]
-async fn failed_conditions_are_always_certain() {
+async fn failed_conditions_are_always_definite() {
     let table = Table::new().await;
     table.put(item(&key(), &completed())).await;
     let wire = Wire::scripted(Some(table.address), &[Reply::internal(), Reply::Forward]).await;
@@ -287,7 +287,7 @@ async fn missing_old_items_are_read_separately() {
 }
 
 #[tokio::test]
-async fn failed_reads_leave_the_claim_uncertain() {
+async fn failed_reads_leave_the_claim_ambiguous() {
     // An earlier attempt may have claimed the key. The SDK doesn't show how many attempts it made.
     let wire = Wire::new(None, |_, operation| match operation {
         "PutItem" => Reply::error(400, "ConditionalCheckFailedException", "The conditional request failed"),

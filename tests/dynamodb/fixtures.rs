@@ -100,7 +100,7 @@ pub(crate) fn in_parts() -> Outcome {
     })
 }
 
-/// In 2036, as every expiry here, because DynamoDB Local removes expired items.
+/// Every expiry in these tests is in 2036, because DynamoDB Local removes expired items.
 pub(crate) const SETTLED_UNTIL: Timestamp = ms(2_095_086_500_000);
 
 pub(crate) fn release(interrupted: bool) -> Settlement {

@@ -26,7 +26,7 @@ async fn after(
     for write in writes {
         assert_eq!(table.store.apply(&key(), write).await.unwrap(), WriteOutcome::Applied);
         record = write.apply_to(record.as_ref());
-        assert_eq!(table.store.read(&key()).await.unwrap(), record, "stored records are read back equal");
+        assert_eq!(table.store.read(&key()).await.unwrap(), record, "the record isn't read back as stored");
     }
     let [item] = table.items().await.try_into().unwrap();
     shown(&item)

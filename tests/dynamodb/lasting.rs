@@ -35,7 +35,7 @@ fn extend(lock: &Lock, lease_until: u64) -> Write {
     Write::Extend { owner, generation, lease_until: ms(lease_until), expires_at: None }
 }
 
-/// Returns a claim, two extensions, a takeover and an extension, none of which expires, and the resulting record.
+/// Returns a claim, two extensions, a takeover and another extension, all without an expiry, and the resulting record.
 fn unsettled() -> (Vec<Write>, Record) {
     let (first, next) = (lasting_lock(), Lock { expires_at: None, ..next_lock() });
     let first_until = first.lease_until.as_millis();
@@ -89,7 +89,7 @@ async fn every_settlement_writes_a_ttl_attribute() {
     }
 }
 
-/// The next claim may have other settings, so its record may expire after one that never did, and the reverse.
+/// The next claim may have other settings: a record that expires may follow one that never does, and the reverse.
 #[tokio::test]
 async fn later_claims_choose_their_own_expiry() {
     let (first, next) = (lasting_lock(), next_lock());

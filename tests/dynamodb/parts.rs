@@ -104,7 +104,7 @@ async fn round_trip(table: &Table, length: usize, parts: u32) {
     assert_eq!(table.store.read(&key()).await.unwrap(), None, "no chunk is read as the record");
 }
 
-/// A partition takes 1,000 write units a second, and a 380 KB chunk costs 380 of them.
+/// A partition accepts 1,000 write units a second, and a 380 KB chunk costs 380 of them.
 #[tokio::test]
 async fn partitions_get_two_chunks_at_once() {
     for (sort_key, at_once) in [(None, 4), (Some("sk"), 2)] {

@@ -70,7 +70,7 @@ async fn scans_skip_other_items_by_sort_key() {
 
 /// A single-table design: other items share the table, and even the sort keys.
 #[tokio::test]
-async fn shared_partitions_are_read_alone() {
+async fn scans_read_only_their_own_partition() {
     let table = with_records(|builder| builder.sort_key("sk").partition("idempotency"), 8).await;
     for (pk, sk) in [("order#17", "f/run#0"), ("idempotency-2", "f/run#9")] {
         let foreign = [("id", s(pk)), ("sk", s(sk)), ("status", s("PAID"))];

@@ -217,19 +217,38 @@ async fn sort_keys_are_checked_before_claiming() {
     assert_eq!(wire.requests(), ["GetItem", "PutItem", "PutItem"]);
 }
 
-/// A throttled check doesn't show the table's sort key. The claim goes on without it, and the next claim checks again.
-#[tokio::test]
-async fn unanswered_sort_key_checks_are_repeated() {
-    let address = other_table(&[("id", ScalarAttributeType::S), ("sk", ScalarAttributeType::S)]).await;
+/// Returns a store with the sort key `sk`, for a table with these keys. Its wire throttles the first request.
+async fn throttled_once(keys: &[(&str, ScalarAttributeType)]) -> (Wire, DynamoDbStore) {
+    let address = other_table(keys).await;
     let wire =
         Wire::new(Some(address), |nth, _| if nth == 0 { Reply::throttled() } else { Reply::Forward }).await;
     let once = config(wire.address).retry_config(RetryConfig::disabled()).build();
-    let store =
-        DynamoDbStore::builder(TABLE).client(Client::from_conf(once)).sort_key("sk").build().await.unwrap();
-    for _ in 0..3 {
+    let store = DynamoDbStore::builder(TABLE).client(Client::from_conf(once)).sort_key("sk").build().await;
+    (wire, store.unwrap())
+}
+
+/// A throttled check doesn't show the table's sort key, so the claim isn't sent. The next claim repeats the check.
+#[tokio::test]
+async fn unanswered_sort_key_checks_are_repeated() {
+    let keys = [("id", ScalarAttributeType::S), ("sk", ScalarAttributeType::S)];
+    let (wire, store) = throttled_once(&keys).await;
+    let error = store.apply(&key(), &Write::Claim(lock())).await.unwrap_err();
+    assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Unavailable, false), "{error}");
+    for _ in 0..2 {
         let _ = store.apply(&key(), &Write::Claim(lock())).await.unwrap();
     }
-    assert_eq!(wire.requests(), ["GetItem", "PutItem", "GetItem", "PutItem", "PutItem"]);
+    assert_eq!(wire.requests(), ["GetItem", "GetItem", "PutItem", "PutItem"]);
+}
+
+/// The table has no sort key, so it would accept the claim, and reject the completion after the handler has run.
+#[tokio::test]
+async fn unanswered_sort_key_checks_write_nothing() {
+    let (wire, store) = throttled_once(&[("id", ScalarAttributeType::S)]).await;
+    for kind in [StoreErrorKind::Unavailable, StoreErrorKind::Rejected] {
+        let error = store.apply(&key(), &Write::Claim(lock())).await.unwrap_err();
+        assert_eq!((error.kind(), error.is_maybe_applied()), (kind, false), "{error}");
+    }
+    assert_eq!(wire.requests(), ["GetItem", "GetItem", "DescribeTable"]);
 }
 
 #[tokio::test]
@@ -254,7 +273,7 @@ async fn undescribable_tables_name_the_expected_key() {
     assert_eq!(wire.requests(), ["PutItem", "DescribeTable"]);
 }
 
-/// If the role may not describe or create the table, the library treats it neither as missing nor as existing.
+/// If the role may not describe or create the table, the library doesn't guess whether the table exists.
 #[tokio::test]
 async fn refused_table_requests_are_errors() {
     for refused in ["DescribeTable", "CreateTable"] {

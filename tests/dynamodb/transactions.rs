@@ -1,6 +1,8 @@
 //! A handler's writes in one `TransactWriteItems` with the record: the request, the service's possible answers,
 //! and whether the store reports each as definite.
 
+mod alone;
+
 use std::{
     sync::{
         Arc,
@@ -63,7 +65,7 @@ fn conclude(seen: Option<&Record>) -> Write {
     Write::Conclude { seen: seen.map(Revision::of), record: completed() }
 }
 
-/// Builds a store on the wire with short attempts.
+/// Builds a store on the wire with a short attempt timeout.
 async fn on(wire: &Wire) -> DynamoDbStore {
     let store = builder(wire.address).attempt_timeout(Duration::from_millis(600));
     store.operation_timeout(Duration::from_millis(2500)).build().await.unwrap()
@@ -84,9 +86,9 @@ fn written(committed: Result<CommitOutcome, StoreError>) -> WriteOutcome {
     }
 }
 
-/// Returns the places of the failed conditions, and whether each came with the item that it met.
+/// Returns the position of each failed condition, and whether DynamoDB returned the item that it failed on.
 fn declined(committed: Result<CommitOutcome, StoreError>) -> Vec<(usize, bool)> {
-    let CommitOutcome::Declined(details) = committed.unwrap() else { panic!("answered") };
+    let CommitOutcome::Declined(details) = committed.unwrap() else { panic!("no condition failed") };
     let details: &dyn std::any::Any = &*details;
     let conditions = details.downcast_ref::<Declined>().unwrap().conditions();
     conditions.map(|(place, item)| (place, item.is_some())).collect()
@@ -189,7 +191,7 @@ async fn emulator_deduplicates_by_token() {
     // the write may have been applied.
     let error = commit(&table.store, &complete(), &one().update(count("more"))).await.unwrap_err();
     assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Rejected, true), "{error}");
-    // Another token meets the completed record.
+    // A request with another token finds the completed record.
     let other = table.store.transactions().unwrap().commit(&key(), &complete(), &one(), "another").await;
     assert_eq!(written(other), WriteOutcome::Refused(Some(completed_as_sent())));
     assert_eq!(table.effects().await, 1);
@@ -229,7 +231,7 @@ async fn conclusions_require_absence_or_the_version_read() {
             None => builder,
         })
         .await;
-        // The effect has no sort key, so it doesn't fit that table. There the record alone shows what was written.
+        // A table with a sort key rejects the effect, whose item has none. There, the test commits only the record.
         let writes = if sort_key.is_some() { Transaction::new() } else { one() };
         assert_eq!(written(commit(&table.store, &conclude(None), &writes).await), WriteOutcome::Applied);
         assert_eq!(table.store.read(&key()).await.unwrap(), Some(completed()));
@@ -272,7 +274,7 @@ async fn each_cancellation_reason_is_interpreted() {
         (vec![none, none, (CONDITION, Some(met)), (CONDITION, None)], Declined(&[(1, true), (2, false)])),
         (vec![(CONDITION, None), none, none, none], Refused),
         (vec![(CONDITION, None), (CONDITION, Some(met)), ("TransactionConflict", None), none], Refused),
-        // The condition met an item that isn't a valid record.
+        // The condition failed on an item that isn't a valid record.
         (vec![(CONDITION, Some(ours.as_str())), none, none, none], Error(Corrupt)),
         (vec![none, none, none, none], Error(Conflict)),
         (vec![], Error(Conflict)),
@@ -287,8 +289,8 @@ async fn each_cancellation_reason_is_interpreted() {
             let mut reasons = vec![none; 4];
             reasons[place] = (code, None);
             cases.push((reasons.clone(), Error(kind)));
-            // One of the handler's conditions failed too. It may hold at the next attempt, so the transient
-            // reason counts.
+            // One of the handler's conditions failed too. That condition may hold at the next attempt, so the
+            // transient reason counts.
             reasons[(place + 1).max(2) % 4] = (CONDITION, None);
             if reasons[0].0 != CONDITION {
                 cases.push((reasons, Error(kind)));
@@ -330,7 +332,7 @@ async fn each_cancellation_reason_is_interpreted() {
 }
 
 #[tokio::test]
-async fn only_certain_failures_are_reported_certain() {
+async fn only_definite_failures_are_reported_definite() {
     use StoreErrorKind::{Conflict, Rejected, Unavailable, Unstorable};
     let in_progress = || Reply::error(400, "TransactionInProgressException", "ongoing");
     let mismatch = || Reply::error(400, "IdempotentParameterMismatchException", "other");
@@ -341,13 +343,13 @@ async fn only_certain_failures_are_reported_certain() {
         ("throttled", vec![Reply::throttled()], Unavailable, false),
         ("500, then throttled", vec![Reply::internal(), Reply::throttled()], Unavailable, true),
         ("closed", vec![Reply::Close], Unavailable, true),
-        ("no server", vec![Reply::Hang], Unavailable, true),
-        ("on its way", vec![in_progress()], Conflict, true),
-        ("500, then on its way", vec![Reply::internal(), in_progress()], Conflict, true),
+        ("no answer", vec![Reply::Hang], Unavailable, true),
+        ("in progress", vec![in_progress()], Conflict, true),
+        ("500, then in progress", vec![Reply::internal(), in_progress()], Conflict, true),
         ("contention", vec![conflict()], Conflict, false),
         ("500, then contention", vec![Reply::internal(), conflict()], Conflict, true),
         ("500, then invalid", vec![Reply::internal(), wrong()], Unstorable, true),
-        ("from another request", vec![mismatch()], Rejected, true),
+        ("the token of another request", vec![mismatch()], Rejected, true),
         ("invalid", vec![Reply::error(400, "ValidationException", "two on one item")], Unstorable, false),
         ("invalid", vec![wrong()], Unstorable, false),
         (
@@ -373,7 +375,7 @@ async fn only_certain_failures_are_reported_certain() {
 }
 
 #[tokio::test]
-async fn token_or_record_resolves_hidden_retries() {
+async fn resent_transactions_are_recognised_by_token_or_record() {
     for lost in [Reply::ForwardThenClose, Reply::ForwardThenHang] {
         let table = Table::new().await;
         table.put(item(&key(), &started())).await;
@@ -557,7 +559,7 @@ async fn network_failures_leave_one_effect() {
                     builder.lease_fallback(Duration::from_millis(300)).lease_grace(Duration::from_millis(50));
                 let idempotency = idempotency.skew_margin(Duration::from_millis(50)).build().unwrap();
                 let idempotency = if is_optimistic { idempotency.optimistic().unwrap() } else { idempotency };
-                let what = format!("{fault:?} from {from} for {faulty}, {is_optimistic}");
+                let what = format!("{fault:?} from request {from} for {faulty}, optimistic: {is_optimistic}");
                 if run(&idempotency, 3).await.is_ok() {
                     assert_eq!(table.effects().await, 1, "{what}");
                 } else {

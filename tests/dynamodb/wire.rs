@@ -68,13 +68,14 @@ struct Request {
 }
 
 impl Wire {
-    /// Starts a wire that handles the first requests by `script`, and all later ones by its last entry.
+    /// Starts a wire that handles each request as the next entry of `script` says. The last entry applies to all later
+    /// requests too.
     pub(crate) async fn scripted(upstream: Option<SocketAddr>, script: &[Reply]) -> Self {
         let script = script.to_vec();
         Self::new(upstream, move |nth, _| script[nth.min(script.len() - 1)].clone()).await
     }
 
-    /// Starts a wire that decides by a request's number, from 0, and its operation.
+    /// Starts a wire. `decide` chooses each reply from the request's number, from 0, and its operation.
     pub(crate) async fn new(
         upstream: Option<SocketAddr>,
         decide: impl Fn(usize, &str) -> Reply + Send + Sync + 'static,

@@ -31,7 +31,7 @@ fn anchor(heading: &str) -> String {
 }
 
 #[test]
-fn links_lead_somewhere() {
+fn links_have_targets() {
     let (mut dead, mut checked) = (Vec::new(), 0);
     for page in PAGES {
         let text = fs::read_to_string(root().join(page)).unwrap();

@@ -20,12 +20,12 @@ fn every_scenario_names_its_tests() {
         numbers.push(number);
         if MISSING.contains(&number) {
             if (here, shown_by) != ("missing", "none") {
-                wrong.push(format!("{number}: isn't missing any more; name its tests"));
+                wrong.push(format!("{number}: isn't marked as missing; remove it from MISSING"));
             }
             continue;
         }
         if !["same", "differs: "].iter().any(|word| here.starts_with(word)) {
-            wrong.push(format!("{number}: says neither same nor differs"));
+            wrong.push(format!("{number}: the fourth cell must begin with `same` or `differs: `"));
         }
         let named: Vec<&str> = shown_by.split('`').skip(1).step_by(2).collect();
         if named.is_empty() {

@@ -111,7 +111,7 @@ fn every_promise_names_its_tests() {
         let shown = shown(&page, name);
         for (_, sentence) in &said {
             if shown.iter().filter(|(quote, _)| sentence.starts_with(quote.as_str())).count() != 1 {
-                wrong.insert(format!("{name}: docs/promises.md doesn't name this once: {sentence}"));
+                wrong.insert(format!("{name}: docs/promises.md doesn't quote this exactly once: {sentence}"));
             }
         }
         for (quote, shown_by) in shown {

@@ -1,4 +1,4 @@
-//! Calls that are dropped midway, as the library does when a call takes too long. Also checks how long a call takes at
+//! Calls that are dropped midway, as the library drops a call that takes too long. Also checks how long a call takes at
 //! most.
 
 use std::time::{Duration, Instant};
@@ -168,8 +168,8 @@ async fn dropped_connection_attempts_free_their_place() {
     }
 }
 
-/// With the store's default timeouts of 1.5 s for a connection and 1 s for a statement, no call takes longer,
-/// whatever stops answering. The protocol can use the remaining time.
+/// With the store's default timeouts, a call ends after 1.5 s if it gets no connection, and after 1 s if its statement
+/// gets no answer. The protocol can use the rest of the invocation's time.
 #[tokio::test]
 async fn calls_end_within_their_timeouts() {
     let server = server!();

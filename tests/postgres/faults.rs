@@ -92,7 +92,7 @@ async fn lost_answers_are_ambiguous_and_applied() {
 }
 
 #[tokio::test]
-async fn lost_reads_are_retried_or_certain_errors() {
+async fn lost_reads_are_retried_or_definite_errors() {
     let (wire, store) = behind_a_wire(server!()).await;
     for fault in [Fault::LoseRequest, Fault::LoseAnswer] {
         wire.fail_next(fault);
@@ -125,6 +125,25 @@ async fn connections_that_died_idle_are_replaced() {
     // A connection that is known to be closed needs no check.
     wire.cut_all();
     make(&store, &key("closed"), &Write::Claim(lock())).await;
+}
+
+/// After a restart of the server, one call doesn't try one closed connection after the other.
+#[tokio::test]
+async fn closed_connections_are_dropped_together() {
+    let server = server!();
+    let wire = Wire::to(server.port()).await;
+    let builder = PostgresStore::builder(server.url_at(wire.port())).table(fresh_table()).connections(3);
+    let store = patient(builder).connect_timeout(Duration::from_secs(20)).build().unwrap();
+    store.create_table().await.unwrap();
+    let warm = key("warm");
+    store.read(&warm).await.unwrap();
+    // The open connection answers before the two new ones, so the pool lends it next.
+    let read = tokio::join!(store.read(&warm), store.read(&warm), store.read(&warm));
+    assert!(read.0.is_ok() && read.1.is_ok() && read.2.is_ok());
+    let before = wire.connections();
+    wire.cut_first();
+    make(&store, &warm, &Write::Claim(lock())).await;
+    assert_eq!(wire.connections(), before + 1, "the call used one of the others");
 }
 
 #[tokio::test]
@@ -167,7 +186,7 @@ async fn terminated_sessions_are_replaced_or_ambiguous() {
 }
 
 #[tokio::test]
-async fn locked_records_are_certain_conflicts() {
+async fn locked_records_are_definite_conflicts() {
     let server = server!();
     let store = server.store(impatient).await;
     let (key, operator, lock) = (key("locked"), server.client().await, lock());
@@ -210,7 +229,7 @@ async fn serialisation_failures_are_conflicts() {
 }
 
 #[tokio::test]
-async fn read_only_servers_are_unavailable_and_left() {
+async fn read_only_servers_are_unavailable() {
     let server = server!();
     let url = format!("{}?options=-c%20default_transaction_read_only%3Don", server.url());
     let table = fresh_table();
@@ -236,10 +255,10 @@ async fn standbys_are_neither_written_nor_trusted() {
     assert_eq!(store.check_table().await.unwrap(), [TableProblem::Standby]);
 }
 
-/// Failures that are hard to provoke, raised with the server's own codes: a full disk, no memory, a broken
-/// disk. The error doesn't show their details.
+/// Failures that are hard to provoke, such as a full disk, no memory or a broken disk. A trigger raises them with the
+/// server's own codes. The store's error doesn't show their details.
 #[tokio::test]
-async fn server_errors_map_to_certain_kinds() {
+async fn server_errors_map_to_their_kinds() {
     let server = server!();
     let store = server.store(impatient).await;
     let (table, operator) = (store.table(), server.client().await);

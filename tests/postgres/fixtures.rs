@@ -13,7 +13,7 @@ use lambda_idempotency::{
 
 pub(super) use testkit::postgres::{Server, fresh_table};
 
-/// Returns the shared server, or returns from a test that is skipped.
+/// Evaluates to the shared server. If there's none, returns from the test, which is then skipped.
 macro_rules! server {
     () => {
         match $crate::fixtures::Server::shared() {

@@ -182,7 +182,7 @@ async fn concurrent_duplicates_are_in_progress_immediately() {
     let fingerprint = Fingerprint::of("12").unwrap();
     let key = Key::new("a").unwrap();
     let begun = shop.operation().begin_in(&shop.store, &transaction, &key, fingerprint).await;
-    let Begun::Claimed(operation) = begun.unwrap() else { panic!("it has an outcome") };
+    let Begun::Claimed(operation) = begun.unwrap() else { panic!("the key has an outcome") };
     shop.insert(&transaction).await.unwrap();
     let is_at_once = Instant::now();
     assert_eq!(kind(shop.place(&mut other, "a", "12").await), ErrorKind::InProgress);
@@ -192,6 +192,29 @@ async fn concurrent_duplicates_are_in_progress_immediately() {
     transaction.commit().await.unwrap();
     assert_eq!(shop.place(&mut other, "a", "12").await.unwrap(), "by hand");
     assert_eq!(shop.placed().await, 1);
+}
+
+/// In the same transaction, the key's lock is free for the inner operation. Without a transaction, the inner operation
+/// would claim the key.
+#[tokio::test]
+async fn operation_inside_itself_is_refused() {
+    let server = server!();
+    let shop = Shop::new(server).await;
+    let (mut client, mut other) = (server.client().await, server.client().await);
+    let (operation, key) = (shop.operation(), Key::new("a").unwrap());
+    let place = async |transaction: &Transaction<'_>| {
+        let fingerprint = Fingerprint::of("12").unwrap();
+        let inside = operation.begin_in(&shop.store, transaction, &key, fingerprint).await.unwrap_err();
+        assert!(inside.to_string().contains("inside the same operation"), "{inside}");
+        let claimed = Box::pin(operation.begin(&key, fingerprint)).await.unwrap_err();
+        let beside = kind(Box::pin(shop.place(&mut other, "a", "12")).await);
+        assert_eq!([inside.kind(), claimed.kind(), beside], [ErrorKind::Invalid; 3]);
+        assert_eq!(Box::pin(shop.place(&mut other, "b", "12")).await.unwrap(), "placed b");
+        shop.insert(transaction).await?;
+        Ok::<_, Error>("placed a".to_owned())
+    };
+    assert_eq!(operation.run_in(&shop.store, &mut client, &key, "12", place).await.unwrap(), "placed a");
+    assert_eq!(shop.placed().await, 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -20,9 +20,9 @@ use lambda_idempotency::{
 use super::fixtures::{Server, fresh_table, key, lock, make, server};
 use testkit::pgbouncer::PgBouncer;
 
-/// The variable that gives the other process its URL and table.
+/// The variable with a started process's URL, which names its table.
 const URL: &str = "POOLED_STORE";
-/// The variable with the time when both processes begin.
+/// The variable with the time at which both processes begin their claims.
 const BEGINS: &str = "POOLED_BEGINS";
 const CLAIMS: usize = 300;
 /// Opening a connection may take this long on a busy machine.

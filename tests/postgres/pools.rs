@@ -1,4 +1,4 @@
-//! The store beside the user's pool.
+//! The store's own connections, in addition to those of the user's pool.
 
 use std::{
     sync::{
@@ -27,10 +27,10 @@ fn pool_of(url: &str, connections: usize) -> Pool {
     Pool::builder(manager).max_size(connections).build().unwrap()
 }
 
-/// More handlers than pooled connections, and each holds one while it works. Their completions don't wait for
-/// the pool.
+/// There are more handlers than pooled connections, and each handler holds a connection while it works. Their
+/// completions don't wait for the pool.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn handlers_holding_the_pool_get_recorded() {
+async fn completions_do_not_wait_for_the_pool() {
     const HANDLERS: u32 = 8;
     let server = server!();
     let pool = pool_of(&server.url(), 1);
@@ -50,7 +50,7 @@ async fn handlers_holding_the_pool_get_recorded() {
                     effects.fetch_add(1, Ordering::SeqCst);
                     let sleep = client.batch_execute("SELECT pg_sleep(1)").await;
                     sleep.map_err(std::io::Error::other)?;
-                    // The next handler takes the connection at once, and this handler's completion runs only then.
+                    // The next handler takes the connection at once, before this handler's completion runs.
                     drop(client);
                     Ok::<_, std::io::Error>(n)
                 };

@@ -9,7 +9,7 @@ use lambda_idempotency::store::{
 
 use super::fixtures::{completion, finished, key, later, lock, make, outcome, server};
 
-/// A random generator that a seed repeats.
+/// A random number generator with a seed, so that a run can be repeated.
 struct Random(u64);
 
 impl Random {
@@ -19,8 +19,8 @@ impl Random {
     }
 }
 
-/// Every kind of write in random order, with the seen version or one close to it. The answers match the memory
-/// store's.
+/// Every kind of write in random order, with the version that was read or a version that's close to it. The answers
+/// match the memory store's.
 #[tokio::test]
 async fn random_writes_match_the_memory_store() {
     let server = server!();
@@ -137,6 +137,8 @@ async fn corrupt_rows_name_the_invalid_column() {
         (false, "request_id = '\\xff'", "request_id"),
         (false, "response = 'secret'", "response"),
         (false, "response_encoding = 'omitted'", "response_encoding"),
+        (true, "expires_at = NULL", "expires_at"),
+        (true, "status = 'FAILED', expires_at = NULL", "expires_at"),
         (true, "lease_until = 1", "lease_until"),
         (true, "response_encoding = NULL", "response_encoding"),
         (true, "response_encoding = 'secret'", "response_encoding"),
@@ -220,7 +222,7 @@ async fn replacing_a_row_clears_reserved_columns() {
 }
 
 #[tokio::test]
-async fn a_response_over_one_gibibyte_is_unstorable() {
+async fn a_response_of_one_gibibyte_is_unstorable() {
     let server = server!();
     let store = server.store(|builder| builder).await;
     let (key, lock) = (key("huge"), lock());

@@ -78,9 +78,9 @@ async fn concurrent_sweeps_share_work_without_waiting() {
     assert_eq!(store.sweep(now, 100).await.unwrap(), 1);
 }
 
-/// A record that is reclaimed while the sweep examines it stays.
+/// A sweep keeps a record that another delivery reclaims while the sweep examines it.
 #[tokio::test]
-async fn sweeps_keep_records_extended_concurrently() {
+async fn sweeps_keep_concurrently_reclaimed_records() {
     let server = server!();
     let store = server.store(|builder| builder).await;
     let now = now();

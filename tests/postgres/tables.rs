@@ -129,7 +129,8 @@ async fn other_schema_versions_are_refused() {
     assert_eq!(made.read(&key("version")).await.unwrap(), None);
 }
 
-/// A settlement changes no indexed column, so PostgreSQL updates the row in place, and no index (a HOT update).
+/// A settlement changes no indexed column. So PostgreSQL updates the row within its page, and leaves the indexes alone (a
+/// HOT update).
 #[tokio::test]
 async fn settlements_update_no_index() {
     let server = server!();
@@ -152,7 +153,7 @@ async fn settlements_update_no_index() {
         "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relid = '{}'::regclass",
         store.table()
     );
-    // The server counts with a delay.
+    // The server updates its counters with a delay.
     for _ in 0..100 {
         let row = client.query_one(&count, &[]).await.unwrap();
         if row.get::<_, i64>("n_tup_upd") == 10 {
@@ -164,7 +165,7 @@ async fn settlements_update_no_index() {
     panic!("the server never counted the updates");
 }
 
-/// A table of an earlier version has an index on `expires_at`, and works.
+/// A table of an earlier version has an index on `expires_at`. The check reports only a note, and the store works.
 #[tokio::test]
 async fn an_older_index_is_noted_and_used() {
     let server = server!();

@@ -83,10 +83,10 @@ async fn late_claims_never_replace_an_outcome() {
     assert_eq!(store.read(&key).await.unwrap(), before);
 }
 
-/// No other delivery takes the key before a late claim arrives. The late claim blocks the key until its lease ends, and
-/// the next delivery runs after that.
+/// No other delivery takes the key before a late claim arrives. The late claim blocks the key until its lease expires.
+/// The next delivery runs after that.
 #[tokio::test]
-async fn late_claims_block_until_their_lease_ends() {
+async fn late_claims_block_until_their_lease_expires() {
     let server = server!();
     let wire = Wire::to(server.port()).await;
     let builder = PostgresStore::builder(server.url_at(wire.port())).table(fresh_table());

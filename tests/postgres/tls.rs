@@ -3,6 +3,7 @@
 use std::{fs, process::Command, time::Duration};
 
 use lambda_idempotency::store::{Store as _, StoreErrorKind, Write, postgres::PostgresStore};
+use testkit::skip::skip;
 
 use super::fixtures::{Server, key, lock, make, server};
 
@@ -22,11 +23,7 @@ fn certificate(folder: &std::path::Path, options: &[&str]) -> Option<()> {
     match made {
         Ok(made) if made.status.success() => Some(()),
         _ => {
-            assert!(
-                std::env::var("CI").as_deref() != Ok("true"),
-                "openssl is missing; apt-get install openssl"
-            );
-            eprintln!("SKIPPED: this test needs openssl, which is missing; apt-get install openssl");
+            skip("this test needs openssl, which is missing; apt-get install openssl");
             None
         }
     }

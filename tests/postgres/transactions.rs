@@ -43,8 +43,8 @@ async fn record_and_work_commit_atomically() {
     );
 }
 
-/// A duplicate neither waits for the running transaction nor sees its changes. The key is free once that
-/// transaction ends, whether by a commit, a rollback or a kill.
+/// A duplicate neither waits for the running transaction nor sees its changes. The key is free once the
+/// running transaction ends, whether by a commit, a rollback or a kill.
 #[tokio::test]
 async fn keys_are_busy_until_transactions_end() {
     let server = server!();
@@ -63,7 +63,7 @@ async fn keys_are_busy_until_transactions_end() {
         let duplicate = other.transaction().await.unwrap();
         let busy = store.lock_and_read_in(&duplicate, &key).await.unwrap_err();
         assert_eq!((busy.kind(), busy.is_maybe_applied()), (StoreErrorKind::Conflict, false), "{busy}");
-        assert!(duplicate.query_one("SELECT 1", &[]).await.is_ok(), "the transaction can go on");
+        assert!(duplicate.query_one("SELECT 1", &[]).await.is_ok(), "the transaction can continue");
         duplicate.rollback().await.unwrap();
         assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
         // An ordinary claim waits briefly for a row that isn't committed yet. If the row was there before, the claim
@@ -93,7 +93,7 @@ async fn keys_are_busy_until_transactions_end() {
     }
 }
 
-/// Two transactions conclude one key. Without the advisory lock, the row itself keeps them apart.
+/// Two transactions conclude one key, and neither takes the advisory lock. The second waits for the row and is refused.
 #[tokio::test]
 async fn rows_separate_transactions_without_the_lock() {
     let server = server!();
@@ -123,7 +123,7 @@ async fn old_snapshots_conflict_and_failures_are_rejected() {
     let level = lambda_idempotency::store::postgres::tokio_postgres::IsolationLevel::RepeatableRead;
     let transaction = client.build_transaction().isolation_level(level).start().await.unwrap();
     assert_eq!(store.lock_and_read_in(&transaction, &key).await.unwrap(), None);
-    // Another delivery claims and completes. It doesn't take the lock.
+    // Another delivery claims and completes. It doesn't take the advisory lock.
     make(&store, &key, &Write::Claim(lock.clone())).await;
     make(&store, &key, &completion(&lock)).await;
     let conclude = Write::Conclude { seen: None, record: finished() };

@@ -98,6 +98,11 @@ impl Wire {
         self.late.notify_waiters();
     }
 
+    /// Cuts the oldest open connection.
+    pub(super) fn cut_first(&self) {
+        self.cut.notify_one();
+    }
+
     /// Cuts every open connection.
     pub(super) fn cut_all(&self) {
         self.cut.notify_waiters();

@@ -83,7 +83,7 @@ async fn a_single_node_cluster_conforms() {
     serve(&server, 0, LAST_SLOT);
     until("the cluster is up", || is_up(&server)).await;
     conformance::check(&patient(&url(&server))).await;
-    // A URL without `redis-cluster://` works as long as there is one node.
+    // A URL without `redis-cluster://` works as long as the cluster has only one node.
     claimed(&patient(&server.url()), &fresh_key()).await;
 }
 
@@ -147,9 +147,9 @@ async fn moved_slots_are_followed() {
 }
 
 #[tokio::test]
-async fn lost_nodes_are_certain_and_others_serve() {
+async fn lost_nodes_are_definite_and_others_serve() {
     let Some([one, other]) = two().await else { return };
-    // Lets half a cluster serve its half.
+    // Lets one node serve its half of the slots while the other node is down.
     for node in [&one, &other] {
         assert_eq!(node.run(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]), "OK");
     }
@@ -167,7 +167,7 @@ async fn lost_nodes_are_certain_and_others_serve() {
 }
 
 /// Starts a fake node. It says that the node at `port` has all slots, and redirects every read to that node. Without a
-/// `port`, that's the fake node itself.
+/// `port`, the fake node names itself.
 async fn node(port: Option<u16>) -> Wire {
     let own = Arc::new(OnceLock::<[&str; 2]>::new());
     let answers = Arc::clone(&own);

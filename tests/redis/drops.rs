@@ -1,4 +1,4 @@
-//! Calls that are dropped midway, as the library does when a call takes too long. Also checks how long a call takes at
+//! Calls that are dropped midway, as the library drops a call that takes too long. Also checks how long a call takes at
 //! most.
 
 use std::{
@@ -74,7 +74,7 @@ async fn falling_silent(server: &RedisServer) -> (Wire, std::sync::Arc<AtomicBoo
 }
 
 /// A connection goes silent. The store's check of a connection takes up to 250 ms, and the test cuts off each
-/// call before that. One call is lost with its request, one with the check, and none after that.
+/// call before that. The first call is cut off with its request, and the second during the check. The next succeeds.
 #[tokio::test]
 async fn interrupted_calls_still_replace_silent_connections() {
     let Some(server) = shared() else { return };
@@ -153,7 +153,7 @@ async fn dropped_connection_attempts_block_no_call() {
     claimed(&store, &key).await;
 }
 
-/// With the store's default timeouts, a call takes at most 2 s. The protocol can use its remaining time.
+/// With the store's default timeouts, a call takes at most 2 s. The protocol can use the rest of the invocation's time.
 #[tokio::test]
 async fn calls_end_within_their_timeout() {
     let Some(server) = shared() else { return };

@@ -113,7 +113,7 @@ async fn a_promoted_replica_can_lose_acknowledged_writes() {
     assert_eq!(
         claim(&store, &lost).await.unwrap(),
         WriteOutcome::Applied,
-        "a lost claim lets the next one run"
+        "after a lost claim, the next claim is applied"
     );
 }
 
@@ -154,7 +154,8 @@ async fn a_replica_promoted_by_sentinel_serves() {
     claimed(&store, &fresh_key()).await;
 }
 
-/// `appendfsync always` writes to disk before it answers. Without a file, a restart loses everything.
+/// With `appendfsync always`, the server writes to disk before it answers. Without an append-only file, a restart loses
+/// everything.
 #[tokio::test]
 async fn killed_servers_keep_synced_writes() {
     for (settings, is_kept) in

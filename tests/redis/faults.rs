@@ -1,5 +1,5 @@
 //! A connection that fails before a command arrives or after it. After a failed write, the store reports "not applied"
-//! only if that's certain, and otherwise "maybe applied". A dead connection costs no failure.
+//! only if that's certain, and otherwise "maybe applied". A connection that died while idle makes no call fail.
 
 use std::{
     sync::Arc,
@@ -27,7 +27,7 @@ async fn each_failure_maps_to_kind_and_certainty() {
     use Reply::{Answer, Close, Hang, Reset};
     let oom = Answer("-OOM command not allowed when used memory > 'maxmemory'.\r\n");
     let cases: Vec<(&str, Vec<Reply>, bool, Option<usize>)> = vec![
-        ("no server", vec![Hang], true, Some(2)),
+        ("no answer", vec![Hang], true, Some(2)),
         ("closed", vec![Close], true, Some(2)),
         ("reset", vec![Reset], true, Some(2)),
         ("no memory", vec![oom], false, Some(1)),
@@ -56,7 +56,7 @@ async fn each_failure_maps_to_kind_and_certainty() {
 }
 
 #[tokio::test]
-async fn outages_are_certain_and_reported_immediately() {
+async fn outages_are_definite_and_reported_immediately() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
@@ -74,7 +74,7 @@ async fn outages_are_certain_and_reported_immediately() {
 }
 
 #[tokio::test]
-async fn unreachable_hosts_are_certain_and_within_budget() {
+async fn unreachable_hosts_are_definite_and_within_budget() {
     // The backlog is full, so the kernel leaves the next connection waiting.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -104,7 +104,7 @@ async fn lost_commands_are_retried() {
 }
 
 #[tokio::test]
-async fn owner_resolves_lost_answers_from_the_record() {
+async fn retried_writes_find_their_own_record() {
     let Some(server) = shared() else { return };
     let direct = patient(&server.url());
     // Loads the script, so that each transition is one command.
@@ -120,15 +120,15 @@ async fn owner_resolves_lost_answers_from_the_record() {
             let wire = Wire::scripted(Some(server.address()), &[lost, Reply::Forward]).await;
             let written = hasty(&wire.url()).apply(&key, &write).await.unwrap();
             let after = write.apply_to(Some(&started()));
-            // The store sends the write twice. The second time, the condition of every write fails, also of an
-            // operator's write and of a release.
+            // The store sends the write twice. The second time, the write's condition fails, even if it's a release or
+            // an operator's write.
             assert_eq!(written, WriteOutcome::Refused(after), "{write:?}");
         }
     }
 }
 
 #[tokio::test]
-async fn writes_without_answers_are_uncertain() {
+async fn writes_without_answers_are_ambiguous() {
     let Some(server) = shared() else { return };
     claimed(&patient(&server.url()), &fresh_key()).await;
     for lost in LOST {
@@ -310,10 +310,10 @@ async fn dropped_requests_keep_the_shared_connection() {
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    panic!("the connection outlives the store");
+    panic!("the connection is open, but the store is gone");
 }
 
-/// Each `#[tokio::test]` has its own runtime, and so may the store's users.
+/// Each `#[tokio::test]` has its own runtime, and a user of the store may have several runtimes too.
 #[test]
 fn stores_outlive_their_runtime() {
     let Some(server) = shared() else { return };
@@ -326,7 +326,7 @@ fn stores_outlive_their_runtime() {
 }
 
 #[tokio::test]
-async fn connections_lost_while_authenticating_are_certain() {
+async fn connections_lost_while_authenticating_are_definite() {
     let wire = Wire::new(None, |_, _| Reply::Close).await;
     let error = claim(&hasty(&format!("redis://:secret@{}", wire.address)), &fresh_key()).await.unwrap_err();
     assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Unavailable, false));

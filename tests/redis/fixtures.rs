@@ -124,7 +124,7 @@ pub(crate) fn writes_on_started() -> Vec<Write> {
     writes
 }
 
-/// A store with short attempts.
+/// A store with short timeouts.
 pub(crate) fn hasty(url: &str) -> RedisStore {
     let (attempt, operation) = (Duration::from_millis(600), Duration::from_millis(2500));
     RedisStore::builder(url).attempt_timeout(attempt).operation_timeout(operation).build().unwrap()

@@ -146,7 +146,8 @@ async fn replacing_a_hash_removes_reserved_fields() {
     assert_eq!(store.read(&key).await.unwrap(), Some(next_lock().into()));
 }
 
-/// An extension applies if the lease ends before the new one. The script compares all digits as numbers, not as text.
+/// An extension applies if the new lease ends later than the old one. The script compares all their digits, as numbers
+/// and not as text.
 #[tokio::test]
 async fn leases_compare_as_twenty_digit_numbers() {
     let Some(server) = shared() else { return };
@@ -287,6 +288,7 @@ async fn corrupt_hashes_name_the_invalid_field() {
         ("fingerprint", Some("secret"), "isn't in the form"),
         ("lock_acquired_at", Some("-1"), "whole number"),
         ("expires_at", Some(""), "whole number"),
+        ("expires_at", None, "is missing"),
         ("interrupted", Some("secret"), "isn't in the form"),
         ("interrupted", Some("false"), "isn't in the form"),
         ("response_codec", Some("secret"), "a newer version of this library"),

@@ -19,7 +19,7 @@ async fn refused(server: &RedisServer, kind: StoreErrorKind, says: &str) {
 }
 
 #[tokio::test]
-async fn full_memory_refuses_claims_but_settles() {
+async fn full_memory_refuses_claims_not_settlements() {
     let Some(server) = RedisServer::start(&[]) else { return };
     let store = patient(&server.url());
     let mut open = Vec::new();
@@ -43,7 +43,7 @@ async fn full_memory_refuses_claims_but_settles() {
 }
 
 #[tokio::test]
-async fn replicas_reject_writes_unchanged() {
+async fn replicas_reject_writes_and_change_nothing() {
     let Some(server) = RedisServer::start(&[]) else { return };
     let (store, key) = (patient(&server.url()), fresh_key());
     claimed(&store, &key).await;
@@ -156,7 +156,7 @@ async fn missing_passwords_are_reported_without_secrets() {
         let error = claim(&store, &fresh_key()).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Rejected, "{user}: {}", chain(&error));
         assert!(!error.is_maybe_applied(), "{user}: {}", chain(&error));
-        assert!(error.to_string().contains("check those in the URL"), "{user}: {}", chain(&error));
+        assert!(error.to_string().contains("check both in the URL"), "{user}: {}", chain(&error));
         assert!(!chain(&error).contains("secret"), "{}", chain(&error));
         assert!(!format!("{store:?}").contains("secret"), "{store:?}");
     }
@@ -244,7 +244,7 @@ async fn oversized_responses_are_unstorable() {
 }
 
 #[tokio::test]
-async fn other_types_are_corrupt_and_kept() {
+async fn keys_of_other_types_are_corrupt() {
     let Some(server) = shared() else { return };
     let (store, key) = (patient(&server.url()), fresh_key());
     let redis_key = format!("idempotency:{key}");
@@ -264,7 +264,7 @@ async fn other_types_are_corrupt_and_kept() {
 }
 
 #[tokio::test]
-async fn full_servers_are_reported() {
+async fn exhausted_client_limits_are_reported() {
     let Some(server) = RedisServer::start(&["--maxclients", "1"]) else { return };
     // Retries until the connection of the startup check is closed.
     let _taken = loop {

@@ -38,13 +38,14 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    /// Starts a wire that handles the first commands by `script`, and all later ones by its last entry.
+    /// Starts a wire that handles each command as the next entry of `script` says. The last entry applies to all later
+    /// commands too.
     pub(crate) async fn scripted(upstream: Option<SocketAddr>, script: &[Reply]) -> Self {
         let script = script.to_vec();
         Self::new(upstream, move |nth, _| script[nth.min(script.len() - 1)]).await
     }
 
-    /// Starts a wire that decides by a command's number, from 0, and its name.
+    /// Starts a wire. `decide` chooses each reply from the command's number, from 0, and its name.
     pub(crate) async fn new(
         upstream: Option<SocketAddr>,
         decide: impl Fn(usize, &str) -> Reply + Send + Sync + 'static,

@@ -1,6 +1,6 @@
-//! The bench: what ran, what was answered, and the states of a record.
+//! The bench: its reports of deliveries, the record states that a test can set up, and staged writes.
 
-use std::time::Duration;
+use std::{panic::catch_unwind, time::Duration};
 
 use lambda_idempotency::{
     ErrorKind, Idempotency,
@@ -10,7 +10,7 @@ use lambda_idempotency::{
 };
 use serde_json::Value;
 
-use super::{DEARER, Error, ORDER, OTHER, safe};
+use super::{DEARER, Error, ORDER, OTHER, function_of, safe};
 
 #[test]
 fn deliveries_report_runs_requests_and_answers() {
@@ -60,7 +60,7 @@ async fn bench_works_under_a_paused_clock() {
 }
 
 #[test]
-fn deliveries_meet_the_given_state() {
+fn deliveries_find_the_given_record_state() {
     let meets = |given: Given| {
         let bench = Bench::new();
         let mut function = safe(&bench);
@@ -76,6 +76,46 @@ fn deliveries_meet_the_given_state() {
     meets(Given::Expired).assert_ran();
     meets(Given::Corrupt).assert_refused(ErrorKind::Corrupt);
     meets(Given::OfAFutureVersion).assert_refused(ErrorKind::Corrupt);
+}
+
+/// The store is down, and the handler runs without protection.
+#[test]
+fn unprotected_run_isnt_a_replay() {
+    let bench = Bench::new();
+    let idempotency = bench.builder().fail_open(true).build().unwrap();
+    bench.outage_from(Call::Claim);
+    let first = bench.deliver(&mut function_of(idempotency, bench.ledger(), false), &Event::json(ORDER));
+    first.assert_ran();
+    assert!(catch_unwind(|| _ = first.assert_replayed()).is_err());
+}
+
+/// The handler fails after its effect, so the library writes nothing.
+#[test]
+fn failed_run_without_a_claim_is_reported() {
+    let bench = Bench::new();
+    let idempotency = bench.idempotency().optimistic_reading_first().unwrap();
+    let mut function = function_of(idempotency, bench.ledger(), false);
+    bench.lose_effects_answer();
+    let failed = bench.deliver(&mut function, &Event::json(ORDER));
+    assert!(failed.has_run(), "{failed}");
+    let panic = catch_unwind(|| _ = failed.assert_replayed()).unwrap_err();
+    let story = panic.downcast_ref::<String>().unwrap();
+    assert!(story.contains("but the handler ran") && !story.contains("no handler ran"), "{story}");
+    bench.deliver(&mut function, &Event::json(ORDER)).assert_ran();
+    bench.deliver(&mut function, &Event::json(ORDER)).assert_replayed();
+}
+
+/// The story says that no handler ran only if the store refused the claim.
+#[test]
+fn refused_claim_shows_that_no_handler_ran() {
+    let bench = Bench::new();
+    let mut function = safe(&bench);
+    bench.deliver(&mut function, &Event::json(ORDER)).assert_ran();
+    let again = bench.deliver(&mut function, &Event::json(ORDER));
+    let panic = catch_unwind(|| _ = again.assert_ran()).unwrap_err();
+    let story = panic.downcast_ref::<String>().unwrap();
+    assert!(story.contains("but nothing shows that the handler ran"), "{story}");
+    assert!(story.contains("  2 ended with") && story.ends_with("(no handler ran)"), "{story}");
 }
 
 #[test]
@@ -114,7 +154,7 @@ fn staged_in(idempotency: Idempotency) -> Function {
 }
 
 #[test]
-fn late_transactions_arrive_once() {
+fn late_transactions_are_applied_once() {
     let bench = Bench::new();
     let mut function = staged(&bench);
     for _ in 0..50 {

@@ -1,4 +1,4 @@
-//! Each method of the bench that causes a fault.
+//! The methods of the bench that cause faults.
 
 use std::{
     sync::{
@@ -21,7 +21,7 @@ fn order() -> Event {
 }
 
 #[test]
-fn lost_answers_repeat_nothing() {
+fn lost_store_responses_repeat_no_effect() {
     for call in [Call::Claim, Call::Complete] {
         let bench = Bench::new();
         let mut function = unsafe_one(&bench);
@@ -33,7 +33,7 @@ fn lost_answers_repeat_nothing() {
 }
 
 #[test]
-fn throttled_completions_are_sent_again() {
+fn throttled_completions_are_retried() {
     let bench = Bench::new();
     let mut function = unsafe_one(&bench);
     bench.throttle(Call::Complete, 3);
@@ -90,7 +90,7 @@ fn failed_effect_releases_the_key() {
 }
 
 #[test]
-fn overtaken_run_answers_with_its_successors_outcome() {
+fn fenced_run_answers_with_its_successors_outcome() {
     let bench = Bench::new();
     let (mut late, other) = (unsafe_one(&bench), bench.process());
     bench.pause_at(Point::Before(Call::Complete));
@@ -105,7 +105,7 @@ fn overtaken_run_answers_with_its_successors_outcome() {
 }
 
 #[test]
-fn silent_effect_is_cut_off_in_time() {
+fn hanging_effect_is_cut_off_at_the_deadline() {
     let bench = Bench::new().timeout(Duration::from_secs(5));
     let (mut function, began) = (safe(&bench), bench.now());
     bench.run_out_of_time_at(Point::BeforeEffect);
@@ -123,7 +123,7 @@ fn process_is_killed_after_its_deadline() {
     bench.deliver(&mut hangs, &order()).assert_died();
 }
 
-/// Counts its destructions.
+/// Counts how often it's dropped.
 struct Guard(Arc<AtomicUsize>);
 
 impl Drop for Guard {
@@ -151,7 +151,7 @@ fn killed_process_runs_no_destructor() {
 }
 
 #[test]
-fn waiting_code_ends_with_its_process() {
+fn synchronous_code_stops_when_its_process_dies() {
     let bench = Bench::new();
     let ledger = bench.ledger();
     let mut function = Function::new(move |_: Value| {
@@ -169,7 +169,28 @@ fn waiting_code_ends_with_its_process() {
 }
 
 #[test]
-fn delivery_without_time_runs_nothing() {
+fn planned_effect_faults_skip_recorded_effects() {
+    for (point, fault) in [(Point::BeforeEffect, Fault::Throttle), (Point::AfterEffect, Fault::Overlap)] {
+        let bench = Bench::new();
+        let ledger = bench.ledger();
+        let mut function = Function::new(move |_: Value| {
+            let ledger = ledger.clone();
+            async move {
+                ledger.record("log", "");
+                ledger.call("charge", None, "").await?;
+                Ok::<_, super::Error>(())
+            }
+        });
+        bench.fault_at(point, fault);
+        let first = bench.deliver(&mut function, &order());
+        assert!(first.answer().is_none_or(|answer| !answer.is_done()), "{fault}: {first}");
+        bench.ledger().assert_count("log", 1);
+        bench.ledger().assert_count("charge", usize::from(point == Point::AfterEffect));
+    }
+}
+
+#[test]
+fn delivery_with_no_time_left_runs_nothing() {
     let bench = Bench::new();
     let mut function = unsafe_one(&bench);
     bench.fault_at(Point::Entered, Fault::NoTime);
@@ -183,13 +204,13 @@ fn delivery_without_time_runs_nothing() {
 fn late_claims_arrive_after_their_delivery() {
     let bench = Bench::new();
     let mut function = unsafe_one(&bench);
-    // Each attempt of the first delivery to claim arrives late.
+    // The first delivery's claim and its retries all arrive late.
     for _ in 0..50 {
         bench.fault_at(Point::Before(Call::Claim), Fault::Late);
     }
     let first = bench.deliver(&mut function, &order());
     assert!(!first.has_run(), "{first}");
-    assert_eq!(bench.keys().len(), 0, "the claim must arrive only after the delivery");
+    assert_eq!(bench.keys().len(), 0, "the claim must arrive after the delivery has ended");
     bench.deliver(&mut function, &order()).assert_refused(ErrorKind::InProgress);
     bench.advance_past_leases();
     bench.deliver(&mut function, &order()).assert_ran();
@@ -209,7 +230,7 @@ fn late_completions_are_replayed() {
 }
 
 #[test]
-fn retries_by_the_stores_client_repeat_nothing() {
+fn store_client_retries_repeat_no_effect() {
     for call in [Call::Claim, Call::Complete] {
         for (point, fault) in [
             (Point::After(call), Fault::Retry),
@@ -252,11 +273,11 @@ fn hidden_record_is_read_and_replayed() {
     bench.deliver(&mut function, &order()).assert_ran();
     bench.fault_at(Point::Before(Call::Claim), Fault::HideRecord);
     let again = bench.deliver(&mut function, &order());
-    assert_eq!(again.assert_replayed().requests(), 2, "a claim and a read");
+    assert_eq!(again.assert_replayed().requests(), 2, "the replay must take a claim and a read");
 }
 
 #[test]
-fn slow_answers_take_their_time() {
+fn slow_answers_take_three_seconds() {
     for point in [Point::After(Call::Complete), Point::AfterEffect] {
         let bench = Bench::new();
         let mut function = unsafe_one(&bench);
@@ -270,17 +291,29 @@ fn slow_answers_take_their_time() {
 
 #[test]
 #[should_panic(expected = "the fault `throttles` can't happen at the point `entered`")]
-fn misplaced_fault_is_refused() {
+fn fault_at_an_impossible_point_panics() {
     let bench = Bench::new();
     bench.fault_at(Point::Entered, Fault::Throttle);
 }
 
-/// Each fault has its own name, and at least one point.
+#[test]
+#[should_panic(expected = "the fault `overlap` can't happen at the point `entered`")]
+fn pause_at_an_impossible_point_panics() {
+    Bench::new().pause_at(Point::Entered);
+}
+
+#[test]
+#[should_panic(expected = "the fault `silence-after` can't happen at the point `answered`")]
+fn silence_at_an_impossible_point_panics() {
+    Bench::new().run_out_of_time_at(Point::Answered);
+}
+
+/// Each fault has its own name, and can happen at one point or more.
 #[test]
 fn each_fault_has_a_name_and_point() {
     for fault in Fault::ALL {
         assert_eq!(Fault::named(fault.name()), Some(fault));
-        assert!(Point::ALL.into_iter().any(|point| fault.fits(point)), "{fault} fits no point");
+        assert!(Point::ALL.into_iter().any(|point| fault.fits(point)), "{fault} can't happen at any point");
         let error = fault.error();
         assert_eq!(error.as_ref().map(|error| error.kind()), fault.error_kind());
         assert!(error.is_none_or(|error| error.is_maybe_applied() == fault.is_ambiguous()), "{fault}");

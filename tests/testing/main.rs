@@ -20,13 +20,13 @@ use serde_json::Value;
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// A gateway call under the operation's derived key.
+/// Calls the gateway with a key that's derived from the operation's key.
 async fn charge_with_key(ledger: &Ledger, order: &Value) -> Result<String, Error> {
     let key = current().ok_or("not protected")?.derive_key("charge");
     Ok(ledger.call("charge", Some(&key), &order["cents"]).await?)
 }
 
-/// A gateway call without a key.
+/// Calls the gateway without a key.
 async fn charge_without_key(ledger: &Ledger, order: &Value) -> Result<String, Error> {
     Ok(ledger.call("charge", None, &order["cents"]).await?)
 }
@@ -46,19 +46,22 @@ async fn pay(
 }
 
 fn function(bench: &Bench, has_key: bool) -> Function {
-    let (idempotency, ledger) = (bench.idempotency(), bench.ledger());
+    function_of(bench.idempotency(), bench.ledger(), has_key)
+}
+
+fn function_of(idempotency: Idempotency, ledger: Ledger, has_key: bool) -> Function {
     Function::new(move |order: Value| {
         let (idempotency, ledger) = (idempotency.clone(), ledger.clone());
         async move { pay(&idempotency, &ledger, &order, has_key).await }
     })
 }
 
-/// A payment whose gateway gets a derived key.
+/// Returns a function that pays and sends the gateway a derived key.
 fn safe(bench: &Bench) -> Function {
     function(bench, true)
 }
 
-/// A payment whose gateway gets no key.
+/// Returns a function that pays and sends the gateway no key.
 fn unsafe_one(bench: &Bench) -> Function {
     function(bench, false)
 }

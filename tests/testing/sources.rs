@@ -48,7 +48,7 @@ fn requests_of_every_front_end_are_replayed() {
         assert_eq!(first.assert_ran().answer().unwrap().status(), Some(201), "{front_end:?}");
         bench.deliver(&mut function, &request("anna", 1250).retried(1)).assert_replayed();
         bench.deliver(&mut function, &request("anna", 1300)).assert_refused(ErrorKind::Mismatch);
-        // A load balancer verifies no caller.
+        // A load balancer verifies no caller, so the second caller's request would be a replay.
         if front_end != FrontEnd::LoadBalancer {
             bench.deliver(&mut function, &request("otto", 1250)).assert_ran();
         }
@@ -95,7 +95,7 @@ fn queue_redelivers_only_failed_messages() {
     }
 }
 
-/// Builds a function of typed events with `by`, which chooses the key.
+/// Builds a function with `by`, which puts the layer for one kind of typed event around a handler.
 fn of_source(bench: &Bench, by: fn(&Idempotency, Ledger) -> Function) -> Function {
     by(&bench.idempotency(), bench.ledger())
 }
@@ -117,7 +117,7 @@ macro_rules! typed {
 }
 
 #[test]
-fn events_of_every_source_have_their_keys() {
+fn events_of_every_source_are_replayed() {
     type Build = fn(&Idempotency, Ledger) -> Function;
     let sources: [(Event, Build); 4] = [
         (Event::event_bridge("shop", "OrderPlaced", &json!({ "id": 17 })), typed!(keys::event_bridge())),
@@ -134,7 +134,7 @@ fn events_of_every_source_have_their_keys() {
 }
 
 #[test]
-fn streams_are_delivered_from_the_first_failure() {
+fn stream_handlers_survive() {
     let kinesis = |bench: &Bench| {
         let ledger = bench.ledger();
         let handler = move |record: lambda_idempotency::lambda::batch::KinesisRecord| {
@@ -163,7 +163,7 @@ fn streams_are_delivered_from_the_first_failure() {
 }
 
 #[test]
-fn lambdas_own_retry_keeps_its_request_id() {
+fn only_lambdas_own_retry_keeps_its_request_id() {
     let by_request_id = |bench: &Bench| {
         of_source(bench, typed!(by |idempotency: &Idempotency| idempotency.events_by_request_id::<Value>()))
     };

@@ -18,7 +18,7 @@ use std::{
 use lambda_idempotency::{
     Builder, Failure, Idempotency, Key,
     lambda::batch::{Batch, SqsMessage},
-    settings::Execution,
+    settings::{Execution, Mode},
     store::memory::MemoryStore,
     time::Clock,
 };
@@ -185,7 +185,7 @@ async fn fifo_groups_stop_at_the_first_failure() {
         |group: &str| ran.iter().filter(|order| order.contains(group)).cloned().collect::<Vec<_>>();
     assert_eq!(of_group("a"), ["a1", "fail a2"]);
     assert_eq!(of_group("b"), ["b1", "b2", "b3"]);
-    assert_eq!(bench.requests(), 5 * 2, "redelivered but unseen messages cost no request");
+    assert_eq!(bench.requests(), 5 * 2, "messages behind a failure cost no request");
 
     // An unreadable record blocks the rest of its group too.
     let keyless = of("a1", "", "a").with_body("{}");
@@ -312,7 +312,7 @@ async fn unrecorded_failures_are_always_returned() {
         let bench = Bench::with(|builder| builder.execution(execution).settle_within(Duration::from_secs(1)));
         bench.settles_in_vain();
         let worker = bench.worker(by_order).acknowledge_permanent_failures(true);
-        assert_eq!(deliver(&worker, &batch).await, ["m1", "m3"], "{execution:?}: a success isn't repeated");
+        assert_eq!(deliver(&worker, &batch).await, ["m1", "m3"], "{execution:?}: m2 succeeded");
     }
     // An unprotected run is never recorded.
     let bench = Bench::with(|builder| builder.fail_open(true));
@@ -362,20 +362,20 @@ async fn claims_stop_near_the_deadline() {
     let (bench, clock) = paused();
     let worker = bench.worker(by_order).concurrency(NonZeroUsize::MIN).reserve(Duration::from_millis(500));
     let takes = |id: &str, millis: u64| Message::new(id, &format!("takes {millis}"));
-    // The second message ends 100 ms after the last time for a claim.
+    // m2 ends 100 ms after the worker stops claiming, so m3 isn't claimed.
     let batch = sqs([takes("m1", 0), takes("m2", 9_100), takes("m3", 1)]);
     assert_eq!(deliver_by(&worker, &batch, clock.after(10_000)).await, ["m3"]);
     assert_eq!(bench.ran(), ["takes 0", "takes 9100"]);
 
-    // The second message takes longer than the time left, so the answer leaves 500 ms before the deadline.
+    // m4 takes longer than the time left. It's cut off 500 ms before the deadline, and the worker answers at once.
     let batch = sqs([takes("m1", 0), takes("m4", 60_000), takes("m3", 1)]);
     let began = clock.now();
     assert_eq!(deliver_by(&worker, &batch, clock.after(10_000)).await, ["m4", "m3"]);
     let took = began.until(clock.now()).as_millis();
     assert!((9_500..9_510).contains(&took), "{took}");
-    assert_eq!(bench.in_order().last().unwrap(), "takes 60000", "the third never started");
+    assert_eq!(bench.in_order().last().unwrap(), "takes 60000", "m3 must not start");
 
-    // The key of the dropped run is free once its lease has ended, and not before.
+    // The key of the dropped run becomes free only when its lease has ended.
     let batch = sqs([takes("m4", 60_000)]);
     assert_eq!(deliver_by(&worker, &batch, clock.after(300_000)).await, ["m4"]);
     tokio::time::advance(Duration::from_secs(60)).await;
@@ -392,7 +392,30 @@ async fn keyless_messages_stop_near_the_deadline() {
     assert_eq!(bench.ran(), ["takes 9100"]);
 }
 
-/// The result of a handler is settled even after the time for handlers is over.
+/// A handler without protection has no outcome to record, so it runs longer than the reserve allows others to.
+#[tokio::test(start_paused = true)]
+async fn unprotected_handlers_run_until_the_response() {
+    type Build = fn(Builder) -> Builder;
+    let builds: [(&str, Build); 4] = [
+        ("no key", |builder| builder),
+        ("off", |builder| builder.mode(Mode::Off)),
+        ("shadow", |builder| builder.mode(Mode::Shadow)),
+        ("no cut-off", |builder| builder.cut_off(false)),
+    ];
+    for (name, build) in builds {
+        let clock = Paused::new();
+        let bench = Bench::over(Arc::new(MemoryStore::new()), |builder| build(builder.clock(clock.clone())));
+        let key = move |message: &SqsMessage| if name == "no key" { Ok(None) } else { by_order(message) };
+        let worker = bench.worker(key).required(false).reserve(Duration::from_millis(500));
+        let batch = sqs([Message::new("m1", "takes 9600"), Message::new("m2", "takes 60000")]);
+        let began = clock.now();
+        assert_eq!(deliver_by(&worker, &batch, clock.after(10_000)).await, ["m2"], "{name}");
+        let took = began.until(clock.now()).as_millis();
+        assert!((9_750..9_760).contains(&took), "{name}: {took}");
+    }
+}
+
+/// The handler returns just before handlers are cut off. The worker still waits for its settlement, which ends later.
 #[tokio::test(start_paused = true)]
 async fn pending_settlements_are_awaited() {
     for execution in [Execution::AtLeastOnce, Execution::AtMostOnce] {
@@ -416,7 +439,7 @@ async fn late_claims_are_released() {
     let bench = Bench::over(Arc::new(MemoryStore::new()), build);
     let worker = bench.worker(by_order).reserve(Duration::from_millis(2_000));
     let batch = sqs([Message::new("m1", "a")]);
-    // With 12 s, the last claim is at 8 s, handlers are cut off at 10 s, and the answer leaves at 11 s.
+    // The invocation has 12 s: the last claim is at 8 s, handlers are cut off at 10 s, and the answer is due at 11 s.
     bench.is_slow(10_200);
     let returned = tokio::join!(deliver_by(&worker, &batch, clock.after(12_000)), async {
         tokio::time::advance(Duration::from_millis(1)).await;
@@ -440,7 +463,7 @@ async fn waiting_messages_claim_nothing_near_deadlines() {
     });
     let worker = bench.worker(by_order).reserve(Duration::from_secs(5));
     let first = sqs([Message::new("m1", "takes 23000")]);
-    // The first handler is dropped at 9.95 s. Its lease ends at 12 s, or at 14 s with the margin.
+    // The first handler is cut off at about 8.3 s. Its lease ends at 12 s, and the key is free at 14 s.
     let (first, second) = tokio::join!(deliver_by(&worker, &first, clock.after(10_000)), async {
         tokio::task::yield_now().await;
         let batch = sqs([Message::new("m1", "takes 23000")]);
@@ -450,12 +473,12 @@ async fn waiting_messages_claim_nothing_near_deadlines() {
     assert_eq!(
         bench.ran(),
         ["takes 23000"],
-        "the second delivery's wait must end before the first one's lease"
+        "the second delivery must stop waiting before the first delivery's lease ends"
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn panics_while_dropping_keep_the_answer() {
+async fn panicking_handler_drops_keep_the_answer() {
     struct Bomb;
     impl Drop for Bomb {
         fn drop(&mut self) {
@@ -476,7 +499,7 @@ async fn panics_while_dropping_keep_the_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reserve_takes_at_most_a_third() {
+async fn long_reserves_leave_two_thirds_for_claims() {
     let (bench, clock) = paused();
     let worker = bench.worker(by_order).concurrency(NonZeroUsize::MIN).reserve(Duration::from_secs(60));
     let batch =
@@ -484,7 +507,7 @@ async fn reserve_takes_at_most_a_third() {
     assert_eq!(deliver_by(&worker, &batch, clock.after(3_000)).await, ["takes-1"]);
 }
 
-/// Returns a worker by its type, which doesn't name the closures.
+/// Returns a worker. The worker's type doesn't contain the closures' types, so a function can name it.
 fn shipping(idempotency: &Idempotency, shipped: Arc<Mutex<Vec<String>>>) -> Batch<SqsMessage> {
     idempotency.sqs(by_order, move |message: SqsMessage| {
         shipped.lock().unwrap().push(message.message_id().to_owned());
@@ -500,7 +523,11 @@ async fn functions_can_return_workers() {
     for worker in &workers {
         assert_eq!(deliver(worker, &sqs([Message::new("m1", "a")])).await, [""; 0]);
     }
-    assert_eq!((bench.ran(), shipped.lock().unwrap().len()), (vec!["a".to_owned()], 0), "they share a key");
+    assert_eq!(
+        (bench.ran(), shipped.lock().unwrap().len()),
+        (vec!["a".to_owned()], 0),
+        "the workers share a key, so m1 runs once"
+    );
     assert_eq!(deliver(&workers[1], &sqs([Message::new("m2", "b")])).await, [""; 0]);
     assert_eq!(*shipped.lock().unwrap(), ["m2"]);
 }

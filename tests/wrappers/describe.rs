@@ -1,8 +1,13 @@
-//! Descriptions of wrappers lead from an event to the records that the wrappers made for it.
+//! A wrapper's description locates the records that the wrapper made for an event.
 
 use std::{collections::BTreeSet, convert::Infallible, fs};
 
-use lambda_http::{Body, Request, Response, http::HeaderName, request::LambdaRequest, tower::ServiceExt};
+use lambda_http::{
+    Body, Request, Response,
+    http::{HeaderName, Method},
+    request::LambdaRequest,
+    tower::ServiceExt,
+};
 use lambda_idempotency::{
     ErrorKind, Failure, Fingerprint, Idempotency, Key, KeyFields, StoredKey,
     lambda::{
@@ -91,7 +96,7 @@ fn refused(description: &Description, event: &str) -> String {
 }
 
 #[tokio::test]
-async fn events_of_each_source_find_records() {
+async fn events_of_each_source_locate_records() {
     for (name, fields) in [
         ("receipts/event-bridge.json", keys::event_bridge()),
         ("sources/sns.json", keys::sns()),
@@ -103,7 +108,7 @@ async fn events_of_each_source_find_records() {
         let (event, layer) = (sample(name), idempotency.events_by::<Value>(fields));
         deliver(&layer, &event).await;
         assert_eq!(all(&located(&layer.describe(), &event)), made(&store), "{name}");
-        // The event doesn't show which fields the function compares.
+        // The event doesn't show which fields the function compares, so `detect` finds no fingerprints.
         let detected = located(&Description::detect("shop", event.as_bytes()), &event);
         assert_eq!(all(&detected), without_fingerprints(made(&store)), "{name}");
         assert_eq!(parts(&detected), [""; 0], "{name}");
@@ -111,7 +116,7 @@ async fn events_of_each_source_find_records() {
 }
 
 #[tokio::test]
-async fn batches_lead_to_each_records_record() {
+async fn batches_locate_the_record_of_each_message() {
     let done = async |_| Ok::<_, Failure>("done");
     for (name, id) in [
         ("orders/sqs.json", "/messageId"),
@@ -143,13 +148,14 @@ async fn batches_lead_to_each_records_record() {
 }
 
 #[tokio::test]
-async fn keys_from_payloads_lead_to_records() {
+async fn keys_from_payloads_locate_records() {
     let (store, idempotency) = shop();
     let event = sample("orders/sqs.json");
     let key = |message: &SqsMessage| Key::from_json(message, "/order_id");
     let worker = idempotency.sqs(key, async |_| Ok::<_, Failure>(())).source_name("orders");
     let mut description = worker.describe();
     assert_eq!((description.via.as_str(), description.key_from.as_deref()), ("sqs", Some("closure")));
+    assert!(refused(&description, &event).contains("comes from a closure"));
     description.key_fields = vec!["/order_id".to_owned()];
     let _ = worker.oneshot(delivery(&event)).await.unwrap();
     assert_eq!(all(&located(&description, &event)), made(&store));
@@ -158,7 +164,7 @@ async fn keys_from_payloads_lead_to_records() {
 }
 
 #[tokio::test]
-async fn requests_lead_to_their_record() {
+async fn requests_locate_their_record() {
     for name in ["http-api", "rest-api", "function-url", "alb"] {
         let (store, idempotency) = shop();
         let (event, layer) = (sample(&format!("payments/{name}.json")), idempotency.http());
@@ -172,7 +178,19 @@ async fn requests_lead_to_their_record() {
 }
 
 #[tokio::test]
-async fn chosen_http_settings_lead_to_the_record() {
+async fn http_keys_from_closures_are_never_guessed() {
+    let (store, idempotency) = shop();
+    let layer = idempotency.http().key(|_, _| Key::new("17"));
+    let with_header = sample("payments/http-api.json");
+    send(&layer, &with_header).await;
+    assert_eq!(all(&located(&layer.describe(), &with_header)), made(&store));
+    assert_eq!(located(&layer.describe(), &sample("payments/http-api-get.json")), []);
+    let without_header = with_header.replace("idempotency-key", "x-other");
+    assert!(refused(&layer.describe(), &without_header).contains("comes from a closure"));
+}
+
+#[tokio::test]
+async fn custom_http_settings_locate_the_record() {
     let (store, idempotency) = shop();
     let event = sample("payments/http-api.json");
     let layer = idempotency.http().operation("pay").unwrap().fingerprint_raw_body(true);
@@ -183,7 +201,22 @@ async fn chosen_http_settings_lead_to_the_record() {
 }
 
 #[tokio::test]
-async fn callers_from_closures_must_be_given() {
+async fn only_protected_methods_locate_a_record() {
+    let (store, idempotency) = shop();
+    let post = sample("payments/http-api.json");
+    let put = post.replace("\"POST\"", "\"PUT\"");
+    assert_ne!(put, post);
+    let layer = idempotency.http().methods([Method::PUT]);
+    send(&layer, &put).await;
+    let mut description = layer.describe();
+    assert_eq!(all(&located(&description, &put)), made(&store));
+    assert_eq!(located(&description, &post), []);
+    description.methods = vec!["NOT ONE".to_owned()];
+    assert!(refused(&description, &put).contains("\"NOT ONE\" isn't an HTTP method"));
+}
+
+#[tokio::test]
+async fn callers_from_closures_must_be_passed_in() {
     let (store, idempotency) = shop();
     let event = sample("payments/http-api.json");
     let layer = idempotency.http().caller(|_| Ok(Some("customer-7".to_owned())));
@@ -195,7 +228,7 @@ async fn callers_from_closures_must_be_given() {
 }
 
 #[tokio::test]
-async fn request_ids_lead_to_their_record() {
+async fn request_ids_locate_their_record() {
     let (store, idempotency) = shop();
     let (event, layer) = (sample("sources/async-invoke.json"), idempotency.events_by_request_id());
     deliver(&layer, &event).await;
@@ -206,7 +239,7 @@ async fn request_ids_lead_to_their_record() {
 }
 
 #[tokio::test]
-async fn brokers_records_lead_to_their_steps() {
+async fn broker_events_locate_the_records_of_steps() {
     for (name, lists, count) in
         [("kafka", "records", 3), ("activemq", "messages", 2), ("rabbitmq", "rmqMessagesByQueue", 2)]
     {
@@ -237,7 +270,7 @@ async fn brokers_records_lead_to_their_steps() {
 }
 
 #[tokio::test]
-async fn described_steps_find_the_callers_record() {
+async fn steps_locate_the_callers_record() {
     let (store, idempotency) = shop();
     let event = sample("refunds/invoke.json");
     let step = idempotency.operation("refund").unwrap();
@@ -281,7 +314,7 @@ fn sources_are_detected_by_their_fields() {
     }
 }
 
-/// The JSON of a description. The test's environment may name a store.
+/// Returns a description's JSON without its store, which may come from the test's environment.
 fn written(description: &Description) -> Value {
     let mut json = serde_json::to_value(description).unwrap();
     json.as_object_mut().unwrap().remove("store");
@@ -289,7 +322,7 @@ fn written(description: &Description) -> Value {
 }
 
 #[test]
-fn descriptions_name_every_choice() {
+fn descriptions_list_every_changed_setting() {
     recording::begin();
     let builder = Idempotency::builder(MemoryStore::new()).function("shop").operation("charge");
     let builder = builder.execution(Execution::AtMostOnce).skew_margin(std::time::Duration::from_secs(7));
@@ -298,6 +331,7 @@ fn descriptions_name_every_choice() {
     let http = idempotency.http().key_alias(HeaderName::from_static("x-key")).key_fields(fields.clone());
     let http = http.caller(|_| Ok(None)).shared_namespace().api_name("payments").ignore_cookies(["theme"]);
     let http = http.fingerprint_headers([HeaderName::from_static("prefer")]).fingerprint_raw_body(true);
+    let http = http.methods([Method::PUT, Method::POST]);
     let of_all = json!({
         "function": "shop", "operation": "charge", "at_most_once": true, "skew_margin_ms": 7000, "mode": "shadow",
     });
@@ -312,7 +346,8 @@ fn descriptions_name_every_choice() {
         (
             http.describe(),
             json!({
-                "via": "http", "key_headers": ["idempotency-key", "x-key"], "key_fields": ["/order", "/line"],
+                "via": "http", "key_headers": ["idempotency-key", "x-key"], "methods": ["PUT", "POST"],
+                "key_fields": ["/order", "/line"],
                 "required_key_fields": 2, "caller_from_closure": true, "shared_namespace": true,
                 "api_name": "payments", "ignored_cookies": ["theme"], "compared_headers": ["prefer"],
                 "raw_body": true,

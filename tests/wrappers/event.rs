@@ -36,7 +36,7 @@ fn idempotency() -> Idempotency {
     idempotency
 }
 
-/// Builds an event with a canary in its key, so that the audit finds the key anywhere.
+/// Builds an event with a canary in its key, so that the audit finds any output that contains the key.
 fn event(json: &str) -> LambdaEvent<Box<RawValue>> {
     let known = [r#""id":""#, r#""id": ""#]
         .into_iter()
@@ -62,7 +62,7 @@ impl Runs {
     }
 }
 
-/// The handler of most tests. It counts its runs and does as the order says.
+/// The handler of most tests. It counts its runs, and fails or panics if the order says so.
 fn handler(
     runs: &Runs,
 ) -> impl Service<
@@ -102,14 +102,15 @@ async fn repeated_events_run_once_and_replay() {
     let first = service.clone().oneshot(event(r#"{"id":"17","note":"caf\u00e9"}"#)).await.unwrap();
     let again = service.clone().oneshot(event(r#"{ "note": "café", "id": "17" }"#)).await.unwrap();
     assert_eq!((first.get(), again.get(), runs.count()), (r#""order 1""#, r#""order 1""#, 1));
-    // An unknown field counts: the same key with another event is a mismatch.
+    // `note` isn't a field of `Order`, but it's compared too: the same key with another note is a mismatch.
     let other = service.oneshot(event(r#"{"id":"17","note":"tea"}"#)).await;
     assert_eq!((kind(other), runs.count()), (ErrorKind::Mismatch, 1));
 }
 
-/// An archive replay adds `replay-name` to the same detail. Another detail under the same id is another event.
+/// A replay from an EventBridge archive has the same detail, plus `replay-name`. The same id with another detail is a
+/// mismatch.
 #[tokio::test]
-async fn completed_archived_events_are_replayed() {
+async fn archive_replays_get_the_recorded_answer() {
     let runs = Runs::default();
     let counted = runs.clone();
     let handler = service_fn(move |_: LambdaEvent<serde_json::Value>| {
@@ -278,7 +279,7 @@ async fn panics_propagate_and_free_the_key() {
     let panicking = tokio::spawn(service.clone().oneshot(event(r#"{"id":"1","panic":true}"#)));
     assert!(panicking.await.unwrap_err().is_panic());
     let again = tokio::spawn(service.oneshot(event(r#"{"id":"1","panic":true}"#)));
-    assert!(again.await.unwrap_err().is_panic(), "released: it ran again");
+    assert!(again.await.unwrap_err().is_panic(), "the first panic freed the key, so it runs again");
     assert_eq!(runs.count(), 2);
 }
 
@@ -313,7 +314,7 @@ async fn tenants_keep_their_keys_apart() {
 }
 
 #[tokio::test]
-async fn run_uses_the_invocations_deadline() {
+async fn operations_run_with_a_lambda_context() {
     let idempotency = idempotency();
     let mut context = Context::default();
     context.request_id = "request".into();
@@ -436,8 +437,8 @@ async fn functions_and_nested_operations_separate_keys() {
     }
     assert_eq!(runs.count(), 2);
 
-    // Operations inside a handler that use its key have their own claims, and `current()` returns the right one
-    // in each.
+    // Operations inside a handler may use the handler's key: each has its own claim. `current()` returns the claim of
+    // the operation that calls it.
     let steps = Runs::default();
     let (inner, counted) = (idempotency.clone(), steps.clone());
     let nest = idempotency.events(key).operation("nest").unwrap().layer(service_fn(
@@ -480,7 +481,7 @@ fn kind_of<T, E>(answer: &Result<T, RunError<E>>) -> Option<ErrorKind> {
     }
 }
 
-/// A job whose answer no caller needs. Duplicates get a chosen answer, but a failure is still a failure.
+/// No answer is stored. Duplicates of a success get the substitute, and duplicates of a failure still get an error.
 #[tokio::test]
 async fn unretained_answers_have_a_chosen_substitute() {
     let done = serde_json::json!({"done": true});

@@ -45,7 +45,7 @@ fn idempotency() -> Idempotency {
     idempotency
 }
 
-/// A handler that answers with the status in the `status` header.
+/// A handler that answers with the status in the request's `status` header.
 fn handler(
     runs: &Runs,
 ) -> impl Service<
@@ -71,7 +71,7 @@ fn handler(
     })
 }
 
-/// Builds a request with a canary in its key and body, so that the audit finds them anywhere.
+/// Builds a request with a canary in its key and body, so that the audit finds any output that contains them.
 fn post(key: Option<&str>, body: &str) -> Request {
     let key = key.map(canary_key);
     let body = match body.strip_prefix('{') {
@@ -90,7 +90,7 @@ fn post(key: Option<&str>, body: &str) -> Request {
     request.body(Body::Text(body)).unwrap()
 }
 
-/// Puts a canary in front of the key, and keeps its syntax, valid or not.
+/// Puts a canary in front of the key's text. A quoted key stays quoted, and an empty key stays empty.
 fn canary_key(key: &str) -> String {
     match key.strip_prefix('"') {
         Some(rest) => format!("\"{CANARY}-{rest}"),
@@ -129,7 +129,7 @@ async fn repeated_requests_run_once() {
     let first = service.clone().oneshot(post(Some("k"), r#"{"a":1,"b":2}"#)).await.unwrap();
     let again = service.clone().oneshot(post(Some("\"k\""), r#"{"b":2, "a":1}"#)).await.unwrap();
     assert_eq!(first.status(), StatusCode::CREATED);
-    assert!(!is_replay(&first), "the handler's own marker isn't trusted");
+    assert!(!is_replay(&first), "the layer must remove the handler's own marker");
     assert!(is_replay(&again));
     assert_eq!((again.status(), again.body()), (first.status(), first.body()));
     for name in ["location", "content-type"] {
@@ -218,16 +218,16 @@ async fn concurrent_duplicates_get_409_with_retry_after() {
     let second = service.clone().oneshot(post(Some("k"), "{}")).await.unwrap();
     assert_eq!((second.status().as_u16(), code(&second).as_str()), (409, "in-progress"));
     let wait: u64 = second.headers()["retry-after"].to_str().unwrap().parse().unwrap();
-    assert_eq!(wait, 5, "although the fallback lease lasts another minute");
+    assert_eq!(wait, 5, "`Retry-After` must be short, although the lease lasts another minute");
     let other = service.clone().oneshot(post(Some("k"), "[]")).await.unwrap();
-    assert_eq!(other.status(), 422, "another payload, even while the first runs");
+    assert_eq!(other.status(), 422, "another payload is a mismatch, even while the first runs");
     release.notify_one();
     assert_eq!(first.await.unwrap().unwrap().status(), 200);
     assert!(is_replay(&service.oneshot(post(Some("k"), "{}")).await.unwrap()));
 }
 
 #[tokio::test]
-async fn transient_failures_free_keys_final_ones_are_replayed() {
+async fn transient_failures_release_keys_permanent_ones_replay() {
     for (status, runs_twice) in
         [("404", true), ("410", false), ("422", false), ("429", true), ("500", true), ("503", true)]
     {
@@ -421,7 +421,7 @@ impl Store for Down {
 }
 
 #[test]
-fn layer_defaults_are_pinned() {
+fn retention_and_margin_defaults_are_pinned() {
     let idempotency = idempotency();
     let settings = idempotency.settings();
     assert_eq!(settings.retention, Duration::from_secs(86_400));

@@ -1,4 +1,4 @@
-//! The wrappers as a function uses them, with events and requests.
+//! Tests the wrappers as a function uses them, with events and requests.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
 

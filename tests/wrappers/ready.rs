@@ -1,4 +1,4 @@
-//! The layers report that a handler isn't ready, and don't call it then.
+//! A layer reports that its handler isn't ready, and doesn't call it.
 
 use std::{
     future::Ready,
@@ -18,7 +18,7 @@ use tower::{Layer, Service, layer::util::Identity};
 
 use crate::recording;
 
-/// A handler that's never ready to answer with an `A`.
+/// A handler that answers with an `A`, but is never ready.
 struct Closed<A>(PhantomData<fn() -> A>);
 
 impl<A> Clone for Closed<A> {

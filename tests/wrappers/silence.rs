@@ -1,5 +1,5 @@
 //! No log, metric, error or `Debug` output contains a raw key, body or token. An audit runs all tests of this
-//! program again with a recording, and searches the recording for every secret that they sent.
+//! program again with a recording, and searches the recording for every secret that the tests sent.
 
 mod rare;
 
@@ -22,10 +22,10 @@ const LEAK: &str = "IDEMPOTENCY_TEST_LEAK";
 /// The folder for recordings.
 const SCRATCH: &str = env!("CARGO_TARGET_TMPDIR");
 
-/// The prefix of the tests that run the others. Their runs leave these tests out.
+/// The prefix of the tests that run all others again. Those runs leave out tests with this prefix.
 const AUDITS: &str = "silence::audit_";
 
-/// Tests that start no recording, since they neither call the library nor send it anything.
+/// Tests that start no recording, because they don't send the library any secret.
 const UNRECORDED: &[&str] = &[
     "event::key_closures_may_return_options_and_results",
     "http::caller_table::the_guide_lists_every_caller",
@@ -88,7 +88,7 @@ fn audit_finds_no_secret_in_output() {
     audit::assert_whole(&audit::tests(AUDITS), UNRECORDED, &recorded, &output);
     let lacking: Vec<_> = TOLD.iter().filter(|fact| !recorded.told.contains(**fact)).collect();
     assert!(lacking.is_empty(), "the recording lacks {lacking:?}");
-    assert!(recorded.secrets.count() > 100, "only {} secrets were noted", recorded.secrets.count());
+    assert!(recorded.secrets.count() > 100, "the tests noted only {} secrets", recorded.secrets.count());
     recorded.secrets.add(CANARY);
     audit::assert_silent(&recorded);
 }
@@ -188,7 +188,7 @@ fn layers_show_themselves(idempotency: &Idempotency) {
     recording::shown(&Idempotency::builder(MemoryStore::new()));
 }
 
-/// Operators write by hand, and handlers fail: records the errors that they get.
+/// Records the errors of failed handlers, and the values that an operator's tool shows.
 #[tokio::test]
 async fn operator_and_handler_errors_leak_nothing() {
     let store = MemoryStore::new();

@@ -22,7 +22,7 @@ pub(crate) fn empty_store() -> Arc<dyn Store> {
     let Ok(endpoint) = std::env::var(ENDPOINT) else { return Arc::new(MemoryStore::new()) };
     let table = fresh_table();
     let store = || DynamoDbStore::new(client(&endpoint), &table).unwrap();
-    // Tests call this where they can't await, so another runtime creates the table.
+    // Tests call this where they can't await, so another thread creates the table, with its own runtime.
     std::thread::scope(|scope| {
         let create = || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

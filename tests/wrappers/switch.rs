@@ -1,4 +1,4 @@
-//! The modes on every front end: off and shadow run every delivery, and a failing store changes no answer.
+//! The modes off and shadow on every front end: every delivery runs, and a failing store changes no answer.
 
 use std::{
     convert::Infallible,
@@ -32,12 +32,12 @@ const MOST: Duration = Duration::from_millis(100);
 struct Troubled {
     inner: MemoryStore,
     trouble: Arc<AtomicU8>,
-    /// How many calls succeed before the trouble begins.
+    /// How many calls succeed before calls begin to fail.
     healthy: Arc<AtomicUsize>,
     requests: Arc<AtomicUsize>,
 }
 
-/// The ways in which a call fails: before it's applied, after it, or with no answer.
+/// The ways in which a call fails: with an error or without an answer, before or after it's applied.
 const TROUBLES: [u8; 4] = [BEFORE, AFTER, SILENT_BEFORE, SILENT_AFTER];
 const BEFORE: u8 = 1;
 const AFTER: u8 = 2;
@@ -175,7 +175,7 @@ async fn attributed(key: &str, runs: &Runs, idempotency: &Idempotency) -> Result
 }
 
 impl FrontEnd {
-    /// Delivers an event with this key, and returns the answer that its caller gets. A batch answers nothing.
+    /// Delivers an event with this key, and returns the answer that its caller gets. For batches, see [`answered`].
     async fn deliver(self, idempotency: &Idempotency, key: &str, runs: &Runs) -> Answered {
         let handler = runs.clone();
         match self {
@@ -188,7 +188,7 @@ impl FrontEnd {
                 let begun =
                     idempotency.operation("hand")?.begin(Key::new(key)?, Fingerprint::of(&1)?).await?;
                 let Begun::Claimed(claim) = begun else { return Ok("a replay".to_owned()) };
-                // `current()` is empty here: the library doesn't set it for code that holds the claim itself.
+                // The library doesn't set `current()` for code that calls `begin` itself.
                 handler.0.lock().unwrap().push((handler.1.elapsed(), true));
                 let answer = format!("run {}", handler.count());
                 let Settled::Recorded = claim.complete(answer.clone()).await? else { panic!("superseded") };
@@ -259,7 +259,7 @@ impl FrontEnd {
     }
 }
 
-/// A batch's answer has no result, so this returns the number of the last run.
+/// A batch's answer doesn't contain the handler's result, so this returns the number of the last run.
 fn answered(answer: Box<RawValue>, runs: &Runs) -> Answered {
     assert_eq!(serde_json::to_value(&answer)?, json!({ "batchItemFailures": [] }));
     Ok(format!("run {}", runs.count()))
@@ -277,14 +277,14 @@ async fn every_front_end_runs_each_delivery() {
             }
             assert!(runs.0.lock().unwrap().iter().all(|(_, has_claim)| *has_claim), "{front_end:?}");
             let requests = store.requests.load(Ordering::SeqCst);
-            // The first delivery in shadow claims and completes; each further one meets its record.
+            // In shadow, the first delivery claims and completes. The claims of the other two find its record.
             assert_eq!(requests, if mode == Mode::Off { 0 } else { 4 }, "{front_end:?}");
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_front_end_reads_the_other_modes_records() {
+async fn shadow_and_enforce_ignore_each_others_records() {
     for front_end in FRONT_ENDS {
         let (store, runs) = (Troubled::default(), Runs::new());
         let [shadow, enforce] = [Mode::Shadow, Mode::Enforce].map(|mode| idempotency(&store, mode));
@@ -299,7 +299,7 @@ async fn no_front_end_reads_the_other_modes_records() {
     }
 }
 
-/// The store fails or hangs, before or after a call's effect. The answer and the handler's start stay the same.
+/// The store fails or hangs, before or after it applies a call. This changes no answer, and delays no handler.
 #[tokio::test(start_paused = true)]
 async fn failing_stores_change_no_answer() {
     for mode in NOT_ENFORCED {
@@ -315,7 +315,7 @@ async fn failing_stores_change_no_answer() {
                     assert_eq!(answer, "run 1", "{what}");
                     assert!(begun.elapsed() <= MOST, "{what}: {:?}", begun.elapsed());
                     let (started, _) = runs.0.lock().unwrap()[0];
-                    // Code that holds its claim itself waits for the shadow claim, for at most 100 ms.
+                    // Only code that calls `begin` itself waits for the shadow claim, for at most 100 ms.
                     assert!(started.is_zero() || *front_end == FrontEnd::ByHand, "{what}: {started:?}");
                 }
             }
@@ -324,7 +324,7 @@ async fn failing_stores_change_no_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refused_http_requests_pass_unenforced() {
+async fn unenforced_http_requests_are_never_refused() {
     let no_key = || request(None);
     let two_keys = || {
         let mut request = request(Some("17"));

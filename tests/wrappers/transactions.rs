@@ -27,7 +27,7 @@ use crate::{
 
 type Answer = Result<Response<Body>, Infallible>;
 
-/// A shop's stock, kept in the table of its records.
+/// A shop's stock: an item in the table of records.
 #[derive(Clone)]
 struct Stock {
     client: Client,
@@ -81,7 +81,7 @@ impl Stock {
         Transaction::new().update(update.build().unwrap())
     }
 
-    /// Returns the write of a note beside the sale.
+    /// Returns a second write for the sale's transaction: it stores a note.
     fn note(&self, text: &str) -> Transaction {
         let update = Update::builder()
             .table_name(&self.table)
@@ -105,7 +105,7 @@ fn request(key: &str) -> Request {
     request.body(Body::Text(json!({ "note": CANARY }).to_string())).unwrap()
 }
 
-/// Sells over HTTP. With `closes`, a closure answers if the stock is empty.
+/// Sells over HTTP. With `closes`, an `on_declined` closure answers if the stock is empty.
 async fn sell(stock: Stock, request: Request, closes: bool) -> Answer {
     // The layer adds a `Staging` to protected requests only.
     let of_the_request = request.extensions().get::<Staging>().unwrap();
@@ -115,7 +115,7 @@ async fn sell(stock: Stock, request: Request, closes: bool) -> Answer {
     of_the_task.add(stock.note("a note")).unwrap();
     let twice = of_the_task.add(stock.note("a note")).unwrap_err();
     recording::error(&twice);
-    assert!(twice.to_string().contains("are on the same item"), "{twice}: both are the same item");
+    assert!(twice.to_string().contains("are on the same item"), "{twice}");
     if closes {
         of_the_request.on_declined(|declined: &Declined| -> Answer {
             recording::shown(declined);
@@ -151,7 +151,7 @@ async fn http_sales_commit_with_their_answer() {
 }
 
 #[tokio::test]
-async fn http_declined_closures_answer_and_are_recorded() {
+async fn http_answers_of_declined_closures_are_recorded() {
     for mode in MODES {
         let shop = Shop::with(0).await;
         let stock = shop.stock.clone();
@@ -168,7 +168,7 @@ async fn http_declined_closures_answer_and_are_recorded() {
 }
 
 #[tokio::test]
-async fn http_declined_sales_are_unrecorded_problems() {
+async fn http_declined_sales_without_closure_are_unrecorded() {
     for mode in MODES {
         let shop = Shop::with(0).await;
         let stock = shop.stock.clone();
@@ -282,7 +282,7 @@ fn event(id: &str) -> LambdaEvent<Box<RawValue>> {
 }
 
 #[tokio::test]
-async fn typed_events_sell_once_or_closures_answer() {
+async fn typed_events_sell_once_or_answer_sold_out() {
     for mode in MODES {
         let shop = Shop::with(1).await;
         let stock = shop.stock.clone();
@@ -308,7 +308,7 @@ async fn typed_events_sell_once_or_closures_answer() {
 }
 
 #[tokio::test]
-async fn declined_typed_events_fail_by_kind() {
+async fn declined_typed_events_without_closure_fail() {
     for mode in MODES {
         let shop = Shop::with(0).await;
         let stock = shop.stock.clone();
@@ -364,9 +364,9 @@ async fn each_message_has_its_own_transaction() {
         for _ in 0..2 {
             let answer = worker.clone().oneshot(batch(&orders)).await.unwrap();
             assert_eq!(answer.get(), r#"{"batchItemFailures":[{"itemIdentifier":"fails"}]}"#);
-            assert_eq!(shop.left().await, 0, "one each, and none for the failed one");
+            assert_eq!(shop.left().await, 0, "a, b and c take one each");
         }
-        // The stock is empty, so the declined message is redelivered.
+        // The stock is empty, so the sale of d is declined, and d is returned as failed.
         let answer = worker.clone().oneshot(batch(&["a", "d"])).await.unwrap();
         assert_eq!(answer.get(), r#"{"batchItemFailures":[{"itemIdentifier":"d"}]}"#);
         assert_eq!(shop.left().await, 0);

@@ -1,5 +1,5 @@
-//! Drives a handler through the testing kit with the handler's own events. The kit's ledger plays the systems that the
-//! handler calls.
+//! Runs a handler in the testing kit, with events made for that handler. The kit's ledger stands in for the systems
+//! that the handler calls.
 
 use std::fmt::Write as _;
 
@@ -37,13 +37,14 @@ macro_rules! handler {
 }
 pub(crate) use handler;
 
-/// Adds the other event. For the handlers 12 and 13, it's the same order with another amount, as the README says.
+/// Adds `other` to the event. For handlers 12 and 13, `other` is the same order with another amount, so it conflicts
+/// with the event. For the rest, it's another operation.
 pub(crate) fn with_other(name: &str, event: Event, other: &str) -> Event {
     let is_same_order = name.contains("w12_") || name.contains("w13_");
     if is_same_order { event.conflicting(other) } else { event.other(other) }
 }
 
-/// The systems that the handlers call, as the kit's ledger plays them.
+/// The systems that the handlers call, implemented by the kit's ledger.
 pub(crate) struct Systems(pub(crate) Ledger);
 
 impl Systems {

@@ -1,4 +1,4 @@
-//! Runs 40 handlers through the testing kit. It must catch most of the wrong handlers, and none of the right ones.
+//! Runs 40 handlers in the testing kit. The kit must report most of the wrong handlers, and none of the right ones.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by a panic, and shows its table")]
 #![allow(unreachable_pub, missing_docs, reason = "the handlers are written as a user would")]

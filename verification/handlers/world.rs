@@ -94,7 +94,7 @@ pub fn now() -> u128 {
     SystemTime::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_millis())
 }
 
-/// Makes a function of a service over an event's JSON, such as one behind the layer for typed events.
+/// Makes a function from a service that gets an event's JSON, such as one behind the layer for typed events.
 pub fn on_event<S>(service: S) -> EventFunction
 where
     S: tower::Service<LambdaEvent<Box<RawValue>>, Response = Box<RawValue>> + Clone + Send + 'static,
@@ -104,7 +104,7 @@ where
     BoxCloneService::new(ServiceBuilder::new().map_err(Into::into).service(service))
 }
 
-/// Makes a function of a handler that has no layer and calls `run` or `begin` itself.
+/// Makes a function from a handler that has no layer and calls `run` or `begin` itself.
 pub fn plain<T, R, H, F>(handler: H) -> EventFunction
 where
     T: serde::de::DeserializeOwned + Send + 'static,

@@ -16,13 +16,13 @@ use crate::model::Verdict;
 pub const MAX_SLOTS: usize = 3;
 /// The most deliveries in a state.
 pub const MAX_DELIVERIES: usize = 6;
-/// The most writes in flight after their sender gave up on them.
+/// The most writes that may be in flight after their senders gave up on them.
 pub const MAX_LATE: usize = 2;
-/// The most transactions that the store knows by their tokens: one per executor, and those that may arrive
-/// late.
+/// The most transactions whose tokens the store remembers: one per executor, and the transactions that may
+/// arrive late.
 pub const MAX_MADE: usize = MAX_SLOTS + MAX_LATE;
 
-/// A day in milliseconds: the library's own minimum for a lock's retention.
+/// A day in milliseconds: the protocol's minimum for a lock's retention.
 pub const DAY: i64 = 24 * 60 * 60 * 1000;
 /// The step of the coarse grid: half a day, so that a lock's retention is two steps.
 pub const TICK: i64 = DAY / 2;
@@ -34,11 +34,11 @@ const BEGINNING: i64 = 20_776 * DAY;
 /// Whether the platform ends an invocation at its deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Host {
-    /// The platform ends the invocation, as ordinary Lambda does: a little late, but within the lease's
-    /// grace.
+    /// The platform ends the invocation, as ordinary Lambda does: a little after the deadline, but within the
+    /// lease's grace.
     Kills,
-    /// The platform lets it run, as Lambda Managed Instances do. The library checks before each poll whether
-    /// to cut the handler off.
+    /// The platform lets the invocation continue, as Lambda Managed Instances do. The library checks before
+    /// each poll whether to cut the handler off.
     LetsRun,
 }
 
@@ -47,7 +47,7 @@ pub enum Host {
 pub enum Flow {
     /// The executor claims the key, and runs its handler under the claim.
     Claim,
-    /// The executor reads the record, runs its handler without a claim, and stores the outcome by a
+    /// The executor reads the record, runs its handler without a claim, and stores the outcome with a
     /// conclusion.
     Look,
     /// The executor runs its handler at once, without a claim and without reading the record.
@@ -94,12 +94,12 @@ pub struct Configuration {
     /// How often an operator may send a write. Operators only change a settled record, or a claim that's
     /// stale by true time.
     pub operations: u8,
-    /// How often a lease may be extended while its handler runs. Each extension lasts as long as the first
-    /// lease, counted from its request.
+    /// How often a lease may be extended while its handler runs. An extended lease lasts as long as the first
+    /// one, counted from the request to extend it.
     pub extensions: u8,
     /// How often a condition on the handler's own writes may fail.
     pub declines: u8,
-    /// How long the store knows a transaction by its token.
+    /// How long the store remembers a transaction's token.
     pub token_window: i64,
     /// Whether the store may also reject a request, refuse its content permanently, or hold a record that can't
     /// be read.
@@ -113,7 +113,7 @@ pub struct Configuration {
 impl Default for Configuration {
     /// Two executors on an even grid, whose clocks are as far apart as the skew margin allows. The lease is
     /// one tick, and so is the skew margin: by the clock that's ahead, a lock is stale from the second tick
-    /// on. The retention is two ticks more, so from the fourth tick on the lock has also expired.
+    /// on. A lock is kept for two more ticks, so from the fourth tick on it has also expired.
     fn default() -> Self {
         Self {
             name: "two",
@@ -207,7 +207,7 @@ fn at(millis: i64) -> Timestamp {
     Timestamp::from_millis(u64::try_from(BEGINNING + millis).unwrap_or(0))
 }
 
-/// A duration; a negative one is zero.
+/// Converts milliseconds to a duration. Negative values become zero.
 pub fn millis(millis: i64) -> Duration {
     Duration::from_millis(u64::try_from(millis).unwrap_or(0))
 }
@@ -224,8 +224,8 @@ pub fn owner(delivery: u8, request: u8) -> Owner {
     Owner::from_bytes(bytes)
 }
 
-/// The owner that an operator draws. It's never a delivery's, and it's different every time. The response
-/// that an operator stores is the response of [`NOBODY`](crate::model::NOBODY).
+/// The owner that an operator draws. No delivery draws this owner, and each of an operator's writes has a
+/// different one. The response that an operator stores is the response of [`NOBODY`](crate::model::NOBODY).
 pub fn operator(operations_left: u8) -> Owner {
     let mut bytes = [0; 16];
     bytes[2] = operations_left;

@@ -1,5 +1,5 @@
-//! The marks that an exploration must reach. Without them, it might pass only because nothing went wrong in
-//! it.
+//! The marks that an exploration must reach. Without these marks, an exploration might pass only because
+//! nothing went wrong in it.
 
 use std::fmt;
 

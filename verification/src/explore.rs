@@ -29,7 +29,7 @@ pub struct Limits {
     pub states: usize,
     /// The most memory to use, in bytes: for the visited states and those still to visit.
     pub memory: usize,
-    /// Whether to continue after an invariant broke, to find others.
+    /// Whether to continue after an invariant broke, to find other broken invariants.
     pub go_on: bool,
 }
 
@@ -57,7 +57,7 @@ pub struct Report {
     pub states: usize,
     /// How many transitions were made between states.
     pub transitions: usize,
-    /// How many transitions away the farthest state is.
+    /// How many transitions the farthest state is from the initial state.
     pub depth: usize,
     /// How many distinct states the machines were in.
     pub machines: usize,
@@ -151,7 +151,7 @@ struct Explorer<'a, P: Protocol> {
 }
 
 impl<P: Protocol> Explorer<'_, P> {
-    /// Returns how deep it went, and whether it visited every state.
+    /// Returns how far the farthest visited state is from the initial one, and whether every state was visited.
     fn run(&mut self, limits: Limits) -> (usize, bool) {
         let first = World::new(self.net.configuration());
         let executors = self.net.configuration().executors;
@@ -212,7 +212,7 @@ impl<P: Protocol> Explorer<'_, P> {
     }
 }
 
-/// The choices that lead from one state to the next, and spare buffers for the options on the way.
+/// The choices that lead from one state to the next, and reusable buffers for the possible choices on the way.
 #[derive(Default)]
 struct Chain {
     path: Vec<Choice>,

@@ -31,7 +31,7 @@ pub enum Choice {
     /// The store receives the executor's transaction. The record's condition holds, and a condition on the
     /// handler's own writes fails.
     Decline(u8),
-    /// This fault meets the executor, its write or its read.
+    /// This fault strikes the executor, its write or its read.
     Fault(u8, Fault),
     /// The store answers the executor's read.
     Read(u8),
@@ -50,9 +50,10 @@ pub enum Choice {
 /// Adds every possible event in `world` to `choices`; some of them may turn out to change nothing.
 ///
 /// An executor's decision that doesn't involve the record depends on the moment, not on the other executors.
-/// So the executor takes it as soon as possible, and again at each new moment. Within a moment, only events
-/// that touch the record are reordered: of the many orders that lead to the same state, this keeps one. Dying
-/// is also a decision of the executor alone. If it does nothing until it dies, it might as well die at once.
+/// So the executor decides as soon as possible, and again at each new moment. Within a moment, only events
+/// that touch the record are reordered. Many orders of the other events lead to the same state, and only one
+/// of these orders is explored. Dying is also a decision of the executor alone. An executor that would do
+/// nothing until it dies might as well die at once.
 pub fn choices(configuration: &Configuration, world: &World, choices: &mut Vec<Choice>) {
     choices.clear();
     if world.is_over() {
@@ -114,7 +115,7 @@ fn decisions(configuration: &Configuration, world: &World, at: usize, choices: &
     }
     match slot.stage {
         Stage::Idle => {
-            // An equal executor has already decided to wait. Deliveries to this one instead would only swap
+            // An equal executor has already decided to wait. Delivering to this executor instead would only swap
             // the two.
             let waits = Slot { is_urgent: false, ..slot };
             if world.slots[..configuration.executors].contains(&waits) {

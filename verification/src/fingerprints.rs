@@ -87,10 +87,10 @@ impl Visited {
         Self { table: vec![0; 1 << 16], entries: 0 }
     }
 
-    /// Adds `fingerprint`; returns whether it's new. Zero marks an empty place; a state's fingerprint is zero
-    /// with a probability of 2^-128.
+    /// Adds `fingerprint`, and returns whether it's new. Zero marks an empty entry. A state's fingerprint is
+    /// zero with a probability of 2^-128.
     pub fn insert(&mut self, fingerprint: u128) -> bool {
-        // The table stays at most seven eighths full. In a fuller one, the runs of occupied places become
+        // The table stays at most seven eighths full. In a fuller table, the runs of occupied entries become
         // long.
         if self.entries * 8 >= self.table.len() * 7 {
             self.grow();

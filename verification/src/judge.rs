@@ -40,7 +40,7 @@ pub struct Step<'a> {
     pub is_in_doubt: bool,
     /// Whether the store has reported that it can never store the response.
     pub is_unstorable: bool,
-    /// How often the executor has asked the store again since the handler ended.
+    /// How often the executor has retried a request to the store since the handler ended.
     pub retries: u8,
     /// When the handler ended, by the executor's clock.
     pub ended_at: Timestamp,
@@ -66,7 +66,7 @@ impl Step<'_> {
         self.sent.map(|sent| &sent.write)
     }
 
-    /// Whether the last request was an extension, while the handler runs.
+    /// Whether the last request extended the lease of a running handler.
     fn was_extension(&self) -> bool {
         !self.has_run() && matches!(self.write(), Some(Write::Extend { .. }))
     }
@@ -157,7 +157,7 @@ impl Step<'_> {
     fn doubt(&self, flaws: &mut Flaws) {
         let is_doubtful = matches!(self.event, Event::Failed(Fault { maybe_applied: true, kind })
             if *kind != StoreErrorKind::Corrupt);
-        // Whether the extension was applied doesn't matter: the claim holds at least as long as before.
+        // It doesn't matter whether the extension was applied: the lease lasts at least as long as before.
         if !is_doubtful || self.gives_back() || self.was_extension() {
             return;
         }
@@ -195,7 +195,7 @@ impl Step<'_> {
         flaws.unless(is_over, Invariant::SettledPatiently);
     }
 
-    /// The machine must recognise its own record.
+    /// Checks that the machine recognises its own record.
     fn own(&self, flaws: &mut Flaws) {
         let Some(record) = self.shown().filter(|record| record.owner == self.plan.owner) else { return };
         let settles = |release_only: bool| {
@@ -208,15 +208,16 @@ impl Step<'_> {
         };
         let is_current = self.held.is_some_and(|held| held.generation == record.generation);
         let is_recognised = match (&record.state, self.verdict) {
-            // An earlier extension made the lease longer than requested. Otherwise the record would be the
-            // executor's own later claim, which can't happen.
+            // If the record has the held generation, an earlier extension already made the lease at least as long
+            // as requested. Another generation would mean a later claim of this executor, which doesn't exist
+            // while its handler runs.
             (RecordState::Started { .. }, Verdict::None) if self.was_extension() => {
                 !is_current || matches!(self.action, Action::Extended(_))
             }
             (RecordState::Started { .. }, Verdict::None) => {
                 matches!(self.action, Action::Claimed(_)) || settles(true) || self.gives_back()
             }
-            // The record is another claim of this executor, not the one that it releases.
+            // The record is another claim of this executor, not the claim that it releases.
             (RecordState::Started { .. }, Verdict::Release | Verdict::Panic) if !is_current => true,
             (RecordState::Started { .. }, _) => {
                 let is_given_up = |end: &End| matches!(end, End::Unrecorded(_) | End::Unresolved(_));
@@ -238,7 +239,7 @@ impl Step<'_> {
             }
             (RecordState::Released, Verdict::Release | Verdict::Panic)
                 // An executor may claim again to record its outcome, and then find its own late release. It
-                // judges that record like any other, since it may have expired.
+                // treats that record like any other, since the record may have expired.
                 if is_current && !self.was_claim() =>
             {
                 *self.action == Action::Settled(End::Recorded)
@@ -270,7 +271,7 @@ impl Step<'_> {
         }
     }
 
-    /// Whether the store has granted `held` and this executor knows it, by the response or by the record.
+    /// Whether the store has granted `held`, and this executor knows it from the response or from the record.
     fn is_granted(&self, held: &Held) -> bool {
         let granted = match (self.event, self.write()) {
             (
@@ -337,7 +338,8 @@ impl Step<'_> {
         }
     }
 
-    /// Whether a claim that holds until `lease_until` is kept as long as promised: under at-most-once, forever.
+    /// Whether a claim with this lease and this expiry is kept as long as promised. Under at-most-once, that's
+    /// forever.
     fn is_kept_open(&self, lease_until: Timestamp, expires_at: Option<Timestamp>) -> bool {
         let retention = millis(self.configuration.retention.max(LOCK_RETENTION));
         match self.configuration.execution {
@@ -356,7 +358,7 @@ impl Step<'_> {
     }
 }
 
-/// Whether a write stores an outcome without its response. Here every handler has a response.
+/// Whether a write stores an outcome without its response. In this model, every handler's outcome has a response.
 fn is_omitted(write: &Write) -> bool {
     let outcome = match write {
         Write::Settle {
@@ -371,7 +373,7 @@ fn is_omitted(write: &Write) -> bool {
     *outcome == Outcome::Omitted
 }
 
-/// Whether an expiry is as promised: at `least`, or at most a second later, since it's rounded up.
+/// Whether an expiry is as promised: at `least`, or at most a second later, since expiries are rounded up.
 fn promised(expires_at: Timestamp, least: Timestamp) -> bool {
     least <= expires_at && expires_at <= least.saturating_add(millis(1000))
 }

@@ -1,7 +1,7 @@
 //! The verification suite of `lambda-idempotency`: explores every failure within bounds, on the code that
 //! ships.
 //!
-//! The library's rules are one pure function, and its store's contract another. The model checker runs both
+//! The library's rules are one pure function, and its store's contract is another. The model checker runs both
 //! with several executors. Their clocks differ. Their requests and responses get lost, arrive late or arrive
 //! twice. They die, freeze and thaw, while a sweeper removes expired records. It visits every state that's
 //! reachable within the bounds of a [`Configuration`](configuration::Configuration). On every transition it
@@ -30,8 +30,8 @@
 //!   conflicting record while that claim was in flight.
 //! - The checks say nothing about a delivery that meets a record it can't read, such as a corrupt one.
 //! - A handler's own writes are one unit: a transaction applies all of them or none. The store promises to
-//!   apply them atomically with the record. If a token that it knows arrives again, it promises to repeat its
-//!   first answer.
+//!   apply them atomically with the record. If a token that the store remembers arrives again, the store
+//!   promises to repeat its first answer.
 //! - A late transaction may settle a record while its handler still runs. If an operator changes that record,
 //!   the operator is responsible for the result.
 //!

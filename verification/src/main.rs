@@ -6,7 +6,10 @@
 use std::{
     path::Path,
     process::{Command, ExitCode},
-    sync::{Mutex, PoisonError},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -54,8 +57,8 @@ usage: verification explore [--long] [--record FILE] [--space NAME] [--jobs N]
 
 Exit code 1 means a violation, or that something expected wasn't found or reached.";
 
-/// The memory limit of a space, in bytes. A space that needs more is cut off. Two are explored at a time, and a
-/// table that grows is in memory twice.
+/// The memory limit of a space, in bytes. A space that needs more is cut off. Two spaces are explored at a time.
+/// While a table of visited states grows, the old and the new table are both in memory.
 const MOST_MEMORY: usize = 6_000_000_000;
 
 fn main() -> ExitCode {
@@ -129,6 +132,10 @@ fn exploration(options: &Options<'_>) -> bool {
     let all = if options.is_long { spaces::long() } else { spaces::bounded() };
     let mut spaces = all.clone();
     spaces.retain(|space| options.space.is_none_or(|name| space.name.contains(name)));
+    if spaces.is_empty() {
+        println!("no space has this name");
+        return false;
+    }
     let recorded = match options.record.map(|file| recorded(file, &all)).transpose() {
         Ok(recorded) => recorded,
         Err(error) => {
@@ -144,10 +151,10 @@ fn exploration(options: &Options<'_>) -> bool {
     }
     println!("{}", report::EXPLORED);
     let limits = Limits { memory: MOST_MEMORY, go_on: true, ..Limits::default() };
-    let (clock, recorded) = (clock(), Mutex::new(recorded));
+    let (clock, recorded, is_written) = (clock(), Mutex::new(recorded), AtomicBool::new(true));
     let reports = explore_all(&Shipping, &spaces, limits, options.jobs, &clock, &|report| {
         println!("{}", report::explored(report));
-        write_down(&recorded, &spaces, report);
+        is_written.fetch_and(write_down(&recorded, &spaces, report), Ordering::Relaxed);
     });
     println!("{}\n\nwall clock: {:.1} s\n", report::total(&reports), clock().as_secs_f64());
     for report in &reports {
@@ -159,7 +166,9 @@ fn exploration(options: &Options<'_>) -> bool {
     for report in reports.iter().filter(|report| !report.is_complete) {
         println!("{}: cut off, so it proves nothing", report.name);
     }
-    is_whole && reports.iter().all(|report| report.violations.is_empty() && report.is_complete)
+    is_whole
+        && is_written.into_inner()
+        && reports.iter().all(|report| report.violations.is_empty() && report.is_complete)
 }
 
 fn recorded(file: &str, spaces: &[Configuration]) -> std::io::Result<Recorded> {
@@ -172,14 +181,17 @@ fn recorded(file: &str, spaces: &[Configuration]) -> std::io::Result<Recorded> {
     Ok(recorded)
 }
 
-fn write_down(recorded: &Mutex<Option<Recorded>>, spaces: &[Configuration], report: &Report) {
+/// Adds the report to the record, if there's one. Returns whether it could be written.
+fn write_down(recorded: &Mutex<Option<Recorded>>, spaces: &[Configuration], report: &Report) -> bool {
     let mut recorded = recorded.lock().unwrap_or_else(PoisonError::into_inner);
     let space = spaces.iter().find(|space| space.name == report.name);
     if let (Some(recorded), Some(space)) = (recorded.as_mut(), space)
         && let Err(error) = recorded.add(space, report)
     {
         println!("{}: explored, but couldn't write the record: {error}", report.name);
+        return false;
     }
+    true
 }
 
 fn show_stamp() -> bool {
@@ -195,10 +207,13 @@ fn show_stamp() -> bool {
 
 fn every_mutant(name: Option<&str>) -> bool {
     println!(
-        "| mutant | caught by | also broken by then | explored states | time |\n|---|---|---|---:|---:|"
+        "| mutant | caught by | other broken invariants | explored states | time |\n|---|---|---|---:|---:|"
     );
-    let mut is_good = true;
     let wanted = |mutant: &Mutant| name.is_none_or(|name| mutant.name.contains(name));
+    let mut is_good = mutants::all().iter().chain(&mutants::implied()).any(wanted);
+    if !is_good {
+        println!("no mutant has this name");
+    }
     for mutant in mutants::all().into_iter().filter(wanted) {
         let report = timed(&mutant);
         let caught = report.violations.iter().any(|violation| violation.invariant == mutant.caught_by);
@@ -218,13 +233,13 @@ fn every_mutant(name: Option<&str>) -> bool {
             show(&report);
         }
     }
-    println!("\nRedundant conditions, whose removal alone breaks nothing:\n");
+    println!("\nRedundant conditions (removing any one of them breaks nothing):\n");
     for mutant in mutants::implied().into_iter().filter(wanted) {
         let spaces = mutants::spaces_of_implied();
         let reports: Vec<_> = spaces.iter().map(|space| explore(&mutant, space, Limits::default())).collect();
         let is_implied = reports.iter().all(|report| report.violations.is_empty());
         is_good &= is_implied;
-        let found = if is_implied { "nothing" } else { "**a violation**: it's no longer redundant" };
+        let found = if is_implied { "no violation" } else { "**a violation**: it's no longer redundant" };
         let states: usize = reports.iter().map(|report| report.states).sum();
         println!("- {}: {} explored states, {found}", mutant.name, report::grouped(states));
         reports.iter().for_each(show);
@@ -269,7 +284,7 @@ fn comparison(with_traces: bool) -> bool {
         && theirs.iter().all(|report| !report.violations.is_empty())
 }
 
-/// The number of schedules that must reach every mark.
+/// A run of this many schedules must reach every item.
 const ENOUGH_TO_REACH_ALL: u64 = 20_000;
 
 /// Plays the schedules in two concurrent halves, one per core.
@@ -352,8 +367,9 @@ fn replay(config: Config) -> bool {
     let report = simulation::simulate(config, true);
     report.trace.iter().for_each(|line| println!("{line}"));
     println!("digest {:016x}", report.digest);
+    let is_good = report.violation.is_none();
     println!("{}", simulation::Report { trace: Vec::new(), ..report });
-    true
+    is_good
 }
 
 fn show(report: &Report) {

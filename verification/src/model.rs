@@ -59,11 +59,11 @@ pub enum Verdict {
     Release,
     /// The handler returned an outcome, and its own writes to commit together with it.
     Commit,
-    /// The handler panicked. The key is released, and it's unknown what the handler has done until then.
+    /// The handler panicked. The key is released, and it's unknown what the handler did before.
     Panic,
 }
 
-/// One executor. The clock is the first field, so that executors with equal clocks can be sorted.
+/// One executor. Executors are interchangeable, so [`World::tidy`] sorts them, first by clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slot {
     /// The number of the executor's clock in the configuration.
@@ -82,7 +82,7 @@ pub struct Slot {
     pub is_in_doubt: bool,
     /// Whether the store has reported that it can never store the response.
     pub is_unstorable: bool,
-    /// How often the executor has asked the store again since its handler ended.
+    /// How often the executor has retried a request to the store since its handler ended.
     pub retries: u8,
     /// The moment when the handler ended; 0 if the time for retries is unlimited.
     pub ended_at: u8,
@@ -135,7 +135,7 @@ pub struct Late {
     pub sender: u8,
 }
 
-/// An applied transaction whose token the store still knows.
+/// An applied transaction whose token the store may still remember.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Made {
     /// The transaction's number, or 0 for none.
@@ -167,8 +167,8 @@ pub struct Delivery {
     pub is_overtaken: bool,
 }
 
-/// The facts about the operation that uses the key, as an outside observer sees them. They follow from the
-/// events alone: no rule and no field of the record is read.
+/// The facts about the operation that uses the key, as an outside observer sees them. They're derived from the
+/// events alone, without the protocol's rules and without the record's fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Operation {
     /// The operation's request.
@@ -230,19 +230,19 @@ pub struct World {
     pub jumps_left: u8,
     /// How often an operator may still decide on a write.
     pub operations_left: u8,
-    /// How often a lease may still be extended.
+    /// How often leases may still be extended.
     pub extensions_left: u8,
-    /// How often a handler's own condition may still fail.
+    /// How often a condition on a handler's own writes may still fail.
     pub declines_left: u8,
-    /// Whether a transaction has applied its effect along with the record.
+    /// Whether the last write of the record was a transaction that also applied the handler's own writes.
     pub has_effect: bool,
-    /// How many deliveries there were.
+    /// How many deliveries have begun.
     pub delivered: u8,
     /// The executors.
     pub slots: [Slot; MAX_SLOTS],
     /// The writes still in flight.
     pub late: [Late; MAX_LATE],
-    /// The applied transactions that may arrive again, and whose tokens the store knows.
+    /// The applied transactions that may arrive again, and whose tokens the store may still remember.
     pub made: [Made; MAX_MADE],
     /// The facts about each delivery that still matters.
     pub deliveries: [Delivery; MAX_DELIVERIES],

@@ -215,8 +215,8 @@ impl Mutant {
     }
 }
 
-/// Undoes a swap in the machine's action, so that its write names the real record. The mutant misjudges that
-/// record, but doesn't forge it.
+/// Replaces the swapped record in the machine's action with the real one, so that the write's condition refers
+/// to the real record. The mutant misjudges that record, but doesn't forge it.
 fn put_back(action: Action, swapped: Swapped) -> Action {
     let Some((shown, real)) = swapped else { return action };
     let seen = |seen: Revision| if seen == Revision::of(&shown) { Revision::of(&real) } else { seen };

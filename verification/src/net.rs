@@ -273,21 +273,22 @@ impl<'a, P: Protocol> Net<'a, P> {
             return None;
         }
         let expires_at = record.expires_at.unwrap_or(now);
-        // Nothing recreates a version of a record that the sweeper has removed. A transaction without a claim
-        // is sent again only until its record expires, and it arrives before the sweeper removes that record.
-        // The next transaction comes a round trip later. In reality the clock has advanced by then, so its
-        // version is later; in this model the clock hasn't advanced.
+        // In reality, no conclusion recreates a version of the record that the sweeper has removed. An ambiguous
+        // conclusion is sent again only until its record expires, and it arrives before the sweeper removes that
+        // record. The executor's next conclusion comes a round trip later, when the clock has advanced, so it
+        // creates a later version. In this model the clock hasn't advanced by then. So the sweeper waits while a
+        // conclusion that creates this version is being sent.
         let makes = |slot: &Slot| slot.stage == Stage::Applying && self.makes(slot.write, it.world.record);
         if it.world.slots.iter().any(makes) {
             return None;
         }
         // The sweeper is slower than the network: when it removes a record, every write that was sent before
         // the expiry has arrived or is lost. (A frozen executor may still send a write that it decided on
-        // before.)
+        // before the expiry.)
         for late in it.world.late.iter_mut().filter(|late| late.write != 0) {
             let acquired_at = self.writes.get(late.write).and_then(|sent| match &sent.write {
-                // This record may have refused the first of two ambiguous submissions. No request lives long
-                // enough to arrive after the sweeper has removed the record.
+                // A conclusion counts as lost: the record that's removed now may have refused it, and no request
+                // lives long enough to arrive after the sweeper has removed such a record.
                 Write::Conclude { .. } => None,
                 write => write.lock().map(|lock| lock.lock_acquired_at),
             });
@@ -297,7 +298,7 @@ impl<'a, P: Protocol> Net<'a, P> {
                 delivery.is_overtaken = true;
             }
         }
-        // An executor that's sending a claim now can't know about the sweep either.
+        // An executor that's sending a claim at this moment can't know about the sweep either.
         let claims = |write: u32| self.write(write).is_some_and(|write| write.lock().is_some());
         for slot in it.world.slots {
             if slot.stage == Stage::Applying && claims(slot.write) {
@@ -324,7 +325,7 @@ impl<'a, P: Protocol> Net<'a, P> {
     /// An operator decides on the current record. The operator's write is then in flight: it arrives at any
     /// later moment, or never.
     ///
-    /// No promise covers an operator who changes a claim that still holds.
+    /// The protocol promises nothing if an operator changes a claim that isn't stale, so this operator never does.
     fn operate(&mut self, it: &mut Happening, verdict: Verdict) -> Option<()> {
         let (record, now) = (self.records.get(it.world.record)?, self.true_time(it));
         // A late transaction may have settled the record while its handler, which got another answer, tries
@@ -349,8 +350,8 @@ impl<'a, P: Protocol> Net<'a, P> {
         Some(())
     }
 
-    /// Delivers a write whose sender gave up on it. If its condition fails, the state stays the same, as if
-    /// the write had been lost, and only the refusal is noted.
+    /// Delivers a write whose sender gave up on it. If the write's condition fails, the state stays the same, as
+    /// if the write hadn't arrived, and only the refusal is noted.
     fn land(&mut self, it: &mut Happening, number: u8) -> Option<()> {
         let before = it.world;
         let Late { write, sender } = std::mem::take(&mut it.world.late[usize::from(number)]);
@@ -464,8 +465,8 @@ impl<'a, P: Protocol> Net<'a, P> {
         Some(())
     }
 
-    /// Ends the handler. Under at-most-once, only an explicit "nothing happened" releases the key. Here
-    /// that's the same verdict as a plain release.
+    /// Ends the handler. Under at-most-once, only an explicit "nothing happened" releases the key. In this model,
+    /// [`Verdict::Release`] stands for it.
     fn finish(&mut self, it: &mut Happening, at: u8, verdict: Verdict) -> Option<()> {
         let (slot, now) = (*it.slot(at), self.now(it, at));
         if self.claims.get(slot.held).is_some_and(|held| now > held.lease_until) {
@@ -510,7 +511,7 @@ fn intent(verdict: Verdict, delivery: u8) -> Intent {
 /// A machine's state, and the event it waits for.
 pub(crate) type Position = (u32, Stage);
 
-/// A state on its way to the next.
+/// The state while a choice is performed, with the broken invariants and the reached marks so far.
 #[derive(Debug)]
 struct Happening {
     world: World,

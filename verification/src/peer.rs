@@ -1,14 +1,14 @@
 //! Powertools for AWS Lambda (Python 3.37.0) in the same model checker: the protocol of its DynamoDB layer,
-//! with the remaining time registered and payload validation enabled.
+//! with the Lambda context registered (so that the layer knows the deadline) and payload validation enabled.
 //!
 //! - Claim: `PutItem` if `attribute_not_exists(id) OR expiry < now OR (status = INPROGRESS AND
 //!   in_progress_expiry < now)`, by the caller's clock. `expiry` is the time of the claim plus the retention,
 //!   `in_progress_expiry` the invocation's deadline.
 //! - Settled: `UpdateItem` without a condition. Failure: `DeleteItem` without a condition.
-//! - It has no owner and no generation. The model writes an owner into the record so that the checker knows
-//!   whose claim it was; no condition and no decision reads it.
-//! - A store error is an error to the caller, whether or not the write was applied. If the record that refused
-//!   a claim has expired when it's examined, the claim is retried, three times in all.
+//! - The record has no owner and no generation. The model writes an owner into it so that the checker knows
+//!   whose claim it was. No condition and no decision reads this owner.
+//! - The caller gets every store error, whether or not the write was applied. If the record that refused a
+//!   claim has expired when it's examined, the claim is sent again, at most three times in all.
 
 use lambda_idempotency::{
     protocol::{Action, End, Event, Held, Input, Intent, Plan, Refusal},
@@ -23,7 +23,7 @@ use crate::{
     under_test::{Effect, Protocol},
 };
 
-/// How many times a claim is tried, if the record that refused it has expired when it's examined.
+/// The most times that a claim is sent, if the record that refused it has expired when it's examined.
 const TRIES: u8 = 3;
 
 /// The invariants that Powertools doesn't claim to keep, or keeps in another form: the comparison doesn't judge
@@ -36,9 +36,9 @@ pub const NOT_APPLICABLE: &[Invariant] = &[
     Invariant::StartsInOrder,
     // Powertools' handlers don't learn of a takeover.
     Invariant::TakeoverTold,
-    // Powertools keeps its records by another rule.
+    // Powertools' records expire by another rule.
     Invariant::ExpiryPromised,
-    // Powertools never reads the record. Other invariants show what follows from that.
+    // Powertools never reads the record. Other invariants show the consequences.
     Invariant::DoubtLookedInto,
 ];
 
@@ -167,7 +167,7 @@ fn refused(plan: Plan, tries: u8, now: Timestamp, record: Record) -> (State, Act
     }
     let is_stale = record.lease_until().is_some_and(|lease| lease < now);
     if has_expired(&record, now) || is_stale {
-        // "Inconsistent state": try again.
+        // Powertools raises `IdempotencyInconsistentStateError` here, catches it, and claims again.
         return if tries < TRIES {
             claim(plan, tries, now)
         } else {
@@ -203,7 +203,7 @@ fn over(action: Action) -> (State, Action) {
 }
 
 /// A space in which both protocols are compared: two executors with two deliveries each, whose handlers
-/// complete or fail. The skew margin equals the distance of their clocks; Powertools has no margin.
+/// complete or fail. The skew margin is as large as the distance between their clocks. Powertools has no margin.
 pub fn space(name: &'static str, host: Host, apart: i64) -> Configuration {
     Configuration {
         name,

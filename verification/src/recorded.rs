@@ -1,4 +1,4 @@
-//! The record of the long exploration: each space that was explored completely, and under which rules.
+//! The record of the long exploration: the spaces that were explored completely, with the stamp of the rules.
 
 use std::{
     fs, io,

@@ -1,10 +1,10 @@
 //! Deterministic simulation: the real library, many executors, virtual time, one seed per schedule.
 //!
-//! It uses no sleeps and no threads. One scheduler polls the executors' futures in an order that the seed
-//! decides, and advances the clock when none of them can continue. The store is the library's own contract
-//! ([`Write::apply_to`](lambda_idempotency::store::Write::apply_to)) behind a network that loses and delays
-//! messages and makes results ambiguous. [`audit`] checks every store transition, every effect and every answer
-//! as it happens.
+//! A schedule runs without threads and without real sleeps. One scheduler polls the executors' futures in an
+//! order that the seed decides, and advances the clock when none of them can continue. The store is the
+//! library's own contract ([`Write::apply_to`](lambda_idempotency::store::Write::apply_to)) behind a network that
+//! loses and delays messages and makes results ambiguous. [`audit`] checks every store transition, every effect
+//! and every answer as it happens.
 
 pub mod audit;
 mod by_hand;
@@ -49,15 +49,15 @@ pub struct Figures {
     pub polls: u64,
     /// Calls to the store.
     pub calls: u64,
-    /// Handler runs that had an effect.
+    /// Handler runs that had an effect outside a transaction.
     pub effects: u64,
-    /// Handlers that began.
+    /// Handlers that started.
     pub operations: u64,
     /// Deliveries that were answered with their own handler's result.
     pub completed: u64,
     /// Effects that repeat the effect of an earlier run of the same operation, each with a known reason.
     pub repeated: u64,
-    /// Effects whose key had an earlier effect at least a retention ago: they belong to a new operation.
+    /// Effects of new operations: the key had an earlier effect, but its retention is over.
     pub expired: u64,
     /// Takeovers.
     pub takeovers: u64,
@@ -133,7 +133,7 @@ pub fn simulate(config: Config, keep_trace: bool) -> Report {
     audit.report(config, figures)
 }
 
-/// How many other seeds are tried if a smaller schedule breaks nothing with its own seed.
+/// How many other seeds to try if a smaller schedule with the original seed breaks nothing.
 const OTHER_SEEDS: u64 = 30;
 
 /// Returns the smallest schedule found that breaks the same rule as `config`, with fewer executors, keys,

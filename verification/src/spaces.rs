@@ -559,12 +559,12 @@ pub fn long() -> Vec<Configuration> {
             ..Configuration::default()
         },
     ];
-    // The largest spaces come first, so that no long one runs alone at the end.
+    // The largest spaces come first, so that no large space is explored alone at the end.
     large.into_iter().chain(bounded()).collect()
 }
 
-/// A retention of less than the day for which a lock is kept. The grid is a quarter of a day, and all other
-/// durations are half of the default.
+/// A retention of less than a day, although a lock is kept for at least a day. The grid is a quarter of a day.
+/// The lease, the skew margin and the distance between the clocks are half of the default.
 fn short_retention() -> Configuration {
     let step = TICK / 2;
     Configuration {

@@ -13,10 +13,10 @@ pub fn most_calls(configuration: &Configuration) -> usize {
 
 /// The most store calls on any path through the machine, or `None` if some path is endless.
 ///
-/// `edges` has the steps of all states together, so the result is an upper bound: no single execution needs
-/// to contain the whole path. It doesn't have the step with which an executor that lost its claim claims
-/// again to record its outcome. Only another delivery's write or the sweeper takes a claim away, so they
-/// decide how often that step happens.
+/// `edges` has the steps of all states together, so the result is an upper bound: perhaps no single execution
+/// contains the whole path. One step isn't in `edges`: an executor that lost its claim claims again to record
+/// its outcome. Only another delivery's write or the sweeper takes a claim away, so they decide how often that
+/// step happens.
 pub(crate) fn longest_run(edges: impl Iterator<Item = (Position, Position, bool)>) -> Option<usize> {
     let mut ways: HashMap<Position, HashSet<(Position, bool)>> = HashMap::new();
     for (from, to, calls) in edges {

@@ -55,7 +55,7 @@ pub trait Protocol {
         None
     }
 
-    /// The token by which the store recognises a transaction. `None`, if it never does.
+    /// The token by which the store recognises a transaction. `None` if the store never recognises it.
     fn token(&self, sent: &Sent) -> Option<Token> {
         sent.token()
     }

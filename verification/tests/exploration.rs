@@ -39,7 +39,7 @@ fn an_exploration_is_repeatable() {
     assert_eq!(once, twice);
 }
 
-/// Explored spaces are recorded by name.
+/// `verification explore --record` finds a report's space by its name.
 #[test]
 fn space_names_are_unique() {
     let spaces = spaces::long();
@@ -49,7 +49,7 @@ fn space_names_are_unique() {
     assert_eq!(names.len(), spaces.len());
 }
 
-/// An exploration that was cut off says so, and isn't a proof.
+/// An exploration that was cut off reports this, since it isn't a proof.
 #[test]
 fn reaching_the_limit_is_reported() {
     let limits = Limits { states: 1000, ..Limits::default() };

@@ -62,5 +62,10 @@ fn unmutated_base_breaks_no_invariant() {
     let shipping = explore(&Shipping, &space, Limits::default());
     assert!(mutated.violations.is_empty());
     assert_eq!(mutated.coverage, shipping.coverage);
-    assert!(mutated.states >= shipping.states, "{} explored states, and {}", mutated.states, shipping.states);
+    assert!(
+        mutated.states >= shipping.states,
+        "the base explored {} states, fewer than the shipping protocol's {}",
+        mutated.states,
+        shipping.states
+    );
 }

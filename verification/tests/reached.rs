@@ -36,7 +36,7 @@ const SETTINGS: &[(&str, By)] = &[
             Item::RetentionLong,
         ]),
     ),
-    ("skew_margin", Test(ENGINE, "retry_after_ends_when_claimable")),
+    ("skew_margin", Test(ENGINE, "retry_after_ends_when_key_is_claimable")),
     ("lease_grace", Test(ENGINE, "deadline_bounds_lease_and_handler")),
     ("lease_fallback", Test(ENGINE, "lease_bounds_handlers_without_a_deadline")),
     ("lease_extension", Simulated(&[Item::Extends, Item::T7])),
@@ -104,7 +104,7 @@ const OTHERWISE: &[(&str, By)] = &[
     ),
     ("on demand", Test("functions/tests/deploy/aws.rs", "on_demand_functions_answer_every_event")),
     (
-        "the outbox, killed and refused",
+        "the outbox, with kills and refused requests",
         Test("functions/tests/deploy/outbox.rs", "every_end_is_published_despite_kills"),
     ),
     ("random batches", Test("tests/wrappers/batch/property.rs", "random_batches_keep_all_promises")),

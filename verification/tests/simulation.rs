@@ -36,7 +36,7 @@ fn twenty_thousand_schedules_pass_and_reach_everything() {
 }
 
 #[test]
-fn effects_never_repeat_without_faults() {
+fn no_takeover_or_crash_without_faults() {
     let figures =
         campaign(0, 500, |config| Config { faults: 0, ..config }).unwrap_or_else(|report| panic!("{report}"));
     assert_eq!((figures.takeovers, figures.crashes), (0, 0));
@@ -81,7 +81,7 @@ fn short_outages_repeat_no_effect() {
     }
 }
 
-/// A schedule's line names its troubles by their bits, so the bits must not change.
+/// A schedule's line lists its troubles as bits, so a trouble's bit must never change.
 #[test]
 fn troubles_keep_their_bits() {
     for (trouble, bit) in [

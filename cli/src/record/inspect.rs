@@ -72,14 +72,14 @@ pub(crate) async fn main(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The possible reasons for a missing record. The store can't say more.
+/// The possible reasons for a missing record. The store can't tell which one applies.
 pub(super) const NO_RECORD: &str = "  There's no record under this id. Nothing has claimed it, or its record expired and was deleted. Or the
-  function derives another id for the operation: by another function name, wrapper, operation, caller, tenant or
-  source. Or it uses another table.
+  function derives another id for the operation, from another function name, wrapper, operation, caller, tenant or
+  source. Or the function uses another table.
   If nothing has claimed it, the next delivery does, and runs the handler.
 ";
 
-/// Reports that there's no such record.
+/// Reports that there's no record under this key.
 pub(super) fn absent(key: &StoredKey, as_json: bool) -> Result<ExitCode> {
     if as_json {
         words::print_json(&json!({ "id": key.as_str(), "record": null }))?;
@@ -143,10 +143,10 @@ pub(super) fn next_steps(view: &View<'_>, store: &StoreArguments, is_revealed: b
         ],
         Status::Completed if !view.is_expired() => &[
             ("If its response is wrong, record another", &complete),
-            ("If it was undone and must happen again", &release),
+            ("If its effect was undone and must happen again", &release),
         ],
         Status::Failed if !view.is_expired() => {
-            &[("If it happened after all", &complete), ("If it may run again", &release)]
+            &[("If its effect happened after all", &complete), ("If its handler may run again", &release)]
         }
         _ => return String::new(),
     };

@@ -32,7 +32,7 @@ pub(super) struct ScopeArguments {
     #[arg(long, value_name = "NAME")]
     pub(super) function: Option<String>,
 
-    /// The wrapper that takes the key.
+    /// The operation's wrapper.
     #[arg(long, value_enum)]
     pub(super) via: Option<Via>,
 
@@ -76,12 +76,12 @@ pub(super) struct ScopeArguments {
     #[arg(long, value_name = "DN", value_parser = NonEmptyStringValueParser::new(), requires = "certificate_subject")]
     certificate_issuer: Option<String>,
 
-    /// The API that knows the caller: `<API id>/<stage>`, or the name that the code sets with `api_name`.
+    /// The API that verified the caller: `<API id>/<stage>`, or the name that the code sets with `api_name`.
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub(super) api: Option<String>,
 
-    /// Batches: the ARN of the queue, stream or table, or the name that the code sets with `source_name`. Leave
-    /// out the end of the ARN that begins with `/consumer/` or `/stream/`.
+    /// Batches: the ARN of the queue, stream or table, or the name that the code sets with `source_name`. If the ARN
+    /// contains `/consumer/` or `/stream/`, leave out that part and everything after it.
     #[arg(long, value_name = "ARN", value_parser = NonEmptyStringValueParser::new())]
     pub(super) source: Option<String>,
 
@@ -94,7 +94,7 @@ pub(super) struct ScopeArguments {
     pub(super) tenant: Option<String>,
 }
 
-/// The wrapper that takes the key.
+/// The operation's wrapper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Via {
     /// The Idempotency-Key header: `idempotency.http()`.
@@ -164,9 +164,9 @@ impl ScopeArguments {
                 self.check(via)?;
                 self.derive(function, via, key).map_err(|error| Problem::of(&error))
             }
-            (Some(_), None) => Err(Problem::new("--function needs --via, the wrapper that takes the key")),
+            (Some(_), None) => Err(Problem::new("--function needs --via, the operation's wrapper")),
             (None, _) if self.is_any_given() => Err(Problem::new(
-                "the key's scope needs --function, the Lambda function's name, and --via, the wrapper that takes the key",
+                "the key's scope needs --function, the Lambda function's name, and --via, the operation's wrapper",
             )),
             (None, _) if is_id(key) => Ok(StoredKey::from_stored(key)),
             (None, _) => Err(Problem::new(
@@ -189,7 +189,7 @@ impl ScopeArguments {
                 .any(|it| it.is_some())
     }
 
-    /// Refuses options that the wrapper ignores. With them, the command would derive a key that no delivery has.
+    /// Checks that the options fit the wrapper. Otherwise, the command would derive a key that no delivery has.
     fn check(&self, via: Via) -> Result<()> {
         let caller = self.http_caller();
         let has_caller = caller.is_some();
@@ -215,7 +215,7 @@ impl ScopeArguments {
                 ))
             }
             Via::Run if self.tenant.is_some() => Err(Problem::new(
-                "a step doesn't have its own tenant: replace --tenant by --for-caller, or use --via http or event",
+                "a step doesn't have its own tenant: use --for-caller instead of --tenant, or use --via http or event",
             )),
             _ if is_without_api(caller.as_ref()) => Err(Problem::new(
                 "another API may use this name for another caller: add --api `<API id>/<stage>`, or the name that the \

@@ -25,7 +25,7 @@ use crate::{
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// Only STARTED records whose lease expired more than the skew margin ago. Their executors ended without an
-    /// answer. Also counts these records, and so reads the whole store.
+    /// answer. The command also counts these records, so it reads the whole store.
     #[arg(long, conflicts_with = "status")]
     unresolved: bool,
 
@@ -133,7 +133,7 @@ pub(super) async fn every_record(store: &OpenStore) -> Result<Vec<Found>> {
     read_until(store, usize::MAX, |_, _| true).await
 }
 
-/// Reads the matching records, until it has more than the limit. If it counts records, it reads all of them.
+/// Reads the matching records, until it has more than the limit. If the command counts records, reads all of them.
 async fn collect(store: &OpenStore, arguments: &Arguments, now: Timestamp) -> Result<Vec<Found>> {
     let limit = if arguments.unresolved || arguments.counts { usize::MAX } else { arguments.limit as usize };
     read_until(store, limit, |key, record| arguments.wants(key, record, now)).await
@@ -311,6 +311,11 @@ fn as_json(
 ) -> serde_json::Value {
     match record {
         Ok(record) => View { key, record, rules, now }.json(),
-        Err(error) => json!({ "id": key.as_str(), "status": null, "unreadable": error.to_string() }),
+        Err(error) => unreadable(key, &error.to_string()),
     }
+}
+
+/// The JSON of a record that can't be read, for this reason.
+pub(super) fn unreadable(key: &StoredKey, reason: &str) -> serde_json::Value {
+    json!({ "id": key.as_str(), "status": null, "unreadable": reason })
 }

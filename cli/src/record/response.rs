@@ -69,7 +69,7 @@ impl ResponseArguments {
                 Ok(_) => Ok(body),
                 Err(_) => Err(Problem::new(
                     "the file isn't a recorded HTTP response in the form that `inspect --reveal` shows; if it's \
-                     only the body, replace --raw by --status",
+                     only the body, use --status instead of --raw",
                 )),
             };
         }
@@ -93,7 +93,7 @@ impl ResponseArguments {
                 "--status {status} isn't a final status: use one from 200 to 599"
             )));
         }
-        // Record text as a string. A replay of binary data would reach the front end in base64.
+        // Record text as a string: a binary body would be replayed in base64.
         let recorded = match String::from_utf8(response.body().clone()) {
             Ok(text) => recorded(response.map(|_| text)),
             Err(_) => recorded(response),
@@ -118,7 +118,7 @@ impl ResponseArguments {
     }
 }
 
-/// The wrapper that took the key: `http` for `payments/http:refund#…`.
+/// Returns the wrapper's name in the key: `http` for `payments/http:refund#…`.
 pub(super) fn via(key: &StoredKey) -> &str {
     let operation = key.as_str().split_once('/').map_or("", |(_, rest)| rest);
     let operation = operation.split_once('#').map_or(operation, |(operation, _)| operation);

@@ -95,8 +95,8 @@ pub(crate) async fn release(arguments: &Release) -> Result<ExitCode> {
         store: &arguments.store,
         write: &arguments.write,
         resolution: Resolution::Release,
-        // A release stores no response. The record keeps its expiry, or gets the shortest one that a release
-        // can have.
+        // A released record keeps its expiry. If it has none, this retention gives it the shortest expiry that a
+        // released record can have.
         retention: Duration::from_secs(1),
         command: "release",
         options: vec![],
@@ -187,8 +187,7 @@ impl Planned<'_> {
             Resolution::Release => Intent::Release { interrupted: false },
             _ => Intent::Complete(Outcome::Omitted),
         };
-        // The protocol's own write. The owner and the response are placeholders, which don't affect the
-        // expiry.
+        // Let the protocol compute the expiry. The owner and the response are placeholders, which don't affect it.
         let write =
             protocol::resolve(view.record, Owner::from_bytes([0; 16]), intent, self.retention, view.now);
         let expires_at = write.apply_to(Some(view.record)).and_then(|record| record.expires_at);
@@ -205,10 +204,9 @@ impl Planned<'_> {
         lines.into_iter().map(|(name, value)| format!("  {name:<13}{value}\n")).collect()
     }
 
-    /// The write's consequences for deliveries, and for a claim that is still running.
-    fn means(&self, view: &View<'_>) -> Vec<String> {
-        let is_release = self.resolution == Resolution::Release;
-        let before = match (view.record.status(), is_release) {
+    /// What the record means for an operator who is about to make this write.
+    fn warning(&self, view: &View<'_>) -> &'static str {
+        match (view.record.status(), self.resolution == Resolution::Release) {
             (Status::Started, true) if view.is_running() => {
                 "ITS HANDLER MAY BE RUNNING NOW, since its lease hasn't expired. After a release, the next delivery \
                  runs it a second time, concurrently. Wait for the lease to expire unless you know that its \
@@ -225,6 +223,10 @@ impl Planned<'_> {
                 "An executor claimed the key and ended without an answer. Be sure that the effect happened: after \
                  this, no delivery runs the handler."
             }
+            (Status::Completed | Status::Failed, true) if view.is_expired() => {
+                "The record has expired, so it blocks nothing: the next delivery runs the handler, even without a \
+                 release. A release deletes the recorded outcome."
+            }
             (Status::Completed, true) => {
                 "THE OPERATION IS DONE: ITS EFFECT HAPPENED. A release lets it happen again, and deletes the recorded \
                  response."
@@ -236,10 +238,15 @@ impl Planned<'_> {
             }
             (Status::Failed, false) => "This replaces the recorded failure, which is lost.",
             (Status::Released, _) => {
-                "The key is free: no delivery is running the operation. After this, no delivery runs it."
+                "The key is free: the next delivery would run the operation. Once it's settled, no delivery runs it."
             }
-        };
-        let mut means = vec![before.to_owned()];
+        }
+    }
+
+    /// The write's consequences for deliveries, and for a claim that is still running.
+    fn means(&self, view: &View<'_>) -> Vec<String> {
+        let is_release = self.resolution == Resolution::Release;
+        let mut means = vec![self.warning(view).to_owned()];
         means.push(match &self.resolution {
             Resolution::Release => {
                 "The next delivery claims the key, even with a different request, and runs the handler."
@@ -288,8 +295,8 @@ impl Planned<'_> {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Reports that the record isn't the version that was shown, and shows the current one for the operator
-    /// to judge.
+    /// Reports that the record changed after it was shown, and shows its current version, so that the operator can
+    /// decide again.
     fn lost(&self, record: Option<&Record>) -> Result<ExitCode> {
         let Some(record) = record else { return absent(&self.key, self.write.json) };
         let view = self.view(record);

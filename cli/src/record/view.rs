@@ -17,8 +17,8 @@ use crate::words;
 /// The function's settings that determine a record's current state.
 #[derive(Clone, Copy, Debug, Args)]
 pub(super) struct RuleArguments {
-    /// The function's `skew_margin`, such as 2s or 500ms. A lease or a record counts as expired only when its end is
-    /// longer ago than this margin.
+    /// The function's `skew_margin`, such as 2s or 500ms. A lease or a record counts as expired only when it ended
+    /// more than this margin ago.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = words::duration)]
     skew_margin: Duration,
 }
@@ -33,7 +33,7 @@ pub(super) struct View<'a> {
 }
 
 impl View<'_> {
-    /// The record's outlook if its function runs at least once, or at most once.
+    /// Whether the record is stale or expired, and what the next delivery gets under this `execution`.
     fn outlook(&self, execution: Execution) -> Outlook {
         let RuleArguments { skew_margin } = self.rules;
         let retention = Settings::default().retention;
@@ -151,7 +151,8 @@ impl View<'_> {
     /// Whether a delivery with another payload is refused.
     pub(super) fn blocks_others(&self) -> bool {
         let next = self.outlook(Execution::AtLeastOnce).next;
-        matches!(next, NextDelivery::Replayed | NextDelivery::InProgress(_))
+        // A stale claim refuses another payload, too, until its record expires.
+        matches!(next, NextDelivery::Replayed | NextDelivery::InProgress(_) | NextDelivery::TakesOver)
     }
 
     /// Describes the stored response, without its content.
@@ -161,7 +162,7 @@ impl View<'_> {
             State::Completed(outcome) | State::Failed(outcome) => outcome,
         };
         let Outcome::Retained(response) = outcome else {
-            return "not retained: duplicates learn only that it's done".to_owned();
+            return "not retained: duplicates learn only that the operation is done".to_owned();
         };
         let place = match &response.place {
             Place::Inline(kept) => format!("{} bytes in the record", kept.len()),
@@ -171,25 +172,30 @@ impl View<'_> {
         format!("{} bytes, {how}, {place}", response.length)
     }
 
-    /// Describes what the next delivery gets.
+    /// Describes what the next delivery gets, and what a different request with the same key gets.
     pub(super) fn next_delivery(&self) -> String {
+        let mut text = self.same_request();
+        if self.blocks_others() {
+            text.push_str("A different request with this key is refused: Mismatch (HTTP 422).\n");
+        }
+        text
+    }
+
+    /// Describes what the next delivery of the same request gets.
+    fn same_request(&self) -> String {
         let [more, once] =
             [Execution::AtLeastOnce, Execution::AtMostOnce].map(|execution| self.outlook(execution).next);
         match more {
             NextDelivery::Replayed => {
                 let what = match self.record.state {
                     State::Failed(_) => "the recorded failure",
-                    State::Completed(Outcome::Omitted) => "NotRetained (HTTP 409): it's done, without a response",
+                    State::Completed(Outcome::Omitted) => "NotRetained (HTTP 409), since the record has no response",
                     _ => "the recorded response",
                 };
-                format!(
-                    "If the same request arrives now, it gets {what}, and the handler doesn't run.\n\
-                     A different request with this key is refused: Mismatch (HTTP 422).\n"
-                )
+                format!("If the same request arrives now, it gets {what}, and the handler doesn't run.\n")
             }
             NextDelivery::InProgress(until) => format!(
-                "If the same request arrives now, it's refused for another {}: InProgress (HTTP 409).\n\
-                 A different request with this key is refused: Mismatch (HTTP 422).\n",
+                "If the same request arrives within the next {}, it's refused: InProgress (HTTP 409).\n",
                 words::span(self.now.until(until))
             ),
             NextDelivery::TakesOver | NextDelivery::ClaimsAnew if self.is_at_most_once() => {

@@ -11,12 +11,12 @@ use lambda_idempotency::{
 use serde_json::json;
 
 use super::{
-    list::{Found, every_record, function_of},
+    list::{Found, every_record, function_of, unreadable},
     view::{RuleArguments, View},
 };
 use crate::{problem::Result, store::StoreArguments, words};
 
-/// The length of a printed line, in characters, at most.
+/// The maximum length of a printed line, in characters.
 const WIDTH: usize = 80;
 /// The digits of a record's id that a line shows: enough to tell records apart.
 const DIGITS: usize = 8;
@@ -36,7 +36,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = words::duration)]
     interval: Duration,
 
-    /// End after this time. Default: watch until the command is interrupted.
+    /// Stop after this time. Default: watch until the command is interrupted.
     #[arg(long = "for", value_name = "TIME", value_parser = words::duration)]
     length: Option<Duration>,
 
@@ -69,6 +69,8 @@ enum Change {
     Released,
     /// The record expired and was deleted.
     Deleted,
+    /// The record is in the store, but it can't be read.
+    Unreadable,
 }
 
 impl Change {
@@ -81,6 +83,7 @@ impl Change {
             Self::Failed => "failed",
             Self::Released => "released",
             Self::Deleted => "deleted",
+            Self::Unreadable => "unreadable",
         }
     }
 }
@@ -88,7 +91,8 @@ impl Change {
 /// One record, as one look at the store found it.
 #[derive(Clone, Debug, PartialEq)]
 struct Seen {
-    record: Record,
+    /// The record, or the reason why it can't be read.
+    record: Result<Record, String>,
     is_stale: bool,
 }
 
@@ -115,13 +119,13 @@ pub(crate) async fn main(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 impl Arguments {
-    /// Returns the readable records of the wanted function.
+    /// Returns the records of the wanted function. A record that can't be read is one of them: it wasn't deleted.
     fn seen(&self, found: Vec<Found>, now: Timestamp) -> HashMap<StoredKey, Seen> {
         let wanted = |key: &StoredKey| self.function.as_deref().is_none_or(|name| function_of(key) == name);
-        let readable = found.into_iter().filter_map(|(key, record)| Some((key, record.ok()?)));
-        let seen = readable.filter(|(key, _)| wanted(key)).map(|(key, record)| {
-            let is_stale = View { key: &key, record: &record, rules: self.rules, now }.is_stale();
-            (key, Seen { record, is_stale })
+        let seen = found.into_iter().filter(|(key, _)| wanted(key)).map(|(key, record)| {
+            let view = |record| View { key: &key, record, rules: self.rules, now };
+            let is_stale = record.as_ref().is_ok_and(|record| view(record).is_stale());
+            (key, Seen { record: record.map_err(|error| error.to_string()), is_stale })
         });
         seen.collect()
     }
@@ -134,8 +138,8 @@ impl Arguments {
             ));
         }
         words::print(&format!(
-            "Watching {}, a look every {}. Ctrl-C ends it.\nReplays leave no trace in the store: see the metric \
-             idempotency_replayed.\n\n{:<8}  {:<9}  {:<7}  {}\n",
+            "Watching {}, with a look every {}. Press Ctrl-C to stop.\n\
+             Replays leave no trace in the store: see the metric idempotency_replayed.\n\n{:<8}  {:<10}  {:<7}  {}\n",
             words::count(seen.len(), "record"),
             words::exact(self.interval),
             "time",
@@ -151,33 +155,36 @@ impl Arguments {
         after: &HashMap<StoredKey, Seen>,
         now: Timestamp,
     ) -> Result<()> {
-        let mut changes: Vec<_> = after
-            .iter()
-            .filter_map(|(key, seen)| Some((key, &seen.record, change(before.get(key), seen)?)))
-            .chain(before.iter().filter_map(|(key, seen)| {
-                (!after.contains_key(key)).then_some((key, &seen.record, Change::Deleted))
-            }))
-            .filter(|(.., change)| self.only.is_empty() || self.only.contains(change))
-            .collect();
-        changes.sort_by_key(|(key, record, _)| (record.generation, (*key).clone()));
-        let lines = changes.into_iter().map(|(key, record, change)| match self.json {
-            true => self.in_json(key, record, change, now),
-            false => self.in_text(key, record, change, now),
+        let found = after.iter().filter_map(|(key, seen)| Some((key, seen, change(before.get(key), seen)?)));
+        let gone = before.iter().filter(|(key, _)| !after.contains_key(*key));
+        let all = found.chain(gone.map(|(key, seen)| (key, seen, Change::Deleted)));
+        let is_wanted = |change: &Change| self.only.is_empty() || self.only.contains(change);
+        let mut changes: Vec<_> = all.filter(|(.., change)| is_wanted(change)).collect();
+        changes.sort_by_key(|(key, seen, _)| {
+            (seen.record.as_ref().ok().map(|record| record.generation), (*key).clone())
+        });
+        let lines = changes.into_iter().map(|(key, seen, change)| match self.json {
+            true => self.in_json(key, seen, change, now),
+            false => self.in_text(key, seen, change, now),
         });
         words::print(&lines.collect::<String>())
     }
 
-    fn in_json(&self, key: &StoredKey, record: &Record, change: Change, now: Timestamp) -> String {
-        let record = View { key, record, rules: self.rules, now }.json();
+    fn in_json(&self, key: &StoredKey, seen: &Seen, change: Change, now: Timestamp) -> String {
+        let record = match &seen.record {
+            Ok(record) => View { key, record, rules: self.rules, now }.json(),
+            Err(reason) => unreadable(key, reason),
+        };
         let line = json!({ "at": words::moment(now), "change": change.as_str(), "id": key.as_str(), "record": record });
         format!("{line}\n")
     }
 
-    fn in_text(&self, key: &StoredKey, record: &Record, change: Change, now: Timestamp) -> String {
+    fn in_text(&self, key: &StoredKey, seen: &Seen, change: Change, now: Timestamp) -> String {
         let moment = words::moment(now);
         let time = moment.split_once('T').map_or(moment.as_str(), |(_, time)| time);
         let time: String = time.chars().take(8).collect();
-        let begun = format!("{time}  {:<9}  {:<7}  ", change.as_str(), record.attempt);
+        let attempt = seen.record.as_ref().map(|record| record.attempt.to_string()).unwrap_or_default();
+        let begun = format!("{time}  {:<10}  {attempt:<7}  ", change.as_str());
         let id = if self.full_ids {
             key.to_string()
         } else {
@@ -187,31 +194,36 @@ impl Arguments {
     }
 }
 
-/// The change between two looks at a record; the last one, if there were several.
+/// The change between two looks at a record; the last one, if there were several. A record that can be read again is
+/// shown like a new one.
 fn change(before: Option<&Seen>, after: &Seen) -> Option<Change> {
     if before == Some(after) {
         return None;
     }
-    let is_new_claim = before.is_none_or(|before| before.record.generation != after.record.generation);
-    let was = before.map(|before| before.record.status());
-    Some(match after.record.status() {
+    let Ok(record) = &after.record else {
+        let is_known = before.is_some_and(|before| before.record.is_err());
+        return (!is_known).then_some(Change::Unreadable);
+    };
+    let was = before.and_then(|before| before.record.as_ref().ok());
+    let is_new_claim = was.is_none_or(|was| was.generation != record.generation);
+    Some(match record.status() {
         Status::Started
             if after.is_stale && !before.is_some_and(|before| before.is_stale && !is_new_claim) =>
         {
             Change::Stale
         }
-        Status::Started if is_new_claim && after.record.interrupted => Change::Takeover,
+        Status::Started if is_new_claim && record.interrupted => Change::Takeover,
         Status::Started if is_new_claim => Change::Claimed,
         // Only the lease was extended.
         Status::Started => return None,
-        now if !is_new_claim && was == Some(now) => return None,
+        now if !is_new_claim && was.map(Record::status) == Some(now) => return None,
         Status::Completed => Change::Completed,
         Status::Failed => Change::Failed,
         Status::Released => Change::Released,
     })
 }
 
-/// Shortens an id to few digits of its hash, and to at most `width` characters.
+/// Shortens an id to `DIGITS` digits of its hash, and to at most `width` characters.
 fn shortened(id: &str, width: usize) -> String {
     let (scope, digits) = id.split_once('#').unwrap_or((id, ""));
     let digits: String = digits.chars().take(DIGITS).collect();
@@ -245,7 +257,7 @@ mod tests {
             request_id: None,
         };
         let record = Record::from(lock);
-        Seen { record: Record { state: state.unwrap_or(record.state.clone()), ..record }, is_stale }
+        Seen { record: Ok(Record { state: state.unwrap_or(record.state.clone()), ..record }), is_stale }
     }
 
     #[test]
@@ -254,6 +266,8 @@ mod tests {
         let stale = seen(1, None, false, true);
         let taken_over = seen(2, None, true, false);
         let released = seen(1, Some(State::Released), false, false);
+        let unreadable = |reason: &str| Seen { record: Err(reason.to_owned()), is_stale: false };
+        let (corrupt, newer) = (unreadable("corrupt"), unreadable("another version"));
         for (before, after, expected) in [
             (None, &claim, Some(Change::Claimed)),
             (Some(&claim), &claim, None),
@@ -263,6 +277,10 @@ mod tests {
             (Some(&claim), &released, Some(Change::Released)),
             (None, &released, Some(Change::Released)),
             (Some(&released), &taken_over, Some(Change::Takeover)),
+            (Some(&claim), &corrupt, Some(Change::Unreadable)),
+            (None, &corrupt, Some(Change::Unreadable)),
+            (Some(&corrupt), &newer, None),
+            (Some(&corrupt), &released, Some(Change::Released)),
         ] {
             assert_eq!(change(before, after), expected, "{before:?} {after:?}");
         }

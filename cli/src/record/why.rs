@@ -46,7 +46,7 @@ pub(crate) struct Arguments {
     describe: Option<PathBuf>,
 
     /// A field of the function's key, such as /order_id. It's a field of the event, of the HTTP body, or of each
-    /// message's body. Can be repeated; the order counts. Default: the library's key for the event's source.
+    /// message's body. Can be repeated; the order matters. Default: the library's key for the event's source.
     #[arg(long = "key-field", value_name = "FIELD", requires = "event")]
     key_fields: Vec<String>,
 
@@ -122,7 +122,7 @@ fn nothing(arguments: &Arguments) -> Result<ExitCode> {
         words::print_json(&json!({ "operations": [] }))?;
     } else {
         words::print(
-            "The event leads to no record of an operation: it has no key, its method isn't protected, or none of its \
+            "The event has no protected operation: it has no key, its HTTP method isn't protected, or none of its \
              messages has a valid key.\nThe function runs it unprotected, or refuses it.\n",
         )?;
     }
@@ -260,8 +260,8 @@ impl Arguments {
         }
         match mode {
             Mode::Enforce if is_other && view.blocks_others() => text.push_str(
-                "This event has another payload than the one that claimed the key. Unless the function compares other\n\
-                 fields, it's refused, and its handler doesn't run: Mismatch (HTTP 422).\n",
+                "This event has another payload than the event that claimed the key. Unless the function compares\n\
+                 other fields, it refuses the event without running the handler: Mismatch (HTTP 422).\n",
             ),
             Mode::Enforce => text.push_str(&view.next_delivery()),
             Mode::Shadow | Mode::Off => text.push_str(&format!(
@@ -287,7 +287,7 @@ fn contents(path: &Path) -> io::Result<Vec<u8>> {
 fn hint(error: &lambda_idempotency::Error) -> &'static str {
     let text = error.to_string();
     [
-        ("key itself", ": add --key-field FIELD, or replace --event by the key and its scope"),
+        ("key itself", ": add --key-field FIELD, or give the key and its scope instead of --event"),
         ("its closure returns", ": add --resolved-caller TEXT"),
         ("caller-unknown", "; if the function's own code names the caller, add --resolved-caller TEXT"),
         ("request id", ": add --request-id ID"),

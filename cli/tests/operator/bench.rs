@@ -5,6 +5,7 @@ use std::{process::Output, time::Duration};
 use aws_sdk_dynamodb::{
     Client, Config,
     config::{BehaviorVersion, Credentials, Region},
+    types::AttributeValue,
 };
 use lambda_idempotency::{
     Fingerprint, Idempotency, Key, StoredKey,
@@ -119,7 +120,7 @@ impl Bench {
         self.claim_as(operation, lease_left, |lock| lock).await
     }
 
-    /// Claims `operation` like [`claim`](Self::claim), but with a changed lock.
+    /// Claims `operation` like [`claim`](Self::claim), but changes the claim's lock first.
     pub(crate) async fn claim_as(
         &self,
         operation: &str,
@@ -156,6 +157,15 @@ impl Bench {
         (key, settled)
     }
 
+    /// Writes an item with this id that isn't a readable record.
+    pub(crate) async fn put_unreadable(&self, id: &str) {
+        let mut request = self.client.put_item().table_name(TABLE);
+        for (name, value) in [("id", id), ("response", KEY), ("status", CALLER)] {
+            request = request.item(name, AttributeValue::S(value.to_owned()));
+        }
+        request.send().await.unwrap();
+    }
+
     pub(crate) async fn record(&self, key: &StoredKey) -> Record {
         self.store.read(key).await.unwrap().unwrap()
     }
@@ -166,7 +176,7 @@ pub(crate) fn completed(secs: u64) -> Settlement {
     Settlement::Complete(Outcome::Retained(StoredResponse::new(RESPONSE.into())), in_secs(secs))
 }
 
-/// A release, kept for a day.
+/// A release. Its record expires after a day.
 pub(crate) fn released() -> Settlement {
     Settlement::Release { expires_at: in_secs(86_400), interrupted: false }
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json, value::RawValue};
 
 use super::bench::{Bench, CALLER, KEY};
 
-/// Takes the only record that the function made, and deletes it.
+/// Deletes the table's only record, and returns its id.
 async fn made(bench: &Bench) -> StoredKey {
     let mut page = bench.store.scan(None).await.unwrap();
     let (key, record) = page.records.remove(0);
@@ -119,7 +119,7 @@ async fn event_and_step_keys_match() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_from_bodies_are_derived() {
+async fn via_http_body_derives_the_body_fields_key() {
     let bench = Bench::new().await;
     let layer = bench.function().http().key_fields(KeyFields::new(["/id"]).unwrap());
     let handler = service_fn(|_: Request| async { Ok::<_, std::convert::Infallible>("paid") });

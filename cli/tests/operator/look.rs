@@ -9,7 +9,7 @@ use lambda_idempotency::{
 };
 use serde_json::json;
 
-use super::bench::{Bench, CALLER, KEY, RESPONSE, TABLE, completed, released};
+use super::bench::{Bench, RESPONSE, TABLE, completed, released};
 
 #[track_caller]
 fn has(text: &str, words: &[&str]) {
@@ -17,6 +17,9 @@ fn has(text: &str, words: &[&str]) {
         assert!(text.contains(word), "{word:?} isn't in\n{text}");
     }
 }
+
+/// What `inspect` says of another payload, if the record blocks it.
+const MISMATCH: &str = "A different request with this key is refused: Mismatch (HTTP 422).";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn missing_record_is_reported() {
@@ -58,13 +61,16 @@ async fn each_state_shows_its_next_steps() {
     let bench = Bench::new().await;
     let (live, record) = bench.claim("run:charge", 100).await;
     let (stale, _) = bench.claim("run:stale", -180).await;
+    let past = system_clock().now().saturating_sub(Duration::from_secs(60)).rounded_up_to_second();
+    let (expired, _) =
+        bench.claim_as("run:expired", -180, |lock| Lock { expires_at: Some(past), ..lock }).await;
     let (done, _) = bench.settled("run:done", completed(3600)).await;
     let (over, _) = bench.settled("run:over", completed(0)).await;
     let expires_at = record.expires_at.unwrap();
     let (omitted, _) = bench.settled("run:omitted", Settlement::Complete(Outcome::Omitted, expires_at)).await;
     let (failed, _) = bench.settled("run:failed", Settlement::Fail(Outcome::Omitted, expires_at)).await;
     let (free, _) = bench.settled("run:free", released()).await;
-    let cases: [(&StoredKey, &[&str], [&str; 2]); 6] = [
+    let cases: [(&StoredKey, &[&str], [&str; 2]); 7] = [
         (
             &live,
             &[
@@ -87,6 +93,7 @@ async fn each_state_shows_its_next_steps() {
             ],
             ["takes_over", "outcome_unknown"],
         ),
+        (&expired, &["STARTED, stale and expired"], ["claims_anew", "outcome_unknown"]),
         (
             &done,
             &["COMPLETED, live: replayed until it expires in ", "the recorded response", "See the response:"],
@@ -105,6 +112,7 @@ async fn each_state_shows_its_next_steps() {
         assert_eq!(answer.code, 0, "{answer:?}");
         has(&answer.out, words);
         has(&answer.out, &[key.as_str(), "8f5c1a66-7d4e-4b1e-9c0a-3d1f2b7a9e10"]);
+        assert_eq!(answer.out.contains(MISMATCH), next[0] != "claims_anew", "{answer:?}");
         let record = &bench.run(&["inspect", key.as_str(), "--json"]).await.json()["record"];
         assert_eq!(record["next_delivery"], json!({ "at_least_once": next[0], "at_most_once": next[1] }));
     }
@@ -184,7 +192,7 @@ async fn unresolved_operations_are_counted_by_age() {
     let (young, _) = bench.claim_as("run:young", -30, aged(0)).await;
     let (old, _) = bench.claim_as("run:old", -30, aged(7_200)).await;
     let (oldest, _) = bench.claim_as("run:oldest", -30, aged(90_000)).await;
-    // A claim within the margin of 2 s and settled records aren't unresolved, however old they are.
+    // A claim counts as unresolved only after its lease and the margin of 2 s. A settled record never does.
     bench.claim_as("run:margin", 2, aged(90_000)).await;
     bench.settled("run:done", completed(3600)).await;
     bench.settled("run:free", released()).await;
@@ -263,12 +271,7 @@ async fn unreadable_records_are_listed() {
     let bench = Bench::new().await;
     bench.claim("run:charge", 100).await;
     let id = format!("payments/run#{:064}", 7);
-    let item = [("id", id.as_str()), ("response", KEY), ("status", CALLER)];
-    let mut request = bench.client.put_item().table_name(TABLE);
-    for (name, value) in item {
-        request = request.item(name, aws_sdk_dynamodb::types::AttributeValue::S(value.to_owned()));
-    }
-    request.send().await.unwrap();
+    bench.put_unreadable(&id).await;
     for options in [&[][..], &["--status", "completed"]] {
         let listed = bench.run(&[&["list"], options].concat()).await;
         assert_eq!(listed.code, 0);
@@ -281,7 +284,7 @@ async fn unreadable_records_are_listed() {
     bench.run(&["release", &id, "--confirm"]).await.is_bad_input(&["can't be read"]);
 }
 
-/// A lease that has just expired is stale, judged by the function's own margin.
+/// The function's skew margin decides whether a claim is already stale when its lease has just expired.
 #[tokio::test(flavor = "multi_thread")]
 async fn given_skew_margin_decides_staleness() {
     let bench = Bench::new().await;

@@ -22,7 +22,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// `None` if there is no server to run.
+    /// `None` if Redis isn't installed.
     fn new() -> Option<Self> {
         let server = RedisServer::start(&["--requirepass", PASSWORD])?;
         let store = RedisStore::new(url(&server)).unwrap();

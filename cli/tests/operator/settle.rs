@@ -6,12 +6,13 @@ use lambda_idempotency::{
     Idempotency, Key, StoredKey,
     lambda::http::replayed,
     settings::Execution,
-    store::{Outcome, Place, Record, State, Status, Store as _, Write, WriteOutcome},
+    store::{Outcome, Place, Record, Settlement, State, Status, Store as _, Write, WriteOutcome},
+    time::{Clock as _, system_clock},
 };
 
 use super::bench::{Answer, Bench, KEY, RESPONSE, completed};
 
-/// A file that is deleted with the test.
+/// A file that's deleted when the test drops it.
 struct File(PathBuf);
 
 impl File {
@@ -48,7 +49,7 @@ impl Bench {
     }
 }
 
-/// The write names the version that `inspect` showed. The lease is extended between the two commands.
+/// If the lease is extended after `inspect`, the version that `inspect` showed is still valid for `release`.
 #[tokio::test(flavor = "multi_thread")]
 async fn extended_claim_can_be_released() {
     let bench = Bench::new().await;
@@ -119,6 +120,17 @@ async fn release_warns_according_to_the_state() {
         assert!(dry.out.contains(words), "{dry:?}");
     }
     assert_eq!(bench.record(&done).await, record);
+    let past = system_clock().now().saturating_sub(Duration::from_secs(60)).rounded_up_to_second();
+    for (operation, settlement) in [
+        ("run:old", Settlement::Complete(Outcome::Omitted, past)),
+        ("run:old-failure", Settlement::Fail(Outcome::Omitted, past)),
+    ] {
+        let (over, _) = bench.settled(operation, settlement).await;
+        let dry = bench.run(&["release", over.as_str()]).await;
+        assert!(dry.out.contains("has expired, so it blocks nothing"), "{dry:?}");
+        assert!(!dry.out.contains("A release lets it happen again"), "{dry:?}");
+        assert!(!dry.out.contains("duplicates get that failure"), "{dry:?}");
+    }
     let json = bench.run(&["release", done.as_str(), "--json"]).await.json();
     assert_eq!((&json["is_dry_run"], &json["is_written"]), (&true.into(), &false.into()));
     assert!(json["means"][0].as_str().unwrap().contains("EFFECT HAPPENED"), "{json}");

@@ -63,9 +63,30 @@ async fn changes_are_watched_live() {
             assert_eq!(lines[0]["records"], 1, "{lines:?}");
         } else {
             assert!(watched.out.lines().all(|line| line.chars().count() <= 80), "{}", watched.out);
-            for words in ["Replays leave no trace", "claimed", "completed", "takeover   2"] {
+            for words in ["Replays leave no trace", "claimed", "completed", "takeover    2"] {
                 assert!(watched.out.contains(words), "{words:?} isn't in\n{}", watched.out);
             }
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unreadable_records_are_not_reported_as_deleted() {
+    let bench = Bench::new().await;
+    let (key, _) = bench.claim("run:charge", 100).await;
+    let options = ["watch", "--interval", "100ms", "--for", "3s", "--json"];
+    let corrupt = async {
+        tokio::time::sleep(std::time::Duration::from_millis(800)).await;
+        bench.put_unreadable(key.as_str()).await;
+    };
+    let (watched, ()) = tokio::join!(bench.run(&options), corrupt);
+    let lines: Vec<Value> = watched.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((lines.len(), &lines[0]["records"]), (2, &json!(1)), "{watched:?}");
+    assert_eq!((&lines[1]["change"], &lines[1]["id"]), (&json!("unreadable"), &json!(key.as_str())));
+    assert!(
+        lines[1]["record"]["unreadable"].as_str().unwrap().contains("`version` is missing"),
+        "{watched:?}"
+    );
+    let text = bench.run(&["watch", "--interval", "100ms", "--for", "100ms"]).await;
+    assert!(text.code == 0 && text.out.starts_with("Watching 1 record,"), "{text:?}");
 }

@@ -20,7 +20,7 @@ use lambda_idempotency::{
 use lambda_runtime::{Context, LambdaEvent};
 use serde_json::{Value, json, value::RawValue};
 
-use super::bench::{Answer, Bench, CALLER, KEY};
+use super::bench::{Answer, Bench, CALLER, KEY, TABLE, run_in};
 
 const REQUEST: &str = "8f5b2c70-4d1e-4a93-b6c8-0e7d9a3f1b52";
 
@@ -113,7 +113,7 @@ async fn deliver(idempotency: &Idempotency, sample: &str) -> &'static [&'static 
     }
 }
 
-/// Runs each record as its own operation, as a function does if its source has no worker.
+/// Runs each record as its own operation, as a function does if the library has no worker for its source.
 async fn each(idempotency: &Idempotency, sample: &str) {
     let event: Value = serde_json::from_str(&fs::read_to_string(path(sample)).unwrap()).unwrap();
     let fields: KeyFields = match sample.contains("kafka") {
@@ -230,6 +230,42 @@ async fn why_shows_what_the_event_gets() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn stale_claims_refuse_other_payloads() {
+    let bench = Bench::new().await;
+    bench.claim("event", -180).await;
+    let file = std::env::temp_dir().join(format!("other-payload-{}.json", std::process::id()));
+    fs::write(&file, json!({ "id": KEY }).to_string()).unwrap();
+    let event = file.to_str().unwrap();
+    let found = bench.run(&["why", "--event", event, "--function", "payments", "--key-field", "/id"]).await;
+    fs::remove_file(&file).unwrap();
+    for words in ["STARTED, stale", "another payload", "Mismatch (HTTP 422)"] {
+        assert!(found.out.contains(words), "{words:?} isn't in {found:?}");
+    }
+    assert!(!found.out.contains("takes over the claim"), "{found:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn malformed_store_variables_are_refused() {
+    let bench = Bench::new().await;
+    let store = format!("dynamodb://{TABLE}?endpoint={}&region=eu-west-1", bench.endpoint());
+    let description =
+        json!({ "function": "refunds", "via": "event", "key_fields": ["/refund_id"], "store": store });
+    let file = std::env::temp_dir().join(format!("describe-store-{}.json", std::process::id()));
+    fs::write(&file, description.to_string()).unwrap();
+    let event = path("refunds/invoke.json");
+    let why = ["why", "--event", &event, "--describe", file.to_str().unwrap()];
+    let with = async |store: &str| {
+        let key = [("AWS_ACCESS_KEY_ID", "test"), ("AWS_SECRET_ACCESS_KEY", "test")];
+        run_in(&[&key[..], &[("IDEMPOTENCY_STORE", store)]].concat(), &why).await
+    };
+    let described = with("").await;
+    assert!(described.code == 1 && described.out.contains("There's no record"), "{described:?}");
+    with("mysql://h").await.is_bad_input(&["IDEMPOTENCY_STORE", "unknown scheme \"mysql\""]);
+    with("dynamodb://").await.is_bad_input(&["IDEMPOTENCY_STORE doesn't name a table"]);
+    fs::remove_file(&file).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn descriptions_replace_the_options() {
     let bench = Bench::new().await;
     let idempotency = Idempotency::builder(bench.store.clone()).function("shop").build().unwrap();
@@ -267,7 +303,7 @@ async fn descriptions_replace_the_options() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn records_of_callers_and_shadows_are_found() {
+async fn records_of_callers_and_shadow_mode_are_found() {
     let bench = Bench::new().await;
     let sample = "payments/http-api.json";
     let event = || serde_json::from_str::<LambdaRequest>(&fs::read_to_string(path(sample)).unwrap()).unwrap();

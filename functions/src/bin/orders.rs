@@ -45,10 +45,11 @@ fn worker(idempotency: &Idempotency) -> Result<Batch<SqsMessage>, lambda_idempot
 async fn ship(message: SqsMessage) -> Result<Parcel, Failure> {
     let order: Order = message.json()?;
     if order.quantity == 0 {
-        // A retry can't fix the order. The message goes to the dead-letter queue without further attempts.
+        // A retry can't fix the order. The handler doesn't run again, and SQS moves the message to the dead-letter
+        // queue.
         return Err(Failure::permanent("Orders.Nothing", "quantity is 0: there's nothing to ship"));
     }
-    let claim = current().ok_or("an order is shipped only under its claim")?;
+    let claim = current().ok_or("no claim: call `ship` only through the worker")?;
     let parcel = claim.derive_key("parcel");
     tracing::info!(parcel, attempt = claim.attempt(), "shipping an order");
     // Your code would call the carrier's API here.

@@ -50,7 +50,7 @@ async fn handle(event: LambdaEvent<EventBridgeEvent<PaymentMade>>) -> Result<Rec
     let payment = event.payload.detail;
     let claim = current().ok_or_else(|| Diagnostic {
         error_type: "Receipts.NoClaim".into(),
-        error_message: "a receipt is written only under its claim".into(),
+        error_message: "no claim: wrap `handle` in the layer".into(),
     })?;
     let receipt_id = claim.derive_key("receipt"); // the same in every attempt
     tracing::info!(receipt_id, attempt = claim.attempt(), "writing a receipt");

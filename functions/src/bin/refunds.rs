@@ -46,7 +46,7 @@ async fn handle(event: LambdaEvent<Refund>) -> Result<Refunded, Diagnostic> {
         return Err(failure("Refunds.Nothing", "amount_cents is 0: there's nothing to refund"));
     }
     let claim =
-        current().ok_or_else(|| failure("Refunds.NoClaim", "a refund is made only under its claim"))?;
+        current().ok_or_else(|| failure("Refunds.NoClaim", "no claim: wrap `handle` in the layer"))?;
     let gateway_reference = claim.derive_key("gateway"); // the same in every attempt
     tracing::info!(gateway_reference, attempt = claim.attempt(), "refunding");
     // Your code would call the gateway here, with this reference as the gateway's own idempotency key.

@@ -82,7 +82,7 @@ where
 }
 
 /// Runs a function for a source that has no worker in the library. Each record of an event is its own operation, one
-/// after the other. The first failure fails the event, and the source redelivers all of the event.
+/// after the other. The first failure fails the event, and the source redelivers the whole event.
 async fn each(
     idempotency: &Idempotency,
     telemetry: Telemetry,

@@ -59,7 +59,7 @@ async fn serve() -> Result<(), Error> {
 
 async fn handle(event: LambdaEvent<Work>) -> Result<String, Error> {
     let Work { id, millis, blocks } = event.payload;
-    let attempt = u64::from(current().ok_or("work is done only under its claim")?.attempt());
+    let attempt = u64::from(current().ok_or("no claim: wrap `handle` in the layer")?.attempt());
     tracing::info!("{MARK}");
     if attempt == 1 {
         let (step, end) = (Duration::from_millis(50), clock::now_ms() + millis);

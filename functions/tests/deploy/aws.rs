@@ -1,5 +1,5 @@
-//! Tests the functions and the wrappers under AWS's own Runtime Interface Emulator, on demand and on Managed
-//! Instances.
+//! Tests the functions and the wrappers under AWS's own Runtime Interface Emulator, which emulates on-demand functions
+//! and Managed Instances.
 
 use std::time::Duration;
 
@@ -124,7 +124,7 @@ async fn the_http_contract_holds(mode: Mode) {
 
 /// The timeout of the function whose handlers outlive it.
 const SHORT: Duration = Duration::from_secs(2);
-/// The time limit of an answer that waits for nothing, including a process's start.
+/// The time limit for an answer that doesn't wait for a lease. It includes the start of a process.
 const SOON: Duration = Duration::from_secs(3);
 
 async fn working(mode: Mode, database: &Database) -> Option<Emulator> {

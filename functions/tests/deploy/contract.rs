@@ -17,14 +17,14 @@ use super::{
 
 /// A function's two processes. The second takes requests that arrive while the first is busy.
 pub(crate) struct Deployed {
-    /// The status of the runs to count. `None` counts all runs.
+    /// Counts only the runs that answer with this status. `None` counts all runs.
     counted: Option<u16>,
     first: Mutex<Running>,
     other: Option<Mutex<Running>>,
 }
 
 impl Deployed {
-    /// The example function. It logs each payment, and no other answer.
+    /// The example function. It logs only the runs that make a payment.
     async fn payments(database: &Database) -> Self {
         Self::of_payments(Running::start("payments", database).await)
     }

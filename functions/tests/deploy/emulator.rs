@@ -1,11 +1,11 @@
 //! AWS's Runtime Interface Emulator: AWS's own Runtime API, on demand and on Managed Instances. It comes with the SAM
-//! CLI, and `scripts/tools` installs it. The emulator starts a function, and takes invocations by HTTP.
+//! CLI, and `scripts/tools` installs it. The emulator starts a function, and accepts invocations over HTTP.
 //!
 //! This was written for the emulator in version 1.170.0 of the SAM CLI. On demand, the emulator runs the given command,
 //! one invocation at a time, and kills the process at the deadline. It panics if two invocations overlap. With
 //! `AWS_LAMBDA_MAX_CONCURRENCY`, it emulates Managed Instances: it runs `/var/task/bootstrap` as user 993, and takes
-//! several invocations at once. It sends now + timeout × 10⁶ as the deadline, but answers at the real deadline while
-//! the handler runs on.
+//! several invocations at once. It sends now + timeout × 10⁶ as the deadline. When the timeout has really passed, it
+//! answers, and the handler runs on.
 
 use std::{
     fs::{self, File, Permissions},
@@ -20,7 +20,7 @@ use lambda_idempotency_rehearsal::{answer::Answer, clock, database::Database, ev
 use serde_json::Value;
 use tokio::net::TcpStream;
 
-use testkit::{ports::free_port, tools::tool};
+use testkit::{ports::free_port, skip::skip, tools::tool};
 
 use super::stage::{Delivers, environment, program_and_mark, without_ours};
 
@@ -72,10 +72,10 @@ impl Emulator {
     pub(crate) async fn start(mode: Mode, function: &Hosted, database: &Database) -> Option<Self> {
         let program = tool("aws-lambda-rie")?;
         if mode == Mode::ManagedInstances && !may_change_root() {
-            let refused = "in its Managed Instances mode, aws-lambda-rie runs /var/task/bootstrap as another user, so the tests \
-                           put it into a root folder: run them as root, for example in a container";
-            assert!(std::env::var_os("CI").is_none(), "{refused}");
-            eprintln!("skipped: {refused}");
+            skip(
+                "in its Managed Instances mode, aws-lambda-rie runs /var/task/bootstrap as another user, so the tests \
+                 change its root folder: run them as root, for example in a container",
+            );
             return None;
         }
         // Another process can take the port before the emulator listens on it.
@@ -263,10 +263,10 @@ fn fill_root(root: &Path, emulator: &Path, command: &str) {
     ];
     let certificates = machines.into_iter().map(Path::new).find(|file| file.is_file());
     copy(
-        certificates.expect("the machine's certificates, of the package ca-certificates"),
+        certificates.expect("no CA certificates found: install the package ca-certificates"),
         &root.join("certificates"),
     );
-    // The function's standard input, and the file that the other user writes.
+    // The function's standard input, and the file for its output. User 993 must be able to write it.
     fs::create_dir_all(root.join("dev")).unwrap();
     for file in ["dev/null", "written"] {
         fs::write(root.join(file), "").unwrap();

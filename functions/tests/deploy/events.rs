@@ -135,7 +135,7 @@ fn is_as(expected: Expected, answer: &Answer, runs: Runs) -> bool {
     }
 }
 
-/// The records that a batch's answer names.
+/// The records that a batch's answer reports as failed.
 pub(crate) fn come_back(payload: &[u8]) -> BTreeSet<String> {
     let answer: Value = serde_json::from_slice(payload).unwrap();
     let failures = answer["batchItemFailures"].as_array().expect("a partial-batch answer");

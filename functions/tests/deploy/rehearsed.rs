@@ -85,7 +85,7 @@ fn stage() -> Result<(), Error> {
         .key("id", AttributeValue::S("effects".to_owned()))
         .update_expression("ADD n :one")
         .expression_attribute_values(":one", AttributeValue::N("1".to_owned()));
-    staging().ok_or("it runs without protection")?.add(Transaction::new().update(update.build()?))?;
+    staging().ok_or("the run is unprotected")?.add(Transaction::new().update(update.build()?))?;
     Ok(())
 }
 
@@ -144,7 +144,7 @@ async fn workers_raise_no_false_alarm() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn transactional_functions_are_distinguished() {
+async fn missing_transactions_raise_an_alarm() {
     let event = json!({ "id": "order-17" });
     assert_eq!(faults("transaction", &event, &["--transactional"]).await, [""; 0]);
     let alarms = faults("event", &event, &["--transactional"]).await;

@@ -62,7 +62,7 @@ fn shape_of_http(event: &str, text: &str) -> Result<(), String> {
             is(event.request_context.elb.target_group_arn.is_some(), "request of a target group")?;
         }
     }
-    // The front ends' own types name the missing field. The functions get `lambda_http`'s type.
+    // The errors of the types above name a missing field. Parse again with `lambda_http`, as the functions do.
     lambda_http::request::from_str(text).map(drop).map_err(|error| error.to_string())
 }
 

@@ -76,7 +76,7 @@ fn note(secrets: &mut Secrets, function: &str, event: &Value, answer: &Answer) {
     }
     match answer {
         Answer::Http(http) if http.problem_code().is_none() => secrets.add_body(&http.body),
-        // Only the whole answer is a secret, since it contains an id that the handler makes and logs. A batch's
+        // The answer is a secret only as a whole, since the handler logs an id that the answer contains. A batch's
         // answer contains only the queue's ids.
         Answer::Payload(payload) if function != "orders" => secrets.add(payload),
         _ => {}
@@ -152,7 +152,7 @@ impl Api for Noting {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn secrets_are_never_logged_for_contract() {
+async fn http_contract_cases_never_log_secrets() {
     let (database, folder) = (database().await, Folder::new("table"));
     let start = async |file| {
         Running::recorded(&any_api::command(), any_api::MARK, &database, folder.file(file)).await

@@ -20,9 +20,10 @@ pub(crate) const FOLDER: &str = "sources";
 /// The expected answer to an event.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Expected {
-    /// A response after this many runs. After no run, it's the previous response.
+    /// A response after this many runs. With zero runs, it's the previous response.
     Ran(Runs),
-    /// A batch's answer after this many runs. If it names a record, the source redelivers that and all later records.
+    /// A batch's answer after this many runs. If the answer reports a failed record, the source redelivers that record
+    /// and all later ones.
     Batch(Runs, Option<&'static str>),
     /// A function error after this many runs. The source redelivers the whole event.
     Failed(Runs),

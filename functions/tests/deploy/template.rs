@@ -136,8 +136,8 @@ fn outbox_reads_the_stream_in_order() {
     assert_eq!(stream["StartingPosition"], "TRIM_HORIZON");
     assert_eq!(stream["BisectBatchOnFunctionError"], true);
     assert_eq!(stream["DestinationConfig"]["OnFailure"]["Destination"], "UnpublishedQueue.Arn");
-    assert!(stream["MaximumRecordAgeInSeconds"].as_u64().unwrap() < 24 * 60 * 60, "a stream keeps 24 hours");
-    // Without a limit, attempts don't run out while EventBridge fails. A tumbling window would delay the events.
+    assert!(stream["MaximumRecordAgeInSeconds"].as_u64().unwrap() < 24 * 60 * 60, "records last 24 hours");
+    // With a limit on retries, Lambda would give up while EventBridge fails. A tumbling window would delay the events.
     for name in ["MaximumRetryAttempts", "ParallelizationFactor", "TumblingWindowInSeconds"] {
         assert!(stream.get(name).is_none(), "{name}");
     }
@@ -181,7 +181,7 @@ fn tables_are_retained_with_ttl() {
     );
 }
 
-/// The event sources whose answer names records, each with its function.
+/// The event sources whose answer lists failed records, each with its function.
 fn batch_sources() -> impl Iterator<Item = (&'static str, &'static Value)> {
     let events = template_functions().into_iter().flat_map(|(id, _, properties)| {
         let events = properties["Events"].as_object().into_iter().flat_map(|events| events.values());
@@ -190,7 +190,8 @@ fn batch_sources() -> impl Iterator<Item = (&'static str, &'static Value)> {
     events.filter(|(_, event)| matches!(event["Type"].as_str(), Some("SQS" | "Kinesis" | "DynamoDB")))
 }
 
-/// Without this setting, SQS deletes failed messages, and a stream goes on after failed records.
+/// Without this setting, Lambda ignores the list of failures: SQS deletes the failed messages, and a stream continues
+/// after the failed records.
 #[test]
 fn batch_sources_report_item_failures() {
     assert!(batch_sources().count() > 0);
@@ -198,7 +199,7 @@ fn batch_sources_report_item_failures() {
         assert_eq!(event["Properties"]["FunctionResponseTypes"], json!(["ReportBatchItemFailures"]), "{id}");
     }
     let mappings: Vec<_> = resources("AWS::Lambda::EventSourceMapping").collect();
-    assert!(mappings.is_empty(), "this test checks no event source mappings");
+    assert!(mappings.is_empty(), "define event sources in functions' `Events`: this test checks only those");
 }
 
 #[test]
@@ -284,7 +285,7 @@ fn unresolved_alarm_names_its_commands() {
     for command in ["list --unresolved", "inspect KEY", "complete KEY", "release KEY"] {
         assert!(description.contains(&format!("`idempotency {command}`")), "{command}: {description}");
     }
-    // CloudWatch accepts no longer description.
+    // CloudWatch rejects descriptions that are longer than 1,024 characters.
     assert!(description.len() <= 1024, "{}", description.len());
 }
 
@@ -299,7 +300,8 @@ fn template_parameters_cover_cost_and_placement() {
     assert!(logs.into_iter().all(|(_, group)| group["Properties"]["RetentionInDays"] == "LogRetentionDays"));
     for (id, binary, properties) in template_functions() {
         assert_eq!(properties["LoggingConfig"]["LogFormat"], "JSON", "{id}");
-        // A record's id begins with the function's name, so the template sets it: CloudFormation's names may change.
+        // A record's id begins with the function's name, so the template sets a fixed name. A name that CloudFormation
+        // generates could change.
         assert_eq!(properties["FunctionName"], format!("${{AWS::StackName}}-{binary}"));
     }
 }

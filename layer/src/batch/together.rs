@@ -26,7 +26,7 @@ use crate::{
 #[derive(Clone, Debug)]
 enum Fate {
     Done,
-    /// The function named the record as failed, or an earlier record of the same stream.
+    /// The function reported this record, or an earlier one of the same stream, as failed.
     Failed,
     /// The function reported an error for the whole event.
     Error {
@@ -104,7 +104,7 @@ impl Together {
         };
         match fate {
             Some(Fate::Done) => Ok(()),
-            Some(Fate::Failed) => Err(Failure::transient("the function named the record as failed")),
+            Some(Fate::Failed) => Err(Failure::transient("the function reported the record as failed")),
             Some(Fate::Error { error_type, message, is_recorded: true }) => {
                 Err(Failure::permanent(error_type, message))
             }
@@ -117,7 +117,7 @@ impl Together {
     fn run_if_all_wait(self: &Arc<Self>) {
         let mut waiting = {
             let mut state = self.state();
-            // Drop records that ran out of time: nothing waits for their outcome any more.
+            // Drop records whose time is up: nothing waits for their outcome any more.
             state.waiting.retain(|waiting| !waiting.fate.is_closed());
             if state.waiting.is_empty() || state.waiting.len() < state.in_flight {
                 return;
@@ -132,7 +132,7 @@ impl Together {
                 waiting.into_iter().map(|waiting| (waiting.record, waiting.fate)).unzip();
             let fates = together.call(&records).await;
             for (sender, fate) in senders.into_iter().zip(fates) {
-                // The receiver is gone if the batch ran out of time.
+                // The receiver is gone if the batch's time is up.
                 let _ = sender.send(fate);
             }
         });
@@ -188,7 +188,7 @@ impl Together {
         let all = |fate: Fate| vec![fate; records.len()];
         let body = match &posted.body {
             Payload::Whole(bytes) | Payload::Broken(bytes, _) => bytes.clone(),
-            // A list of failures is short, so a body this large can't be one.
+            // Lambda rejects an answer this large, and redelivers the batch.
             Payload::Endless(..) => return all(Fate::Failed),
         };
         if posted.is_error || matches!(posted.body, Payload::Broken(..)) {
@@ -213,8 +213,9 @@ impl Together {
     }
 }
 
-/// The records that the function's response names. `None` if Lambda would treat the whole batch as failed, because an
-/// identifier is empty or isn't in the event ("Implementing partial batch responses", AWS Lambda developer guide).
+/// The records that the function's response reports as failed. `None` if Lambda would treat the whole batch as failed,
+/// because an identifier is empty or isn't in the event ("Implementing partial batch responses", AWS Lambda developer
+/// guide).
 fn failed(response: &[u8], identifiers: &[&str]) -> Option<HashSet<String>> {
     let response: Value = serde_json::from_slice(response).unwrap_or_default();
     let failures = match response.get("batchItemFailures") {

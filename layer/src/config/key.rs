@@ -70,7 +70,7 @@ impl KeyOf {
         }
     }
 
-    /// Says why events of this kind can't have such a key. `None` if they can.
+    /// Says why this source can't give a key to events of this kind. `None` if it can.
     pub(super) fn misfit(&self, kind: Kind) -> Option<String> {
         let is_batch = matches!(kind, Kind::Sqs | Kind::Kinesis | Kind::DynamoDb);
         let fits = match self {
@@ -80,11 +80,10 @@ impl KeyOf {
             Self::Record(source) => *source == kind,
         };
         let other = if is_batch { "the records' own ids" } else { "a JSON Pointer such as /orderId" };
-        (!fits)
-            .then(|| format!("the kind of event in IDEMPOTENCY_EVENT doesn't have such a key; use {other}"))
+        (!fits).then(|| format!("events of the kind in IDEMPOTENCY_EVENT don't have this key; use {other}"))
     }
 
-    /// The library's layer for events with such keys.
+    /// The library's layer, with keys from this source.
     pub(crate) fn layer(&self, idempotency: &Idempotency) -> EventLayer<IgnoredAny> {
         match self {
             Self::Fields(fields) | Self::Source(fields) => idempotency.events_by(fields.clone()),
@@ -94,7 +93,7 @@ impl KeyOf {
         }
     }
 
-    /// The key of a batch's record: fields of its `content`, or its own id from `own`.
+    /// The key of a record in a batch: fields of its `content`, or the id that its source gave it, from `own`.
     ///
     /// # Errors
     ///

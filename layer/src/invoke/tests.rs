@@ -42,7 +42,7 @@ impl Store for Faulty {
     }
 }
 
-/// The layer, and a Runtime API that keeps the requests it gets.
+/// The layer, and a simulated Runtime API that keeps the requests it gets.
 struct Bench {
     protection: Arc<Protection>,
     posted: Arc<Mutex<Vec<Received>>>,
@@ -113,7 +113,7 @@ impl Bench {
 }
 
 #[tokio::test]
-async fn panic_ends_one_invocation_alone() {
+async fn panic_ends_only_its_invocation() {
     let bench = Bench::new(Defect::Panics, &[], Duration::from_millis(250)).await;
     for _ in 0..2 {
         bench.posted.lock().unwrap().clear();

@@ -102,6 +102,21 @@ async fn functions_error_fails_its_records() {
     assert_eq!(all.json()["stackTrace"], json!(["a", "b"]));
 }
 
+/// The limit of recorded answers doesn't limit a batch's answer, which isn't recorded.
+#[tokio::test]
+async fn batch_answers_may_exceed_the_recorded_size() {
+    for (limit, answer) in [("0", "null".to_owned()), ("10", format!("{{\"note\":{:?}}}", "n".repeat(100)))] {
+        let lambda = Lambda::start().await;
+        let function = Function::start(&lambda, &[BY_ID, ("IDEMPOTENCY_MAX_RESPONSE", limit)]).await;
+        let first = lambda.deliver(messages(&[("a", 1)]));
+        function.respond(&function.next().await, answer).await;
+        assert!(returned(&posted(first).await).is_empty(), "limit {limit}");
+        let again = lambda.deliver(messages(&[("a", 1)]));
+        assert!(function.gets_nothing().await, "limit {limit}");
+        assert!(returned(&posted(again).await).is_empty(), "limit {limit}");
+    }
+}
+
 #[tokio::test]
 async fn batch_can_fail_as_a_whole() {
     let lambda = Lambda::start().await;

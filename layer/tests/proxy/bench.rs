@@ -198,7 +198,7 @@ pub(crate) struct Function {
     file: PathBuf,
 }
 
-/// A command that runs the program with these settings and no other variables of this process but `PATH`.
+/// A command that runs the program with these settings. Of this process's own variables, it gets only `PATH`.
 pub(crate) fn program(lambda: &Lambda, settings: &[(&str, &str)]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_idempotency-extension"));
     command
@@ -212,7 +212,7 @@ pub(crate) fn program(lambda: &Lambda, settings: &[(&str, &str)]) -> Command {
     command
 }
 
-/// A file's path that no other test uses.
+/// The path of a file that no other test uses.
 pub(crate) fn fresh_path() -> PathBuf {
     let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
     PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{number}", std::process::id()))
@@ -247,7 +247,7 @@ impl Function {
         Self { address, process, child, file }
     }
 
-    /// A function behind a program that runs already, whose proxy is at this address.
+    /// A function for a program that already runs. `address` is the address of the program's proxy.
     pub(crate) fn at(address: String, child: Child) -> Self {
         Self { address, process: String::new(), child, file: fresh_path() }
     }

@@ -102,6 +102,21 @@ async fn error_type_decides_whether_errors_are_recorded() {
 }
 
 #[tokio::test]
+async fn errors_over_the_recorded_size_keep_their_type() {
+    let lambda = Lambda::start().await;
+    let settings = [("IDEMPOTENCY_ON_ERROR", "record:Declined"), ("IDEMPOTENCY_MAX_RESPONSE", "10")];
+    let function = Function::start(&lambda, &with(&settings)).await;
+    let first = lambda.deliver(r#"{"id": 1}"#);
+    // Only the body has the type.
+    let report = format!(r#"{{"errorType": "Declined", "errorMessage": "{}"}}"#, "no ".repeat(20));
+    function.post(&function.next().await, "error", &[], report.into()).await;
+    assert_eq!(posted(first).await.error_type(), "Declined");
+    let again = lambda.deliver(r#"{"id": 1}"#);
+    assert!(function.gets_nothing().await, "a recorded error ran again");
+    assert_eq!(posted(again).await.error_type(), "Declined");
+}
+
+#[tokio::test]
 async fn rejected_late_answers_are_recorded() {
     let lambda = Lambda::start().await;
     let function = Function::start(&lambda, &with(&[("IDEMPOTENCY_METRICS", "cloudwatch")])).await;

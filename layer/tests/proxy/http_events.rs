@@ -157,12 +157,7 @@ async fn streamed_response_is_replayed_as_a_stream() {
     let function = Function::start(&lambda, KEY).await;
     let body = b"{\"statusCode\":201,\"headers\":{\"x-receipt\":\"17\"}}\0\0\0\0\0\0\0\0part one, part two";
     let first = lambda.deliver(event("function-url", POST).to_string());
-    let headers = [
-        ("content-type", "application/vnd.awslambda.http-integration-response"),
-        ("lambda-runtime-function-response-mode", "streaming"),
-        ("transfer-encoding", "chunked"),
-    ];
-    function.post(&function.next().await, "response", &headers, Bytes::from_static(body)).await;
+    function.post(&function.next().await, "response", &STREAM, Bytes::from_static(body)).await;
     let first = posted(first).await;
     assert_eq!(first.body, body);
     assert_eq!(first.headers["lambda-runtime-function-response-mode"], "streaming");
@@ -175,6 +170,90 @@ async fn streamed_response_is_replayed_as_a_stream() {
     assert_eq!(&rest[8..], b"part one, part two");
     let head: Value = serde_json::from_slice(head).unwrap();
     assert_eq!((&head["statusCode"], &head["headers"]["idempotent-replayed"]), (&json!(201), &json!("true")));
+}
+
+const STREAM: [(&str, &str); 3] = [
+    ("content-type", "application/vnd.awslambda.http-integration-response"),
+    ("lambda-runtime-function-response-mode", "streaming"),
+    ("transfer-encoding", "chunked"),
+];
+
+/// Answers two equal requests with this post, and checks whether the second one ran. Returns both answers.
+async fn twice(headers: &[(&str, &str)], body: &str, runs_again: bool) -> [Posted; 2] {
+    let lambda = Lambda::start().await;
+    let settings = [KEY, &[("IDEMPOTENCY_MAX_RESPONSE", "1000")]].concat();
+    let function = Function::start(&lambda, &settings).await;
+    let first = lambda.deliver(event("function-url", POST).to_string());
+    function.post(&function.next().await, "response", headers, body.to_owned().into()).await;
+    let first = posted(first).await;
+    let again = lambda.deliver(event("function-url", POST).to_string());
+    if runs_again {
+        function.post(&function.next().await, "response", headers, body.to_owned().into()).await;
+    } else {
+        assert!(function.gets_nothing().await, "the operation ran twice");
+    }
+    [first, posted(again).await]
+}
+
+#[tokio::test]
+async fn responses_over_the_limit_are_not_retained() {
+    let large = json!({ "statusCode": 201, "body": "a".repeat(2000) }).to_string();
+    let [first, again] = twice(&[("content-type", "application/json")], &large, false).await;
+    assert_eq!(first.text(), large);
+    assert_eq!((status(&again), again.text().contains("not-retained")), (409, true), "{again:?}");
+    for (head, length) in [
+        (json!({ "statusCode": 201 }), 3000),
+        // The head alone exceeds the limit.
+        (json!({ "statusCode": 201, "headers": { "x-long": "h".repeat(1500) } }), 3000),
+    ] {
+        let large = format!("{head}{}{}", "\0".repeat(8), "a".repeat(length));
+        let [first, again] = twice(&STREAM, &large, false).await;
+        assert_eq!(first.text(), large);
+        assert!(again.text().contains("not-retained"), "{again:?}");
+    }
+}
+
+#[tokio::test]
+async fn server_errors_over_the_limit_release_the_key() {
+    let large = json!({ "statusCode": 503, "body": "a".repeat(2000) }).to_string();
+    let [first, again] = twice(&[("content-type", "application/json")], &large, true).await;
+    assert_eq!((first.text(), again.text()), (large.clone(), large));
+    let large = format!("{}{}{}", json!({ "statusCode": 503 }), "\0".repeat(8), "a".repeat(3000));
+    let [first, again] = twice(&STREAM, &large, true).await;
+    assert_eq!((first.text(), again.text()), (large.clone(), large));
+}
+
+/// Without a head, the whole stream is a function URL's body, with the status 200.
+#[tokio::test]
+async fn streams_without_a_head_are_replayed() {
+    let headers = [("content-type", "text/plain"), STREAM[1], STREAM[2]];
+    let [first, again] = twice(&headers, "part one, part two", false).await;
+    assert_eq!(first.text(), "part one, part two");
+    let again = again.text();
+    let (head, body) = again.split_once("\0\0\0\0\0\0\0\0").unwrap();
+    let head: Value = serde_json::from_str(head).unwrap();
+    assert_eq!((&head["statusCode"], &head["headers"]["content-type"]), (&json!(200), &json!("text/plain")));
+    assert_eq!(body, "part one, part two");
+}
+
+#[tokio::test]
+async fn bytes_without_a_content_type_are_replayed() {
+    let binary = json!({ "statusCode": 201, "body": "mIAA/w==", "isBase64Encoded": true }).to_string();
+    for front_end in FRONT_ENDS {
+        let lambda = Lambda::start().await;
+        let function = Function::start(&lambda, KEY).await;
+        let first = lambda.deliver(event(front_end, POST).to_string());
+        function.respond(&function.next().await, binary.clone()).await;
+        posted(first).await;
+        let again = lambda.deliver(event(front_end, POST).to_string());
+        assert!(function.gets_nothing().await);
+        let again = posted(again).await.json();
+        assert_eq!(
+            (&again["body"], &again["isBase64Encoded"]),
+            (&json!("mIAA/w=="), &json!(true)),
+            "{front_end}"
+        );
+    }
 }
 
 #[tokio::test]

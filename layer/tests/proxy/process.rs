@@ -40,7 +40,7 @@ async fn signals_reach_the_command() {
     std::fs::remove_file(file).unwrap();
 }
 
-/// The layer accepts the function's answer before it has settled the batch's records.
+/// The layer accepts the function's answer before it has settled the batch's records, so the function may exit first.
 #[tokio::test]
 async fn answer_is_sent_after_the_function_exits() {
     let lambda = Lambda::start().await;

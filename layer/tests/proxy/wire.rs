@@ -1,4 +1,4 @@
-//! The edge of the proxy: heads, streams, and requests that aren't its own.
+//! The edge of the proxy: large headers, streams, broken requests, and requests that it passes on.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::bench::{Function, Got, Lambda, posted};
 const KEY: &[(&str, &str)] = &[("IDEMPOTENCY_KEY", "/id")];
 
 #[tokio::test]
-async fn other_requests_pass_unchanged() {
+async fn non_invocation_requests_pass_unchanged() {
     let lambda = Lambda::start().await;
     let function = Function::start(&lambda, KEY).await;
     for (method, path) in [
@@ -57,7 +57,8 @@ async fn stale_invocation_ids_settle_nothing() {
     let waiting = lambda.deliver(r#"{"id": 1}"#);
     let event = function.next().await;
     let stale = [("lambda-runtime-invocation-id", "another")];
-    // Lambda decides about the stale answer. The bench takes any answer to the request id, so it gets this one.
+    // The proxy passes the stale answer on, and Lambda decides about it. The simulated Lambda accepts any answer to the
+    // request id, so it accepts this one.
     function.post(&event, "response", &stale, Bytes::from_static(b"0")).await;
     assert_eq!(posted(waiting).await.headers["lambda-runtime-invocation-id"], "another");
     let current = event.header("lambda-runtime-invocation-id");
@@ -156,7 +157,7 @@ async fn answer_that_breaks_off_settles_nothing() {
 }
 
 /// Sends requests made of random parts, some with a random byte, and hangs up. A panic ends only the connection's
-/// task, so the test searches the log for one.
+/// task, so the test searches the log for panics.
 #[tokio::test]
 async fn broken_requests_never_stop_the_proxy() {
     const PARTS: [&str; 16] = [

@@ -1,5 +1,5 @@
-//! The functions of `layer/example` with the settings of its template, as Lambda would run them: the wrapper script
-//! in front of the official clients.
+//! Runs the functions of `layer/example` as Lambda would: with the settings of the example's template, and with the
+//! wrapper script in front of the official clients.
 
 use std::fs;
 
@@ -14,7 +14,8 @@ use crate::{
     sandbox::{Answer, Function, Mode, Sandbox},
 };
 
-/// The `IDEMPOTENCY_` settings of a function in the template, where all values are plain.
+/// Reads the `IDEMPOTENCY_` settings of a function in the template. Their values have no intrinsic functions such as
+/// `!Ref`.
 fn settings_of(function: &str) -> Vec<(String, String)> {
     let template = fs::read_to_string(project().join("layer/example/template.yaml")).unwrap();
     let from = template.find(&format!("\n  {function}:\n")).expect("the function");
@@ -30,7 +31,7 @@ async fn deliver(function: &str, runtime: Runtime, folder: &str, events: &[&str]
     let database = Database::embedded().await.unwrap();
     database.create_idempotency_table(TABLE).await.unwrap();
     let mut environment = settings_of(function);
-    assert!(environment.len() >= 2, "the template's settings of {function}: {environment:?}");
+    assert!(environment.len() >= 2, "the template has too few settings for {function}: {environment:?}");
     environment.extend([
         ("IDEMPOTENCY_TABLE".into(), TABLE.into()),
         ("AWS_ENDPOINT_URL_DYNAMODB".into(), database.endpoint().to_string()),

@@ -22,7 +22,7 @@ impl Ledger {
         &self.0
     }
 
-    /// How often the function began to run with this key.
+    /// How often the function started a run with this key.
     pub(crate) fn runs(&self, key: &str) -> usize {
         self.count("run", key)
     }

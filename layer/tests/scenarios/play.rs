@@ -2,6 +2,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    process::ExitStatus,
     sync::{Arc, RwLock},
     time::Duration,
 };
@@ -24,13 +25,14 @@ pub(crate) const PROGRAM: &str = "idempotency-extension";
 /// The table of records.
 pub(crate) const TABLE: &str = "records";
 
-/// The timeout of one attempt of the layer's requests to its store. The proxy times its faults by it.
+/// The timeout of one attempt of a request from the layer to its store. The proxy derives its delays from this timeout.
 const ATTEMPT: Duration = Duration::from_secs(1);
 
 /// How long `Until` and `Requests` wait, at most.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The longest timeout, in seconds, with which a function is started before its scenario.
+/// A function with a timeout of at most this many seconds is started before its scenario, because its start could take
+/// longer than the timeout.
 const SHORT: u64 = 8;
 
 /// The key of deliveries that only start the function.
@@ -96,13 +98,13 @@ impl Stage {
         self.fleet.read().unwrap().clone()
     }
 
-    /// The `at`-th sandbox, where counting goes on with the first after the last.
+    /// The `at`-th sandbox. After the last one, the count continues with the first.
     fn sandbox(&self, at: usize) -> Arc<Sandbox> {
         let fleet = self.fleet();
         Arc::clone(&fleet[at % fleet.len()])
     }
 
-    /// Starts the function in every sandbox, since a start can take longer than a short timeout.
+    /// Starts the function in every sandbox, because a start can take longer than a short timeout.
     async fn warm_up(&self) {
         for sandbox in self.fleet() {
             for _ in 0..10 {
@@ -134,6 +136,11 @@ impl Stage {
         play.totals(scenario)
     }
 
+    /// How an emulator ended, if one did.
+    pub(crate) fn emulators_end(&self) -> Option<ExitStatus> {
+        self.fleet().iter().find_map(|sandbox| sandbox.emulators_end())
+    }
+
     /// The output of the sandboxes, for the report of a failure.
     pub(crate) fn told(&self) -> String {
         let ledger = std::fs::read_to_string(self.ledger.file()).unwrap_or_default();
@@ -154,7 +161,7 @@ struct Play<'a> {
     /// The response of each key's latest run.
     latest: HashMap<&'static str, Vec<u8>>,
     started: Option<(Event, JoinHandle<Answer>)>,
-    /// How many requests the store had got before this play.
+    /// The number of requests that the store got before this play.
     from: usize,
 }
 
@@ -218,7 +225,7 @@ impl Play<'_> {
             Step::KillFunction => self.kill_function(),
             Step::Restart => {
                 let started = Sandbox::start(&self.stage.function).await;
-                // The old sandbox ends here.
+                // Dropping the old sandbox stops it.
                 drop(std::mem::replace(&mut *self.stage.fleet.write().unwrap(), vec![Arc::new(started)]));
                 Ok(())
             }
@@ -246,7 +253,7 @@ impl Play<'_> {
         if killed == 0 { Err("there's no process of the function to kill".into()) } else { Ok(()) }
     }
 
-    /// Sends the event to the `at`-th sandbox. After `Start`, skips the first, where the started delivery runs.
+    /// Sends the event to the `at`-th sandbox. After `Start`, skips the first sandbox, which runs the started delivery.
     async fn send(&self, at: usize, event: &Event) -> Answer {
         let at = if self.started.is_some() { at + 1 } else { at };
         self.stage.sandbox(at).invoke(&event.bytes(self.key), event.headers()).await
@@ -287,7 +294,7 @@ impl Play<'_> {
             (Then::Anything, _) | (Then::TimesOut, Answer::TimedOut) => Ok(()),
             (Then::Dies, Answer::Died(_)) => Ok(()),
             (Then::Fails, Answer::Error { .. } | Answer::Died(_)) => Ok(()),
-            // The emulator answers like this if the process ended during init without a report.
+            // The emulator's answer is empty if the process exited during init without reporting an error.
             (Then::Fails, Answer::Payload(bytes)) if bytes.is_empty() => Ok(()),
             (Then::Throws(name), Answer::Error { kind, .. })
                 if *kind == self.stage.function.runtime.error_type(name) =>
@@ -343,11 +350,11 @@ impl Play<'_> {
         }
     }
 
-    /// Notes the response of a new run.
+    /// Notes the response of a new run: one whose response the play hasn't seen before.
     fn is_new(&mut self, event: &Event, bytes: &[u8]) -> Result<(), String> {
         let run = run_of(bytes).ok_or_else(|| format!("not a function's response: {}", short(bytes)))?;
         if !self.seen.insert(run.clone()) {
-            return Err(format!("the run {run} answered again"));
+            return Err(format!("expected a new run, got {run} again"));
         }
         self.latest.insert(event.suffix(), bytes.to_vec());
         Ok(())

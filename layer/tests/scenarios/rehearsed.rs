@@ -25,7 +25,7 @@ fn layer(folder: &Path, name: &str, settings: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rehearsal_finds_a_layer_that_only_shadows() {
+async fn rehearsal_reports_a_layer_in_shadow_mode() {
     if !Runtime::Python.is_installed() {
         return;
     }

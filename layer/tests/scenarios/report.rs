@@ -31,6 +31,11 @@ impl Report {
         self.rows.iter().map(|(_, cells)| cells.len()).sum()
     }
 
+    /// The scenarios with a play. The others have an empty row, or none.
+    fn played(&self) -> impl Iterator<Item = &(String, Cells)> {
+        self.rows.iter().filter(|(_, cells)| !cells.is_empty())
+    }
+
     /// The table, and why each play FAILED.
     pub(crate) fn table(&self) -> String {
         let mut columns: Vec<Column> =
@@ -44,7 +49,7 @@ impl Report {
         }
         text.push('\n');
         let mut reasons = String::new();
-        for (name, cells) in self.rows.iter().filter(|(_, cells)| !cells.is_empty()) {
+        for (name, cells) in self.played() {
             let _ = write!(text, "{name:width$}");
             for column in &columns {
                 let cell = match cells.get(column) {
@@ -62,10 +67,17 @@ impl Report {
         let _ = writeln!(
             text,
             "{} scenarios, {} plays, {} FAILED",
-            self.rows.len(),
+            self.played().count(),
             self.plays(),
             self.failures()
         );
         text + &reasons
     }
+}
+
+#[test]
+fn summary_counts_only_played_scenarios() {
+    let mut report = Report::default();
+    report.add(2, "replays", (Runtime::Go, Mode::OnDemand), Ok(()));
+    assert!(report.table().contains("\n1 scenarios, 1 plays, 0 FAILED\n"), "{}", report.table());
 }

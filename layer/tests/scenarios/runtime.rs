@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use testkit::skip::skip;
+
 /// A language with its official runtime client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Runtime {
@@ -12,7 +14,7 @@ pub(crate) enum Runtime {
     Rust,
 }
 
-/// The Java property that names the unpacked native library of Java's client.
+/// The Java property with the path of the unpacked native library of Java's client.
 const JNI: &str = "com.amazonaws.services.lambda.runtime.api.client.runtimeapi.NativeClient.JNI";
 
 impl Runtime {
@@ -33,8 +35,8 @@ impl Runtime {
         matches!(self, Self::Node | Self::Go)
     }
 
-    /// Whether its client asks for several invocations at a time on Managed Instances. Node's does from
-    /// version 4, which needs Node 22. Rust's does with its feature `concurrency-tokio`.
+    /// Whether the installed client asks for several invocations at a time on Managed Instances. Node's client does so
+    /// from version 4, which needs Node 22. Rust's client does so with its feature `concurrency-tokio`.
     pub(crate) fn is_concurrent(self) -> bool {
         !matches!(self, Self::Node | Self::Rust)
     }
@@ -58,17 +60,15 @@ impl Runtime {
         }
         let is_installed = self.folder().with_extension("installed").is_file();
         if !is_installed {
-            let missing = format!(
-                "{0}'s runtime client is missing: run layer/tests/install {0}, and see what it needs",
+            skip(format_args!(
+                "{0}'s runtime client is missing: run layer/tests/install {0}, which lists its own requirements",
                 self.name()
-            );
-            assert!(std::env::var_os("CI").is_none(), "{missing}");
-            eprintln!("skipped: {missing}");
+            ));
         }
         is_installed
     }
 
-    /// The shell command that starts the function, from `handler`, with its environment.
+    /// The shell command that sets the function's environment, and starts the function with the entry point `handler`.
     pub(crate) fn command(self, handler: &str, layer: &str) -> String {
         let folder = self.folder();
         let shown = folder.display();
@@ -87,7 +87,7 @@ impl Runtime {
                 return format!("exec {layer}{program} --ignored --exact --nocapture rust::as_a_function");
             }
         };
-        // A test sets `CODE` to the folder of another function.
+        // A test sets `CODE` to run a function in another folder.
         format!(
             "cd ${{CODE:-{shown}}} && export _HANDLER=app.{handler} PYTHONPATH={shown} && exec {layer}{start}"
         )

@@ -8,9 +8,9 @@ use lambda_runtime::{Context, Diagnostic, LambdaEvent, run, service_fn};
 use rustix::process::{Signal, getpid, kill_process};
 use serde_json::{Value, json};
 
-/// This program as a function.
+/// Runs this program as a Lambda function.
 #[tokio::test]
-#[ignore = "it is the function that other tests start"]
+#[ignore = "not a test: other tests start it as their function"]
 async fn as_a_function() {
     if env::var_os("AWS_LAMBDA_RUNTIME_API").is_none() {
         return;
@@ -131,7 +131,7 @@ async fn batch(records: &[Value], run: &str, context: &Context) -> Result<Value,
     Ok(if is_whole { Value::Null } else { json!({ "batchItemFailures": failures }) })
 }
 
-/// The record's name in a partial failure, and its order.
+/// Returns the `itemIdentifier` of the record in a partial failure, and the order in the record's payload.
 fn opened(record: &Value) -> (Value, Value) {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     if let Some(kinesis) = record.get("kinesis") {

@@ -10,8 +10,11 @@ use std::{
     fs::{self, File, Permissions},
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
-    sync::atomic::{AtomicUsize, Ordering},
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -20,11 +23,11 @@ use lambda_idempotency_rehearsal::{
     database::{ACCESS_KEY, REGION},
 };
 use serde_json::Value;
-use tokio::{net::TcpStream, sync::Mutex};
+use tokio::net::TcpStream;
 
-use testkit::{ports::free_port, tools::tool};
+use testkit::{ports::free_port, skip::skip, tools::tool};
 
-use crate::runtime::Runtime;
+use crate::{play::PROGRAM, runtime::Runtime};
 
 /// How Lambda runs a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -55,10 +58,10 @@ pub(crate) fn has_namespaces() -> bool {
     unshare.args(["-m", "mount", "-t", "tmpfs", "tmpfs", "/var"]).stderr(Stdio::null());
     let is_possible = unshare.status().is_ok_and(|ended| ended.success());
     if !is_possible {
-        let refused = "aws-lambda-rie needs its own /var/task on Managed Instances, and its own /opt for a layer: run the tests \
-                       as root, where mount namespaces are allowed";
-        assert!(std::env::var_os("CI").is_none(), "{refused}");
-        eprintln!("skipped: {refused}");
+        skip(
+            "aws-lambda-rie needs its own /var/task on Managed Instances, and its own /opt for a layer: run the tests \
+             as root, where mount namespaces are allowed",
+        );
     }
     is_possible
 }
@@ -110,12 +113,12 @@ pub(crate) enum Answer {
 /// One sandbox.
 #[derive(Debug)]
 pub(crate) struct Sandbox {
-    process: Child,
+    process: Mutex<Child>,
     folder: PathBuf,
     url: String,
     client: reqwest::Client,
     /// Lets only one invocation run on demand, since the emulator panics at a second one.
-    one_at_a_time: Option<Mutex<()>>,
+    one_at_a_time: Option<tokio::sync::Mutex<()>>,
 }
 
 impl Sandbox {
@@ -149,14 +152,15 @@ impl Sandbox {
             .spawn()
             .unwrap();
         let url = format!("http://127.0.0.1:{port}/2015-03-31/functions/function/invocations");
-        let one_at_a_time = (function.mode == Mode::OnDemand).then(Mutex::default);
-        let mut started = Self { process, folder, url, client: reqwest::Client::new(), one_at_a_time };
+        let one_at_a_time = (function.mode == Mode::OnDemand).then(tokio::sync::Mutex::default);
+        let process = Mutex::new(process);
+        let started = Self { process, folder, url, client: reqwest::Client::new(), one_at_a_time };
         let end = clock::now_ms() + clock::millis(START_LIMIT);
         while clock::now_ms() < end {
             if TcpStream::connect(("127.0.0.1", port)).await.is_ok() {
                 return Some(started);
             }
-            if started.process.try_wait().unwrap().is_some() {
+            if started.emulators_end().is_some() {
                 return None;
             }
             clock::pause(Duration::from_millis(10)).await;
@@ -181,8 +185,9 @@ impl Sandbox {
                 Err(error) => {
                     let log = self.log();
                     let end: Vec<_> = log.lines().rev().take(LINES_SHOWN).collect();
+                    let ended = self.emulators_end();
                     Answer::Died(format!(
-                        "no answer from the emulator: {error:?}; its log, backwards: {end:?}"
+                        "no answer from the emulator ({ended:?}): {error:?}; its log, backwards: {end:?}"
                     ))
                 }
             };
@@ -195,9 +200,18 @@ impl Sandbox {
         }
     }
 
+    /// How the emulator's process ended. `None` while it runs.
+    pub(crate) fn emulators_end(&self) -> Option<ExitStatus> {
+        self.process.lock().unwrap().try_wait().unwrap()
+    }
+
+    fn emulator(&self) -> u32 {
+        self.process.lock().unwrap().id()
+    }
+
     /// Sends SIGKILL to the processes that run `program`, below the emulator. Returns how many there were.
     pub(crate) fn kill(&self, program: &str) -> usize {
-        let below = processes_below(self.process.id());
+        let below = processes_below(self.emulator());
         let named = |process: &&u32| {
             fs::read_link(format!("/proc/{process}/exe"))
                 .is_ok_and(|path| path.file_name().is_some_and(|name| name.to_string_lossy() == program))
@@ -235,45 +249,46 @@ impl Sandbox {
             }
             read(&fs::read_to_string(format!("/proc/{process}/{file}")).ok()?)
         };
-        processes_below(self.process.id()).into_iter().filter_map(of).sum()
+        processes_below(self.emulator()).into_iter().filter_map(of).sum()
     }
 
     /// Everything that the layer and the function have written.
     pub(crate) fn output(&self) -> String {
-        fs::read_to_string(self.folder.join("output")).unwrap_or_default()
+        text(&self.folder.join("output"))
     }
 
     /// The emulator's own log.
     pub(crate) fn log(&self) -> String {
-        fs::read_to_string(self.folder.join("log")).unwrap_or_default()
+        text(&self.folder.join("log"))
     }
 }
 
 impl Drop for Sandbox {
     /// Sends SIGTERM to the emulator, so that it kills the function. After a SIGKILL, the function would run on.
     fn drop(&mut self) {
-        let below = processes_below(self.process.id());
-        signal("TERM", self.process.id());
+        let emulator = self.process.get_mut().unwrap_or_else(PoisonError::into_inner);
+        signal("TERM", emulator.id());
         for _ in 0..300 {
-            if !matches!(self.process.try_wait(), Ok(None)) {
+            if !matches!(emulator.try_wait(), Ok(None)) {
                 break;
             }
             std::thread::sleep(Duration::from_millis(10));
         }
         // The emulator may have ended already.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-        for process in below {
-            // The id can belong to another process by now, so kill only one that writes to this sandbox's output.
-            let output = fs::read_link(format!("/proc/{process}/fd/1"));
-            if output.is_ok_and(|file| file == self.folder.join("output")) {
-                signal("KILL", process);
-            }
+        let _ = emulator.kill();
+        let _ = emulator.wait();
+        for process in processes_with_stdout(&self.folder.join("output")) {
+            signal("KILL", process);
         }
         if std::env::var_os("KEEP").is_none() {
             let _ = fs::remove_dir_all(&self.folder);
         }
     }
+}
+
+/// The file's text. Functions may write bytes that aren't UTF-8.
+fn text(file: &Path) -> String {
+    String::from_utf8_lossy(&fs::read(file).unwrap_or_default()).into_owned()
 }
 
 /// Creates a new folder for one sandbox, or for files that several share.
@@ -361,12 +376,23 @@ fn signal(name: &str, process: u32) {
     let _ = Command::new("sh").arg("-c").arg(format!("kill -{name} {process} 2>/dev/null")).status();
 }
 
+/// The processes whose standard output is `file`. A killed layer leaves its function as a child of process 1, where
+/// [`processes_below`] can't find it.
+fn processes_with_stdout(file: &Path) -> Vec<u32> {
+    let is_output = |process: &u32| fs::read_link(format!("/proc/{process}/fd/1")).is_ok_and(|to| to == file);
+    processes().filter(is_output).collect()
+}
+
+/// All processes of this machine.
+fn processes() -> impl Iterator<Item = u32> {
+    fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
 /// The processes that `process` has started, directly or indirectly.
 fn processes_below(process: u32) -> Vec<u32> {
     let mut parents = Vec::new();
-    for entry in fs::read_dir("/proc").unwrap().flatten() {
-        let Ok(number) = entry.file_name().to_string_lossy().parse::<u32>() else { continue };
-        let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+    for number in processes() {
+        let stat = fs::read_to_string(format!("/proc/{number}/stat")).unwrap_or_default();
         // After the process's name, which can contain anything, come the state and the parent.
         let parent =
             stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1)?.parse::<u32>().ok());
@@ -379,4 +405,37 @@ fn processes_below(process: u32) -> Vec<u32> {
         at += 1;
     }
     below.split_off(1)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dropped_sandboxes_leave_no_function_running() {
+    if tool("aws-lambda-rie").is_none() || !Runtime::Node.is_installed() {
+        return;
+    }
+    // Without the layer, a function that's running becomes a child of process 1.
+    let sandbox = Sandbox::start(&Function {
+        runtime: Runtime::Node,
+        mode: Mode::OnDemand,
+        handler: "handler",
+        layer: format!("{LAYER} -- "),
+        is_unpacked: false,
+        timeout: 20,
+        environment: [("IDEMPOTENCY_MODE", "off"), ("LEDGER", "/dev/null")]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into(),
+    })
+    .await;
+    let long = sandbox.invoke(br#"{"id":"order-1","do":"sleep:60000"}"#, &[]);
+    assert!(tokio::time::timeout(Duration::from_secs(2), long).await.is_err(), "{}", sandbox.output());
+    let mut running = processes_with_stdout(&sandbox.folder.join("output"));
+    assert!(running.len() > 1, "the layer and the function: {running:?}");
+    assert_eq!(sandbox.kill(PROGRAM), 1, "{running:?}");
+    drop(sandbox);
+    // A killed process needs a moment to end.
+    let end = clock::now_ms() + clock::millis(START_LIMIT);
+    while !running.is_empty() {
+        assert!(clock::now_ms() < end, "still running: {running:?}");
+        clock::pause(Duration::from_millis(10)).await;
+        running.retain(|process| fs::read_link(format!("/proc/{process}/exe")).is_ok());
+    }
 }

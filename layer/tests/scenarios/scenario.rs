@@ -77,25 +77,26 @@ pub(crate) enum Step {
     /// Delivers an event this many times at once. One delivery runs; the others replay, or are refused as in
     /// progress.
     AtOnce(usize, Event),
-    /// Delivers an event, and goes on to the next step.
+    /// Delivers an event, and continues with the next step without waiting for the answer.
     Start(Event),
     /// Waits for the answer of the started delivery.
     Finish(Then),
-    /// Lets some requests to the store through, then breaks some.
+    /// Lets this many requests to the store through, then breaks this many in this way.
     Break(usize, usize, HttpWay),
     Heal,
-    /// Forwards the requests that the proxy has held until now.
+    /// Forwards the requests that the proxy has held back.
     Deliver(When),
     /// Waits until the store has got this many requests since the scenario's beginning.
     Requests(usize),
     Pause(u64),
     KillLayer,
     KillFunction,
-    /// Goes on in a new sandbox.
+    /// Stops the sandboxes, and continues in a new one.
     Restart,
 }
 
-/// The event to deliver. A key here is a suffix of the play's key, where a play is one run of a scenario.
+/// The event to deliver. A key in it is only a suffix, which is appended to the play's key. A play is one run of a
+/// scenario.
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
     /// `{"id": KEY, "do": STEPS}`
@@ -123,7 +124,7 @@ pub(crate) enum Source {
 /// The expected answer to a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Then {
-    /// A response of a new run.
+    /// A response of a new run: one whose response the play hasn't seen before.
     Runs,
     /// A response of a new run that contains this text.
     RunsWith(&'static str),
@@ -131,14 +132,14 @@ pub(crate) enum Then {
     Answers,
     /// The response of the key's latest run, byte for byte.
     Replays,
-    /// The function's own error.
+    /// The function's own error, of this type.
     Throws(&'static str),
-    /// An error of the layer, by its type.
+    /// An error from the layer, of this type.
     Refuses(&'static str),
     /// Any error.
     Fails,
     TimesOut,
-    /// The process ended.
+    /// The process exited or was killed.
     Dies,
     /// An HTTP response of a new run, with this status.
     Responds(u16),
@@ -148,12 +149,12 @@ pub(crate) enum Then {
     Declines(u16, &'static str),
     /// These records failed, and no others.
     Fail(&'static [&'static str]),
-    /// Nothing is expected of the answer.
+    /// Any answer is accepted.
     Anything,
 }
 
 impl Event {
-    /// The key suffix under which the play keeps the answer to this event.
+    /// The suffix under which the play remembers the answer to this event.
     pub(crate) fn suffix(&self) -> &'static str {
         match self {
             Self::Plain(suffix, _)

@@ -1,4 +1,5 @@
-//! Measures what the layer costs. The function with and without the layer takes turns, so that both meet the same load.
+//! Measures what the layer costs. The functions with and without the layer take turns, so that both run under the same
+//! load.
 
 use std::time::Duration;
 
@@ -25,14 +26,15 @@ const INVOCATIONS: usize = 2000;
 /// How many sandboxes each variant starts to measure the start.
 const STARTS: usize = 15;
 
-/// The pause before each event at the simulated Runtime API, so that the previous function's next poll is over.
+/// The pause before each event at the simulated Runtime API. During this pause, the function that was measured last
+/// sends its next poll.
 const PAUSE: Duration = Duration::from_millis(3);
 
 /// The timeout of each invocation.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// The variants to measure beside the function without the layer: a name, and the layer's settings. A store in the
-/// layer's memory takes no time.
+/// The variants to measure beside the function without the layer: a name, and the layer's settings. The store in
+/// the layer's memory needs no requests, so it shows the cost of the layer alone.
 const VARIANTS: [(&str, &[(&str, &str)]); 4] = [
     ("layer, mode off", &[("IDEMPOTENCY_MODE", "off"), ("IDEMPOTENCY_KEY", "/id")]),
     ("layer, no key", &[("IDEMPOTENCY_KEY", "/order"), ("IDEMPOTENCY_ON_MISSING_KEY", "pass")]),
@@ -85,7 +87,8 @@ pub(crate) async fn measure(layer: &str) -> String {
     for measured in &mut all {
         measured.ticks = measured.sandbox.ticks(PROGRAM) - measured.ticks;
     }
-    // Delivers the same keys again, which the layer answers alone, in turns with the function without the layer.
+    // Delivers the same keys again: the layer answers them without the function. The function without the layer takes
+    // turns with it, and gets new keys.
     let mut again = [Vec::new(), Vec::new()];
     let base = &all[0];
     let mut alone = Vec::new();
@@ -197,8 +200,8 @@ impl Called {
 }
 
 /// Measures how long the callers wait: Lambda answers a caller as soon as it has the response ("Performance and
-/// functionality improvements for AWS Lambda extensions", AWS Compute Blog). The emulator answers only when the function
-/// has also polled again.
+/// functionality improvements for AWS Lambda extensions", AWS Compute Blog). The emulator waits until the function
+/// has polled again.
 async fn measure_callers(callers: &mut [Called]) -> String {
     for number in 0..INVOCATIONS {
         for called in &mut *callers {
@@ -228,7 +231,8 @@ async fn measure_callers(callers: &mut [Called]) -> String {
 /// The titles of the first columns.
 const HEADER: &str = "                          p50      p99  p50 added  p99 added";
 
-/// A line of a table: the times, and what they add to the base's median and 99th percentile.
+/// Formats a line of a table: the median and the 99th percentile of the times, and how much longer they are than the
+/// base's.
 fn line(name: &str, times: &mut [Duration], base: (Duration, Duration), rest: &str) -> String {
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
     let (p50, p99) = (ms(quantile(times, 50)), ms(quantile(times, 99)));

@@ -34,7 +34,7 @@ const SQS: Settings = &[("IDEMPOTENCY_EVENT", "sqs"), ("IDEMPOTENCY_KEY", "/id")
 const ONCE: &[(&str, Count, Count)] = &[("", Exactly(1), Exactly(1))];
 const NEVER: &[(&str, Count, Count)] = &[("", Exactly(0), Exactly(0))];
 
-/// A number of broken requests that no call's retries reach, so that every request to the store fails.
+/// More broken requests than any call's retries, so that every request to the store fails.
 const ALL: usize = 10_000;
 
 /// A delivery that has one effect.
@@ -121,7 +121,7 @@ impl Scenario {
         self
     }
 
-    /// Keeps the runtimes whose client reports an error's type exactly as the event names it.
+    /// Keeps only the runtimes whose client reports the error type of the event unchanged.
     fn plain_types(mut self) -> Self {
         self.only.runtimes = Some(&[Runtime::Python, Runtime::Node, Runtime::Go, Runtime::Rust]);
         self
@@ -279,7 +279,7 @@ fn errors() -> Vec<Scenario> {
             [
                 Send(once("effect sleep:6500"), TimesOut),
                 Pause(2500),
-                // The same process runs this event: the function lives on after its timeout.
+                // The same process runs this event: on Managed Instances, a process survives a timeout.
                 Send(Plain("b", "effect"), Runs),
                 Restart,
                 Send(once("effect sleep:6500"), Answers),

@@ -1,11 +1,11 @@
-//! Forms that must compile: generic functions, all kinds of parameters, other attributes, a renamed result.
+//! Forms that must compile: generic functions, all kinds of parameters, other attributes, a `Result` with its path.
 
 use std::{borrow::Cow, fmt, io, sync::Arc};
 
 use lambda_idempotency::{Idempotency, Key, idempotent};
 use serde::{Serialize, de::DeserializeOwned};
 
-/// A key of another type than `String`.
+/// A key whose type isn't `String`.
 #[idempotent(key = id, compare = id)]
 pub(crate) async fn cow(id: Cow<'_, str>, mut count: u32, idempotency: Arc<Idempotency>) -> Result<u32, io::Error> {
     count += 1;
@@ -22,7 +22,7 @@ where
     Ok(made)
 }
 
-/// Parameters with the names of the expansion's own variables.
+/// Parameters with the same names as variables in the expansion.
 #[idempotent(key = key)]
 async fn same_names(key: &str, operation: u8, idempotency: &Idempotency) -> Result<usize, io::Error> {
     Ok(key.len() + usize::from(operation))

@@ -1,5 +1,5 @@
-//! Mistakes that the compiler reports: a key that isn't a parameter, and a function of a type without a name for
-//! its operation.
+//! Mistakes that the compiler reports: a key that isn't a parameter, and a function in an `impl` without the argument
+//! `operation`.
 
 use std::io;
 

@@ -103,7 +103,7 @@ fn each_refusal_kind_is_recognised() {
     let conflict = http(409, &[("retry-after", "3")], "");
     assert_eq!(judged(|verdict| verdict.in_progress(&conflict)), "");
     let vague = judged(|verdict| verdict.in_progress(&http(409, &[], "")));
-    assert_eq!(vague, "expected 409 with Retry-After, got 409");
+    assert_eq!(vague, "expected the refusal InProgress (HTTP: 409 with Retry-After), got 409");
 
     let problem = [("content-type", "application/problem+json")];
     assert_eq!(judged(|verdict| verdict.mismatch(&http(422, &problem, "{\"code\":\"key-reused\"}"))), "");
@@ -124,14 +124,14 @@ fn concurrent_deliveries_have_one_winner() {
 
     let broken = [http(201, &[], "a"), http(500, &[], "boom")];
     let words = judged(|verdict| verdict.one_of_many(&broken));
-    assert_eq!(words, "1 answer was neither the outcome nor a temporary refusal, such as 500 (boom)");
+    assert_eq!(words, "1 answer was neither the outcome nor a temporary refusal; the first: 500 (boom)");
 
     let nobody = [refused.clone(), refused];
     assert_eq!(judged(|verdict| verdict.one_of_many(&nobody)), "no answer was first (expected 1)");
 }
 
 #[test]
-fn a_repeated_transaction_settles_once() {
+fn resent_transaction_counts_as_one_settlement() {
     let with = |token: &str| Exchange {
         token: Some(token.into()),
         ..request(Meaning::Settle, StatusCode::OK, true)

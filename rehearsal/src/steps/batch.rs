@@ -107,8 +107,8 @@ fn judged(batch: &Batch, delivered: &Delivered) -> (Verdict, Option<Returned>) {
     (verdict, returned)
 }
 
-/// Adds a fault unless this many orders were returned. A response that couldn't be parsed passes, since it has a fault
-/// already.
+/// Adds a fault unless this many orders were returned. A response that couldn't be parsed passes, because it has a
+/// fault already.
 fn come_back(
     verdict: &mut Verdict,
     returned: Option<Returned>,

@@ -1,5 +1,5 @@
-//! Steps 16 and 17: a handler with short, extended leases blocks its thread for the length of three leases. While it
-//! blocks, the library can neither extend its lease nor cut it off.
+//! Steps 16 and 17: a handler with short, extended leases blocks its thread for the length of three leases. While the
+//! handler blocks, the library can neither extend its lease nor cut it off.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::{
 /// How long the handler blocks.
 const THREE_LEASES: Duration = SHORT_LEASE.saturating_mul(3);
 
-/// Runs both steps concurrently, since they wait for leases. Runs none for a user's function.
+/// Runs both steps concurrently, because both wait for leases. Skips them for a user's function.
 pub(super) async fn both(world: &World) -> Result<Vec<Row>> {
     if !world.is_payments {
         return Ok(Vec::new());
@@ -25,8 +25,8 @@ pub(super) async fn both(world: &World) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Step 16: another delivery takes over while the handler blocks. When the blocked thread goes on, the library cuts its
-/// handler off at the next poll. There's one outcome, and one payment.
+/// Step 16: another delivery takes over while the handler blocks. When the blocked thread continues, the library cuts
+/// its handler off at the next poll. There's one outcome, and one payment.
 async fn overtaken(world: &World) -> Result<Vec<Row>> {
     let name = ("16", "blocked for three leases");
     let stage = Stage::open_in(world, Form::ShortLeases, "blocked").await?;
@@ -41,7 +41,7 @@ async fn overtaken(world: &World) -> Result<Vec<Row>> {
     blocked.catch_up().await;
     let measured = stage.since(&mark).await?;
     let mut verdict = Verdict::default();
-    verdict.must(has_begun, || format!("its handler didn't begin within {} s", LEASE_LIMIT.as_secs()));
+    verdict.must(has_begun, || format!("the handler didn't begin within {} s", LEASE_LIMIT.as_secs()));
     verdict.runs(&measured, 1).payments(&measured, 0).claims(&measured, 1).requests(&measured, 1);
     let delivered = stage.events.first.summary();
     let mut rows = vec![stage.done(Row::new(name, delivered, "none yet: it blocks", &measured, verdict))];
@@ -67,14 +67,14 @@ async fn overtaken(world: &World) -> Result<Vec<Row>> {
     let mut verdict = cut_off(&late, &measured);
     paid_once(&stage, &mut verdict).await?;
     unchanged(&before, &stage.record().await?, &mut verdict);
-    rows.push(stage.done(Row::new(name, "its thread goes on", &late, &measured, verdict)));
+    rows.push(stage.done(Row::new(name, "the thread continues", &late, &measured, verdict)));
     Ok(rows)
 }
 
-/// Step 17: the redelivery comes after the blocked invocation has ended, as from a stream. The library cut the first
-/// handler off when its thread went on, and only then does the second one run.
+/// Step 17: the redelivery comes after the blocked invocation has ended, as with a stream. The library cuts the first
+/// handler off when its thread continues. The second handler runs only after that.
 async fn redelivered_after(world: &World) -> Result<Vec<Row>> {
-    let name = ("17", "the same, redelivered after it");
+    let name = ("17", "blocked, then redelivered");
     let stage = Stage::open_in(world, Form::ShortLeases, "blocked-alone").await?;
     let mut blocked = stage.sandbox_that_blocks(THREE_LEASES).await?;
 
@@ -91,7 +91,7 @@ async fn redelivered_after(world: &World) -> Result<Vec<Row>> {
     let (again, measured) = take_over(&stage).await?;
     let mut verdict = taken_over(world, &again, &measured);
     paid_once(&stage, &mut verdict).await?;
-    Ok(vec![one, stage.done(Row::new(name, "again, after it", &again, &measured, verdict))])
+    Ok(vec![one, stage.done(Row::new(name, "again, afterwards", &again, &measured, verdict))])
 }
 
 /// Waits until a handler has begun since the mark. Returns false if none began in time.

@@ -1,4 +1,4 @@
-//! Steps 5 and 6: processes that are killed, or frozen past their leases, between claim and completion.
+//! Steps 5, 6, 13 and 14: processes that are killed, or frozen past their leases, between claim and completion.
 
 use lambda_idempotency::testing::{self as crash_points, Call};
 use serde_json::Value;
@@ -92,7 +92,8 @@ pub(super) struct Killed<'w> {
     rows: Vec<Row>,
 }
 
-/// Runs step 5 up to the redelivery before the lease expires.
+/// Runs the first two deliveries of step 5 or 13: the one whose process is killed, and a redelivery before the lease
+/// expires.
 pub(super) async fn kill(world: &World, point: Point) -> Result<Killed<'_>> {
     let stage = Stage::open_in(world, point.form, point.stage).await?;
     let name = (point.step, point.name);
@@ -133,7 +134,7 @@ fn interrupted(measured: &Measured, held: bool, paid: bool) -> Verdict {
 }
 
 impl Killed<'_> {
-    /// Redelivers after the lease expired: the claim is taken over, and the order paid once in all.
+    /// Redelivers after the lease expired: the claim is taken over, and all deliveries together make one payment.
     pub(super) async fn after_the_lease(self) -> Result<Vec<Row>> {
         let Self { stage, point, delivered_at_ms, mut rows } = self;
         stage.lease_passed(delivered_at_ms).await?;
@@ -158,8 +159,8 @@ pub(super) async fn take_over(stage: &Stage<'_>) -> Result<(Answer, Measured)> {
     Ok((answer, stage.since(&mark).await?))
 }
 
-/// Checks a takeover: a response that isn't a replay, one run, and three requests: a rejected claim, the takeover and
-/// the completion.
+/// Checks a takeover: a response that isn't a replay, and one run. The example function must send three requests: a
+/// rejected claim, the takeover and the completion.
 pub(super) fn taken_over(world: &World, answer: &Answer, measured: &Measured) -> Verdict {
     let mut verdict = Verdict::default();
     if answer.is_unknown() && !answer.is_in_progress() {
@@ -231,7 +232,7 @@ pub(super) struct Frozen<'w> {
     rows: Vec<Row>,
 }
 
-/// Runs step 6 up to the freeze.
+/// Runs step 6 or 14 up to the freeze.
 pub(super) async fn freeze(world: &World, point: Point) -> Result<Frozen<'_>> {
     let stage = Stage::open_in(world, point.form, point.stage).await?;
     let sandbox = stage.sandbox().await?;
@@ -284,7 +285,8 @@ impl Frozen<'_> {
         let is_cut_off = point.held != AT_COMPLETION && late.is_in_progress();
         let mut verdict = match is_cut_off {
             true => cut_off(&late, &measured),
-            // The batch's time is over: the late executor returns the record, and the successor's outcome stays.
+            // The batch is past its deadline: the late executor returns the record for redelivery, and the successor's
+            // outcome stays.
             false if stage.world.batch.is_some() && late.is_in_progress() => nothing_more(&measured),
             false => fenced(&successor, &late, &measured),
         };
@@ -302,7 +304,8 @@ fn refused_for_good(answer: &Answer, measured: &Measured) -> Verdict {
     verdict
 }
 
-/// Thaws a process of a function that runs at most once. It still owns its claim, so its completion is recorded.
+/// Thaws a process of a function that runs at most once. The process still owns its claim, so its completion is
+/// recorded.
 async fn thawed_alone(
     stage: &Stage<'_>,
     name: (&'static str, &'static str),
@@ -320,7 +323,8 @@ async fn thawed_alone(
     let measured = stage.since(&mark).await?;
     let mut verdict = Verdict::default();
     verdict.runs(&measured, 0).claims(&measured, 0).settled(&measured, 1);
-    // The batch's time is over, so the process returns the record. The next delivery acknowledges it.
+    // The batch is past its deadline, so the process returns the record for redelivery. The next delivery acknowledges
+    // the record.
     if stage.world.batch.is_none() {
         verdict.fresh(&late, None);
     }
@@ -345,17 +349,17 @@ fn fenced(successor: &Answer, late: &Answer, measured: &Measured) -> Verdict {
     verdict.replay(successor, late).runs(measured, 0).payments(measured, 0);
     verdict.claims(measured, 0).settled(measured, 0);
     let tried = outcome_of(&measured.passed, Meaning::Settle);
-    verdict.must(!tried.is_empty(), || "its late completion never reached the wire".into());
+    verdict.must(!tried.is_empty(), || "the late completion never reached the wire".into());
     verdict
 }
 
-/// Checks a handler that continues after its invocation's deadline: it does nothing more, and its caller gets
+/// Checks a handler that continues after another delivery took over: it does nothing more, and its caller gets
 /// InProgress.
 pub(super) fn cut_off(late: &Answer, measured: &Measured) -> Verdict {
     let mut verdict = Verdict::default();
     verdict.in_progress(late).runs(measured, 0).payments(measured, 0).claims(measured, 0);
     let tried = outcome_of(&measured.passed, Meaning::Settle);
-    verdict.must(tried.is_empty(), || "its handler was cut off, but it sent a completion".into());
+    verdict.must(tried.is_empty(), || "the handler was cut off, but the function sent a completion".into());
     verdict
 }
 
@@ -410,7 +414,7 @@ mod tests {
         let applied = measured(vec![exchange(Meaning::Settle, StatusCode::OK)]);
         assert_eq!(fenced(&outcome, &outcome, &applied).faults(), ["1 claim was settled (expected 0)"]);
         let unseen = fenced(&outcome, &outcome, &measured(Vec::new())).faults();
-        assert_eq!(unseen, ["its late completion never reached the wire"]);
+        assert_eq!(unseen, ["the late completion never reached the wire"]);
         let own = Answer::Payload(b"2".to_vec());
         let faults = fenced(&outcome, &own, &refused).faults();
         assert_eq!(faults, ["expected the recorded answer, got a response of 1 bytes"]);
@@ -422,7 +426,7 @@ mod tests {
         assert_eq!(cut_off(&refusal, &measured(Vec::new())).faults(), Vec::<String>::new());
         let settled = measured(vec![exchange(Meaning::Settle, StatusCode::BAD_REQUEST)]);
         let faults = cut_off(&refusal, &settled).faults();
-        assert_eq!(faults, ["its handler was cut off, but it sent a completion"]);
+        assert_eq!(faults, ["the handler was cut off, but the function sent a completion"]);
         assert_eq!(cut_off(&Answer::Payload(b"1".to_vec()), &measured(Vec::new())).faults().len(), 1);
     }
 

@@ -209,7 +209,7 @@ fn number(random: &mut Random) -> String {
     NUMBERS[random.below(NUMBERS.len())].to_owned()
 }
 
-/// Strings of few pieces, so that keys collide. Some contain half of a surrogate pair.
+/// Draws a string of at most three pieces, so that keys collide. Some pieces are half of a surrogate pair.
 fn string(random: &mut Random) -> Vec<u8> {
     const PIECES: [&[u8]; 14] = [
         b"a",
@@ -230,7 +230,7 @@ fn string(random: &mut Random) -> Vec<u8> {
     let mut string: Vec<u8> = Vec::new();
     for _ in 0..random.below(4) {
         let piece = PIECES[random.below(PIECES.len())];
-        // Two matching halves would be one character.
+        // Two matching halves would form one character.
         if !(piece == b"\xed\xb0\x80" && string.ends_with(b"\xed\xa0\x80")) {
             string.extend_from_slice(piece);
         }

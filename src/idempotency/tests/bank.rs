@@ -1,4 +1,5 @@
-//! A bank beside the records: the tests' handlers write to it, in one transaction with their outcome.
+//! A bank for the tests: handlers stage deposits, and the store commits these in one transaction with the
+//! outcome.
 
 use std::{
     any::Any,
@@ -14,7 +15,7 @@ use crate::{
     testing::Fault,
 };
 
-/// A deposit to one account, and the balance that it requires.
+/// A deposit to one account, on the condition that the account's balance is at least `at_least`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Deposit {
     account: &'static str,
@@ -62,9 +63,9 @@ struct Order {
 #[derive(Debug, Default)]
 struct Books {
     balances: BTreeMap<&'static str, i64>,
-    /// The order sent under each token.
+    /// The first request that was sent with each token.
     sent: HashMap<String, Order>,
-    /// The tokens, in order.
+    /// The token of each request, in the order in which they were sent.
     tokens: Vec<String>,
     applied: Vec<String>,
     late: Option<Order>,
@@ -92,20 +93,20 @@ impl Bank {
         self.books().tokens.clone()
     }
 
-    /// Simulates a server that doesn't recognize a transaction by its token.
+    /// Simulates a server that doesn't recognise a repeated transaction by its token.
     pub(super) fn ignore_tokens(&self) {
         self.books().ignores_tokens = true;
     }
 }
 
 impl ScriptedStore {
-    /// Applies the late transaction.
+    /// Applies the transaction that `Fault::Late` held back.
     pub(super) fn apply_late(&self) -> CommitOutcome {
         let order = self.bank.books().late.take().unwrap();
         self.apply_order(&order)
     }
 
-    /// There's no await in here, so it's one atomic step.
+    /// Applies the whole transaction in one atomic step: there's no `await` in this function.
     fn apply_order(&self, order: &Order) -> CommitOutcome {
         let mut books = self.bank.books();
         if !books.ignores_tokens && books.applied.contains(&order.token) {
@@ -167,7 +168,7 @@ impl Transactions for ScriptedStore {
         {
             let mut books = self.bank.books();
             let first = books.sent.entry(token.to_owned()).or_insert_with(|| order.clone());
-            assert_eq!(*first, order, "the same token means the same request");
+            assert_eq!(*first, order, "a repeated token must come with the same request");
             books.tokens.push(token.to_owned());
         }
         Box::pin(async move {

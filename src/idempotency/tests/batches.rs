@@ -1,4 +1,4 @@
-//! Records that a batch returns for redelivery, and the reasons in the log.
+//! The log events for the records that a batch returns for redelivery.
 
 use lambda_runtime::{Context, LambdaEvent};
 use serde_json::{json, value::RawValue};

@@ -24,7 +24,7 @@ fn cached_with(configure: impl FnOnce(Builder) -> Builder) -> Bench {
 }
 
 impl Bench {
-    /// Runs the operation to its end, and forgets the store's calls.
+    /// Runs the operation, and clears the list of the store's calls.
     async fn ran(&self, key: &str) -> String {
         let ran = self.run(key, 1).await.unwrap();
         self.store.take_calls();
@@ -99,7 +99,7 @@ async fn replay_fills_the_cache() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn takeovers_outcome_fills_the_cache() {
+async fn outcome_after_takeover_fills_the_cache() {
     let bench = cached();
     bench.abandon("k", 1).await;
     tokio::time::sleep(Duration::from_secs(63)).await;
@@ -151,7 +151,7 @@ async fn cached_bytes_are_shared_and_immutable() {
     assert_ne!(one.response().as_ptr(), whole.as_ptr());
     drop(other);
     match one.into_response().try_into_mut() {
-        Ok(_) => panic!("a caller could write into the cache"),
+        Ok(_) => panic!("a caller could change the cached bytes"),
         Err(shared) => assert_eq!(shared, [b'a'; 100][..]),
     }
     assert_eq!(bench.replay("k").await.response()[..], [b'a'; 100]);
@@ -274,7 +274,7 @@ async fn ambiguous_operator_write_drops_the_copy() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn remote_operator_write_needs_expiry_or_clear() {
+async fn remote_operator_write_is_unseen_until_clear() {
     let bench = cached();
     bench.ran("k").await;
     let other = bench.beside(|builder| builder);
@@ -295,8 +295,8 @@ async fn clearing_empties_all_clones() {
     assert_eq!(bench.calls("k").await, NOTHING);
 }
 
-/// A store that can clear the cache before each write's answer, hang after each write, or delay an operator's
-/// write.
+/// A store that can clear the cache between a write and its answer, hang after each write, or delay an
+/// operator's write.
 #[derive(Clone, Default)]
 struct Meddling {
     inner: ScriptedStore,
@@ -371,7 +371,7 @@ async fn operations_have_separate_copies() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn concurrent_callers_get_their_own_responses() {
-    // 24 responses of 4 KiB: more than fit, so that some are always evicted and added again.
+    // 24 responses of 4 KiB don't all fit into the cache, so some are evicted and added again all the time.
     let bench = cached_with(|builder| builder.wait_in_progress(Duration::from_secs(20)));
     let tasks: Vec<_> = (0..32)
         .map(|task| {
@@ -399,15 +399,15 @@ async fn concurrent_callers_get_their_own_responses() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn uncertain_settlements_are_not_cached() {
+async fn only_confirmed_outcomes_are_cached() {
     let bench = cached();
-    // Released: by an error, a panic, and by hand.
+    // Runs that release the key: an error, a panic, and two releases by hand.
     assert!(bench.fail("released", 1).await.is_err());
     bench.panic("released", 1).await;
     bench.claim("by hand").await.release().await.unwrap();
     bench.claim("by hand").await.release().await.unwrap();
     assert_eq!(bench.ran("released").await, "run 1");
-    // Unrecorded: the next delivery finds the claim in progress.
+    // A run whose outcome isn't recorded: the next delivery finds the claim in progress.
     let without_retries = bench.beside(|builder| builder.local_cache(SMALLEST).settle_within(Duration::ZERO));
     without_retries.store.script([Script::Pass, Meets(Fault::LoseRequest), Meets(Fault::Throttle)]);
     assert_eq!(without_retries.run("unrecorded", 1).await.unwrap(), "run 2");
@@ -495,7 +495,7 @@ async fn nothing_is_cached_before_a_snapshot() {
     assert_eq!(run(&idempotency).await, ["claim", "settle"]);
     assert_eq!(run(&idempotency).await, ["claim"]);
     assert_eq!(run(&idempotency).await, ["claim"]);
-    // After the restore, copies are kept from the first invocation on.
+    // After the restore, outcomes are cached from the first invocation on.
     let invocation = Invocation::entered(Timestamp::from_millis(1), Timestamp::from_millis(0), "request");
     let inside = idempotency.for_invocation(invocation);
     assert_eq!(run(&inside).await, ["claim"]);

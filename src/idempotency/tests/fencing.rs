@@ -5,6 +5,7 @@ use super::{
     support::{Script, elsewhere},
     *,
 };
+use crate::{Resolution, settings::Mode, staging};
 
 #[tokio::test(start_paused = true)]
 async fn fenced_caller_gets_the_successors_outcome() {
@@ -51,6 +52,44 @@ async fn fenced_error_never_says_nothing_ran() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn unreadable_successors_result_never_says_nothing_ran() {
+    let bench = Bench::new();
+    let successor = bench.clone();
+    let result = bench
+        .with_handler("k", 1, async move {
+            let mut record = successor.record("k");
+            record.owner = Owner::from_bytes([9; 16]);
+            // A number, where this operation has a text.
+            record.state = State::Completed(Outcome::Retained(StoredResponse::new("17".into())));
+            successor.store.put("k", record);
+            Ok("too late".to_owned())
+        })
+        .await;
+    let Err(RunError::Idempotency(error)) = result else { panic!("{result:?}") };
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(!error.to_string().contains("nothing ran"), "{error}");
+}
+
+/// An operator settles the first claim's record. The second claim's record disappears.
+#[tokio::test(start_paused = true)]
+async fn fenced_error_allows_for_every_cause() {
+    let bench = Bench::new();
+    let settled = bench.hold("k").await;
+    let (key, seen) = (bench.stored_key("k"), bench.record("k"));
+    let resolution = Resolution::CompleteWithoutResponse;
+    assert!(bench.idempotency.resolve(&key, &seen, resolution).await.unwrap().is_some());
+    let settled = settled.release().await.unwrap_err();
+    let mut gone = bench.hold("m").await;
+    bench.store.remove_all();
+    let gone = gone.extend(Duration::from_secs(3600)).await.unwrap_err();
+    for (error, cause) in [(settled, "settled"), (gone, "gone")] {
+        assert_eq!(error.kind(), ErrorKind::Fenced);
+        let text = error.to_string();
+        assert!(text.contains(cause) && !text.contains("outlived its lease"), "{text}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn fenced_by_running_successor_is_in_progress() {
     let bench = Bench::new();
     let successor = bench.clone();
@@ -66,7 +105,7 @@ async fn fenced_by_running_successor_is_in_progress() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn missing_record_is_recorded_again() {
+async fn outcome_is_recorded_after_record_removal() {
     let bench = Bench::new();
     let sweeper = bench.clone();
     let result = bench
@@ -81,7 +120,7 @@ async fn missing_record_is_recorded_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn low_level_claims_settle_by_value() {
+async fn claims_settle_by_complete_fail_or_release() {
     use crate::{Begun, Settled};
     let bench = Bench::new();
     let key = Key::new("k").unwrap();
@@ -137,10 +176,75 @@ async fn fenced_and_unrecorded_are_distinct_errors() {
     assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Unrecorded, false));
 }
 
-/// The first attempt's answer is lost, and a condition fails at the second. If the first is applied later, its outcome
-/// counts.
+fn has(events: &[String], name: &str) -> bool {
+    events.iter().any(|event| event.contains(&format!("event={name:?}")))
+}
+
 #[tokio::test(start_paused = true)]
-async fn declined_commit_says_if_in_doubt() {
+async fn failed_release_is_unknown_but_not_unrecorded() {
+    let bench = Bench::with(|builder| builder.settle_within(Duration::ZERO));
+    let claim = bench.hold("k").await;
+    bench.store.script([Meets(Fault::Throttle)]);
+    let released = async {
+        let error = claim.release().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unrecorded);
+        let text = error.to_string();
+        assert!(text.contains("it's unknown whether the key is released"), "{text}");
+        assert!(!text.contains("the handler ran"), "{text}");
+    };
+    let events = bench.recorded(released).await;
+    assert!(has(&events, "not_released") && !has(&events, "unrecorded"), "{events:?}");
+}
+
+/// The process freezes before its handler, and the release of its claim fails.
+#[tokio::test(start_paused = true)]
+async fn unrun_handler_is_never_unrecorded() {
+    let mut failed_releases = 0;
+    for reads in 0..10 {
+        let bench = Bench::with(|builder| builder.settle_within(Duration::ZERO));
+        bench.freeze_after(reads, 59_000);
+        bench.store.script([Script::Pass, Meets(Fault::Throttle)]);
+        let events = bench.recorded(bench.run("k", 1)).await;
+        if bench.runs() == 0 {
+            assert!(!has(&events, "unrecorded"), "frozen after {reads} reads: {events:?}");
+            failed_releases += usize::from(has(&events, "not_released"));
+        }
+    }
+    assert!(failed_releases > 0, "no freeze came between the claim and the handler");
+}
+
+/// When the library logs these failed commits, an attempt may have been applied, or may still be applied.
+#[tokio::test(start_paused = true)]
+async fn commit_events_say_only_what_is_known() {
+    fn short() -> Deposits {
+        Deposits::of("till", 1).if_balance_is_at_least(1)
+    }
+    let pay = || async {
+        staging().unwrap().add(short()).unwrap();
+        Ok("paid".to_owned())
+    };
+    let bench = Bench::new();
+    let claim = bench.hold("k").await;
+    bench.store.script([Meets(Fault::Late)]);
+    let by_hand = bench.recorded(claim.commit("paid", short())).await;
+    let bench = Bench::new();
+    bench.store.script([Script::Pass, Meets(Fault::Late)]);
+    let wrapped = bench.recorded(bench.with_handler("k", 1, pay())).await;
+    let bench = Bench::with(|builder| builder.mode(Mode::Off).settle_within(Duration::ZERO));
+    bench.store.script([Meets(Fault::LoseRequest)]);
+    let unenforced = bench.recorded(bench.with_handler("k", 1, pay())).await;
+    for events in [by_hand, wrapped, unenforced] {
+        assert!(has(&events, "not_committed"), "{events:?}");
+        for event in events.iter().filter(|event| event.contains("not_committed")) {
+            assert!(!event.contains("neither") && !event.contains("nothing was written"), "{event}");
+        }
+    }
+}
+
+/// The answer to the first commit attempt is lost, and the second attempt fails a condition. If the store applies the
+/// first attempt later, that attempt's outcome counts.
+#[tokio::test(start_paused = true)]
+async fn declined_commit_reports_an_unresolved_attempt() {
     for (script, in_doubt) in [(Script::Pass, false), (Meets(Fault::Late), true)] {
         let bench = Bench::new();
         let claim = bench.hold("k").await;

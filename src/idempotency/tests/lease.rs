@@ -23,7 +23,7 @@ impl Drop for Dropped {
     }
 }
 
-/// Runs a handler that never ends. Returns its error, the time until the cut-off, and the time until a retry.
+/// Runs a handler that never ends. Returns the error's kind, the time until the cut-off, and the error's `retry_after`.
 async fn cut_off(bench: &Bench, key: &str) -> (ErrorKind, Duration, Option<Duration>) {
     let (start, at) = (bench.now(), Arc::default());
     let dropped = Dropped(bench.clone(), Arc::clone(&at));
@@ -54,7 +54,7 @@ async fn lease_is_extended_while_the_handler_runs() {
             sleep(105).await;
             assert_eq!(claim.lease_until(), start.saturating_add(Duration::from_secs(130)));
             assert_eq!(other.record("k").lease_until(), Some(claim.lease_until()));
-            // The claim's first lease would have ended long ago.
+            // Without the extensions, the lease would have expired long ago.
             assert_eq!(kind(super::support::elsewhere(other.run("k", 1)).await), ErrorKind::InProgress);
             Ok("done".to_owned())
         })
@@ -67,7 +67,7 @@ async fn lease_is_extended_while_the_handler_runs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn short_lease_frees_a_dead_claim() {
+async fn short_lease_frees_key_after_crash() {
     let bench = extending();
     bench.abandon("k", 1).await;
     sleep(32).await;
@@ -95,8 +95,9 @@ async fn failed_extensions_cut_the_handler_off() {
     {
         let bench = extending();
         bench.store.script([Script::Pass].into_iter().chain([script; 50]));
-        // The first attempt comes after a third of the lease, the others a twelfth apart. The cut-off is a grace
-        // period before the lease's end, and the retry a skew margin after it.
+        // The library sends the first extension after a third of the lease, and retries after every further twelfth. It
+        // cuts the handler off one grace period before the lease expires. A duplicate may retry one skew margin after
+        // the expiry.
         let expected = (ErrorKind::InProgress, Duration::from_secs(28), Some(Duration::from_millis(4001)));
         assert_eq!(cut_off(&bench, "k").await, expected, "{script:?}");
         let mut calls = vec!["claim"];
@@ -148,7 +149,7 @@ async fn takeover_cuts_the_handler_off() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lease_ends_by_deadline_plus_grace() {
+async fn lease_expires_by_deadline_plus_grace() {
     let bench = extending();
     let start = bench.now();
     let deadline = start.saturating_add(Duration::from_secs(45));
@@ -157,13 +158,14 @@ async fn lease_ends_by_deadline_plus_grace() {
     assert_eq!(retry_after, Some(Duration::from_millis(4001)));
     assert_eq!(bench.record("k").lease_until(), Some(start.saturating_add(Duration::from_secs(47))));
     assert_eq!(bench.store.take_calls(), ["claim", "extend", "extend"]);
-    // The deadline is before the first extension, so the lease is never extended.
+    // The deadline comes before the first extension is due, so the lease is never extended.
     let deadline = bench.now().saturating_add(Duration::from_secs(20));
     let (_, after, _) = cut_off(&bench.in_invocation(deadline), "m").await;
     assert_eq!((after, bench.store.take_calls()), (Duration::from_secs(20), vec!["claim"]));
 }
 
-/// The handler's work may be in another process, where the library can't stop it.
+/// Without the cut-off, a result that comes after the deadline is recorded. The handler's work may run in another
+/// process, where the library can't stop it.
 #[tokio::test(start_paused = true)]
 async fn late_result_is_recorded_without_cut_off() {
     for (seconds, millis) in [(10, 0), (10, 200), (11, 500), (40, 0)] {
@@ -212,7 +214,7 @@ async fn blocking_handler_is_cut_at_next_poll() {
     assert_eq!(kind(result), ErrorKind::InProgress);
     assert!(!*went_on.lock().unwrap());
     assert_eq!(bench.store.take_calls(), ["claim"]);
-    // This handler blocks for less than its lease. The lease is extended late, and the handler goes on.
+    // This handler blocks for less than its lease. The lease is extended late, and the handler continues.
     let bench = extending();
     let blocked = bench.clone();
     let result = bench.with_handler("k", 1, async move {
@@ -254,15 +256,25 @@ async fn decline_closure_uses_the_extended_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn hanging_extension_does_not_delay_settling() {
-    let bench = extending();
-    let result = bench.with_handler("k", 1, async {
-        // The handler returns just after the extension was sent, and before the store answers it.
-        tokio::time::sleep(Duration::from_millis(10_000)).await;
-        Ok("done".to_owned())
-    });
-    assert_eq!(result.await.unwrap(), "done");
-    assert_eq!(bench.record("k").status(), Status::Completed);
+async fn running_extension_does_not_delay_settling() {
+    for (millis, extension) in [
+        // The handler returns at the moment when the first extension is due.
+        (10_000, Script::Pass),
+        // It returns while the extension hangs.
+        (10_500, Meets(Fault::Silence)),
+        (10_500, Meets(Fault::SilenceAfter)),
+    ] {
+        let bench = extending();
+        let start = bench.now();
+        bench.store.script([Script::Pass, extension]);
+        let result = bench.with_handler("k", 1, async move {
+            tokio::time::sleep(Duration::from_millis(millis)).await;
+            Ok("done".to_owned())
+        });
+        assert_eq!(result.await.unwrap(), "done", "{extension:?}");
+        assert_eq!(bench.record("k").status(), Status::Completed, "{extension:?}");
+        assert_eq!(start.until(bench.now()), Duration::from_millis(millis), "{extension:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,4 +1,4 @@
-//! Each event is counted once, where it happens, and without secrets.
+//! The metrics count each event once, where it happens, and their labels hold no secrets.
 
 use std::{
     collections::BTreeMap,
@@ -75,13 +75,13 @@ async fn counted(future: impl Future) -> (Vec<(String, u64)>, usize) {
     drop(guard);
     let counters = recorded.counters.lock().unwrap();
     let counts = counters.iter().map(|(name, count)| {
-        let name = name.strip_prefix("idempotency_").expect("the library's own name");
+        let name = name.strip_prefix("idempotency_").expect("the metric's name begins with `idempotency_`");
         (name.to_owned(), count.load(Ordering::SeqCst))
     });
     (counts.collect(), recorded.samples.0.lock().unwrap().len())
 }
 
-/// Checks the counts and the number of measured latencies: each claim and each settlement has one.
+/// Checks the counts and the number of measured latencies, which is one per claim and one per settlement.
 async fn counts(future: impl Future, expected: &[(&str, u64)], measured: usize) {
     let (counts, samples) = counted(future).await;
     let counts: Vec<_> = counts.iter().map(|(name, count)| (name.as_str(), *count)).collect();
@@ -117,6 +117,8 @@ async fn failures_are_counted() {
     counts(bench.run("m", 1), &[("corrupt", 1)], 1).await;
     bench.store.script([Script::Pass, Meets(Fault::LoseRequest), Meets(Fault::Throttle)]);
     counts(bench.run("m", 1), &[("executed", 1), ("unrecorded", 1)], 2).await;
+    bench.store.script([Script::Pass, Meets(Fault::Throttle)]);
+    counts(bench.fail("o", 1), &[("abandoned", 1), ("executed", 1)], 2).await;
     counts(bench.hang("n", 1), &[("abandoned", 1), ("cut_off", 1), ("executed", 1)], 1).await;
 }
 
@@ -149,7 +151,7 @@ async fn cache_hits_are_counted() {
     counts(bench.run("k", 2), &[("local_cache_hit", 1), ("mismatch", 1)], 1).await;
 }
 
-/// Stages a deposit that needs a balance of `at_least` in the till, and answers.
+/// Runs a handler that stages a deposit. The deposit needs a balance of `at_least` in the till.
 async fn deposit(bench: &Bench, key: &str, at_least: i64) {
     let handler = async {
         let deposit = Deposits::of("till", 1).if_balance_is_at_least(at_least);
@@ -179,7 +181,7 @@ async fn transaction_outcomes_are_counted() {
 async fn optimistic_runs_are_counted() {
     let bench = Bench::with(|builder| builder.settle_within(Duration::ZERO)).optimistic(false);
     counts(deposit(&bench, "k", 0), &[("executed", 1), ("recorded", 1)], 1).await;
-    // The handler ran without effect, and the first outcome was replayed.
+    // The handler ran again, but its write wasn't applied, and the first outcome was replayed.
     counts(deposit(&bench, "k", 0), &[("executed", 1), ("replayed", 1)], 1).await;
     counts(bench.fail("m", 1), &[("executed", 1)], 1).await;
     counts(bench.panic("m", 1), &[("executed", 1), ("panicked", 1)], 1).await;
@@ -229,7 +231,9 @@ fn each_metric_has_its_unit() {
 
 #[tokio::test(start_paused = true)]
 async fn unenforced_deliveries_are_counted() {
-    let off = Bench::with(|builder| builder.mode(Mode::Off));
+    let off = Bench::with(|builder| builder.mode(Mode::Off).settle_within(Duration::ZERO));
+    off.store.script([Meets(Fault::LoseRequest)]);
+    counts(deposit(&off, "k", 0), &[("not_enforced", 1), ("unresolved", 1)], 0).await;
     counts(
         async { (off.run("k", 1).await.unwrap(), off.run("k", 1).await.unwrap()) },
         &[("not_enforced", 2)],

@@ -1,4 +1,4 @@
-//! An operator's write fences the claim that still runs, and resolves unknown outcomes.
+//! An operator's write fences an executor that's still running, and resolves unknown outcomes.
 
 use super::{
     support::Script::{self, Meets},
@@ -120,7 +120,7 @@ async fn operator_resolves_unknown_outcomes() {
     let bench = unknown().await;
     bench.resolved("k", Resolution::Release).await;
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
-    assert_eq!(bench.record("k").attempt, 2, "the same operation's next attempt");
+    assert_eq!(bench.record("k").attempt, 2, "the next attempt of the same operation");
 
     let bench = unknown().await;
     bench.resolved("k", Resolution::CompleteWithoutResponse).await;
@@ -177,6 +177,7 @@ async fn operators_ambiguous_write_is_resolved_by_owner() {
     }
     for (script, expected) in [
         (vec![no_request, Script::Pass, no_request], "it's unknown"),
+        (vec![no_request, Script::Pass, down], "it's unknown"),
         (vec![no_answer, down], "it's unknown"),
         (vec![down], "nothing was written"),
     ] {

@@ -1,4 +1,4 @@
-//! Store outages: outcomes are recorded after them, and every answer leaves in time.
+//! Store outages: outcomes are recorded after the outage, and every answer is sent in time.
 
 use super::{bank::Deposits, support::elsewhere, *};
 use crate::staging;
@@ -15,8 +15,8 @@ fn seconds(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds)
 }
 
-/// Runs a delivery with `left` time. When its handler returns, the store begins to fail as in `outage`.
-/// Returns the delivery's answer and duration.
+/// Runs a delivery that has the time `left` until its deadline. When the handler returns, the store starts to fail, for
+/// the time and in the way that `outage` sets. Returns the delivery's answer and duration.
 async fn settles_through(
     bench: &Bench,
     left: Duration,
@@ -74,7 +74,7 @@ async fn transactions_are_committed_through_outages() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn outage_retries_leave_the_reserve() {
+async fn outage_retries_leave_the_answer_reserve() {
     for script in all() {
         for (left, limit) in [(3.0, 2.75), (20.0, 19.75), (900.0, 30.0)] {
             let bench = Bench::new();
@@ -110,7 +110,7 @@ async fn front_end_limit_ends_retries() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn outage_at_the_claim_answers_in_time() {
+async fn claim_during_outage_fails_in_time() {
     for script in all() {
         let bench = Bench::new();
         bench.store.fail_for(Duration::from_secs(1000), script);
@@ -129,7 +129,7 @@ async fn outage_at_the_claim_answers_in_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn unprotected_runs_keep_half_the_time() {
+async fn failed_claim_leaves_handler_half_the_time() {
     for script in
         [Meets(Fault::Throttle), Meets(Fault::Refuse), Meets(Fault::LoseRequest), Meets(Fault::Silence)]
     {
@@ -165,10 +165,10 @@ async fn late_handler_gets_one_settlement_attempt() {
     }
 }
 
-/// The process is frozen while its completion is on the way, and thaws after its deadline. The completion's answer
-/// was lost or comes too late, and a successor has run in between.
+/// The process is frozen while its completion is on the way, and thaws after its deadline. The store never answers the
+/// completion, whether it applied the completion or not. Another delivery comes before the thaw.
 #[tokio::test(start_paused = true)]
-async fn thawed_process_returns_the_successors_outcome() {
+async fn thawed_process_returns_the_recorded_outcome() {
     for script in [Meets(Fault::Silence), Meets(Fault::SilenceAfter)] {
         let bench = Bench::new();
         let inside = bench.in_invocation(bench.now().saturating_add(seconds(3.0)));
@@ -283,7 +283,7 @@ async fn unanswered_claim_is_released() {
     assert_eq!(bench.run("m", 1).await.unwrap(), "run 2");
 }
 
-/// Runs a handler, and returns whether it learned of an earlier attempt that ended without an answer.
+/// Runs a handler, and returns whether its claim reports an earlier attempt that ended without an answer.
 async fn learns_of_interruption(bench: &Bench, key: &str, fails: bool) -> bool {
     let learned = std::sync::Arc::new(std::sync::Mutex::new(None));
     let shared = std::sync::Arc::clone(&learned);
@@ -297,7 +297,7 @@ async fn learns_of_interruption(bench: &Bench, key: &str, fails: bool) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn interrupted_attempts_are_never_forgotten() {
+async fn later_attempts_learn_of_interrupted_attempts() {
     let bench = Bench::new();
     // The first run is killed. The next two runs fail and release the key.
     bench.abandon("k", 1).await;
@@ -306,22 +306,22 @@ async fn interrupted_attempts_are_never_forgotten() {
         assert!(learns_of_interruption(&bench, "k", fails).await);
     }
     assert_eq!(bench.record("k").attempt, 4);
-    // A panic gives no answer either.
+    // An attempt that panics counts as interrupted too.
     bench.panic("m", 1).await;
     for fails in [true, false] {
         assert!(learns_of_interruption(&bench, "m", fails).await);
     }
-    // An error is an answer.
+    // An attempt that returns an error doesn't: the error is its answer.
     for fails in [true, true, false] {
         assert!(!learns_of_interruption(&bench, "n", fails).await);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_most_once_releases_retryable_step_refusals() {
+async fn refused_step_releases_at_most_once_key() {
     let bench = Bench::with(|builder| builder.execution(Execution::AtMostOnce));
     let steps = bench.beside(|builder| builder);
-    // Another delivery runs the step.
+    // Another delivery holds the step's claim, so the runs below are refused.
     steps.abandon("step", 1).await;
     for (passes_on, status) in [(true, Status::Released), (false, Status::Failed)] {
         let step = steps.clone();

@@ -50,7 +50,7 @@ async fn contradictory_settings_are_refused() {
     assert!(idempotency.with_settings(|settings| settings.retention = Duration::ZERO).is_err());
     assert!(
         idempotency.with_settings(|settings| settings.local_cache = 1 << 20).is_err(),
-        "built without a cache"
+        "the builder set up no cache"
     );
     let at_most_once = |settings: &mut crate::settings::Settings| settings.execution = Execution::AtMostOnce;
     assert!(idempotency.with_settings(at_most_once).is_ok());

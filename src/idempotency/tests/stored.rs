@@ -99,11 +99,11 @@ async fn encrypted_responses_are_replayed() {
         let (stored, bytes) = kept(&bench);
         assert_eq!(stored.labels.as_ref().map(|text| text.as_str()), Some("key=key-1"));
         assert!(!bytes.windows(4).any(|window| window == b"4111"), "{length}");
-        // A digest of the plaintext would confirm a guess.
+        // The stored digest isn't the plaintext's digest, because that digest would let a reader confirm a guess.
         let plain = serde_json::to_vec(&secret).unwrap();
         assert_ne!(stored.sha256, StoredResponse::new(plain.into()).sha256);
         assert_eq!(ask(&bench, "another run's").await.unwrap(), secret);
-        assert!(stored.decode(&bytes).is_err(), "a reader without the cipher");
+        assert!(stored.decode(&bytes).is_err(), "the bytes must be unreadable without the cipher");
     }
 }
 
@@ -143,7 +143,7 @@ async fn unreadable_ciphertexts_are_refused() {
         assert_eq!(kind(ask(&failing, "x").await), expected, "{error:?}");
         assert_eq!(ask(&failing, "x").await.unwrap(), SECRET, "the next delivery reads the response");
     }
-    assert_eq!(bench.runs(), 0, "the bench's own handler never ran");
+    assert_eq!(bench.runs(), 0, "no handler of the bench ran");
 
     // A ciphertext can't be decrypted after someone copied it to another record.
     let record = bench.record("k");
@@ -217,7 +217,7 @@ async fn formats_are_recorded_and_replayed() {
             (stored.labels.as_ref().map(|text| text.as_str()), bytes.as_ref()),
             (Some("format=reversed-json"), &b"71"[..])
         );
-        // 71 is valid JSON too, so only the format's name shows that it isn't 17 as JSON.
+        // The bytes `71` are valid JSON too. Only the recorded format's name shows that they don't mean 71.
         let plain = bench.operation();
         let json = plain.run(Key::new("k").unwrap(), &1, || async { Ok::<_, TestError>(0) });
         let RunError::Idempotency(error) = json.await.unwrap_err() else { panic!() };

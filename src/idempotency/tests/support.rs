@@ -57,7 +57,7 @@ pub(super) struct ScriptedStore {
     script: Arc<Mutex<VecDeque<Script>>>,
     calls: Arc<Mutex<Vec<&'static str>>>,
     outage: Arc<Mutex<Option<Outage>>>,
-    /// The limit of inline responses in bytes, plus one. 0 means no limit.
+    /// The size of the largest inline response in bytes, plus one. 0 means no limit.
     inline_limit: Arc<AtomicUsize>,
 }
 
@@ -93,7 +93,7 @@ impl ScriptedStore {
 
     pub(super) fn script(&self, script: impl IntoIterator<Item = Script>) {
         let mut scripted = self.script.lock().unwrap();
-        assert!(scripted.is_empty(), "an earlier script isn't used up: {scripted:?}");
+        assert!(scripted.is_empty(), "some entries of the earlier script weren't used: {scripted:?}");
         scripted.extend(script);
     }
 
@@ -127,7 +127,7 @@ impl ScriptedStore {
         let error = match script {
             Script::Pass => None,
             Script::InFlight => Fault::Conflict.error().map(|error| error.maybe_applied(true)),
-            // The store gets the call first. The error comes afterwards.
+            // The call reaches the store first, and fails afterwards.
             Script::Meets(Fault::LoseAnswer | Fault::Late) => None,
             Script::Meets(fault) => fault.error(),
         };
@@ -405,7 +405,7 @@ impl Bench {
         .await
     }
 
-    /// Claims, and drops the future during the handler, like a client that hangs up.
+    /// Claims the key, and drops the future while the handler runs, like a client that hangs up.
     pub(super) async fn abandon(&self, key: &str, payload: impl Serialize) {
         self.abandon_with(key, payload, async { Ok(String::new()) }).await;
     }
@@ -434,8 +434,8 @@ impl Bench {
 
     /// Returns the library's events while `future` runs.
     pub(super) async fn recorded<F: Future>(&self, future: F) -> Vec<String> {
-        // With only one live dispatcher, `tracing` would disable an event for every thread if a thread without a
-        // dispatcher uses it first. With a second dispatcher alive, each event asks both.
+        // If only one dispatcher is alive, and a thread without a dispatcher emits an event first, `tracing` disables
+        // the event for every thread. With a second dispatcher alive, `tracing` asks both for each event.
         static SECOND: LazyLock<tracing::Dispatch> =
             LazyLock::new(|| tracing::Dispatch::new(Recorder::default()));
         LazyLock::force(&SECOND);

@@ -42,8 +42,8 @@ async fn hold(bench: &Bench, key: &str) -> Claim {
     }
 }
 
-/// Returns shadow mode's reports while `future` runs: the decision of an enforcing library, and whether the answers
-/// are the same.
+/// Returns shadow mode's reports while `future` runs: what enforcing would have done, and whether the answers are the
+/// same.
 async fn reports(bench: &Bench, future: impl Future) -> Vec<String> {
     let events = bench.recorded(future).await;
     let shadow = events.iter().filter(|event| event.contains(r#"event="shadow""#));
@@ -94,7 +94,7 @@ async fn derived_keys_are_equal_in_all_modes() {
 }
 
 /// If idempotency is enforced, the library refuses an invocation without time, and cuts a handler off at its
-/// deadline. Without enforcement it does neither.
+/// deadline. Without enforcement, the library does neither of the two.
 #[tokio::test(start_paused = true)]
 async fn unenforced_handlers_have_no_time_limit() {
     for mode in NOT_ENFORCED {
@@ -211,6 +211,26 @@ async fn unenforced_transactions_retry_with_one_token() {
     }
 }
 
+/// While the store doesn't answer, the last call gets only the time that's left. The first call is sent even after the
+/// deadline.
+#[tokio::test(start_paused = true)]
+async fn unenforced_transactions_keep_the_answer_reserve() {
+    let bench = bench(Mode::Off);
+    let deposit = || async {
+        staging().unwrap().add(Deposits::of("till", 1)).unwrap();
+        Ok("paid".to_owned())
+    };
+    let begun = bench.now();
+    let inside = bench.in_invocation(begun.saturating_add(Duration::from_millis(550)));
+    bench.store.script([Meets(Fault::Silence); 10]);
+    assert_eq!(kind(inside.with_handler("k", 1, deposit()).await), ErrorKind::Unrecorded);
+    let took = begun.until(bench.now());
+    assert!(took <= Duration::from_millis(300), "250 ms are reserved for the answer: {took:?}");
+    bench.store.end_script();
+    let late = bench.in_invocation(bench.now());
+    assert_eq!(late.with_handler("k", 1, deposit()).await.unwrap(), "paid");
+}
+
 #[cfg(feature = "http")]
 #[tokio::test(start_paused = true)]
 async fn shadow_reports_refused_callers() {
@@ -258,7 +278,7 @@ async fn shadow_reports_what_enforcing_would_do() {
     // A failed handler releases its key in the shadow.
     assert_eq!(reports(&bench, bench.fail("f", 1)).await, ["run"]);
     assert_eq!(reports(&bench, run("f", 1, "a")).await, ["run"]);
-    // A handler that never ended: first its lease holds, then it has expired.
+    // A handler that never ends: at first its lease is live, later it has expired.
     bench.abandon_in_shadow("s").await;
     assert_eq!(reports(&bench, run("s", 1, "a")).await, ["refuse InProgress"]);
     tokio::time::sleep(Duration::from_secs(63)).await;
@@ -268,7 +288,7 @@ async fn shadow_reports_what_enforcing_would_do() {
     bench.store.script(std::iter::once(Script::Pass).chain([Meets(Fault::Refuse); 50]));
     assert_eq!(reports(&bench, run("n", 1, "a")).await, ["unknown"]);
     bench.store.end_script();
-    // Enforcing refuses an operation inside itself. The outer run is reported as usual.
+    // With enforcement, an operation inside itself is refused. The outer run is reported as usual.
     let inner = async {
         run("nested", 1, "inner").await;
         Ok("outer".to_owned())
@@ -302,6 +322,21 @@ async fn manual_claims_report_in_shadow_mode() {
     tokio::time::sleep(Duration::from_secs(600)).await;
     let again = async { hold(&bench, "e").await.release().await.unwrap() };
     assert_eq!(reports(&bench, again).await, ["refuse InProgress"], "the shadow's lease was extended");
+}
+
+/// The claim is gone after such a commit, so no later call concludes its shadow.
+#[tokio::test(start_paused = true)]
+async fn unresolved_unenforced_commit_settles_the_shadow_record() {
+    let bench = Bench::with(|builder| builder.mode(Mode::Shadow).settle_within(Duration::ZERO));
+    let commit = async {
+        let claim = hold(&bench, "k").await;
+        bench.store.script([Meets(Fault::LoseRequest)]);
+        let not_committed = claim.commit("x", Deposits::of("till", 1)).await.unwrap_err();
+        assert_eq!(not_committed.into_claim().unwrap_err().kind(), ErrorKind::Unrecorded);
+    };
+    assert_eq!(reports(&bench, commit).await, ["run"]);
+    let statuses: Vec<_> = bench.store.inner.all().iter().map(|(_, record)| record.status()).collect();
+    assert_eq!(statuses, [Status::Released]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -27,7 +27,7 @@ fn stage(deposits: Deposits) -> Staging {
     staging
 }
 
-/// A deposit whose condition fails: it needs one cent, and the till is empty.
+/// A deposit whose condition fails: it needs one cent in the till, which is empty.
 fn short() -> Deposits {
     Deposits::of("till", 1).if_balance_is_at_least(1)
 }
@@ -42,7 +42,7 @@ impl Bench {
         .await
     }
 
-    /// Stages a deposit that's declined, and answers with `answer`.
+    /// Stages a deposit that's declined, with `answer` as the `on_declined` closure.
     async fn declined(
         &self,
         answer: impl FnOnce(&Short) -> Paid + Send + 'static,
@@ -75,7 +75,7 @@ fn without_retries() -> Bench {
 fn refused<T: std::fmt::Debug, E: std::fmt::Debug>(result: Result<T, RunError<E>>) -> Error {
     match result {
         Err(RunError::Idempotency(error)) => error,
-        other => panic!("not the library's error: {other:?}"),
+        other => panic!("expected an error of the library, got {other:?}"),
     }
 }
 
@@ -198,7 +198,7 @@ async fn late_transaction_after_takeover_is_rejected() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn declined_closures_answer_is_recorded() {
+async fn decline_closures_answer_is_recorded() {
     let bench = Bench::new();
     let answer = |short: &Short| {
         assert_eq!(short, &Short { account: "till", has: 0 });
@@ -211,7 +211,7 @@ async fn declined_closures_answer_is_recorded() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn closure_errors_and_panics_release_the_key() {
+async fn decline_closure_errors_and_panics_release_key() {
     let bench = Bench::new();
     let result = bench.declined(|_| Err(TestError)).await;
     assert!(matches!(result, Err(RunError::Handler(TestError))), "{result:?}");
@@ -224,7 +224,7 @@ async fn closure_errors_and_panics_release_the_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn closure_may_stage_and_decline_again() {
+async fn decline_closure_may_stage_new_writes() {
     let bench = Bench::new();
     let stage_again = |_: &Short| {
         stage(Deposits::of("waiting list", 1));
@@ -257,7 +257,7 @@ async fn closure_may_stage_and_decline_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn wrongly_typed_closure_is_invalid() {
+async fn wrongly_typed_decline_closure_is_invalid() {
     let bench = Bench::new();
     let closures: [fn(&Staging); 2] = [
         |staging| staging.on_declined(|_: &String| -> Paid { Ok(SOLD_OUT.to_owned()) }),
@@ -330,7 +330,7 @@ async fn late_applied_transactions_outcome_is_returned() {
                 assert_eq!(
                     result.unwrap(),
                     "paid",
-                    "the applied transaction's outcome counts, not the closure's"
+                    "the applied transaction's outcome wins over the closure's"
                 );
                 assert_eq!((bench.till(), bench.pay("k").await.unwrap().as_str()), (2, "paid"));
             }
@@ -376,7 +376,7 @@ async fn ambiguous_optimistic_decline_is_unresolved() {
 
 /// The `on_declined` closure is cut off while the first attempt of its transaction may still be applied.
 #[tokio::test(start_paused = true)]
-async fn cut_off_closure_leaves_ambiguity_unresolved() {
+async fn cut_off_decline_closure_leaves_commit_unresolved() {
     for (is_late, expected) in [(true, ErrorKind::InProgress), (false, ErrorKind::Unavailable)] {
         let bench = Bench::new().optimistic(false);
         bench.store.script([if is_late { Meets(Late) } else { Script::Pass }]);
@@ -418,7 +418,7 @@ async fn late_applied_transaction_overrides_closures_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_most_once_skipped_closure_records_failure() {
+async fn uncalled_decline_closure_is_a_handler_error() {
     for (execution, status) in
         [(Execution::AtMostOnce, Status::Failed), (Execution::AtLeastOnce, Status::Released)]
     {
@@ -542,7 +542,7 @@ async fn fenced_transaction_returns_the_successors_outcome() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn key_without_record_is_claimed_again() {
+async fn commit_claims_a_removed_key_again() {
     let bench = Bench::new();
     let sweeper = bench.clone();
     let result = bench.with_handler("k", 1, async {

@@ -17,7 +17,7 @@ struct Item<'i> {
     item_identifier: &'i str,
 }
 
-/// The response that names these records. An empty list acknowledges the whole batch.
+/// The response that lists these records. An empty list acknowledges the whole batch.
 pub(super) fn naming<'i>(identifiers: impl Iterator<Item = &'i str>) -> Result<Box<RawValue>, Error> {
     let items = identifiers.map(|item_identifier| Item { item_identifier }).collect();
     to_raw_value(&Answer { batch_item_failures: items })

@@ -20,7 +20,7 @@ use crate::{
 /// Returns the key of a record's operation.
 pub(super) type KeyOf<R> = Arc<dyn Fn(&R) -> Result<Option<Key>, Error> + Send + Sync>;
 
-/// A record's handler, whatever its result type.
+/// A record's handler, without its result type.
 pub(super) trait Handle<R>: Send + Sync {
     /// Claims the record's key, runs the handler, and settles the claim.
     fn protected<'a>(

@@ -36,10 +36,10 @@ pub(super) enum Work {
     Refused(ErrorKind, Cow<'static, str>),
 }
 
-/// Records that run one after the other, by their places in the batch.
+/// Records that run one after the other, given by their places in the batch.
 pub(super) struct Lane {
     pub(super) places: Vec<usize>,
-    /// Whether the records behind a redelivered one are redelivered too.
+    /// Whether the records after a redelivered record are redelivered too.
     pub(super) is_ordered: bool,
 }
 
@@ -56,7 +56,7 @@ impl<R: Record> Batch<R> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if a record has no identifier, since the response couldn't name it for
+    /// [`ErrorKind::Invalid`] if a record has no identifier, since the response couldn't list that record for
     /// redelivery.
     pub(super) fn plan(
         &self,
@@ -118,7 +118,7 @@ impl<R: Record> Batch<R> {
     }
 }
 
-/// Returns the text for a record's source and tenant in the scope of its key, for
+/// Returns the text that represents a record's source and tenant in the scope of its key. Pass the text to
 /// [`Scope::with_caller`](crate::Scope::with_caller). The source is the ARN of the queue, stream or table, or the name
 /// that [`Batch::source_name`] sets in place of the ARN.
 pub fn scope_caller(source: &str, tenant: Option<&str>) -> String {
@@ -134,7 +134,7 @@ struct Scopes<'a> {
     /// The user's name for the source, in place of its ARN.
     name: Option<&'a str>,
     tenant: Option<&'a str>,
-    /// The previous record's source and scope, to use them again: a batch rarely has two sources.
+    /// The previous record's source and scope. The next record probably has the same: a batch rarely has two sources.
     last: Option<(String, Scope)>,
 }
 

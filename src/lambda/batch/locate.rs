@@ -6,15 +6,15 @@ use serde_json::value::RawValue;
 use super::{Batch, Record, lanes::Work, record};
 use crate::{
     error::Error,
-    lambda::{Description, Located},
+    lambda::{Description, Located, describe::CLOSURE},
 };
 
 impl<R: Record> Batch<R> {
-    /// Describes the worker, for tools that look for its records; see [`Description`]. The description says only that
-    /// the key comes from a closure.
+    /// Describes the worker, for tools that look for its records; see [`Description`]. A closure can't be described, so
+    /// the description only says that the key comes from one.
     pub fn describe(&self) -> Description {
         let source_name = self.source_name.as_deref().map(str::to_owned);
-        let key_from = Some("closure".to_owned());
+        let key_from = Some(CLOSURE.to_owned());
         Description { source_name, key_from, ..Description::of(&self.idempotency, R::VIA) }
     }
 

@@ -12,9 +12,9 @@ use crate::{
 
 /// How a batch reads the records of one source.
 pub trait Record: Sized + Send + 'static {
-    /// The source, as its records name it: `aws:sqs`.
+    /// The source's name in its records, such as `aws:sqs`.
     const SOURCE: &'static str;
-    /// Names the source in the scope and the fingerprint.
+    /// The source's name in the scope and the fingerprint.
     const VIA: &'static str;
     /// Whether Lambda reads the response as a checkpoint, and redelivers all records from the first failure on.
     const IS_STREAM: bool;
@@ -22,7 +22,7 @@ pub trait Record: Sized + Send + 'static {
     /// The record's identifier, even if the rest of the record can't be read.
     fn identifier_in(raw: &RawValue) -> Option<String>;
 
-    /// The queue's ARN and the receipt handle, with which the record can be hidden.
+    /// The queue's ARN and the receipt handle, which hiding the record needs. `None` if the source can't hide records.
     fn receipt_in(_: &RawValue) -> Option<(String, String)> {
         None
     }
@@ -71,7 +71,7 @@ pub(super) fn records<'e>(event: &'e RawValue, source: &str) -> Result<Vec<&'e R
 struct Event<'e> {
     #[serde(rename = "Records", borrow, default)]
     records: Option<Vec<&'e RawValue>>,
-    /// The source in an EventBridge event or a Kafka batch, for the error.
+    /// The source in an EventBridge event or a Kafka batch, for the error message.
     #[serde(borrow, default, alias = "eventSource")]
     source: Option<Cow<'e, str>>,
     /// Only events of tumbling windows have `window` and `state` ("Using Lambda to process records from Amazon
@@ -94,7 +94,7 @@ struct Origin<'e> {
 /// Returns the ARN of the queue, stream or table that `record` is from; empty if the record has no ARN.
 ///
 /// The ARN of a Kinesis consumer, or of a table's stream, changes when someone registers the consumer or
-/// enables the stream again. So the consumer and the table's stream are left out.
+/// enables the stream again. So the returned ARN leaves out the consumer and the table's stream.
 pub(in crate::lambda) fn source_arn(record: &RawValue) -> String {
     let origin: Origin<'_> = serde_json::from_str(record.get()).unwrap_or_default();
     let arn = origin.arn.unwrap_or_default();

@@ -34,9 +34,9 @@ use crate::{
 
 /// The lease of a stream's record: how long the record stays in progress after its process dies. A short lease is
 /// safe, since Lambda delivers a shard's next batch, or the same batch again, only after the invocation has ended
-/// ("Using Lambda to process records from Amazon Kinesis Data Streams", AWS Lambda developer guide). It's short
-/// so that a crash uses up few retries. It's long enough that a handler may block its thread for 8 s (two thirds of
-/// the lease, less the grace of 2 s), and that a handler that ends within 5 s (a third) needs no extension.
+/// ("Using Lambda to process records from Amazon Kinesis Data Streams", AWS Lambda developer guide). The lease is short
+/// so that a crash uses up few retries. It's long enough that a handler may block its thread for 8 s (two thirds of the
+/// lease, less the grace of 2 s), and that a handler that ends within 5 s (a third) needs no extension.
 const STREAM_LEASE: Duration = Duration::from_secs(15);
 
 /// How a record ended.
@@ -58,7 +58,7 @@ pub(super) enum Reason {
     /// The handler failed: its error's type, and the text that may be logged.
     Failed(String, String),
     FailedForGood,
-    /// The handler failed permanently, and the failure may not be recorded.
+    /// The handler failed permanently, but it isn't certain that the failure is recorded.
     Unrecorded,
     Panicked,
     /// An earlier record of the same group is redelivered.
@@ -81,7 +81,8 @@ struct Delivery<'b, R> {
 #[derive(Clone, Copy)]
 struct Times {
     no_claim_after: Option<Timestamp>,
-    /// When running handlers are cut off. Records whose handlers have returned may still be settled.
+    /// When running handlers are cut off, unless they run without protection. Records whose handlers have returned may
+    /// still be settled.
     cut_off: Option<Timestamp>,
     /// When settlements stop being retried.
     settle_until: Option<Timestamp>,
@@ -194,7 +195,7 @@ impl<R: Record> Delivery<'_, R> {
             Work::Unprotected => return self.unprotected(raw).await,
             Work::Refused(kind, _) => return Fate::Returned(Reason::Refused(*kind)),
         };
-        // While idempotency isn't enforced, duplicates run too.
+        // If idempotency isn't enforced, duplicates run too.
         match seen.get(key).filter(|_| self.batch.idempotency.settings().is_enforced()) {
             Some((same, fate)) if *same == fingerprint => return fate.clone(),
             Some((_, Fate::Done)) => return Fate::Returned(Reason::Refused(ErrorKind::Mismatch)),
@@ -291,7 +292,7 @@ impl<R: Record> Delivery<'_, R> {
         }
     }
 
-    /// Returns the response, which names the records to redeliver, including unfinished ones.
+    /// Returns the response. It lists the records to redeliver, including the unfinished ones.
     ///
     /// # Errors
     ///
@@ -303,7 +304,8 @@ impl<R: Record> Delivery<'_, R> {
         }
         self.refuse_if_all_failed(&fates)?;
         let returned = fates.iter().zip(&self.planned).filter(|(fate, _)| **fate != Some(Fate::Done));
-        // Lambda redelivers a stream's records from the first named one on, so naming more changes nothing.
+        // Lambda redelivers a stream's records from the first listed record on, so listing more of them changes
+        // nothing.
         let named = returned.take(if R::IS_STREAM { 1 } else { usize::MAX });
         answer::naming(named.map(|(_, planned)| planned.identifier.as_str()))
     }
@@ -359,8 +361,8 @@ impl<R: Record> Delivery<'_, R> {
 }
 
 impl Reason {
-    /// Whether the record is redelivered because a handler failed, now or in an earlier delivery. `Behind`
-    /// counts too, since the record ahead is tested on its own.
+    /// Whether the record is redelivered because a handler failed, now or in an earlier delivery. `Behind` counts too,
+    /// since the earlier record of the group is tested as well.
     fn is_of_handler(&self) -> bool {
         matches!(
             self,
@@ -381,7 +383,8 @@ impl Reason {
     }
 }
 
-/// Keeps an unrecorded permanent failure from being acknowledged, since no trace of it would remain.
+/// Replaces the reason for a permanent failure that wasn't recorded. Its record mustn't be acknowledged, since no trace
+/// of the failure would remain.
 fn unrecorded(reason: Reason) -> Reason {
     if reason == Reason::FailedForGood { Reason::Unrecorded } else { reason }
 }

@@ -74,7 +74,7 @@ impl SqsMessage {
         &self.head.queue_arn
     }
 
-    /// The receipt handle, with which the message is deleted or its visibility changed.
+    /// The receipt handle, for requests that delete the message or change its visibility timeout.
     pub fn receipt_handle(&self) -> &str {
         &self.head.receipt_handle
     }

@@ -56,15 +56,14 @@ mod sdk {
 
     impl Batch<SqsMessage> {
         /// Hides messages that another delivery is processing, until that delivery's lease and the skew margin
-        /// have passed. The function's role needs `sqs:ChangeMessageVisibility` on the queue. Without the
-        /// permission, the worker logs the problem once and sends no further request. A failed request is
-        /// harmless: SQS redelivers the message after the queue's visibility timeout.
+        /// have passed. The function's role needs `sqs:ChangeMessageVisibility` on the queue. Once SQS has
+        /// refused a request because this permission is missing, the worker logs that and stops hiding messages. A
+        /// failed request is harmless: SQS redelivers the message after the queue's visibility timeout.
         ///
-        /// Each redelivery counts as a receive towards the queue's `maxReceiveCount`. A hidden message costs
-        /// one receive for each delivery that it waits for, and one request hides up to ten messages. Without
-        /// hiding, a message costs one receive per visibility timeout until the lease expires. For example, after a
-        /// crash at the start of a 15-minute invocation, with a visibility timeout of 30 s, that's 31 receives.
-        /// With hiding, it's 1.
+        /// Each redelivery counts as a receive towards the queue's `maxReceiveCount`. A hidden message costs one
+        /// receive for each delivery that it waits for. One request hides up to ten messages. Without hiding, a message
+        /// costs one receive per visibility timeout until the lease expires. For example, after a crash at the start of
+        /// a 15-minute invocation, with a visibility timeout of 30 s, that's 31 receives. With hiding, it's 1.
         ///
         /// ```no_run
         /// use lambda_idempotency::{Failure, Idempotency, Key, lambda::batch::SqsMessage};
@@ -144,8 +143,8 @@ mod sdk {
         }
     }
 
-    /// Whether a code means that the role lacks the permission ("Common errors", SQS API reference; the JSON
-    /// protocol writes it with the suffix `Exception`).
+    /// Whether a code means that the role lacks the permission ("Common errors", SQS API reference; the JSON protocol
+    /// adds the suffix `Exception` to the code).
     fn is_forbidden(code: &str) -> bool {
         matches!(code, "AccessDenied" | "AccessDeniedException")
     }

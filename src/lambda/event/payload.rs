@@ -18,11 +18,11 @@ use crate::{
 const NAMES: [&str; 3] = ["\"requestContext\"", "\"detail-type\"", "\"Records\""];
 
 /// The fingerprint of the event's payload, if the event is from a known source; the table is in
-/// [the module](super). `None` means that the whole event counts.
+/// [the module](super). `None` means that the whole event is compared.
 ///
-/// If an event has a field twice, the whole event counts too.
+/// If an event has a field twice, the whole event is compared too.
 pub(super) fn fingerprint(event: &RawValue) -> Option<Fingerprint> {
-    // Saves the parsing of events from other sources.
+    // Skips the parsing of events from other sources.
     if !NAMES.iter().any(|name| event.get().contains(name)) {
         return None;
     }
@@ -92,7 +92,7 @@ fn of_http(event: &Event<'_>, begun: &FingerprintBuilder) -> Option<FingerprintB
         .content("body", event.body)
         .value("base64", event.is_base64);
     let mut senders = verified(&context);
-    // An issuer alone names no sender.
+    // An issuer without a subject doesn't identify a sender.
     if senders.iter().all(|(name, _)| name.ends_with("/iss") || name.ends_with("/issuerDN")) {
         // The handler may check these credentials, and a request from another sender isn't a retry.
         senders.extend(credentials(event)?);
@@ -105,8 +105,8 @@ fn of_http(event: &Event<'_>, begun: &FingerprintBuilder) -> Option<FingerprintB
     )
 }
 
-/// The sender that the front end verified, by the names that stay the same when a token is refreshed or a role has
-/// another session.
+/// The sender that the front end verified, identified by the values that stay the same when a token is refreshed or a
+/// role starts another session.
 fn verified(context: &Value) -> Vec<(String, String)> {
     let named = VERIFIED_NAMES.iter().filter_map(|name| match context.pointer(name)? {
         Value::Null => None,

@@ -24,7 +24,8 @@ impl OnReplay {
         Self(Some(Arc::new(move |replay| add(replay).into_iter().collect())))
     }
 
-    /// Calls the closure for a recorded failure. The fields that it returns are dropped: a failure gets none.
+    /// Calls the closure for a recorded failure. The fields that the closure returns are dropped, since failures get no
+    /// fields.
     pub(super) fn failed(&self, replay: &Replay) {
         if let Some(add) = &self.0 {
             add(replay);
@@ -46,8 +47,8 @@ impl fmt::Debug for OnReplay {
     }
 }
 
-/// Adds the fields that the answer lacks behind the answer's own fields, whose text doesn't change. An answer that
-/// isn't a JSON object is returned unchanged.
+/// Appends the fields that the answer doesn't have yet. The text of the answer's own fields doesn't change. An answer
+/// that isn't a JSON object is returned unchanged.
 fn with_fields(answer: Box<RawValue>, fields: Vec<Field>) -> Box<RawValue> {
     if fields.is_empty() {
         return answer;

@@ -13,7 +13,8 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
 use lambda_http::{Body, IntoResponse, request::RequestContext};
 
-use super::{BoxError, HttpLayer, front_end};
+use super::{BoxError, HttpLayer, front_end, problem::ProblemKind};
+use crate::observe;
 
 /// The body of a response that may be streamed: whole if it was recorded, or the handler's own body as it arrives. See
 /// [`HttpLayer::streaming`].
@@ -58,7 +59,7 @@ impl ResponseBody {
         Extent::Whole
     }
 
-    /// Returns the body byte for byte. `lambda_http`'s conversion would decode the body by its headers, and change
+    /// Returns the body byte for byte. `lambda_http`'s conversion would decode the body as its headers say, and change
     /// bytes that don't match the headers.
     fn into_read(self) -> Body {
         match String::from_utf8(self.begun.into_iter().collect::<Vec<_>>().concat()) {
@@ -172,6 +173,37 @@ impl Answer {
         match self {
             Self::Whole(response) => response.map(Into::into),
             Self::Streamed(response, _) => response,
+        }
+    }
+}
+
+/// A handler's answer, and what the caller gets in its place, if anything.
+pub(super) struct Judged<E> {
+    pub(super) result: Result<Answer, E>,
+    pub(super) instead: Option<Instead>,
+}
+
+/// The problem that a caller gets in place of the handler's answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Instead {
+    /// The front end can't deliver the handler's response.
+    NotRetained,
+    /// The handler failed as this text says, and its failure is to be recorded.
+    OperationFailed(&'static str),
+}
+
+impl<const STREAMING: bool> HttpLayer<STREAMING> {
+    /// Returns the caller's answer once the key is settled. If a failure isn't known to be recorded, a retry may run
+    /// the operation again, so the caller gets the handler's own answer.
+    pub(super) fn answered<E>(&self, judged: Judged<E>, is_recorded: bool) -> Result<Answer, E> {
+        let Judged { result, instead } = judged;
+        match instead.filter(|_| self.is_enforced()) {
+            Some(Instead::NotRetained) => Ok(Answer::Whole(self.not_retained(ProblemKind::NotRetained))),
+            Some(Instead::OperationFailed(how)) if is_recorded => {
+                observe::failure_recorded(how, std::any::type_name::<E>());
+                Ok(Answer::Whole(self.problem(ProblemKind::OperationFailed)))
+            }
+            Some(Instead::OperationFailed(_)) | None => result,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Takes the key of a request without the header from the request's body, or from the API's own closure.
+//! Takes the key of a request that has no key header: from the request's body, or from the API's closure.
 
 use std::{any::Any, fmt, sync::Arc};
 
@@ -66,7 +66,7 @@ impl fmt::Debug for KeySource {
     }
 }
 
-/// The part of a request that a key is from.
+/// The part of a request that a key comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Origin {
     /// The header.
@@ -77,8 +77,8 @@ pub(super) enum Origin {
 }
 
 impl Origin {
-    /// The entry point's name in the scope. Each origin has its own, so the header `17` and the field `17` name two
-    /// operations.
+    /// The entry point's name in the scope. Each origin has its own entry point, so the header `17` and the field `17`
+    /// identify two operations.
     pub(super) fn via(self) -> &'static str {
         match self {
             Self::Header => "http",
@@ -96,7 +96,7 @@ pub(super) struct Keyed<B> {
 /// A request's body. The layer reads it once: for the key, or else for the fingerprint.
 pub(super) enum Payload<B> {
     Unread(B),
-    /// A body of Lambda's own type. It's whole, and stays text or bytes, as it came.
+    /// A body of Lambda's own type. It's complete, and stays in the form in which it arrived: text or bytes.
     Whole(B),
     Read(Bytes),
 }
@@ -113,8 +113,8 @@ where
     /// The problem for a body that is too large or breaks off.
     pub(super) async fn read(self, most: usize) -> Result<Self, ProblemKind> {
         let Self::Unread(body) = self else { return Ok(self) };
-        // Lambda passes whole bodies, as text or as bytes, and a handler may distinguish them, so the body keeps
-        // its form.
+        // Lambda passes complete bodies, as text or as bytes. A handler may treat the two differently, so the body
+        // keeps its form.
         if let Some(whole) = whole(&body) {
             return if whole.len() > most { Err(ProblemKind::BodyTooLarge) } else { Ok(Self::Whole(body)) };
         }
@@ -125,7 +125,7 @@ where
         }
     }
 
-    /// The body's bytes; none if it hasn't been read.
+    /// The body's bytes. Empty if the body isn't of Lambda's own type and hasn't been read.
     pub(super) fn bytes(&self) -> &[u8] {
         match self {
             Self::Unread(body) | Self::Whole(body) => whole(body).unwrap_or_default(),
@@ -199,7 +199,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         Ok(Keyed { key, body })
     }
 
-    /// Lets a request without a usable key pass, if idempotency isn't enforced.
+    /// Passes on a request without a usable key if idempotency isn't enforced.
     ///
     /// # Errors
     ///

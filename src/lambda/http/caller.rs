@@ -40,8 +40,8 @@ pub enum Caller {
     Iam(String),
     /// An identity of a Cognito identity pool, whose users share one role. It's the same caller in every API and stage.
     CognitoIdentity(String),
-    /// A Lambda authorizer's `principalId`, or a JWT's subject without an issuer. Another API may use that name
-    /// for someone else, so it's a caller of one API and stage.
+    /// A Lambda authorizer's `principalId`, or a JWT's subject without an issuer. Another API may use that name for
+    /// someone else, so the caller belongs to one API and stage.
     Principal {
         /// The API: `<API id>/<stage>`, or [`HttpLayer::api_name`](super::HttpLayer::api_name).
         api: String,
@@ -135,7 +135,8 @@ pub(super) enum Verified {
     /// The front end verified a caller, but gives no name that this library understands: an authorizer without a
     /// principal, for example. The layer refuses such requests, so that they don't share a namespace.
     Unnamed,
-    /// The front end verified this caller. A refreshed token, or a new session of a role, is the same caller.
+    /// The front end verified this caller. The caller stays the same when a token is refreshed or a role starts a new
+    /// session.
     Caller(Caller),
 }
 
@@ -164,7 +165,7 @@ pub fn verified_caller(request: &Parts) -> Result<Option<Caller>, Error> {
         Verified::Caller(caller) => Ok(Some(caller)),
         Verified::Unnamed => Err(Error::new(
             ErrorKind::Invalid,
-            "the front end verified a caller, but the event has no name for the caller that this library understands",
+            "the front end verified a caller, but this library finds no name for the caller in the event",
         )),
     }
 }
@@ -208,9 +209,9 @@ fn of_http_api(context: &ApiGatewayV2httpRequestContext) -> Verified {
     }
 }
 
-/// The caller of a REST API, or of a WebSocket API, which has the same types. The order is authorizer, IAM,
-/// certificate, API key. An API key is meant for usage plans only ("API keys", API Gateway developer guide), so
-/// it's last.
+/// The caller of a REST API, or of a WebSocket API, whose events have the same types. If there are several identities,
+/// the first of these counts: authorizer, IAM, certificate, API key. An API key is meant for usage plans only ("API
+/// keys", API Gateway developer guide), so it's last.
 fn of_rest_api(
     authorizer: &ApiGatewayRequestAuthorizer,
     identity: &ApiGatewayRequestIdentity,
@@ -328,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn rest_api_authorizers_name_callers() {
+    fn rest_api_authorizers_identify_callers() {
         for authorizer in [
             serde_json::json!({"jwt": {"claims": {"iss": "i", "sub": "s"}, "scopes": null}}),
             serde_json::json!({"iam": {"callerId": "AROA1:alice"}}),
@@ -356,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lambda_authorizer_names_the_principal() {
+    fn lambda_authorizers_principal_is_the_caller() {
         let authorizer = serde_json::json!({"lambda": {"principalId": "p"}});
         assert_eq!(caller(authorizer), principal("p"));
         assert_eq!(principal("p"), Some("9:principal10:a/$default1:p".into()));
@@ -372,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn users_sharing_a_role_or_account_differ() {
+    fn users_sharing_a_role_are_distinct_callers() {
         let pool = |identity: &str| {
             let cognito = serde_json::json!({"amr": ["authenticated"], "identityId": identity});
             serde_json::json!({"iam": {"callerId": "AROA1:CognitoIdentityCredentials", "cognitoIdentity": cognito}})
@@ -406,12 +407,12 @@ mod tests {
     }
 
     #[test]
-    fn claims_as_text_keep_the_principal() {
+    fn text_claims_do_not_hide_the_principal() {
         let context = serde_json::json!({"lambda": {"claims": "{\"sub\":\"s\"}", "principalId": "p"}});
         assert_eq!(caller(context), principal("p"));
     }
 
-    /// An event of the front end that sends the field `name`. Its context contains this field alone.
+    /// An event of the front end that sends the field `name`. The request context contains only this field.
     fn with_name(name: &str) -> serde_json::Value {
         let names: Vec<&str> = name.split('/').skip(1).collect();
         let is_authorizer_context = name == "/authorizer/lambda";
@@ -449,10 +450,10 @@ mod tests {
         event
     }
 
-    /// The HTTP layer and the event layer share one list of names. If the HTTP layer ignored a name, it would treat the
-    /// caller as anonymous.
+    /// The HTTP layer and the event layer share one list of the fields that name a caller. If the HTTP layer ignored
+    /// one of them, it would treat the caller as anonymous.
     #[test]
-    fn every_verified_name_gives_a_caller() {
+    fn every_verified_field_identifies_a_caller() {
         for name in crate::lambda::identity::VERIFIED_NAMES {
             let mut event = with_name(name);
             if name.contains("clientCert") {
@@ -475,7 +476,7 @@ mod tests {
             match verified {
                 Verified::Caller(_) => assert!(!expected_unnamed, "{name}"),
                 Verified::Unnamed => assert!(expected_unnamed, "{name}"),
-                Verified::Nobody => panic!("{name} names no caller"),
+                Verified::Nobody => panic!("{name} doesn't identify a caller"),
             }
         }
     }

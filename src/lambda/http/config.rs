@@ -71,7 +71,7 @@ pub(super) struct Config {
     pub(super) record_when: Option<Judge>,
     pub(super) headers: HeaderRules,
     pub(super) marker: HeaderName,
-    /// Statuses that the API chose. If a kind has several entries, the last one counts.
+    /// The statuses that the API's code set. If a kind has several entries, the last one counts.
     pub(super) statuses: Vec<(ProblemKind, StatusCode)>,
     pub(super) documentation: String,
     pub(super) may_replay: Option<MayReplay>,
@@ -178,7 +178,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
     }
 
     /// Takes the key of a request without an `Idempotency-Key` header from fields of its JSON body. If the client
-    /// sends the header, the header wins. The same key from a body and from a header names two operations. [The
+    /// sends the header, the header wins. The same key from a body and from a header identifies two operations. [The
     /// module](super#keys-from-the-body) has the rules, and a warning: a customer's second, identical order gets a
     /// replay too.
     ///
@@ -264,7 +264,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
 
     /// Gives the API a name of your choice, in place of the ids in its events. A retry then finds its record
     /// even if it arrives after the API was replaced, its stage was renamed, or its custom domain got another
-    /// base path. All APIs and stages that share the name and call this function count as one.
+    /// base path. All APIs and stages that share the name and call this function count as one API.
     ///
     /// The name matters for callers that belong to one API: a Lambda authorizer's principal, an API key, a client
     /// certificate. By default, such a caller belongs to `<API id>/<stage>`. If the API has a name, the path is
@@ -299,7 +299,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         self.with(|config| config.unnamed = Unnamed::Shared)
     }
 
-    /// Ignores these cookies when it looks for credentials, such as those for analytics or settings. A name
+    /// Doesn't treat these cookies as credentials: cookies for analytics or settings, for example. A name
     /// that ends with `*` matches every name with that prefix. Load balancers' stickiness cookies are always
     /// ignored.
     ///
@@ -313,16 +313,16 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         self.with(|config| config.ignored_cookies.add(names))
     }
 
-    /// Compares these request headers too when a key is used again, such as a header with the API's version.
+    /// Compares these request headers too when a key is used again: a header with the API's version, for example.
     /// Default: none.
     pub fn fingerprint_headers(self, names: impl IntoIterator<Item = HeaderName>) -> Self {
         self.with(|config| config.fingerprinted_headers = names.into_iter().collect())
     }
 
-    /// Compares only these fields of a JSON body, [named](crate::KeyFields#naming-a-field) as for a key, in place of the whole body. Use
-    /// it for bodies that change in each attempt, for example by a nonce or a timestamp. A missing field is
-    /// compared as absent. If a body has none of the fields, or a field can't be looked up (for example, because the
-    /// body isn't JSON), the whole body is compared.
+    /// Compares only these fields of a JSON body, [named](crate::KeyFields#naming-a-field) as for a key, in place of
+    /// the whole body. Use it for bodies that change in each attempt, for example by a nonce or a timestamp. A missing
+    /// field is compared as absent. If a body has none of the fields, or a field can't be looked up (for example,
+    /// because the body isn't JSON), the whole body is compared.
     ///
     /// # Errors
     ///
@@ -346,14 +346,15 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
     }
 
     /// Limits the body of a keyed request to this number of bytes; a larger one gets 413. Default: 10 MiB, API
-    /// Gateway's limit.
+    /// Gateway's limit. With [`key_fields`](Self::key_fields) or [`key`](Self::key), the limit also applies to requests
+    /// without a key header, because the layer reads their bodies to look for a key.
     pub fn max_body(self, bytes: usize) -> Self {
         self.with(|config| config.max_body = bytes)
     }
 
     /// How long the front end waits for a response, counted from the request's start if the event contains that
     /// time. Default: 29 seconds behind API Gateway. Otherwise only the invocation's deadline is a limit. After this
-    /// time, the layer retries no settlement, since the caller would no longer get the response.
+    /// time, the layer doesn't retry a settlement, since the caller would no longer get the response.
     ///
     /// Set it if API Gateway's quota was raised, or if a load balancer or proxy closes idle connections
     /// earlier.
@@ -376,8 +377,8 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
     }
 
     /// Sets whether replays contain this header. By default, headers that belong to one exchange aren't recorded:
-    /// `Set-Cookie`, `Date`, tracing, rate limits, the headers that `Connection` names, and more.
-    /// [The specification](crate::guide::idempotency_specification) has the list.
+    /// `Set-Cookie`, `Date`, tracing, rate limits, the headers that `Connection` lists, and more. [The
+    /// specification](crate::guide::idempotency_specification) has the list.
     ///
     /// ```
     /// # use lambda_http::http::header;

@@ -37,7 +37,7 @@ pub(super) fn carried_in<'a>(headers: &'a HeaderMap, ignored: &IgnoredCookies) -
     })
 }
 
-/// Whether at least one cookie isn't ignored. An unreadable header counts as such a cookie.
+/// Whether at least one cookie isn't ignored. An unreadable header counts as a cookie that isn't ignored.
 fn has_cookie(value: &[u8], ignored: &IgnoredCookies) -> bool {
     let Ok(text) = std::str::from_utf8(value) else { return true };
     cookies(text).any(|pair| !ignored.has(cookie_name(pair)))
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn cookies_count_unless_ignored() {
+    fn cookies_are_credentials_unless_ignored() {
         let cookie = |text, ignored: &[&str]| found(&[("cookie", text)], ignored).is_some();
         assert!(cookie("session=1", &[]));
         assert!(!cookie("AWSALB=a; AWSALBCORS=b; AWSALBTG=c; AWSALBTGCORS=d; AWSELB=e; AWSELBCORS=f", &[]));

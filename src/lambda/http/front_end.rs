@@ -26,9 +26,9 @@ pub(super) fn most_bytes(context: Option<&RequestContext>) -> Option<usize> {
     }
 }
 
-/// When the front end stops waiting: by `answer_within`, or by the default for this kind of front end, counted
-/// from the request's start. `None` if the invocation's deadline is the only limit: for function URLs, load
-/// balancers, and requests without a front end.
+/// The time at which the front end stops waiting: `answer_within` after the request's start, or else the
+/// default of this kind of front end after that start. `None` if the invocation's deadline is the only limit:
+/// for function URLs, load balancers, and requests without a front end.
 pub(super) fn waits_until(
     context: Option<&RequestContext>,
     answer_within: Option<Duration>,
@@ -45,7 +45,7 @@ pub(super) fn waits_until(
     };
     let limit = answer_within.or(limit)?;
     let started = u64::try_from(started).map(Timestamp::from_millis).unwrap_or_default();
-    // A start in the future or too long ago is from another clock or a saved event.
+    // A start that's in the future or too long ago comes from another clock or a saved event.
     let is_credible = started <= now && started.until(now) < limit;
     Some(if is_credible { started } else { now }.saturating_add(limit))
 }
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn other_front_ends_have_no_limit() {
+    fn other_front_ends_have_no_timeout() {
         assert_eq!(left(None, None), None);
         assert_eq!(left(Some(http_api("abc.lambda-url.eu-west-1.on.aws")), None), None);
         assert_eq!(left(Some(http_api("abc.lambda-url.eu-west-1.on.aws")), Some(10)), Some(9000));

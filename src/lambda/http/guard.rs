@@ -1,4 +1,5 @@
-//! Guards `lambda_http`: repairs events of which it would lose a part, and refuses events on which it would panic.
+//! Guards `lambda_http`: repairs events that `lambda_http` would read only in part, and refuses events that would make
+//! it panic.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -45,7 +46,7 @@ const REPAIR: fn(LambdaEvent<LambdaRequest>) -> LambdaEvent<LambdaRequest> =
 ///
 /// # Errors
 ///
-/// Like `lambda_http::run`: it returns none while the function is running.
+/// Same as `lambda_http::run`.
 ///
 /// # Cancel safety
 ///
@@ -76,7 +77,7 @@ where
     lambda_runtime::run(guarded(service)).await
 }
 
-/// The service that [`run`] gives to the runtime: for other runtimes' loops, and tests.
+/// The service that [`run`] gives to the runtime: for tests, and for other runtimes.
 pub fn guarded<S>(
     service: S,
 ) -> impl Service<LambdaEvent<LambdaRequest>, Response: Serialize + Send, Error = S::Error, Future: Send>
@@ -95,6 +96,17 @@ where
 #[derive(Clone, Debug)]
 struct Readable<S>(S);
 
+/// A response that was converted for Lambda. A second conversion by `lambda_http` would treat bytes as text if the
+/// response has no content type.
+#[derive(Debug)]
+struct Converted(Response<Body>);
+
+impl IntoResponse for Converted {
+    fn into_response(self) -> BoxFuture<'static, Response<Body>> {
+        Box::pin(std::future::ready(self.0))
+    }
+}
+
 impl<S> Service<Request<Body>> for Readable<S>
 where
     S: Service<Request<Body>> + Clone + Send + 'static,
@@ -102,9 +114,9 @@ where
     S::Future: Send,
     S::Error: Send,
 {
-    type Response = Response<Body>;
+    type Response = Converted;
     type Error = S::Error;
-    type Future = BoxFuture<'static, Result<Response<Body>, S::Error>>;
+    type Future = BoxFuture<'static, Result<Converted, S::Error>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.0.poll_ready(cx)
@@ -113,10 +125,10 @@ where
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let mut service = take_ready(&mut self.0);
         Box::pin(async move {
-            match refusal(&request) {
-                Some(refusal) => Ok(refusal),
-                None => Ok(service.call(request).await?.into_response().await),
-            }
+            Ok(Converted(match refusal(&request) {
+                Some(refusal) => refusal,
+                None => service.call(request).await?.into_response().await,
+            }))
         })
     }
 }
@@ -126,7 +138,7 @@ where
 ///
 /// # Errors
 ///
-/// Like `lambda_http::run_with_streaming_response`: it returns none while the function is running.
+/// Same as `lambda_http::run_with_streaming_response`.
 ///
 /// # Cancel safety
 ///
@@ -142,8 +154,8 @@ where
     lambda_runtime::run(guarded_streaming(service)).await
 }
 
-/// The service that [`run_streaming`] gives to the runtime: for tests, and for other loops that stay on one
-/// task, since `lambda_http`'s adapter isn't `Send`.
+/// The service that [`run_streaming`] gives to the runtime: for tests, and for other runtimes that stay on one task,
+/// since `lambda_http`'s adapter isn't `Send`.
 pub fn guarded_streaming<S, A>(
     service: S,
 ) -> impl Service<
@@ -209,7 +221,7 @@ fn is_unreadable(request: &Request<Body>) -> bool {
 }
 
 /// Returns the event if `lambda_http` can read it, and otherwise an empty event with the field [`UNREADABLE`]. The
-/// arguments name the event's fields that form the URI.
+/// arguments are the event's fields from which `lambda_http` builds the URI.
 macro_rules! readable {
     ($event:ident, $kind:ident($type:ident), $($($field:ident).+),+) => {{
         let mut uri = $type::default();
@@ -232,10 +244,10 @@ macro_rules! readable {
 pub(super) fn request_of(event: &RawValue) -> Result<Request<Body>, Error> {
     let invalid = |why: &'static str| Error::new(ErrorKind::Invalid, why);
     let event: LambdaRequest = serde_json::from_str(event.get())
-        .map_err(|_| invalid("the event isn't a request of a known front end"))?;
+        .map_err(|_| invalid("the event isn't an HTTP request of a known front end"))?;
     let request = Request::from(repaired(event));
     if is_unreadable(&request) {
-        return Err(invalid("the request can't be read: its client gets 400 and `request-unreadable`"));
+        return Err(invalid("the request can't be read; the function answers 400 and `request-unreadable`"));
     }
     Ok(request)
 }
@@ -275,8 +287,8 @@ fn repaired(event: LambdaRequest) -> LambdaRequest {
     }
 }
 
-/// Removes from `headers` those that the multi-value map `all` has too, since `lambda_http` would overwrite the map's
-/// values. Keeps the host and the scheme, which `lambda_http` reads from `headers`.
+/// Removes every header from `headers` that's also in the multi-value map `all`. Otherwise `lambda_http` would replace
+/// the map's values with the single value. Keeps the host and the scheme, which `lambda_http` reads from `headers`.
 fn keep_repeated(headers: &mut HeaderMap, all: &HeaderMap) {
     const READ: [HeaderName; 2] = [header::HOST, HeaderName::from_static("x-forwarded-proto")];
     for name in all.keys().filter(|name| !READ.contains(name)) {
@@ -284,7 +296,7 @@ fn keep_repeated(headers: &mut HeaderMap, all: &HeaderMap) {
     }
 }
 
-/// Whether `lambda_http` can read this body, and make a request from `uri`, an event with only the fields of the URI.
+/// Whether `lambda_http` can read this body, and build a `Request` from `uri`, an event with only the URI's fields.
 /// Otherwise `lambda_http` would panic, for example on an invalid host or a query with a space.
 fn is_readable(is_base64: bool, body: Option<&str>, uri: LambdaRequest) -> bool {
     let is_decodable = !is_base64 || body.is_none_or(|body| STANDARD.decode(body).is_ok());

@@ -42,7 +42,7 @@ const DROPPED: [HeaderName; 28] = [
 /// belong to a browser's origin.
 const DROPPED_PREFIXES: [&str; 3] = ["access-control-", "ratelimit", "x-ratelimit-"];
 
-/// Decides whether a header is replayed: by the API's own setting, or else by the list of dropped headers.
+/// Decides whether a header is replayed: by the API's setting, or else by the lists of dropped headers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HeaderRules(Vec<(HeaderName, bool)>);
 
@@ -51,8 +51,7 @@ impl HeaderRules {
         self.0.push((name, is_replayed));
     }
 
-    /// The headers to record, in their order. Headers that `Connection` names belong to one hop, and are left
-    /// out.
+    /// The headers to record, in their order. Headers that `Connection` lists belong to one hop, and are left out.
     pub(super) fn recorded<'a>(
         &self,
         headers: &'a HeaderMap,
@@ -78,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_lists_dropped_headers() {
+    fn specification_lists_dropped_headers() {
         let page = include_str!("../../guide/idempotency_specification.md");
         let (_, list) = page.split_once("A replay leaves out").unwrap();
         let (list, _) = list.split_once("\n\n").unwrap();

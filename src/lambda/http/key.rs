@@ -13,7 +13,7 @@ use crate::{
 pub(super) struct KeyRules {
     /// The header, and its aliases.
     pub(super) names: Vec<HeaderName>,
-    /// Whether a key must be a quoted string. A bare token is refused then.
+    /// Whether a key must be a quoted string. If it must, a bare token is refused.
     pub(super) quoted: bool,
     /// Whether a key must be a UUID.
     pub(super) uuid: bool,
@@ -45,7 +45,7 @@ impl KeyRules {
             let Some(key) = self.read_one(headers, name)? else { continue };
             match &found {
                 Some(other) if *other != key => {
-                    return Err(invalid(name, "differs from the key in another header; send one"));
+                    return Err(invalid(name, "differs from the key in another header; send only one key"));
                 }
                 _ => found = Some(key),
             }
@@ -57,11 +57,11 @@ impl KeyRules {
         let mut values = headers.get_all(name).iter();
         let Some(value) = values.next() else { return Ok(None) };
         if values.next().is_some() {
-            return Err(invalid(name, "appears more than once; send one"));
+            return Err(invalid(name, "appears more than once; send it once"));
         }
         let text = parse(value, self.quoted).map_err(|why| invalid(name, why))?;
         if text.len() < self.shortest {
-            return Err(invalid(name, "is shorter than this API accepts"));
+            return Err(invalid(name, "has a shorter key than this API accepts; send a longer one"));
         }
         if self.uuid && !is_uuid(&text) {
             return Err(invalid(name, "isn't a UUID"));
@@ -77,7 +77,7 @@ fn parse(value: &HeaderValue, only_quoted: bool) -> Result<String, &'static str>
         Some(rest) => quoted(rest),
         None if only_quoted => Err("isn't a quoted string"),
         None if text.chars().all(is_bare) => Ok(text.to_owned()),
-        None => Err("is neither a quoted string nor a bare token; quote it, and send only one"),
+        None => Err("isn't a quoted string or a bare token; send exactly one key, in quotes"),
     }
 }
 

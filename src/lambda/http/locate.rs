@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use super::{
     HttpLayer,
     body_key::{KeySource, Keyed},
-    config::Unnamed,
+    config::{Config, Unnamed},
     guard,
     problem::Problem,
     request,
@@ -17,7 +17,7 @@ use super::{
 use crate::{
     error::{Error, ErrorKind},
     key::StoredKey,
-    lambda::{Description, Located},
+    lambda::{Description, Located, describe::CLOSURE},
 };
 
 impl<const STREAMING: bool> HttpLayer<STREAMING> {
@@ -27,9 +27,12 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         let names = |names: &[HeaderName]| names.iter().map(|name| name.as_str().to_owned()).collect();
         let mut description = Description::of(&self.idempotency, "http");
         description.key_headers = names(&config.keys.names);
+        if config.methods != Config::default().methods {
+            description.methods = config.methods.iter().map(|method| method.as_str().to_owned()).collect();
+        }
         match config.key.as_ref() {
             Some(KeySource::Fields(fields)) => description = description.keyed_by(fields),
-            Some(KeySource::Closure(_)) => description.key_from = Some("closure".to_owned()),
+            Some(KeySource::Closure(_)) => description.key_from = Some(CLOSURE.to_owned()),
             None => {}
         }
         description.caller_from_closure = config.resolver.is_some();
@@ -43,7 +46,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         description
     }
 
-    /// Returns the record of the operation that this event asks for; none if the request runs without a key.
+    /// Returns the record of the operation that this event asks for; `None` if the request runs without a key.
     ///
     /// # Errors
     ///
@@ -56,9 +59,9 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         let request = guard::request_of(event)?.with_lambda_context(context.clone());
         let (parts, body) = request.into_parts();
         let refused = |problem: &Problem| problem.as_error();
-        // A body of Lambda's own type is whole, so nothing is awaited.
+        // A body of Lambda's own type is complete, so there's nothing to wait for.
         let keyed = self.keyed(&parts, body).now_or_never();
-        let keyed = keyed.ok_or_else(|| Error::new(ErrorKind::Invalid, "the body isn't whole"))?;
+        let keyed = keyed.ok_or_else(|| Error::new(ErrorKind::Invalid, "the body isn't complete"))?;
         let Keyed { key, body } = keyed.map_err(|problem| refused(&problem))?;
         let Some((key, origin)) = key else { return Ok(Vec::new()) };
         let caller = self.caller_of(&parts).map_err(|problem| refused(&problem))?;

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::{body_key::Origin, config::Config};
 use crate::error::{Error, ErrorKind};
 
-/// The page with the problems' `type`s, unless [`HttpLayer::documentation`](super::HttpLayer::documentation)
+/// The page that the problems' `type`s point to, unless [`HttpLayer::documentation`](super::HttpLayer::documentation)
 /// names another.
 pub(super) const PAGE: &str =
     "https://docs.rs/lambda-idempotency/latest/lambda_idempotency/guide/idempotency_specification/index.html";
@@ -23,25 +23,25 @@ pub const EXPOSED_HEADERS: [HeaderName; 3] = [super::response::REPLAYED, header:
 pub enum ProblemKind {
     /// 400: a key is required, and there is none.
     KeyMissing,
-    /// 400: the key is malformed, empty, too long, doubled, or not in the configured format.
+    /// 400: the key is malformed, empty, too long, sent twice, or not in the configured format.
     KeyInvalid,
     /// 403: a verified caller is required, and there is none.
     CallerMissing,
-    /// 500: the request carries credentials, or the front end verified them, but their owner can't be named.
+    /// 500: the request carries credentials, or the front end verified them, but their owner can't be identified.
     CallerUnknown,
-    /// 403: the caller may not have the recorded response (any more).
+    /// 403: the caller isn't allowed to get the recorded response, or not any more.
     ReplayForbidden,
     /// 422: the key was used with another request.
     KeyReused,
     /// 409: the operation is still running.
     InProgress,
-    /// 409: at most one run is allowed, and an earlier one ended without an answer.
+    /// 409: only one run is allowed, and an earlier run ended without an answer.
     OutcomeUnknown,
-    /// 409: done, but the response wasn't retained.
+    /// 409: the operation is done, but its response wasn't retained.
     NotRetained,
     /// 409: a condition on the handler's writes failed, and nothing was written.
     Declined,
-    /// 500: failed permanently in an earlier run.
+    /// 500: the operation failed permanently in an earlier run.
     OperationFailed,
     /// 500: the record can't be read.
     RecordUnreadable,
@@ -106,7 +106,7 @@ impl ProblemKind {
         matches!(self, Self::InProgress | Self::StoreUnavailable | Self::BodyUnreadable)
     }
 
-    /// The general title, and the detail for this request. Neither reveals more than the caller may know.
+    /// The kind's title and detail. They don't reveal more than the caller may know.
     const fn title_and_detail(self) -> (&'static str, &'static str) {
         match self {
             Self::KeyMissing => (
@@ -129,7 +129,7 @@ impl ProblemKind {
             ),
             Self::ReplayForbidden => (
                 "The recorded answer isn't for this caller",
-                "The operation has already run, and you may not get its answer. Nothing was done now.",
+                "The operation has run, but you aren't allowed to get its answer. This request did nothing.",
             ),
             Self::KeyReused => (
                 "Idempotency-Key is already used",
@@ -141,7 +141,7 @@ impl ProblemKind {
             ),
             Self::OutcomeUnknown => (
                 "The operation's outcome is unknown",
-                "An earlier attempt ended without an answer and isn't repeated. Check whether it took effect.",
+                "An attempt ended without a known outcome and isn't repeated. Check whether it took effect.",
             ),
             Self::NotRetained => (
                 "The operation is done, but its response wasn't kept",
@@ -157,10 +157,11 @@ impl ProblemKind {
             ),
             Self::RecordUnreadable => (
                 "The stored outcome can't be read",
-                "The record of this operation can't be read. Nothing was done.",
+                "The record of this operation can't be read, so it's unknown whether the operation was done. Tell the \
+                 API's owner.",
             ),
             Self::Misconfigured => {
-                ("The API is misconfigured", "The API's own code needs a fix. Nothing was done.")
+                ("The API is misconfigured", "The API's code needs a fix. Nothing was done.")
             }
             Self::StoreUnavailable => (
                 "Idempotency can't be guaranteed right now",
@@ -168,7 +169,7 @@ impl ProblemKind {
             ),
             Self::BodyTooLarge => (
                 "The request body is too large",
-                "The body is larger than this API compares for idempotency. Nothing was done.",
+                "The body is larger than this API accepts for idempotent requests. Nothing was done.",
             ),
             Self::RequestUnreadable => (
                 "The request couldn't be read",
@@ -183,22 +184,22 @@ impl ProblemKind {
 }
 
 impl ProblemKind {
-    /// The title and the detail for a request whose key isn't from the header. `None` means the general texts.
+    /// The title and the detail for a request whose key doesn't come from the header. `None` means the texts of
+    /// `title_and_detail`.
     const fn without_header(self) -> Option<(&'static str, &'static str)> {
         Some(match self {
             Self::KeyMissing => (
-                "The request names no operation",
-                "This operation needs the field of the body that identifies it, or an Idempotency-Key header. Nothing \
-                 was done.",
+                "The request doesn't identify an operation",
+                "Send the body field that identifies the operation, or an Idempotency-Key header. Nothing was done.",
             ),
             Self::KeyInvalid => (
                 "The field that identifies the operation can't be read",
-                "Send a JSON body with a readable value in this field, once, or an Idempotency-Key header. Nothing was \
-                 done.",
+                "Send a JSON body that has this field exactly once, with a readable value, or send an Idempotency-Key \
+                 header. Nothing was done.",
             ),
             Self::KeyReused => (
                 "The operation was already requested with other content",
-                "A request that identifies the same operation had other content. Nothing was done now.",
+                "An earlier request for the same operation had other content. This request did nothing.",
             ),
             Self::InProgress => (
                 "A request for this operation is outstanding",
@@ -216,14 +217,13 @@ impl From<ErrorKind> for ProblemKind {
             ErrorKind::InvalidKey => Self::KeyInvalid,
             ErrorKind::Mismatch => Self::KeyReused,
             ErrorKind::InProgress | ErrorKind::Fenced => Self::InProgress,
-            ErrorKind::OutcomeUnknown => Self::OutcomeUnknown,
+            // `Unrecorded` gets here only if idempotency isn't enforced, and the handler's writes may be applied.
+            ErrorKind::OutcomeUnknown | ErrorKind::Unrecorded => Self::OutcomeUnknown,
             ErrorKind::NotRetained => Self::NotRetained,
             ErrorKind::Declined => Self::Declined,
             ErrorKind::Corrupt => Self::RecordUnreadable,
             // `AllFailed` occurs only in batches.
-            ErrorKind::Unavailable | ErrorKind::Unrecorded | ErrorKind::Invalid | ErrorKind::AllFailed => {
-                Self::StoreUnavailable
-            }
+            ErrorKind::Unavailable | ErrorKind::Invalid | ErrorKind::AllFailed => Self::StoreUnavailable,
         }
     }
 }
@@ -262,11 +262,19 @@ impl Problem {
             ProblemKind::KeyInvalid => ErrorKind::InvalidKey,
             _ => ErrorKind::Invalid,
         };
-        let (title, detail) = self.kind.title_and_detail();
+        let (title, detail) = self.title_and_detail();
         Error::new(
             kind,
             format!("the layer refuses the request as `{}`: {title}. {detail}", self.kind.code()),
         )
+    }
+
+    fn title_and_detail(&self) -> (&'static str, &'static str) {
+        let of_header = self.kind.title_and_detail();
+        match self.origin {
+            Origin::Header => of_header,
+            Origin::Request => self.kind.without_header().unwrap_or(of_header),
+        }
     }
 
     pub(super) fn kind(&self) -> ProblemKind {
@@ -311,12 +319,9 @@ struct Details<'a> {
 
 impl Problem {
     pub(super) fn into_response(self, config: &Config) -> Response<Body> {
-        let Self { kind, retry_after, origin, field } = self;
+        let (title, detail) = self.title_and_detail();
+        let Self { kind, retry_after, field, .. } = self;
         let code = kind.code();
-        let (title, detail) = match origin {
-            Origin::Header => kind.title_and_detail(),
-            Origin::Request => kind.without_header().unwrap_or(kind.title_and_detail()),
-        };
         let said = config.statuses.iter().rev().find(|(of, _)| *of == kind);
         let status = said.map_or(kind.status(), |(_, status)| *status);
         let page = &config.documentation;
@@ -362,6 +367,7 @@ mod tests {
             (ErrorKind::InProgress, 409, "in-progress"),
             (ErrorKind::Fenced, 409, "in-progress"),
             (ErrorKind::OutcomeUnknown, 409, "outcome-unknown"),
+            (ErrorKind::Unrecorded, 409, "outcome-unknown"),
             (ErrorKind::NotRetained, 409, "not-retained"),
             (ErrorKind::Declined, 409, "declined"),
             (ErrorKind::Unavailable, 503, "store-unavailable"),
@@ -409,15 +415,15 @@ mod tests {
     }
 
     #[test]
-    fn the_page_lists_every_problem() {
-        assert_eq!(ALL.len(), ProblemKind::RequestUnreadable as usize + 1, "a kind is missing in `ALL`");
+    fn specification_lists_every_problem() {
+        assert_eq!(ALL.len(), ProblemKind::RequestUnreadable as usize + 1, "`ALL` lacks a kind");
         for kind in ALL {
             assert!(PAGE_TEXT.contains(&row(kind)), "{}", row(kind));
         }
     }
 
     #[test]
-    fn the_page_lists_retryable_problems() {
+    fn specification_lists_retryable_problems() {
         for kind in ALL {
             let what_to_do = PAGE_TEXT.split_once(&row(kind)).unwrap().1.lines().next().unwrap();
             assert_eq!(what_to_do.contains("request again"), kind.is_retryable(), "{kind:?}: {what_to_do}");
@@ -468,7 +474,7 @@ mod tests {
             for (title, detail) in [&of_header, &of_body] {
                 assert!(title.contains(' ') && detail.ends_with('.'), "{kind:?}: {title:?}, {detail:?}");
             }
-            // The texts of these kinds name the header, or the key in it.
+            // The texts of these kinds mention the header or its key.
             let differs = matches!(
                 kind,
                 ProblemKind::KeyMissing
@@ -492,5 +498,7 @@ mod tests {
             assert_eq!(error.kind(), expected);
             assert!(error.to_string().contains(kind.code()), "{error}");
         }
+        let error = Problem::from(ProblemKind::KeyMissing).of(Origin::Request).as_error();
+        assert!(error.to_string().contains("body field"), "{error}");
     }
 }

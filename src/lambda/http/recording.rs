@@ -34,7 +34,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         Some(self.is_outcome_by_head(response))
     }
 
-    /// Whether the response is an outcome, by its [`Recording`] or else by its status. Under at-most-once, every
+    /// Whether the response is an outcome: its [`Recording`] decides, or else its status. Under at-most-once, every
     /// response without a [`Recording`] is an outcome, since it may have come after an effect: a timeout layer's 408,
     /// for example.
     pub(super) fn is_outcome_by_head<A>(&self, response: &Response<A>) -> bool {
@@ -68,8 +68,11 @@ mod tests {
             let response = Response::new(Body::from("paid"));
             let most = response::delivered_bytes(&response) - short_of;
             let answer = Ok::<_, std::convert::Infallible>(Answer::Whole(response));
-            let (verdict, answer) = idempotency.http().judged(answer, policy, Some(most));
-            let Ok(Answer::Whole(response)) = answer else { panic!("the response was streamed") };
+            let layer = idempotency.http();
+            let (verdict, own) = layer.judged(answer, policy, Some(most));
+            let Ok(Answer::Whole(response)) = layer.answered(own, true) else {
+                panic!("the response was streamed")
+            };
             (matches!(verdict, Verdict::Complete(..)), response.status().as_u16())
         };
         assert_eq!([0, 1].map(judged), [(true, 200), (false, 409)]);

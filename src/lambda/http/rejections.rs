@@ -25,7 +25,7 @@ use crate::{
 ///
 /// A response that the wrapped layer gives after it called the handler isn't marked, whatever its status: a timeout's
 /// 408, for example. If the wrapped layer drops a request's extensions, this layer can't tell rejections from other
-/// responses, and marks none. An error in place of a response isn't marked either.
+/// responses, and marks none. If the wrapped layer returns an error instead of a response, nothing is marked either.
 ///
 /// ```
 /// use axum::{Router, extract::Request, http::StatusCode, middleware::{self, Next}, response::{IntoResponse, Response}, routing::post};
@@ -36,7 +36,7 @@ use crate::{
 ///
 /// async fn limit_rate(request: Request, next: Next) -> Response {
 ///     if !may_pass(&request) {
-///         return StatusCode::TOO_MANY_REQUESTS.into_response(); // releases the key, even at most once
+///         return StatusCode::TOO_MANY_REQUESTS.into_response(); // releases the key, even under at-most-once
 ///     }
 ///     next.run(request).await
 /// }
@@ -53,8 +53,8 @@ use crate::{
 pub struct ReleaseRejections<L = ()> {
     /// The wrapped layer, or the handler's service inside it.
     inner: L,
-    /// Whether the wrapped layer dropped a request's extensions. Its rejections can't be distinguished from the
-    /// handler's responses then.
+    /// Whether the wrapped layer dropped a request's extensions. In that case, its rejections can't be distinguished
+    /// from the handler's responses.
     is_blind: Arc<AtomicBool>,
 }
 

@@ -25,7 +25,7 @@ struct Head {
     headers: Vec<(String, String)>,
 }
 
-/// The body's kind for the front end.
+/// The body's kind: the front end gets text and bytes in different forms.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Kind {
@@ -93,7 +93,7 @@ pub fn replayed(recorded: &[u8]) -> Result<Response<Body>, Error> {
 /// [`ErrorKind::Corrupt`] if the bytes aren't a recorded response of this version.
 pub(super) fn decode(bytes: &[u8], marker: &HeaderName) -> Result<Response<Body>, Error> {
     decoded(bytes, marker).ok_or_else(|| {
-        Error::new(ErrorKind::Corrupt, "the recorded bytes aren't an HTTP response of version 1; nothing ran")
+        Error::new(ErrorKind::Corrupt, "the recorded bytes aren't an HTTP response of version 1")
     })
 }
 
@@ -220,7 +220,7 @@ mod tests {
             original.headers_mut().insert(HeaderName::from_static(name), HeaderValue::from_static("1"));
         }
         let replay = decode(&encode(&original, &HeaderRules::default()).unwrap(), &REPLAYED).unwrap();
-        assert_eq!(replay.headers()["idempotent-replayed"], "true", "the library's, not the handler's");
+        assert_eq!(replay.headers()["idempotent-replayed"], "true", "the library replaces the value");
         for name in ["date", "content-length", "set-cookie", "access-control-allow-origin"] {
             assert!(!replay.headers().contains_key(name), "{name}");
         }
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn the_format_is_pinned() {
+    fn recorded_response_format_is_pinned() {
         let bytes = encode(&response(Body::Text("hi".into())), &HeaderRules::default()).unwrap();
         let golden = "{\"v\":1,\"status\":201,\"kind\":\"text\",\"headers\":[[\"content-type\",\"application/json\"],\
              [\"link\",\"</a>\"],[\"link\",\"</b>\"],[\"x-latin\",\"caf\u{e9}\"]]}\nhi";
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn other_formats_are_corrupt() {
+    fn unknown_recorded_formats_are_corrupt() {
         let good = encode(&response(Body::Text("hi".into())), &HeaderRules::default()).unwrap();
         let newer = String::from_utf8(good.to_vec()).unwrap().replacen("\"v\":1", "\"v\":2", 1);
         for bytes in [&b""[..], b"\n", b"{}\n", b"null", newer.as_bytes(), &good[..10]] {

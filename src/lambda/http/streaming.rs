@@ -15,20 +15,21 @@ use crate::{
 };
 
 impl HttpLayer {
-    /// The same layer for a function that streams: for [`run_streaming`](super::run_streaming), or
-    /// `lambda_http::run_with_streaming_response`, in front of handlers that return a `Response` of any
-    /// [`http_body::Body`].
+    /// Turns this layer into one for a function that streams its responses: a function that's started with
+    /// [`run_streaming`](super::run_streaming) or `lambda_http::run_with_streaming_response`, and whose handler
+    /// returns a `Response` of any [`http_body::Body`].
     ///
     /// The body is buffered first: bytes sent before the record exists could be sent again. The layer reads up
     /// to [`Settings::max_response`](crate::settings::Settings::max_response) bytes, records them, and then sends them.
     /// If the body is larger, the layer records that the operation is done, so that duplicates get
-    /// `not-retained`, and then streams all of it. If the response isn't the operation's outcome, by its status
-    /// or by [`Recording::Release`](crate::settings::Recording::Release), the layer streams it and releases the key.
-    /// If a body breaks off while the layer reads it, that counts as a handler's error.
+    /// `not-retained`, and then streams all of it. If the response's status, or
+    /// [`Recording::Release`](crate::settings::Recording::Release), says that the response isn't the operation's
+    /// outcome, the layer streams it and releases the key. If a body breaks off while the layer reads it, that counts
+    /// as a handler's error.
     ///
     /// Don't use it for endless streams, such as server-sent events: the buffered part is sent only when the
     /// stream has ended or the limit is reached. Perform the operation's effects before the body has produced its
-    /// first `max_response` bytes. Later code of the body runs when the operation is recorded as done, and has no
+    /// first `max_response` bytes: the body's later code runs after the operation was recorded as done, and without a
     /// claim ([`current`](crate::current)). To stream a route without protection, use
     /// [`pass_through_when`](Self::pass_through_when).
     ///

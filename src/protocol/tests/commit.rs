@@ -270,7 +270,7 @@ fn commit_refused_despite_held_claim_is_unresolved() {
 }
 
 #[test]
-fn later_definite_error_keeps_the_ambiguity() {
+fn definite_error_leaves_transaction_in_doubt() {
     for kind in [StoreErrorKind::Unavailable, StoreErrorKind::Rejected] {
         let (mut run, _, first) = committing();
         assert_eq!(sent(run.feed(LOST())), (first, 0));
@@ -283,7 +283,7 @@ fn later_definite_error_keeps_the_ambiguity() {
 
 #[test]
 fn submission_number_is_fixed_while_ambiguous() {
-    // The first attempt is in doubt. Then another transaction has its items, or the first is still in progress.
+    // The first attempt is in doubt. Then another transaction uses the items, or the first attempt is still running.
     for (first_fault, later) in
         [(LOST(), CONFLICT()), (fault(StoreErrorKind::Conflict, true), fault(StoreErrorKind::Conflict, true))]
     {
@@ -309,7 +309,7 @@ fn submission_number_is_fixed_while_ambiguous() {
 }
 
 #[test]
-fn declined_transaction_applied_late_supersedes() {
+fn declined_transaction_applied_late_supersedes_settlement() {
     // The first attempt was delayed, the second was declined, and then the first was applied.
     let other = || Outcome::Retained(StoredResponse::new(bytes::Bytes::from_static(b"sold out")));
     for intent in [Intent::Complete(other()), Intent::Commit(other()), Intent::Fail(other()), RELEASE] {

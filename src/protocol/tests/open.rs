@@ -208,7 +208,7 @@ fn ambiguous_conclusion_is_resent_then_read() {
 }
 
 #[test]
-fn own_record_with_another_outcome_supersedes() {
+fn late_applied_transaction_supersedes_the_conclusion() {
     let (mut run, record) = concluding();
     let earlier = Record { state: RecordState::Completed(Outcome::Omitted), ..record };
     run.feed(LOST());

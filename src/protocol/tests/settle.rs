@@ -79,7 +79,7 @@ fn settlement_retries_stop_at_the_time_limit() {
         assert_eq!(
             settling(ends.saturating_sub(LAST_TRY)),
             Action::Pause(0),
-            "even after the lease has ended"
+            "the settlement is retried even after the lease has ended"
         );
         let late = Timestamp::from_millis(ends.saturating_sub(LAST_TRY).as_millis() + 1);
         assert_eq!(settling(late), Action::Settled(End::Unrecorded(Refusal::Unavailable)));
@@ -106,7 +106,7 @@ fn store_calls_end_by_their_limit() {
     assert_eq!(giving_up.state.call_until(NOW), Some(at(2.75)), "the release of the claim");
     let own = mine_as_claimed(&run);
     assert!(matches!(run.feed(Event::Found(Some(own))), Action::Claimed(_)));
-    assert_eq!(run.state.call_until(NOW), None, "no call limits the handler");
+    assert_eq!(run.state.call_until(NOW), None, "no limit while the handler runs");
     for (now, until) in [
         (0.0, 1.375),
         (2.0, 2.375),
@@ -128,7 +128,7 @@ fn settlement_call_ends_before_its_lease() {
     run.feed(Event::Begin);
     assert!(matches!(run.feed(Event::Answered(WriteOutcome::Applied)), Action::Claimed(_)));
     assert_eq!((LEASE, SETTLE_WITHIN), (Duration::from_secs(30), Duration::from_secs(30)));
-    // The last settlement begins after the lease's end, in case no other claim took over.
+    // The last settlement begins after the lease's end. It can still succeed if no other claim took over.
     for (now, until) in [(0, 15), (10, 20), (20, 25), (40, 55)] {
         let mut run = Run { now: at(now), ..run.clone() };
         run.feed(Event::Settle(complete()));

@@ -25,7 +25,7 @@ fn declined_in_doubt(mut run: Run) -> (Run, Write) {
     (run, write)
 }
 
-/// Returns a machine that has read, found nothing, and runs optimistically.
+/// Returns a machine that has read, found no record, and runs optimistically.
 fn open() -> Run {
     let mut run = Run::new();
     assert_eq!(run.feed(Event::Look), Action::Read);

@@ -86,7 +86,7 @@ where
             beside.conclude(asking, verdict).await;
             return Ok(answer);
         };
-        let error = match Box::pin(commit_alone(driver, &key, timing.limits.answer_by, &*writes)).await {
+        let error = match Box::pin(commit_alone(driver, &key, timing.limits, &*writes)).await {
             Ok(Alone::Applied) => {
                 beside.conclude(asking, verdict).await;
                 return Ok(answer);
@@ -95,7 +95,7 @@ where
                 let error = declined(&key, Decline::Condition, None, false);
                 match staged.on_declined {
                     Some(on_declined) => {
-                        observe::not_committed(&key, &error);
+                        observe::not_committed(&key, &error, false);
                         declined_error = Some(error);
                         staging.reopen();
                         let answering = answer_declined(
@@ -116,7 +116,7 @@ where
             }
             Err(error) => error,
         };
-        observe::not_committed(&key, &error);
+        observe::not_committed(&key, &error, false);
         let verdict = match error.kind() {
             ErrorKind::Unavailable | ErrorKind::Unrecorded => Verdict::Interrupted,
             _ => failure(driver, "Declined", NOT_APPLIED),
@@ -126,7 +126,7 @@ where
     }
 }
 
-/// Polls the handler to its end. Each time, it polls the handler first, and then the shadow's question.
+/// Polls the handler until it ends. Each poll of the handler is followed by a poll of the shadow's request.
 async fn with_company<T>(driver: &Driver, running: impl Future<Output = T>, asking: &mut Asking) -> Ended<T> {
     let company = Box::pin(async {
         asking.wait().await;

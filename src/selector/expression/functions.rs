@@ -19,7 +19,7 @@ use super::{Read, Unread};
 
 const NAMES: [&str; 3] = ["json", "base64", "base64_gzip"];
 
-/// The prefix that Powertools users know.
+/// Powertools' prefix for the names of these functions. Names with the prefix work here too.
 const ALIAS: &str = "powertools_";
 
 const BASE64: GeneralPurpose = GeneralPurpose::new(

@@ -2,8 +2,8 @@
 //!
 //! The SDK retries internally, and only reports the last attempt. Suppose that DynamoDB applies a write but answers
 //! with a 500, and then throttles the retry: the reported error looks as if the write was never applied. So an
-//! interceptor examines every attempt. It's registered once on the client, because one per call would make the SDK
-//! merge two configurations for every request.
+//! interceptor examines every attempt. The client registers it once: an interceptor per call would make the SDK merge
+//! two configurations for every request.
 //!
 //! The interceptor passes its findings to the call through a task-local value, without an allocation.
 
@@ -87,8 +87,8 @@ impl Intercept for AttemptObserver {
         if matches!(context.output_or_error(), Some(Ok(_))) {
             return Ok(());
         }
-        // The orchestrator takes the request out of the context when it passes it to the connection. If the
-        // request is still there, the attempt failed earlier, for instance because there are no credentials.
+        // Before sending the request over a connection, the SDK takes the request out of the context. If it's still
+        // there, the attempt failed earlier, for instance because there are no credentials.
         let unsent = context.request().is_some();
         let definite = unsent || had_no_listener(context) || is_refusal_of_the_service(context);
         // A request outside `observed`, such as the one in `explained`, has nowhere to keep its findings.
@@ -115,8 +115,8 @@ fn was_refused(error: &(dyn StdError + 'static)) -> bool {
         .any(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
-/// Whether the service itself rejected the request: a status of 400 to 499 with a readable error code. A status
-/// without a code may come from a proxy that timed out.
+/// Whether DynamoDB itself rejected the request: a status of 400 to 499 with a readable error code. A status without
+/// an error code may come from a proxy that timed out.
 fn is_refusal_of_the_service(context: &FinalizerInterceptorContextRef<'_>) -> bool {
     context.response().is_some_and(|response| response.status().is_client_error())
         && matches!(context.output_or_error(), Some(Err(error)) if

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use crate::error::{Error, ErrorKind};
 
 /// DynamoDB's limit for the name of a key attribute, in bytes ("Quotas and limits", DynamoDB developer guide).
-/// Other names may be longer, but every item stores and bills every byte of a name.
+/// Other names may be longer, but every item stores its attribute names, and DynamoDB bills each byte of them.
 const MAX_NAME_BYTES: usize = 255;
 
 /// The names of an item's attributes in this table, by [`Attribute`].
@@ -21,7 +21,7 @@ impl Default for AttributeNames {
 impl FromStr for AttributeNames {
     type Err = Error;
 
-    /// Parses comma-separated `attribute:name` pairs. An attribute that isn't named keeps its default name.
+    /// Parses comma-separated `attribute:name` pairs. An attribute that isn't listed keeps its default name.
     ///
     /// # Errors
     ///

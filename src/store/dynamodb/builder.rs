@@ -31,7 +31,7 @@ const DEFAULT_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
 const DEFAULT_OPERATION_TIMEOUT: Duration = Duration::from_secs(3);
 /// The SDK waits up to a second before its first retry, on average half a second. Each connection that died in
 /// a frozen sandbox would cost this wait. DynamoDB answers within milliseconds, so a shorter backoff and more
-/// attempts use the same time better. The eight attempts wait 1.3 s in total on average, and 2.6 s at most.
+/// attempts make better use of the same time. The eight attempts wait 1.3 s in total on average, and 2.6 s at most.
 const INITIAL_BACKOFF: Duration = Duration::from_millis(25);
 const MAX_BACKOFF: Duration = Duration::from_secs(1);
 const MAX_ATTEMPTS: u32 = 8;
@@ -92,14 +92,14 @@ impl StoreBuilder<DynamoDbStore> {
         self
     }
 
-    /// Uses a table with a sort key of this name, of type S. The partition key is still the stored key. The
-    /// sort key of a record is `record`.
+    /// Uses a table with a sort key of this name, of type S. The partition key is still the stored key. The sort key's
+    /// value in a record is `record`.
     pub fn sort_key(mut self, sort_key: impl Into<String>) -> Self {
         self.choices.sort_key = Some(sort_key.into());
         self
     }
 
-    /// Puts all records into one partition of a table, which other items may share.
+    /// Puts all records into one partition, so that other items can share the table.
     ///
     /// The partition key has this value in every record. The sort key, which [`sort_key`](Self::sort_key) names, holds
     /// the stored key. In single-table designs, a policy's `dynamodb:LeadingKeys` can then limit the function to this
@@ -114,11 +114,11 @@ impl StoreBuilder<DynamoDbStore> {
 
     /// Renames some of the item's attributes, for an existing table or your own naming style.
     ///
-    /// `names` has pairs of [an attribute](crate::store::dynamodb) and its name, separated by commas. `?attributes=`
-    /// in a URL and `--attributes` on the command line have the same form. The other attributes keep their default
-    /// names.
+    /// `names` lists pairs of [an attribute](crate::store::dynamodb) and its new name, such as `id:pk,expires_at:ttl`.
+    /// `?attributes=` in a URL and `--attributes` on the command line have the same form. Attributes that aren't listed
+    /// keep their default names.
     ///
-    /// Every function that uses the table needs the same names. A record that was written under other names is
+    /// Every function that uses the table needs the same names. A record that was written under other names counts as
     /// corrupt.
     ///
     /// # Errors
@@ -163,9 +163,9 @@ impl StoreBuilder<DynamoDbStore> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] for a table name that isn't valid, a timeout of zero, an inline limit over 350
-    /// KiB, two attributes with one name (the sort key included), a partition without a sort key, or an unknown
-    /// Region.
+    /// [`ErrorKind::Invalid`] for a setting that isn't valid, such as a timeout of zero, an inline limit over 350
+    /// KiB, two attributes with one name (the sort key included), or a partition without a sort key. Also if there's
+    /// no Region: neither the builder nor the environment sets it, and you passed no [`client`](Self::client).
     ///
     /// # Cancel safety
     ///
@@ -174,7 +174,7 @@ impl StoreBuilder<DynamoDbStore> {
         self.choices.build().await
     }
 
-    /// Like [`build`](Self::build), with a given client. It isn't async, since it loads nothing from the environment.
+    /// Like [`build`](Self::build), with a given client. It isn't async, because it loads nothing from the environment.
     pub(super) fn build_with(self, client: &Client) -> Result<DynamoDbStore, Error> {
         self.choices.check()?;
         Ok(self.choices.assemble(client.config().to_builder()))
@@ -241,7 +241,7 @@ impl Choices {
         if loaded.region().is_none() {
             return Err(Error::new(
                 ErrorKind::Invalid,
-                "no AWS Region is known: set AWS_REGION, or name the Region (where the store is built, or with --region)",
+                "no AWS Region is known; set AWS_REGION, or pass the Region to the store's builder or with --region",
             ));
         }
         Ok(config::Builder::from(&loaded))
@@ -278,7 +278,8 @@ impl Choices {
                 retries.with_initial_backoff(INITIAL_BACKOFF).with_max_backoff(MAX_BACKOFF),
             ));
         }
-        // Appears as `lib/lambda-idempotency/VERSION` in the `User-Agent`, which CloudTrail's data events show.
+        // This name appears as `lib/lambda-idempotency/VERSION` in the `User-Agent`, which CloudTrail's data events
+        // show.
         if let Ok(name) = FrameworkMetadata::new("lambda-idempotency", Some(env!("CARGO_PKG_VERSION"))) {
             config.push_framework_metadata(name);
         }
@@ -318,8 +319,8 @@ impl fmt::Debug for Choices {
     }
 }
 
-/// Checks a table's name or its ARN ("TableName" of PutItem, DynamoDB API reference). So a name that contains a blank
-/// fails at the start, not at the first delivery.
+/// Checks a table's name or its ARN ("TableName" of PutItem, DynamoDB API reference). This way, a name with a space in
+/// it fails when the store is built, not at the first delivery.
 fn check_table_name(table: &str) -> Result<(), Error> {
     let invalid = |message: String| Err(Error::new(ErrorKind::Invalid, message));
     if table.is_empty() {

@@ -1,4 +1,4 @@
-//! Splits a response that's too large for the record over items beside it.
+//! Stores a response that's too large for its record in chunks, each in its own item.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ const CONCURRENCY: usize = 4;
 /// How many chunks are written at once to one partition. A partition accepts 1,000 write units a second, and a chunk
 /// takes 380 of them ("Best practices for designing and using partition keys effectively", DynamoDB developer guide).
 const WRITES_PER_PARTITION: usize = 1_000 * 1024 / CHUNK_BYTES;
-/// How much longer chunks live than their record, so that the sweeper doesn't remove them first.
+/// How much longer chunks live than their record, so that DynamoDB's TTL doesn't remove them before the record.
 const OUTLIVES_RECORD_BY: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl DynamoDbStore {
@@ -75,7 +75,7 @@ impl DynamoDbStore {
             let start = index as usize * CHUNK_BYTES;
             bytes.slice(start..bytes.len().min(start + CHUNK_BYTES))
         };
-        // With a sort key, the chunks have the record's partition key, so they're in its partition.
+        // With a sort key, all chunks have the record's partition key, so one partition gets all these writes.
         let concurrency = if self.inner.sort_key.is_some() { WRITES_PER_PARTITION } else { CONCURRENCY };
         stream::iter(0..count)
             .map(|index| self.put_chunk(self.chunk_key(key, owner, index), chunk(index), expires_at))

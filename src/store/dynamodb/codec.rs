@@ -12,7 +12,7 @@ use crate::{
     key::{Hex, parse_hex},
     outcome::{Outcome, Place},
     record::{Generation, Lock, Owner, RECORD_VERSION, Record, State, Status},
-    store::codec::Form,
+    store::codec::{Form, lacks_expiry},
     time::Timestamp,
 };
 
@@ -151,7 +151,7 @@ pub(super) fn decode(item: Item, names: &AttributeNames) -> Result<Record, Unrea
         request_id: fields.optional_text(Attribute::RequestId)?.map(Into::into),
         state: state(&mut fields)?,
     };
-    if record.expires_at.is_none() && record.status() != Status::Started {
+    if lacks_expiry(&record) {
         return Err(fields.unreadable(Attribute::ExpiresAt, "is missing"));
     }
     Ok(record)
@@ -172,7 +172,7 @@ fn state(fields: &mut Fields<'_>) -> Result<State, Unreadable> {
         Status::Failed => State::Failed(outcome(fields)?),
         Status::Released => State::Released,
     };
-    // With an attribute of another state, the record contradicts itself, so nobody can tell what happened.
+    // An attribute that belongs to another status contradicts the record's status, so nobody can tell what happened.
     for attribute in [
         Attribute::LeaseUntil,
         Attribute::Response,
@@ -200,7 +200,7 @@ fn parse_number<T: FromStr>(digits: &str) -> Option<T> {
     digits.bytes().all(|digit| digit.is_ascii_digit()).then(|| digits.parse().ok()).flatten()
 }
 
-/// An item's attributes. Each can be taken once. [`has`](Self::has) tells whether one is left over.
+/// An item's attributes. Each can be taken once. [`has`](Self::has) tells whether an attribute is still there.
 struct Fields<'a> {
     item: Item,
     names: &'a AttributeNames,
@@ -260,7 +260,7 @@ impl Fields<'_> {
     fn seconds(&mut self, attribute: Attribute) -> Result<Timestamp, Unreadable> {
         let seconds = self.number(attribute)?;
         let time = Timestamp::from_secs(seconds);
-        // Refuse a time that saturates: a condition would compare it with a value that the item doesn't have.
+        // Refuse a time that's too large: it would saturate, and a condition on it would never match the item's value.
         if time.as_secs_rounded_up() == seconds {
             Ok(time)
         } else {

@@ -26,7 +26,7 @@ use crate::{
 /// The only view type that shows what a write changed.
 const VIEW: &str = "NEW_AND_OLD_IMAGES";
 
-/// An operation that ended, as the table's stream reports it. [`DynamoDbStore::ended_in`] decodes this value.
+/// An operation that ended, as the table's stream reports it. [`DynamoDbStore::ended_in`] returns this value.
 ///
 /// It serializes to the detail of an event, without the response: `id`, `key`, `function`, `operation`, `outcome`
 /// (`completed` or `failed`), `generation`, `attempt`, `interrupted`, `by_operator`, `request_id` (if known), and
@@ -38,9 +38,9 @@ pub struct OperationEnded {
     pub key: StoredKey,
     /// The record with the outcome. Its generation orders the ends of one key.
     pub record: Record,
-    /// When DynamoDB wrote the record, if the stream says it, at the stream's precision: about a second.
+    /// When DynamoDB wrote the record, to about a second. `None` if the stream doesn't say when.
     pub written_at: Option<Timestamp>,
-    /// Whether an operator settled the operation, rather than a delivery.
+    /// Whether an operator settled the operation. If not, a delivery did.
     pub by_operator: bool,
 }
 
@@ -54,7 +54,8 @@ impl OperationEnded {
     }
 
     /// Returns the response, if the stream has its bytes. `None` if the response is encrypted, in chunks, or wasn't
-    /// retained. The bytes are those that the handler's wrapper recorded.
+    /// retained. The bytes have the form in which the handler's wrapper recorded the response, such as an encoded HTTP
+    /// response.
     ///
     /// # Errors
     ///
@@ -131,9 +132,10 @@ impl DynamoDbStore {
     ///
     /// # Errors
     ///
-    /// [`StoreErrorKind::Rejected`] for a stream with another view type, or a table with another key than this
-    /// store's. [`StoreErrorKind::Corrupt`] if the change isn't one of a DynamoDB stream, or its record can't be
-    /// decoded, for example one of a newer version. Don't skip such a change: it may be an operation's end.
+    /// [`StoreErrorKind::Rejected`] for a stream with another view type, or a table whose key differs from this store's
+    /// configuration. [`StoreErrorKind::Corrupt`] if `record` isn't a change from a DynamoDB stream, or if the
+    /// idempotency record in it can't be decoded, for example because a newer version wrote it. Don't skip such a
+    /// change: it may be an operation's end.
     ///
     /// ```
     /// # use lambda_idempotency::store::{StoreError, dynamodb::DynamoDbStore};
@@ -186,10 +188,10 @@ impl DynamoDbStore {
     }
 
     fn record_item_in(&self, key: &StoredKey, image: &Image<'_>) -> Result<Item, StoreError> {
-        self.item_in(image).map_err(|name| self.corrupt(key, &format!("`{name}` isn't an attribute's value")))
+        self.item_in(image).map_err(|name| self.corrupt(key, &format!("`{name}` isn't an attribute value")))
     }
 
-    /// Returns the attributes of a record in `image`. Other attributes of the item are the user's own.
+    /// Returns the library's attributes in `image`, without the user's own.
     ///
     /// # Errors
     ///
@@ -223,8 +225,9 @@ fn is_same_end(old: &Record, new: &Record) -> bool {
     (old.owner, old.generation, old.status()) == (new.owner, new.generation, new.status())
 }
 
-/// Whether an operator changed `old` to `new`: only then the owner differs, and the rest of the claim is the same. A
-/// delivery keeps the owner when it settles its claim. A run without a claim writes its own claim time and attempt.
+/// Whether an operator changed `old` to `new`. An operator's write sets a new owner, and keeps the claim time, the
+/// attempt and the fingerprint. No other write does: a delivery that settles its claim keeps the owner, and a run
+/// without a claim writes its own claim time and attempt.
 fn is_resolved(old: &Record, new: &Record) -> bool {
     let claim = |record: &Record| (record.lock_acquired_at, record.attempt, record.fingerprint);
     old.owner != new.owner && claim(old) == claim(new)
@@ -276,7 +279,7 @@ struct WireChange<'r> {
 impl<'r> Change<'r> {
     /// # Errors
     ///
-    /// [`StoreErrorKind::Corrupt`] if `record` isn't a stream's change. The message names the position, but leaves
+    /// [`StoreErrorKind::Corrupt`] if `record` isn't a change from a stream. The message names the position, but leaves
     /// out the parser's text, which may quote the record.
     fn parse(record: &'r [u8]) -> Result<Self, StoreError> {
         let Wire { event_name, dynamodb: change } = serde_json::from_slice(record)
@@ -307,7 +310,7 @@ fn not_a_change(why: &str) -> StoreError {
     StoreError::new(StoreErrorKind::Corrupt, format!("the record isn't a change of a DynamoDB stream: {why}"))
 }
 
-/// An attribute's value. No attribute of a record has a type in `Other`, so the contents of those are ignored.
+/// An attribute's value. No attribute of a record has a type that falls under `Other`, so its contents are ignored.
 #[derive(Deserialize)]
 enum Value {
     S(String),

@@ -81,7 +81,7 @@ pub(super) struct BySeen<T> {
 }
 
 impl<T> BySeen<T> {
-    /// Makes each variant from its condition. With `tests_lock`, the condition also tests when the claim was made.
+    /// Calls `make` with each variant's condition. With `tests_lock`, the condition also tests when the claim was made.
     fn new(tests_lock: bool, make: impl Fn(String) -> T) -> Self {
         let lock = if tests_lock { " AND #lock_acquired_at = :seen_lock_acquired_at" } else { "" };
         let version = |expiry: &str, lease: &str| {
@@ -98,7 +98,7 @@ impl<T> BySeen<T> {
         }
     }
 
-    /// Returns the variant for `seen`. `None` if no record can be at this version: a STARTED one has a lease, and a
+    /// Returns the variant for `seen`. `None` if no record can have this version: a STARTED record has a lease, and a
     /// settled one has an expiry and no lease.
     pub(super) fn of(&self, seen: &Revision) -> Option<&T> {
         match (seen.status, seen.lease_until, seen.expires_at) {
@@ -210,8 +210,8 @@ pub(super) struct Plans {
     pub(super) absent: Plan,
     /// T2, an expired or released record → STARTED.
     pub(super) reclaim: BySeen<Plan>,
-    /// T3, indexed by what the new claim has: 1 for an expiry, plus 2 for an earlier interruption, plus 4 for a
-    /// request id.
+    /// T3, indexed by the optional fields of the new claim: 1 for an expiry, plus 2 for an earlier interruption, plus 4
+    /// for a request id.
     take_over: [Plan; 8],
     pub(super) settle: Settling<Plan>,
     pub(super) extend: Plan,
@@ -300,8 +300,8 @@ mod tests {
                 let _ = writeln!(shown, "  {update}");
             }
         }
-        // These expressions determine what a claim can do to a record. A change of `expressions.txt` changes the
-        // protocol (`guide::protocol`), which must then be explored again.
+        // These expressions determine what a claim can do to a record. A change to `expressions.txt` changes the
+        // protocol (`guide::protocol`). Then the model checker must explore it again.
         assert_eq!(shown, include_str!("expressions.txt"));
     }
 

@@ -81,8 +81,8 @@ const THROTTLES: [&str; 15] = [
 ];
 
 /// Whether an error, or a transaction's cancellation reason, says that an item is too large. In a table with local
-/// secondary indexes, all items of one partition key together can be too large as well. In both cases, the same
-/// record may fit without its response. Messages about the size of a key or an expression don't count.
+/// secondary indexes, all items of one partition key together can be too large as well. In either case, the record may
+/// fit without its response. Messages about the size of a key or an expression don't count.
 pub(super) fn is_about_size(code: &str, message: &str) -> bool {
     match code {
         "ItemCollectionSizeLimitExceededException"
@@ -100,7 +100,7 @@ pub(super) fn is_about_size(code: &str, message: &str) -> bool {
 impl Class {
     pub(super) const fn kind(self) -> StoreErrorKind {
         match self {
-            // Missing credentials may be temporary: a service provides them.
+            // Missing credentials may be temporary, because a service provides them.
             Self::NoCredentials
             | Self::NotSent
             | Self::TimedOut
@@ -109,8 +109,8 @@ impl Class {
             | Self::ServerError
             | Self::Throttled => StoreErrorKind::Unavailable,
             Self::Conflict => StoreErrorKind::Conflict,
-            // These errors may be temporary: a table is created or restored, a role or a key's policy is fixed,
-            // credentials are renewed, a clock is set.
+            // These errors may be temporary: someone may create or restore the table, fix a role or a key's policy,
+            // renew credentials, or set a clock.
             Self::NotCommitted | Self::MissingTable | Self::Invalid | Self::Refused => {
                 StoreErrorKind::Rejected
             }
@@ -219,10 +219,9 @@ impl Fault {
                 "DynamoDB rejected the record in table `{table}`{place}: it is too large; lower the store's inline \
                  limit"
             ),
-            Class::WrongWrites => format!(
-                "DynamoDB rejected the transaction with the record in table `{table}`{place}: one of the handler's \
-                 writes is invalid"
-            ),
+            Class::WrongWrites => {
+                format!("DynamoDB rejected the transaction{place}: one of the handler's writes is invalid")
+            }
             Class::Invalid | Class::Refused => {
                 format!("DynamoDB rejected the request to table `{table}`{place}")
             }

@@ -11,22 +11,24 @@ use crate::{
     store::{Page, StoreError, StoreErrorKind, admin},
 };
 
-/// Occurs in the stored key of every chunk, and of no record: the names in a record's key can't contain a `#`.
+/// Occurs in the stored key of every chunk, and of no record: the names in a record's key can't contain a `#`. In a
+/// table with a sort key but no partition, the sort key marks chunks instead.
 pub(super) const CHUNK: &str = "#part#";
 
-/// Items, and the key of the last one if more follow.
+/// Items, and the key of the last item if more items follow.
 type Items = (Vec<Item>, Option<Item>);
 
 /// A stored key, with its record or the reason why the record can't be decoded.
 type Scanned = (StoredKey, Result<Record, StoreError>);
 
 impl DynamoDbStore {
-    /// Returns one page of records, from the beginning or from the end of an earlier page. It's for an
-    /// operator, not for a handler, since DynamoDB bills every item that it reads by its size. A page can be
-    /// empty even if more follow. The records are in no particular order.
+    /// Returns one page of records, from the beginning or from the end of an earlier page. It's for an operator, not
+    /// for a handler, because DynamoDB bills the size of every item that it reads. A page can be empty even if more
+    /// pages follow. The records are in no particular order.
     ///
-    /// It omits chunks of responses. If the table has a sort key, it omits everything that isn't a record.
-    /// Each record is read consistently, but the scan isn't a snapshot.
+    /// It omits chunks of responses. In a table with a sort key, it also omits items that aren't the library's, unless
+    /// the records have a [`partition`](crate::store::StoreBuilder::partition): there, such items count as corrupt
+    /// records. Each record is read consistently, but the scan isn't a snapshot.
     ///
     /// Needs `dynamodb:Scan`; with a [`partition`](crate::store::StoreBuilder::partition), `dynamodb:Query`.
     ///

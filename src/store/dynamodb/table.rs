@@ -23,7 +23,7 @@ use crate::{
     time::{Clock as _, system_clock},
 };
 
-/// The timeouts of an attempt and an operation about tables, which take longer than requests about items.
+/// The timeouts of one attempt and of a whole request about a table, which takes longer than a request about an item.
 const PATIENCE: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(20)];
 /// The interval and the number of polls until a new table is ACTIVE. Most tables are ACTIVE within ten seconds.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -66,8 +66,8 @@ impl DynamoDbStore {
     /// Creates the table, if it doesn't exist, with on-demand capacity and TTL on the records' expiry. Waits
     /// until it's ACTIVE. An existing table is left unchanged, except that TTL is enabled.
     ///
-    /// Returns whether it created the table. If DynamoDB's answer was lost, and the SDK sent the request again, the
-    /// table counts as an existing one.
+    /// Returns whether it created the table. If the response to the creation was lost and the SDK sent the request
+    /// again, this returns `false`.
     ///
     /// Needs `dynamodb:CreateTable`, `dynamodb:DescribeTable`, `dynamodb:DescribeTimeToLive` and
     /// `dynamodb:UpdateTimeToLive`.
@@ -126,14 +126,14 @@ impl DynamoDbStore {
         Ok(problems)
     }
 
-    /// Explains a request that DynamoDB calls invalid. If the table's keys differ from the configuration, the
-    /// error shows both. Otherwise, it's of class `otherwise`.
+    /// Explains a request that DynamoDB calls invalid. If the table's keys differ from the configuration, the error
+    /// shows the keys of both. Otherwise, the error has the class `otherwise`.
     pub(super) async fn explained(&self, fault: Fault, otherwise: Class) -> StoreError {
         let expected = self.expected_keys();
         let maybe_applied = fault.maybe_applied;
         let table = &self.inner.table;
         // This extra request only happens if the configuration or one of the handler's writes is wrong. It has the
-        // usual timeouts, since a delivery waits for it.
+        // usual timeouts, because a delivery waits for it.
         let (kind, message) = match self.inner.client.describe_table().table_name(table).send().await {
             Ok(answer) => match answer.table.and_then(|table| self.keys_problem(&table)) {
                 Some(problem) => {

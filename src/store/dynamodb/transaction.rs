@@ -28,8 +28,8 @@ use crate::{
 };
 
 /// Collects a handler's own writes, to commit them with its outcome: at most 99, on tables of one account and
-/// Region ("Amazon DynamoDB Transactions: How it works", DynamoDB developer guide). Each costs twice as many write
-/// units as a write on its own.
+/// Region ("Amazon DynamoDB Transactions: How it works", DynamoDB developer guide). Each write costs twice as many
+/// write units as it would outside a transaction.
 ///
 /// Each write may have a condition. With `return_values_on_condition_check_failure`, it requests the item that
 /// made the condition fail. See [`staging`](crate::staging()) for how to add the writes to the transaction.
@@ -124,8 +124,8 @@ pub struct Declined {
 
 impl Declined {
     /// Returns the failed conditions in the order of the writes, at least one. Each has the index of its write in the
-    /// [`Transaction`], from 0. It also has the item that made it fail, if there was one and the write requested it
-    /// (`return_values_on_condition_check_failure`).
+    /// [`Transaction`], from 0. It also has the item that made the condition fail, if that item existed and the write
+    /// requested it (`return_values_on_condition_check_failure`).
     pub fn conditions(
         &self,
     ) -> impl ExactSizeIterator<Item = (usize, Option<&HashMap<String, AttributeValue>>)> {
@@ -142,8 +142,8 @@ impl fmt::Debug for Declined {
 }
 
 impl DynamoDbStore {
-    /// Returns the write to the record as an item of a transaction. `None` if no record can be at the version that
-    /// the write names, or if the protocol never makes this write in a transaction.
+    /// Returns the write to the record as an item of a transaction. `None` if no record can have the version that the
+    /// write expects, or if the protocol never makes this write in a transaction.
     fn record_item_of(&self, key: &StoredKey, write: &Write) -> Option<TransactWriteItem> {
         let plans = &self.inner.plans;
         match write {
@@ -228,8 +228,8 @@ impl DynamoDbStore {
         }
     }
 
-    /// Checks that the writes have this store's type and are within its limits. Without a `write`, the size of the
-    /// response isn't known yet, and counts as 0.
+    /// Checks that the writes have this store's type and are within its limits. Without a `write`, the response's size
+    /// isn't known yet, and counts as 0.
     fn checked<'a>(
         &self,
         key: &StoredKey,
@@ -249,7 +249,7 @@ impl DynamoDbStore {
 ///
 /// # Errors
 ///
-/// [`StoreErrorKind::Rejected`] if the writes are of another store's type.
+/// [`StoreErrorKind::Rejected`] if the writes have another store's type.
 fn transaction_of(writes: &OwnWrites) -> Result<&Transaction, StoreError> {
     let writes: &dyn Any = writes;
     writes.downcast_ref().ok_or_else(|| {

@@ -16,7 +16,7 @@ use crate::{
 /// Values by table and id.
 type Items = BTreeMap<(String, String), String>;
 
-/// The handlers' own items.
+/// The items that handlers' transactions wrote.
 #[derive(Debug, Default)]
 pub(super) struct Own {
     items: Items,
@@ -152,8 +152,8 @@ impl MemoryStore {
         self.inner().own.items.get(&(table.to_owned(), id.to_owned())).cloned()
     }
 
-    /// Applies `own` and the write to the `record`, if there's one: all or nothing. A token that was already applied
-    /// changes nothing.
+    /// Applies the handler's writes in `own`, and the write to the record if `record` is given: all of them or none. If
+    /// a transaction with this `token` was applied before, nothing changes.
     pub(crate) fn commit_now(
         &self,
         record: Option<(&StoredKey, &Write)>,

@@ -1,5 +1,5 @@
 //! Channel binding of the type `tls-server-end-point` (RFC 5929). The password's proof covers the hash of the
-//! server's certificate, so a server in between can't forward it.
+//! server's certificate, so a server in between can't forward the proof.
 
 use sha2::{Digest as _, Sha224, Sha256, Sha384, Sha512};
 
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn every_signature_algorithm_maps_to_a_hash() {
+    fn signature_algorithms_determine_the_hash() {
         let (rsa, ecdsa) = ([0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1], [0x2a, 0x86, 0x48, 0xce, 0x3d, 4]);
         for (last, hash) in [
             (5, Some(Hash::Sha256)),

@@ -26,8 +26,8 @@ const DEFAULT_TABLE: &str = "idempotency";
 /// A Lambda sandbox handles one request or one batch at a time. More connections would only burden the server,
 /// which holds them for every sandbox.
 const DEFAULT_CONNECTIONS: usize = 2;
-/// With the statement's timeout, this limits a call to 2.5 s. The library retries failed calls while the
-/// invocation has time.
+/// Together with the statement timeout, this limits a call of the store to 2.5 s. The library retries failed calls
+/// while the invocation has time.
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
 const DEFAULT_STATEMENT_TIMEOUT: Duration = Duration::from_secs(1);
 const DEFAULT_LOCK_TIMEOUT: Duration = Duration::from_millis(250);
@@ -117,14 +117,15 @@ impl StoreBuilder<PostgresStore> {
     /// Limits the time for a call's statement, including its preparation and its repetitions. Default 1 s.
     ///
     /// The server ends a statement after three quarters of this time, so that no statement continues after the store
-    /// gave it up. A call of the store takes at most this time plus the connection's timeout.
+    /// has stopped waiting for it. With [`timeouts_of_role`](Self::timeouts_of_role), you set the server's limit. A
+    /// call of the store takes at most this time plus the connect timeout.
     pub fn statement_timeout(mut self, statement_timeout: Duration) -> Self {
         self.choices.statement_timeout = statement_timeout;
         self
     }
 
     /// Limits how long a statement waits for another transaction that has its record or its table locked. After this
-    /// time, the statement fails with a conflict. Default 250 ms. It must be less than the statement's timeout.
+    /// time, the statement fails with a conflict. Default 250 ms. It must be less than the statement timeout.
     pub fn lock_timeout(mut self, lock_timeout: Duration) -> Self {
         self.choices.lock_timeout = lock_timeout;
         self
@@ -143,8 +144,8 @@ impl StoreBuilder<PostgresStore> {
     /// In a URL, it's `?timeouts=transaction`.
     ///
     /// The default for a URL is to set the limits as startup options, at no cost. But poolers reject or ignore startup
-    /// options. The store reads the limits back on every new connection. If there are none, it fails with an error
-    /// that says how to set them.
+    /// options. The store reads the limits back on every new connection. If the server has no limits, the call fails
+    /// with an error that says how to set them.
     pub fn timeouts_per_transaction(mut self) -> Self {
         self.choices.timeouts = Some(Timeouts::Transaction);
         self
@@ -153,15 +154,16 @@ impl StoreBuilder<PostgresStore> {
     /// Sets no limits at the server, because you've set them there yourself.
     ///
     /// Set them for the role or the database (`ALTER ROLE … SET statement_timeout = '750ms'`, and
-    /// `lock_timeout = '250ms'`), or as startup options of your own pool. This is for proxies such as Amazon RDS Proxy,
-    /// which pins a session when a statement changes a setting. In a URL, it's `?timeouts=role`.
+    /// `lock_timeout = '250ms'`), or as startup options of your own pool. The store refuses to work if one of them is
+    /// longer than three quarters of its own [`statement_timeout`](Self::statement_timeout). This is for proxies such
+    /// as Amazon RDS Proxy, which pins a session when a statement changes a setting. In a URL, it's `?timeouts=role`.
     pub fn timeouts_of_role(mut self) -> Self {
         self.choices.timeouts = Some(Timeouts::Role);
         self
     }
 
-    /// Prepares each statement once per connection. Use it only for direct connections to the server. Default no, or
-    /// the value of `?prepared=`.
+    /// Prepares each statement once per connection. Use it only for direct connections to the server. Default: the
+    /// value of `?prepared=` in the URL, or else `false`.
     ///
     /// This saves the server the planning; the [module's documentation](super#poolers) has measurements. Behind a
     /// pooler, the store refuses every call, because processes that share a session there would run each other's
@@ -176,7 +178,7 @@ impl StoreBuilder<PostgresStore> {
     /// # Errors
     ///
     /// [`ErrorKind::Invalid`] for a URL or a table name that isn't valid, a timeout or a number of connections
-    /// of zero, and root certificates that can't be read.
+    /// of zero, a lock timeout that isn't less than the statement timeout, and root certificates that can't be read.
     pub fn build(self) -> Result<PostgresStore, Error> {
         self.choices.build()
     }
@@ -234,7 +236,7 @@ impl Choices {
         }
         if self.lock_timeout >= self.statement_timeout {
             return invalid(
-                "the lock timeout must be less than the statement timeout; otherwise no lock wait would be reported",
+                "the lock timeout must be less than the statement timeout; otherwise it would never apply",
             );
         }
         if self.connections == 0 {
@@ -286,7 +288,7 @@ struct Target {
     said: Said,
 }
 
-/// The URL parameters that only this library knows.
+/// The URL parameters that this library parses itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Said {
     table: Option<String>,
@@ -314,11 +316,11 @@ impl Target {
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             match name {
-                "table" => said.table = Some(value.to_owned()),
-                "sslrootcert" => said.root_certificates = Some(decoded(value)?),
-                "timeouts" => said.timeouts = Some(timeouts(value)?),
-                "prepared" => said.prepared = Some(prepared(value)?),
-                "sslmode" => mode = Some(ssl_mode(value)?),
+                "table" => said.table = Some(decoded(name, value)?),
+                "sslrootcert" => said.root_certificates = Some(decoded(name, value)?),
+                "timeouts" => said.timeouts = Some(timeouts(&decoded(name, value)?)?),
+                "prepared" => said.prepared = Some(prepared(&decoded(name, value)?)?),
+                "sslmode" => mode = Some(ssl_mode(&decoded(name, value)?)?),
                 _ => rest.push(pair),
             }
         }
@@ -349,7 +351,7 @@ impl Target {
                 "the URL requires channel binding, which needs TLS: set sslmode=require, or leave out channel_binding",
             );
         }
-        // The first of several hosts may be the standby.
+        // The first of several hosts may be the standby, so try them until one accepts writes.
         let names_attributes = rest.iter().any(|pair| pair.starts_with("target_session_attrs="));
         if config.get_hosts().len() > 1 && !names_attributes {
             config.target_session_attrs(TargetSessionAttrs::ReadWrite);
@@ -391,7 +393,8 @@ fn prepared(value: &str) -> Result<bool, Error> {
     value.parse().or_else(|_| invalid("the URL's `prepared` has an unknown value; use true or false"))
 }
 
-/// Parses `sslmode`. Every mode with TLS verifies the server, so the stricter modes of other clients mean `require`.
+/// Parses `sslmode`. Every mode with TLS verifies the server, so the stricter modes `verify-ca` and `verify-full` mean
+/// the same as `require`.
 fn ssl_mode(value: &str) -> Result<SslMode, Error> {
     match value {
         "disable" => Ok(SslMode::Disable),
@@ -415,8 +418,8 @@ fn default_ssl_mode(config: &Config) -> SslMode {
     if all_local { SslMode::Disable } else { SslMode::Require }
 }
 
-/// Decodes a percent-encoded value.
-fn decoded(value: &str) -> Result<String, Error> {
+/// Decodes the percent-encoded value of the parameter `name`.
+fn decoded(name: &str, value: &str) -> Result<String, Error> {
     let mut bytes = Vec::with_capacity(value.len());
     let mut rest = value.bytes();
     while let Some(byte) = rest.next() {
@@ -427,9 +430,14 @@ fn decoded(value: &str) -> Result<String, Error> {
         } else {
             Some(byte)
         };
-        bytes.extend(decoded);
+        let Some(decoded) = decoded else {
+            return invalid(format!(
+                "the URL's `{name}` has a `%` without two hex digits after it; write `%25` for a percent sign"
+            ));
+        };
+        bytes.push(decoded);
     }
-    String::from_utf8(bytes).or_else(|_| invalid("the URL's sslrootcert isn't UTF-8"))
+    String::from_utf8(bytes).or_else(|_| invalid(format!("the URL's `{name}` isn't UTF-8")))
 }
 
 fn invalid<T>(message: impl Into<std::borrow::Cow<'static, str>>) -> Result<T, Error> {
@@ -476,10 +484,10 @@ mod tests {
             let target = Target::parse(url).unwrap();
             assert_eq!((target.place().as_str(), target.config.get_ssl_mode()), (place, mode));
         }
-        let own = "table=s.t&sslrootcert=/a%20b.pem&timeouts=role&prepared=true";
-        let target = Target::parse(&format!("postgres://a@h/d?{own}")).unwrap();
+        let own = "table=s%2Emy%5ftable&sslrootcert=/a%20b.pem&timeouts=role&prepared=true";
+        let target = Target::parse(&format!("postgres://a@h/d?{own}&sslmode=verify%2Dfull")).unwrap();
         let expected = Said {
-            table: Some("s.t".to_owned()),
+            table: Some("s.my_table".to_owned()),
             root_certificates: Some("/a b.pem".to_owned()),
             timeouts: Some(Timeouts::Role),
             prepared: Some(true),
@@ -511,6 +519,9 @@ mod tests {
             ("postgres://u:secret@h/d?colour=secret", "colour"),
             ("postgres://u:secret@h/d?sslmode=secret", "sslmode"),
             ("postgres://u:secret@h/d?sslrootcert=/no/such/file", "sslrootcert"),
+            ("postgres://u:secret@h/d?sslrootcert=/secret%2", "`sslrootcert` has a `%` without"),
+            ("postgres://u:secret@h/d?sslrootcert=%ff", "`sslrootcert` isn't UTF-8"),
+            ("postgres://u:secret@h/d?table=t%zz", "`table` has a `%` without"),
             ("postgres://u:secret@h/d?table=t-t", "table"),
             ("postgres://u:secret@h/d?timeouts=secret", "startup, transaction or role"),
             ("postgres://u:secret@h/d?prepared=secret", "true or false"),

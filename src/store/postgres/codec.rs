@@ -14,7 +14,10 @@ use crate::{
     fingerprint::Fingerprint,
     outcome::{Outcome, Place, StoredResponse},
     record::{Generation, Owner, RECORD_VERSION, Record, State, Status},
-    store::{Settlement, codec::Form},
+    store::{
+        Settlement,
+        codec::{Form, lacks_expiry},
+    },
     time::Timestamp,
 };
 
@@ -258,6 +261,7 @@ impl Unreadable {
 }
 
 const NOT_OUR_FORM: &str = "isn't in the form that this library writes";
+const IS_MISSING: &str = "is missing";
 const OF_ANOTHER_STATUS: &str = "doesn't belong to the record's status";
 
 /// Decodes the record in `row`, which needs all columns but `trace_id`.
@@ -273,7 +277,7 @@ pub(super) fn decode(row: &Row) -> Result<Record, Unreadable> {
         let why = "is set, so a newer version of this library wrote the response; update the library";
         return Err(Unreadable::new(column, why));
     }
-    Ok(Record {
+    let record = Record {
         owner: Owner::from_bytes(fields.array(Column::Owner)?),
         generation: Generation::new(fields.number(Column::Generation)?),
         attempt: u32::try_from(fields.integer(Column::Attempt)?)
@@ -290,7 +294,11 @@ pub(super) fn decode(row: &Row) -> Result<Record, Unreadable> {
             None => None,
         },
         state: state(&fields)?,
-    })
+    };
+    if lacks_expiry(&record) {
+        return Err(Unreadable::new(Column::ExpiresAt, IS_MISSING));
+    }
+    Ok(record)
 }
 
 fn state(fields: &Fields<'_>) -> Result<State, Unreadable> {
@@ -303,7 +311,7 @@ fn state(fields: &Fields<'_>) -> Result<State, Unreadable> {
         Status::Completed => (State::Completed(outcome(fields)?), &[][..]),
         Status::Failed => (State::Failed(outcome(fields)?), &[][..]),
     };
-    // With a value of another state, the record contradicts itself, so nobody can tell what happened.
+    // A value that belongs to another status contradicts the record's status, so nobody can tell what happened.
     if status != Status::Started && !fields.is_null(Column::LeaseUntil) {
         return Err(Unreadable::new(Column::LeaseUntil, OF_ANOTHER_STATUS));
     }
@@ -320,9 +328,9 @@ fn outcome(fields: &Fields<'_>) -> Result<Outcome, Unreadable> {
         None => Ok(()),
     };
     match &form {
-        Form::Omitted => refuse(&Column::OUTCOME[1..], "belongs to a response, but none was kept")?,
+        Form::Omitted => refuse(&Column::OUTCOME[1..], "is set, but `response_encoding` is `omitted`")?,
         Form::Kept { chunks: Some(_), .. } => {
-            refuse(&[Column::Response], "is in the record, but marked as stored elsewhere")?;
+            refuse(&[Column::Response], "is set, but `response_encoding` says that it's in chunks")?;
         }
         Form::Kept { chunks: None, .. } => {}
     }
@@ -344,7 +352,7 @@ impl<'a> Fields<'a> {
     }
 
     fn required<T: FromSql<'a>>(&self, column: Column) -> Result<T, Unreadable> {
-        self.optional(column)?.ok_or_else(|| Unreadable::new(column, "is missing"))
+        self.optional(column)?.ok_or_else(|| Unreadable::new(column, IS_MISSING))
     }
 
     /// Whether the column is NULL, whatever its type.

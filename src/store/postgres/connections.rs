@@ -1,8 +1,8 @@
 //! Keeps a few connections. It checks those that may have died unnoticed, and replaces the dead ones.
 //!
-//! Lambda freezes the sandbox between two invocations. If the server or a network device closes a connection in
-//! that time, the store notices only when a statement gets no answer. Then nobody knows whether the statement was
-//! applied. So a connection that hasn't answered for a while first gets a harmless query.
+//! Lambda freezes the sandbox between two invocations. If the server or a network device closes a connection during the
+//! freeze, the store notices only when a statement gets no answer. Then nobody knows whether the statement was applied.
+//! So a connection that hasn't answered for a while first gets a harmless query.
 
 use std::{
     collections::HashMap,
@@ -29,8 +29,8 @@ use crate::{
 /// The timeout for the check of an old connection. A connection that a network device has forgotten never
 /// answers.
 const CHECK_TIMEOUT: Duration = Duration::from_millis(500);
-/// How many connections a call tries if they turn out to be dead. After the first dead one, the store drops all old
-/// connections.
+/// How many connections a call tries if one after the other turns out to be dead or closed. After the first one, the
+/// store drops all other connections that aren't in use.
 const ATTEMPTS: usize = 3;
 
 pub(super) struct Connections {
@@ -127,6 +127,11 @@ impl Connections {
         answer.is_some_and(|answer| answer.idle_for() < self.check_after)
     }
 
+    /// Drops all connections that aren't in use.
+    pub(super) fn drop_idle(&self) {
+        let _removed = self.pool.retain(|_, _| false);
+    }
+
     fn answered(&self) -> MutexGuard<'_, HashMap<ObjectId, LastAnswer>> {
         self.answered.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -138,20 +143,23 @@ impl Inner {
         Patience { connecting: Allowance(self.connect_timeout), stating: Allowance(self.statement_timeout) }
     }
 
-    /// Gets a connection that answers. Its server limits statements, and the table has the right version.
+    /// Gets a live connection to a server that limits statements and has the right version of the table.
     pub(super) async fn connection(&self, patience: &mut Patience) -> Result<Lent, StoreError> {
         let mut last = None;
         for _ in 0..ATTEMPTS {
             let connection = self.any_connection(patience).await.map_err(|fault| self.error(fault))?;
             if self.connections.has_answered_lately(&connection) {
-                // While the sandbox slept, the server may have closed the connection, and only the operating system
-                // knows. So let the connection's own task run first. In one turn, the runtime asks the operating
-                // system. In the next, the task learns the answer.
+                // The server may have closed the connection while the sandbox was frozen, which only the operating
+                // system knows so far. So yield twice, to let the connection's own task find out. During the first
+                // yield, the runtime asks the operating system. During the second, the task runs.
                 tokio::task::yield_now().await;
                 tokio::task::yield_now().await;
                 if !connection.is_closed() {
                     return Ok(connection);
                 }
+                // If the server restarted, the other idle connections are closed too, and the store may not have noticed
+                // that yet.
+                self.connections.drop_idle();
                 continue;
             }
             match self.check(&connection, patience).await {
@@ -178,12 +186,12 @@ impl Inner {
                         return Err(error);
                     }
                     // The other connections have been idle for as long, so drop them too.
-                    let _removed = self.connections.pool.retain(|_, _| false);
+                    self.connections.drop_idle();
                     last = Some(error);
                 }
             }
         }
-        Err(last.unwrap_or_else(|| self.error(Fault::none_free())))
+        Err(last.unwrap_or_else(|| self.error(Fault::closed())))
     }
 
     /// Gets a connection from the pool, without checking it.
@@ -230,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_budgets_know_what_is_left() {
+    fn time_budgets_allow_exactly_their_remaining_time() {
         let second = Duration::from_secs(1);
         let budget = Allowance(second);
         assert!(budget.has(Duration::ZERO) && budget.has(second));

@@ -1,8 +1,8 @@
 //! Detects whether a connection leads to one session of the server, or to a pooler that has many.
 //!
 //! A prepared statement belongs to one session, under a name that each process counts from the beginning (s0,
-//! s1, …). If a pooler gives each transaction another session, the name may run a statement that another process has
-//! prepared in that session, on that process's table.
+//! s1, …). If a pooler gives each transaction another session, the name may belong to a statement that another process
+//! has prepared there, for another table.
 
 use std::{
     convert::Infallible,
@@ -32,7 +32,7 @@ pub(super) async fn process_at_connect(client: &Client) -> Option<i32> {
     process.try_into().ok().map(i32::from_be_bytes)
 }
 
-/// Keeps the bytes that are written to it. Each read returns `S`, with which a server accepts TLS.
+/// Keeps the bytes that are written to it. Each read returns `S`, the byte with which a server accepts TLS.
 #[derive(Default)]
 struct Unsent(Vec<u8>);
 

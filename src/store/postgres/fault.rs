@@ -1,7 +1,7 @@
 //! Maps PostgreSQL's errors to the store's: what happened, whether the write may have been applied anyway, and
 //! how to fix it.
 //!
-//! It never keeps the client's errors, since the server's detail quotes rows. It keeps the SQLSTATE. It also keeps
+//! It never keeps the client's errors, because the server's details quote rows. It keeps the SQLSTATE. It also keeps
 //! the first line of the message, if errors of this class never quote a value.
 
 use std::{error::Error as StdError, fmt, io};
@@ -54,9 +54,9 @@ enum Class {
     Unfit,
     /// The user lacks a permission.
     Permission,
-    /// A pooler sent the statement to a session that hasn't prepared it, or could do so.
+    /// A pooler sends prepared statements to sessions that didn't prepare them, or could do so.
     Pooler,
-    /// The server doesn't limit a statement's time, or rejects the limit as a startup option.
+    /// The server has no time limit for a statement, has one that's too long, or rejects the limit as a startup option.
     Unlimited,
     /// The connection needs channel binding, which isn't available.
     Unbound,
@@ -152,7 +152,7 @@ impl fmt::Display for Cause {
 impl StdError for Cause {}
 
 impl Fault {
-    /// The pool gave no connection, so nothing was sent.
+    /// The pool returned no connection, so nothing was sent.
     pub(super) fn connecting(error: &PoolError) -> Self {
         match error {
             PoolError::Backend(error) => Self::of_connection(error),
@@ -170,6 +170,11 @@ impl Fault {
         Self::unsent(Class::NoneFree, "waiting for a free connection timed out")
     }
 
+    /// The server had closed each connection that the call tried, so nothing was sent.
+    pub(super) fn closed() -> Self {
+        Self::unsent(Class::Lost, "the server closed the connection")
+    }
+
     /// No connection was made in time, so nothing was sent.
     pub(super) fn not_reached() -> Self {
         Self::unsent(Class::NotReached, "the connection timed out")
@@ -183,7 +188,7 @@ impl Fault {
         }
     }
 
-    /// The server doesn't limit how long a statement takes.
+    /// The server has no time limit for a statement, or one that's too long.
     pub(super) fn unlimited(why: &str) -> Self {
         Self::unsent(Class::Unlimited, why)
     }
@@ -245,7 +250,7 @@ impl Fault {
     fn of_connection(error: &tokio_postgres::Error) -> Self {
         if let Some(error) = error.as_db_error() {
             let fault = Self::of_server(error);
-            // PgBouncer and Amazon RDS Proxy use these words.
+            // PgBouncer and Amazon RDS Proxy use these words when they reject startup options.
             let is_about_options = ["startup parameter", "command-line options"]
                 .iter()
                 .any(|words| error.message().contains(words));
@@ -253,7 +258,7 @@ impl Fault {
             return Self { class, maybe_applied: false, ends_connection: true, ..fault };
         }
         let handshake = error.source().and_then(|source| source.downcast_ref::<tls::Failure>());
-        // Only the text tells the kinds of the client's errors apart.
+        // The client's error kinds differ only in their text.
         let class = match error.to_string().as_str() {
             "error performing TLS handshake" if handshake.is_none_or(tls::Failure::is_refusal) => Class::Tls,
             "authentication error" if innermost(error).contains("channel binding") => Class::Unbound,
@@ -270,7 +275,7 @@ impl Fault {
         if let Some(error) = error.as_db_error() {
             return Self::of_server(error);
         }
-        // The text of an error about an answer may quote the answer. A socket's error can't.
+        // The source of an error about an answer may quote the answer. A socket error can't.
         let socket = error.source().is_some_and(|source| source.is::<io::Error>());
         let text = if socket { innermost(error) } else { error.to_string() };
         let cause = Cause { text: sentence(&text).to_owned(), code: None };
@@ -310,7 +315,8 @@ impl Fault {
         match self.class {
             Class::NoneFree => {
                 format!(
-                    "no connection for {the_table} was free in time; allow more connections, or more time"
+                    "no connection for {the_table} was free in time; allow more connections, or a longer connect \
+                     timeout"
                 )
             }
             Class::NotReached => {
@@ -350,9 +356,9 @@ impl Fault {
                  `prepared=true`, which is for direct connections"
             ),
             Class::Unlimited => format!(
-                "statements on {the_table} have no time limit at the server, so an abandoned one could still be \
-                 applied later. Behind a pooler, add `timeouts=transaction` to the URL; or set statement_timeout and \
-                 lock_timeout for the role, and add `timeouts=role`"
+                "statements on {the_table} have no time limit at the server, or one that's too long, so an abandoned \
+                 statement could still be applied later. Behind a pooler, add `timeouts=transaction` to the URL; or \
+                 set statement_timeout and lock_timeout for the role, and add `timeouts=role`"
             ),
             Class::Unbound => format!(
                 "the server of {the_table} offers no channel binding, which the URL requires: it needs TLS, \
@@ -558,7 +564,7 @@ mod tests {
             ("SERROR\0VERROR", "57014", false, true),
             ("SERROR\0VERROR", "40003", false, true),
             ("SFATAL\0VFATAL", "57P01", true, true),
-            // An old server or a pooler sends the severity only in its own language.
+            // An old server or a pooler sends the severity only in the language of its messages.
             ("SERROR", "23505", false, false),
             ("SFEHLER", "23505", true, true),
             ("SERROR\0VFATAL", "23505", true, true),

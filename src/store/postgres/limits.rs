@@ -1,8 +1,8 @@
 //! Limits how long the server may run a statement and let it wait for locks.
 //!
 //! The store stops waiting for an answer after its timeout, and closes the connection. The server doesn't
-//! notice. Without its own limit, it would apply the claim once it gets the lock, minutes after the caller got
-//! its error. A cancel request doesn't help: it can be lost, or arrive before the statement does.
+//! notice. Without its own limit, the server would apply the claim once it gets the lock, perhaps minutes after the
+//! caller got an error. A cancel request doesn't help: it can be lost, or arrive before the statement does.
 
 use std::time::Duration;
 
@@ -68,17 +68,17 @@ impl Limits {
         before.map_or(options.clone(), |before| format!("{before} {options}"))
     }
 
-    /// Checks the server's limits, in milliseconds (0 means none). The server must have ended a statement when the
-    /// store gives it up.
+    /// Checks that the server has both limits (in milliseconds; 0 means none), and that neither is longer than the
+    /// [limit for a statement](Self::statement). With a longer limit, a retry could outlive the store's wait.
     pub(super) fn judge(&self, statement: i64, lock: i64) -> Result<(), Fault> {
-        let most = i64::try_from(self.patience.as_millis()).unwrap_or(i64::MAX);
+        let most = i64::try_from(self.millis().0).unwrap_or(i64::MAX);
         let is_low = |limit: i64| (1..=most).contains(&limit);
         if is_low(statement) && is_low(lock) {
             return Ok(());
         }
         Err(Fault::unlimited(&format!(
             "statement_timeout is {statement} ms and lock_timeout {lock} ms (0 means no limit); set both to at most \
-             {most} ms"
+             {most} ms, three quarters of the store's statement timeout"
         )))
     }
 
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn missing_or_high_limits_are_refused() {
         for (statement, lock, is_enough) in
-            [(750, 250, true), (1000, 1000, true), (1001, 250, false), (0, 250, false), (750, 0, false)]
+            [(750, 250, true), (750, 750, true), (751, 250, false), (0, 250, false), (750, 0, false)]
         {
             assert_eq!(limits(1000, 250).judge(statement, lock).is_ok(), is_enough, "{statement} {lock}");
         }

@@ -1,7 +1,7 @@
 //! The store's own pool. It makes connections for a URL, or with the settings of the user's pool.
 //!
-//! The store never borrows a connection from the user's pool. Handlers hold those while they run. With all of them in
-//! use, a completion would have to wait, and would be too late.
+//! The store never borrows a connection from the user's pool. Handlers hold those connections while they run. With all
+//! of them in use, a completion would have to wait, and would be too late.
 
 use deadpool::managed::{self, Metrics, RecycleError, RecycleResult};
 use deadpool_postgres::{ClientWrapper, Manager};
@@ -37,7 +37,7 @@ impl managed::Manager for Source {
         self.manager().create().await
     }
 
-    /// Checks nothing: a connection that may be dead is checked when it's lent.
+    /// Rejects only a closed connection. A connection that may be dead is checked when it's lent.
     async fn recycle(&self, client: &mut ClientWrapper, _: &Metrics) -> RecycleResult<Self::Error> {
         if client.is_closed() { Err(RecycleError::message("the connection is closed")) } else { Ok(()) }
     }

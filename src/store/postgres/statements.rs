@@ -5,7 +5,7 @@
 //! reads the row again, but the snapshot is from before the wait. So the write may not be applied, although the
 //! snapshot shows a record (or none) that meets the condition. In that case, another transaction changed the record
 //! in between, and the store sends the statement again. In every other case, the answer is final, and describes the
-//! snapshot's moment.
+//! moment of the snapshot.
 //!
 //! The server limits how long a statement runs and waits for locks; see `limits`. A user's transaction has its own
 //! settings. There, a statement sets `lock_timeout` to `$2` while it waits for a row, and then restores the old
@@ -334,7 +334,8 @@ fn of_row() -> String {
     row_with(|name| format!("r.{name}"))
 }
 
-/// Like `of_row`, with an empty response instead of the stored one, so that the server needn't fetch the response.
+/// Like `of_row`, with an empty response instead of the stored one, so that the server doesn't need to fetch the
+/// response.
 fn of_row_unread() -> String {
     row_with(|name| match name {
         _ if name == Column::Response.name() => {
@@ -427,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn set_columns_get_the_next_parameters() {
+    fn set_columns_use_consecutive_parameters() {
         let mut parameters = Parameters::new(LockWait::OfSession);
         let set = parameters.set(&[Column::Owner, Column::ExpiresAt]);
         assert_eq!(set, "owner = $2, expires_at = $3");

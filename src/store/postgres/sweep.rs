@@ -9,12 +9,12 @@ use super::{
 };
 use crate::{store::StoreError, time::Timestamp};
 
-/// How long a record is kept after it expires: longer than clocks differ.
+/// How long a record is kept after it expires: longer than any clocks should differ.
 const MARGIN: Duration = Duration::from_secs(60 * 60);
 
 impl PostgresStore {
     /// Deletes up to `batch` records that expired over an hour before `now`, the oldest hours first. Returns the
-    /// number of deleted records. If it's less than `batch`, no such record is left, except those that another
+    /// number of deleted records. If the number is less than `batch`, no such record is left, except those that another
     /// transaction has locked.
     ///
     /// A claim's record expires a day or more after its lease, so no live claim is deleted. A call sends two

@@ -39,7 +39,7 @@ impl Tls {
                 let unreadable = count - read.len();
                 (read, unreadable)
             }
-            // Unreadable certificates are skipped. If none can be read, the handshake fails and says so.
+            // Unreadable certificates are skipped. If none can be read, no server is trusted, and the handshake fails.
             None => (rustls_native_certs::load_native_certs().certs, 0),
         };
         let (added, ignored) = roots.add_parsable_certificates(found);
@@ -99,7 +99,7 @@ impl TlsConnect<Socket> for Connector {
 pub(super) struct Failure(io::Error);
 
 impl Failure {
-    /// Whether the handshake failed because of TLS, such as a rejected certificate, rather than the network.
+    /// Whether the handshake failed because of TLS, such as a rejected certificate, and not because of the network.
     pub(super) fn is_refusal(&self) -> bool {
         self.0.kind() == io::ErrorKind::InvalidData
     }
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn only_rejected_certificates_are_refusals() {
+    fn only_tls_failures_count_as_refusals() {
         let failure = |kind| Failure(io::Error::new(kind, "why"));
         assert!(failure(io::ErrorKind::InvalidData).is_refusal());
         assert!(!failure(io::ErrorKind::UnexpectedEof).is_refusal());

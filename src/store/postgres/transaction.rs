@@ -18,15 +18,16 @@ use crate::{
     time,
 };
 
-/// Records in your own transaction. [`Operation::run_in`](crate::Operation::run_in) uses these functions.
+/// Reads and writes records in your own transaction. [`Operation::run_in`](crate::Operation::run_in) uses these
+/// functions.
 ///
 /// Other transactions don't see the claim. Instead, an advisory lock holds the key until the transaction is committed
 /// or rolled back. So no claim can become stale.
 ///
-/// The transaction must belong to the database of the table. It can come from a pool. Only the table and the timeouts of
-/// the store's configuration apply.
+/// The transaction must belong to the database of the table. It can come from a pool. Of the store's configuration,
+/// only the table and the timeouts apply.
 ///
-/// After any error, roll the transaction back. The only exception is that another transaction holds the key.
+/// After any error, roll the transaction back. The only exception is the error that another transaction holds the key.
 impl PostgresStore {
     /// Commits `transaction`.
     ///
@@ -65,14 +66,14 @@ impl PostgresStore {
     /// Takes the lock of `key` until the transaction ends, if the lock is free, and reads the record in the same
     /// statement. It never waits.
     ///
-    /// The record is from the statement's beginning. If another transaction ended at that moment, the record
-    /// may be older than the lock. In that case, a [`Write::Conclude`] based on the older record is refused, and
-    /// returns the current one.
+    /// The record is as it was when the statement began. If another transaction ended at that moment, the record may be
+    /// older than the lock. In that case, a [`Write::Conclude`] based on the older record is refused, and returns the
+    /// current one.
     ///
     /// # Errors
     ///
     /// [`StoreErrorKind::Conflict`] if another transaction holds the lock: the operation is in progress there. This
-    /// transaction can go on. The other errors are those of [`Store::read`](crate::store::Store::read).
+    /// transaction can continue. The other errors are those of [`Store::read`](crate::store::Store::read).
     ///
     /// # Cancel safety
     ///

@@ -119,7 +119,7 @@ fn parse_numeric(raw: &[u8]) -> Option<u64> {
     if count == 0 {
         return Some(0);
     }
-    // Trailing zero digits are omitted. Digits after the decimal point make it a fraction.
+    // PostgreSQL omits trailing zero digits. Refuse a number with digits after the decimal point.
     let places =
         usize::from(weight).checked_add(1).filter(|places| *places <= 5 && *places >= digits.len())?;
     (0..places).try_fold(0_u64, |number, place| {
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_hidden_and_keep_their_type() {
+    fn debug_hides_values_and_types_must_match() {
         let shown = format!("{:?}", [Value::Text("secret"), Value::Bytes(b"secret"), Value::Null]);
         assert_eq!(shown, "[<text>, <bytea>, NULL]");
         assert!(Value::Number(1).to_sql(&Type::INT8, &mut BytesMut::new()).is_err());

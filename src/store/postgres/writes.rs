@@ -67,8 +67,7 @@ impl Draft {
         })
     }
 
-    /// Returns the values of the statement that applies `write` to `key`. `lock_timeout` is one of them, if it's
-    /// given.
+    /// Returns the values of the statement that applies `write` to `key`. They include `lock_timeout`, if it's given.
     pub(super) fn values<'a>(
         &'a self,
         key: &'a StoredKey,

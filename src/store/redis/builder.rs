@@ -53,7 +53,7 @@ impl StoreBuilder<RedisStore> {
         Self { choices }
     }
 
-    /// Also tries this node of the cluster, as `host:port`, if the one in the URL can't be reached.
+    /// Also tries this node of the cluster, as `host:port`, if the URL's node can't be reached.
     pub fn node(mut self, node: impl Into<String>) -> Self {
         self.choices.nodes.push(node.into());
         self
@@ -72,8 +72,7 @@ impl StoreBuilder<RedisStore> {
         self
     }
 
-    /// Trusts these certificate authorities, in PEM, instead of the machine's or those of the URL's
-    /// `sslrootcert`.
+    /// Trusts these certificate authorities, in PEM, instead of the machine's or those in the URL's `sslrootcert`.
     pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.choices.root_certificates = Some(pem.into());
         self
@@ -114,7 +113,7 @@ impl Choices {
         }
         if !self.nodes.is_empty() && !location.is_cluster {
             return Err(invalid(
-                "nodes are given, but the URL isn't for a cluster; write redis-cluster:// there",
+                "nodes are given, but the URL isn't for a cluster; write redis-cluster:// in the URL",
             ));
         }
         let key_prefix = self.key_prefix.or_else(|| location.key_prefix.clone());
@@ -152,7 +151,8 @@ impl Choices {
     }
 }
 
-/// Builds the TLS configuration. It names the crypto provider, since the process may have set another one, or none.
+/// Builds the TLS configuration. It sets the crypto provider explicitly, because the process's default may be another
+/// provider, or none.
 fn tls(root_certificates: Option<&[u8]>) -> Result<Arc<ClientConfig>, Error> {
     let mut roots = RootCertStore::empty();
     match root_certificates {

@@ -25,7 +25,7 @@ pub(super) enum Request<'a> {
 }
 
 impl Request<'_> {
-    /// Whether an answer of this kind fits this request.
+    /// Whether this request can have an answer of this kind.
     fn is_answered_by(self, answer: &Value) -> bool {
         match answer {
             Value::Array(_) => true,
@@ -79,7 +79,7 @@ impl RedisStore {
                     redirected = Some((nodes.at(node), !permanent));
                     (attempts, redirections) = (0, redirections + 1);
                 }
-                // Another node may have taken over this one's slots.
+                // Another node may have taken over this node's slots.
                 Class::NotReached if nodes.is_cluster() && attempts < MAX_ATTEMPTS => nodes.forget(),
                 _ if fault.may_pass_at_once() && attempts < MAX_ATTEMPTS => nodes.forget(),
                 _ => return Err(fault),

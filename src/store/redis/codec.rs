@@ -10,7 +10,7 @@ use crate::{
     key::{Hex, parse_hex},
     outcome::{Outcome, Place},
     record::{Generation, Lock, Owner, RECORD_VERSION, Record, State, Status},
-    store::codec::Form,
+    store::codec::{Form, lacks_expiry},
     time::Timestamp,
 };
 
@@ -153,7 +153,7 @@ pub(super) fn decode(fields: Vec<(Bytes, Bytes)>) -> Result<Record, Unreadable> 
         let why = "is set, so a newer version of this library wrote the response; update the library";
         return Err(Unreadable::new(field, why));
     }
-    Ok(Record {
+    let record = Record {
         owner: fields.parsed(OWNER, Owner::from_hex)?,
         generation: Generation::new(fields.number(GENERATION)?),
         attempt: fields.number(ATTEMPT)?,
@@ -167,7 +167,11 @@ pub(super) fn decode(fields: Vec<(Bytes, Bytes)>) -> Result<Record, Unreadable> 
         },
         request_id: if fields.has(REQUEST_ID) { Some(fields.text(REQUEST_ID)?.into()) } else { None },
         state: state(&mut fields)?,
-    })
+    };
+    if lacks_expiry(&record) {
+        return Err(Unreadable::new(EXPIRES_AT, IS_MISSING));
+    }
+    Ok(record)
 }
 
 fn state(fields: &mut Fields) -> Result<State, Unreadable> {
@@ -179,7 +183,7 @@ fn state(fields: &mut Fields) -> Result<State, Unreadable> {
         Status::Failed => State::Failed(kept(fields)?),
         Status::Released => State::Released,
     };
-    // With a field of another state, the record contradicts itself, so nobody can tell what happened.
+    // A field that belongs to another status contradicts the record's status, so nobody can tell what happened.
     let left_over = OPTIONAL.into_iter().find(|field| fields.has(field));
     match left_over {
         Some(field) => Err(Unreadable::new(field, "doesn't belong to the record's status")),
@@ -201,9 +205,10 @@ fn parse_number<T: FromStr + ToString>(digits: &str) -> Option<T> {
     digits.parse().ok().filter(|number: &T| number.to_string() == digits)
 }
 
+const IS_MISSING: &str = "is missing";
 const OTHER_FORM: &str = "isn't in the form that this library writes";
 
-/// A record's fields. Each can be taken once. `has` tells whether one is left over.
+/// A record's fields. Each can be taken once. `has` tells whether a field is still there.
 struct Fields(Vec<(Bytes, Bytes)>);
 
 impl Fields {
@@ -213,7 +218,7 @@ impl Fields {
 
     fn take(&mut self, field: Field) -> Result<Bytes, Unreadable> {
         let at = self.0.iter().position(|(name, _)| name == field);
-        let at = at.ok_or_else(|| Unreadable::new(field, "is missing"))?;
+        let at = at.ok_or_else(|| Unreadable::new(field, IS_MISSING))?;
         Ok(self.0.swap_remove(at).1)
     }
 
@@ -231,7 +236,7 @@ impl Fields {
         self.number(field).map(Timestamp::from_millis)
     }
 
-    /// The script compares these as text, so a parsed value must format to the same text.
+    /// The script compares fields as text, so a parsed value must format to the same text.
     fn parsed<T: ToString>(&mut self, field: Field, parse: fn(&str) -> Option<T>) -> Result<T, Unreadable> {
         let text = self.text(field)?;
         let value = parse(&text).filter(|value| value.to_string() == text);

@@ -100,7 +100,7 @@ pub(super) struct Live {
 struct Driver {
     task: JoinHandle<()>,
     has_ended: Arc<AtomicBool>,
-    /// When the last request was answered; `None` if a request was dropped since.
+    /// When the last request was answered; `None` if a request was dropped before its answer.
     answered: Mutex<Option<LastAnswer>>,
 }
 
@@ -111,7 +111,7 @@ impl Drop for Driver {
 }
 
 /// A request that waits for its answer. If the request is dropped, the connection may be dead, so the next request
-/// pings it first. A late answer never reaches another request, since the driver matches answers to requests by
+/// pings it first. A late answer never reaches another request, because the driver matches answers to requests by
 /// order.
 struct Pending<'d> {
     driver: &'d Driver,
@@ -138,7 +138,7 @@ impl Live {
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        // Without credentials, this sends nothing yet. The caller applies the timeouts.
+        // `info` has no credentials, so this call sends nothing yet. The caller applies the timeouts.
         let info =
             RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP2).set_skip_set_lib_name();
         let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
@@ -221,7 +221,7 @@ impl Node {
         Self { address, live: Mutex::new(None), gate: tokio::sync::Mutex::new(()) }
     }
 
-    /// Returns a connection to this node, after checking it as far as possible without sending the request.
+    /// Returns an open connection to this node. Pings an idle connection first, and replaces a dead one.
     pub(super) async fn connection(&self, connector: &Connector) -> Result<Live, Fault> {
         if let Some(live) = self.live().filter(|live| !live.is_idle()) {
             return Ok(live);
@@ -238,7 +238,7 @@ impl Node {
                 return Ok(live);
             }
         }
-        // Boxed: few requests reconnect, so the others' futures shouldn't reserve space for this one.
+        // Boxed, because few requests reconnect: the other requests' futures shouldn't reserve space for this future.
         let live = Box::pin(connector.connect(&self.address)).await?;
         *locked(&self.live) = Some(live.clone());
         Ok(live)

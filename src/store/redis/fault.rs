@@ -1,8 +1,8 @@
 //! Maps failures to the store's errors: what happened, whether the write may have been applied anyway, and how
 //! to fix it.
 //!
-//! It never keeps an answer of Redis, since an error's text may repeat a command with all its arguments. It
-//! only keeps the error's code.
+//! It never keeps an answer of Redis, because an error's text may repeat a command with all its arguments. It only
+//! keeps the error's code.
 
 use std::{error::Error as StdError, fmt, io};
 
@@ -26,7 +26,7 @@ pub(super) enum Class {
     Unreadable,
     /// The script isn't loaded.
     NoScript,
-    /// Another node of the cluster has the key, permanently or until the slot has moved.
+    /// Another node of the cluster has the key: permanently (`MOVED`), or while the slot is being moved (`ASK`).
     Elsewhere { node: Address, permanent: bool },
     /// The server belongs to a cluster, but the store is configured for a single server.
     IsCluster,
@@ -224,19 +224,19 @@ impl Fault {
             }
             Class::NotTrusted => format!(
                 "Redis at {at} couldn't be trusted; check that it speaks TLS, that its certificate is for this host, \
-                 and that its authority is trusted here (SSL_CERT_FILE, or where the store is built)"
+                 and that its authority is trusted here (by SSL_CERT_FILE, sslrootcert or the store's builder)"
             ),
             Class::TimedOut => format!("Redis at {at} didn't answer in time"),
             Class::Lost => format!("the connection to Redis at {at} was lost before the response arrived"),
             Class::Unreadable => {
                 format!("the server at {at} isn't Redis; check the address and the TLS setting")
             }
-            Class::NoScript => format!("Redis at {at} doesn't keep the script that the store sent"),
+            Class::NoScript => format!("Redis at {at} lost the script that the store had just sent"),
             Class::Elsewhere { .. } => {
                 format!("the nodes of the Redis cluster at {at} don't agree on which node has the record")
             }
             Class::IsCluster => format!(
-                "Redis at {at} is a node of a cluster; say so in the URL: redis-cluster:// or rediss-cluster://"
+                "Redis at {at} is a node of a cluster; write redis-cluster:// or rediss-cluster:// in the URL"
             ),
             Class::ClusterDown => {
                 format!("the Redis cluster at {at} doesn't currently serve the record's slot")
@@ -245,13 +245,13 @@ impl Fault {
                 "Redis at {at} is a read-only replica; wait until a fail-over ends, or use the primary's address"
             ),
             Class::OutOfMemory => format!(
-                "Redis at {at} has no memory left for new records; give it more, or keep records for a shorter time"
+                "Redis at {at} has no memory left for new records; give it more memory, or shorten the retention"
             ),
             Class::Loading => format!("Redis at {at} has just started and is still loading its data"),
             Class::NoPrimary => format!("Redis at {at} is a replica that has lost its primary"),
             Class::TooFewReplicas => {
                 format!(
-                    "Redis at {at} has fewer replicas than it needs to take writes (min-replicas-to-write)"
+                    "Redis at {at} has fewer replicas than it needs to accept writes (min-replicas-to-write)"
                 )
             }
             Class::DiskFails => {
@@ -260,11 +260,11 @@ impl Fault {
             Class::Busy => format!("Redis at {at} is busy with another script"),
             Class::TooManyConnections => {
                 format!(
-                    "Redis at {at} accepts no more connections; raise its maxclients, or run fewer functions at once"
+                    "Redis at {at} accepts no more connections; raise its maxclients, or limit the concurrency"
                 )
             }
             Class::NotAuthenticated => format!(
-                "Redis at {at} rejected the user name or password, or requires one; check those in the URL"
+                "Redis at {at} rejected the user name or password, or requires a password; check both in the URL"
             ),
             Class::NotPermitted => format!(
                 "Redis at {at} doesn't let this user run a command that the store needs; see the store's documentation \
@@ -296,7 +296,7 @@ fn of_sentence(text: &str) -> Class {
         ("max number of clients", Class::TooManyConnections),
         ("user executing the script can't", Class::NotPermitted),
         ("invalid password", Class::NotAuthenticated),
-        // Redis doesn't read a command of this length from an unauthenticated client.
+        // Redis rejects a command of this length from an unauthenticated client.
         ("unauthenticated", Class::NotAuthenticated),
         ("invalid bulk length", Class::TooLarge),
         // Upstash's messages.
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_stay_open_after_ordinary_errors() {
+    fn only_some_errors_close_the_connection() {
         for (line, ends) in [
             ("OOM command not allowed", false),
             ("WRONGTYPE Operation against a key holding the wrong kind of value", false),

@@ -39,12 +39,13 @@ impl At {
 }
 
 impl RedisStore {
-    /// Returns one page of records, from the beginning or from the end of an earlier page. It's for an
-    /// operator, not for a handler, since Redis iterates over all its keys. A page can be empty even if more
-    /// follow. The records are in no particular order.
+    /// Returns one page of records, from the beginning or from the end of an earlier page. It's for an operator, not
+    /// for a handler, because Redis iterates over all its keys. A page can be empty even if more pages follow. The
+    /// records are in no particular order.
     ///
     /// The scan finds every record that exists from the first page to the last, possibly twice. It isn't a
-    /// snapshot. In a cluster, it visits one node after the other.
+    /// snapshot. In a cluster, it visits one node after the other, and may miss records if the nodes or their slots
+    /// change during the scan.
     ///
     /// Needs the command `SCAN`.
     ///
@@ -119,8 +120,8 @@ impl RedisStore {
     }
 }
 
-/// Parses the answer to `SCAN`: the next position, and keys. It skips keys that aren't text, since this library
-/// doesn't write such keys.
+/// Parses the answer to `SCAN`: the next position, and keys. It skips keys that aren't text, because this library never
+/// writes such keys.
 fn page(answer: Value) -> Option<(u64, Vec<String>)> {
     let Value::Array(parts) = answer else { return None };
     let [Value::BulkString(cursor), Value::Array(keys)] = parts.as_slice() else { return None };

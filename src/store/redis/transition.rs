@@ -148,8 +148,8 @@ impl Transition {
         self
     }
 
-    /// Also removes a field that a STARTED record doesn't have. The script's first write is then a removal,
-    /// which needs no memory, so a claim can be extended even when memory is full.
+    /// Also removes `response`, although a STARTED record doesn't have it. The script's first write is then a removal,
+    /// which Redis accepts even when its memory is full. So a full Redis still extends claims.
     fn extends(mut self, lease_until: Timestamp, expires_at: Option<Timestamp>) -> Self {
         self.removed = vec![codec::RESPONSE];
         let mut values = vec![(codec::LEASE_UNTIL, millis(lease_until))];

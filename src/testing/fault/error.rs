@@ -1,10 +1,11 @@
-//! The error that the caller gets in each fault. The explored rules depend on it: see `verification/src/stamp.rs`.
+//! The error that the caller gets in each fault. The rules that the model checker explores depend on this error: see
+//! `verification/src/stamp.rs`.
 
 use super::Fault;
 use crate::store::StoreErrorKind;
 
 impl Fault {
-    /// The kind of the error that a store's client returns. `None` if it returns the true answer, or nothing.
+    /// The kind of the error that a store's client returns. `None` if the client returns the true answer, or none.
     pub const fn error_kind(self) -> Option<StoreErrorKind> {
         match self {
             Self::LoseAnswer

@@ -89,7 +89,8 @@ pub(super) struct Expected {
 }
 
 impl Expected {
-    /// Takes the effects of one undisturbed delivery. Their details count only if another one had the same details.
+    /// Takes the effects of one undisturbed delivery. Their details count only if a second undisturbed delivery had
+    /// the same details.
     pub(super) fn of(one: &Played, another: &Played) -> Self {
         let exact = counts(&one.effects, true);
         let has_details = exact == counts(&another.effects, true);
@@ -183,8 +184,8 @@ pub(super) fn judge(played: &Played, expected: &Expected, seed: u64) -> Vec<Find
     }
     let is_at_most_once = played.deliveries.iter().any(|delivery| delivery.is_at_most_once);
     let last = played.answers.last().map(|(_, answer)| answer);
-    // A response that the store can't store isn't the function's mistake: retries learn that the operation is done,
-    // and don't get its answer.
+    // A response that the store can't hold isn't the function's mistake: retries learn that the operation is done,
+    // but don't get its answer.
     let is_unstored =
         played.trace.iter().any(|told| matches!(told, Told::Fault { fault: Fault::Unstorable, .. }));
     let may_be_refused = is_at_most_once || is_unstored;
@@ -198,7 +199,7 @@ pub(super) fn judge(played: &Played, expected: &Expected, seed: u64) -> Vec<Find
     if let Some(answer) = left_behind(played) {
         add(
             Mistake::RetryRefused,
-            format!("a failed delivery left its claim behind, so every retry is refused until its lease ends: {answer}"),
+            format!("a failed delivery kept its claim, so every retry is refused until the lease expires: {answer}"),
             "Release the claim on every path: call `claim.release()` before each `?`, or use `run`, which does so."
                 .to_owned(),
         );
@@ -211,7 +212,7 @@ pub(super) fn judge(played: &Played, expected: &Expected, seed: u64) -> Vec<Find
         add(
             Mistake::RetryRefused,
             format!("a retry of the same operation got {refused}"),
-            "A retry must have the key and the compared fields of the first request. `key_of` lists what changes them."
+            "A retry must have the first request's key and compared fields. `key_of` lists which fields change them."
                 .to_owned(),
         );
     }
@@ -230,8 +231,8 @@ pub(super) fn judge(played: &Played, expected: &Expected, seed: u64) -> Vec<Find
                 add(
                     Mistake::AnswersDiffer,
                     format!("two answers to one operation differ: {answer}, then {other}"),
-                    "Make the whole answer inside the protected handler, so that it's recorded and replayed: no time, \
-                     no random id and no lookup behind it."
+                    "Build the whole answer inside the protected handler, so that it's recorded and replayed. Add no \
+                     time, random id or lookup to it afterwards."
                         .to_owned(),
                 );
             }
@@ -273,7 +274,7 @@ pub(super) fn judge_first(played: &Played, seed: u64) -> Vec<Finding> {
         found.push(Finding {
             mistake: Mistake::FirstFailed,
             what: format!("nothing went wrong, but the first delivery got {how}"),
-            advice: "Give `survive` an event that succeeds, and a function with all that it needs."
+            advice: "Give `survive` an event that succeeds, and a function that has everything it needs."
                 .to_owned(),
             story: story_of(played),
             seed,
@@ -301,7 +302,7 @@ fn advice_for_repeated(played: &Played, name: &str) -> String {
     let keys = |effect: &Happened| &played.deliveries[effect.delivery].keys;
     if all.len() < 2 {
         return "This effect doesn't happen in an undisturbed delivery. If it undoes another effect, the retry relies \
-                on an effect that's gone."
+                on an effect that was undone."
             .to_owned();
     }
     if first.delivery == last.delivery {
@@ -364,8 +365,8 @@ fn advice_for_missing(played: &Played, name: &str) -> String {
 fn advice_for_refused(played: &Played) -> String {
     let has_failed = played.trace.iter().any(|told| matches!(told, Told::Wrote { call: Call::Fail, .. }));
     if has_failed {
-        return "A passing error was recorded as permanent. Return `Failure::transient`, or leave `on_handler_error` at \
-                `Release`."
+        return "A transient error was recorded as permanent. Return `Failure::transient`, or leave `on_handler_error` \
+                at `Release`."
             .to_owned();
     }
     "The claim's lease had expired before each retry, and nothing else went wrong. Complete or release the claim."

@@ -14,7 +14,7 @@ pub(super) struct Step {
     pub(super) orders: Vec<Orders>,
     /// Whether the delivery comes after the leases of the earlier deliveries have expired.
     pub(super) is_after_lease: bool,
-    /// Whether the delivery goes to the last delivery's process, if this process is alive.
+    /// Whether the delivery goes to the previous delivery's process, if that process is alive.
     pub(super) is_in_same_process: bool,
 }
 

@@ -42,7 +42,7 @@ impl<'a> Subject<'a> {
 /// The result of one schedule.
 #[derive(Debug, Default)]
 pub(in crate::testing) struct Played {
-    /// The answers, in their order, each with its delivery.
+    /// The answers in order, each with the number of its delivery.
     pub(in crate::testing) answers: Vec<(usize, Answer)>,
     /// Whether the event's source considers the operation done.
     pub(super) is_done: bool,
@@ -164,7 +164,7 @@ impl Scene<'_> {
     }
 
     /// Delivers the event although the operation is done. If this duplicate is refused, delivers it once more after the
-    /// lease: if the outcome couldn't be recorded, the claim stays until the lease expires.
+    /// lease has expired: a claim whose outcome couldn't be recorded stays until then.
     async fn duplicate(&mut self, is_in_same_process: bool) {
         for is_last in [false, true] {
             let (_, how) = self.next(Vec::new(), is_in_same_process).await;

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{
     Report,
     judge::{Expected, Finding, Mistake, story_of},
-    play::{Played, Subject, in_turn, once},
+    play::{Played, Subject, in_turn},
 };
 use crate::testing::fields::{self, Variant};
 
@@ -23,8 +23,8 @@ pub(super) fn others(
 ) -> io::Result<()> {
     let event = subject.event.shared();
     if let Some(other) = subject.event.other_one() {
-        let alone = once(subject, other, 0)?;
-        let expected = expected.and(&Expected::of(&alone, &once(subject, other, 1)?));
+        let (alone, own) = report.undisturbed(subject, other)?;
+        let expected = expected.and(&own);
         for is_in_same_process in [true, false] {
             let events = [(&event, "the event"), (other, "another operation")];
             let played = in_turn(subject, &events, is_in_same_process, 0)?;
@@ -40,15 +40,13 @@ pub(super) fn others(
         report.add(judge_conflict(&played, expected));
     }
     for Variant { field, json } in fields::variants(&event) {
-        let alone = once(subject, &json, 0)?;
-        report.schedules += 1;
-        let own = Expected::of(&alone, &once(subject, &json, 1)?);
+        let (alone, own) = report.undisturbed(subject, &json)?;
         let answers = |played: &Played| played.first_done.as_ref().map(|(_, answer)| answer.clone());
         let is_same = !own.differs_from(expected) && answers(&alone) == answers(first);
         if !alone.is_done || is_same {
             continue;
         }
-        let what = format!("the same with another `{field}`");
+        let what = format!("the same event with another `{field}`");
         let played = in_turn(subject, &[(&event, "the event"), (&json, &what)], true, 0)?;
         report.schedules += 1;
         report.add(judge_variant(&played, expected, &own, &field));
@@ -156,7 +154,7 @@ fn judge_conflict(played: &Played, expected: &Expected) -> Vec<Finding> {
     let (what, advice) = match more.first() {
         Some(off) => (
             format!("the same operation with another content ran too: {off}"),
-            "A field that may not change is in the key. Take the key from the operation's name alone, and let the \
+            "The key contains a field of the content. Take the key from the operation's name alone, and let the \
              library compare the rest.",
         ),
         None => (

@@ -43,7 +43,7 @@ pub enum Sabotage {
     LeasesAreSigned,
     /// The numbers of a version are compared as 64-bit floats.
     VersionsAreFloats,
-    /// A conclusion that names a seen version applies to an absent record.
+    /// A conclusion that saw a version is applied although the record is absent.
     ConclusionTakesAbsent,
     /// A conclusion whose outcome is omitted does not test the generation.
     OmittedConclusionIsUnfenced,
@@ -59,7 +59,7 @@ pub enum Sabotage {
     ConclusionIsCompletion,
     /// A conclusion without an outcome, or with an omitted one, keeps the old outcome.
     ConclusionKeepsOutcome,
-    /// A conclusion that is STARTED loses its lease, so the record counts as released.
+    /// A conclusion whose record is STARTED loses the lease, so the record counts as released.
     ConclusionLosesLease,
     /// A conclusion keeps the old expiry.
     ConclusionKeepsExpiry,
@@ -81,9 +81,9 @@ pub enum Sabotage {
     ReadsLag,
     /// A read shows an expired record as absent.
     ExpiredReadsAbsent,
-    /// An expired record does not refuse a claim.
+    /// A claim overwrites an expired record instead of being refused.
     ExpiredIsAbsent,
-    /// A STARTED record whose lease has ended does not refuse a claim.
+    /// A claim overwrites a STARTED record whose lease has expired instead of being refused.
     StaleIsAbsent,
     /// A settlement after the end of the lease is refused.
     LateSettlementRefused,

@@ -1,4 +1,5 @@
-//! A batch in which every record fails is counted, and fails the invocation if the user chose that.
+//! A batch without a success is counted, unless all its records are in progress. It fails the invocation if every
+//! record's handler failed and the user chose `fail_if_all_fail`.
 
 use std::{collections::BTreeMap, future::Future};
 
@@ -70,14 +71,14 @@ async fn failed_batches_are_counted() {
 }
 
 #[tokio::test]
-async fn refused_messages_are_counted() {
+async fn messages_without_a_key_are_counted() {
     let worker = Bench::new().worker(|_: &SqsMessage| None::<Key>);
     let batch = sqs([Message::new("m1", "a"), Message::new("m2", "b")]);
     assert_eq!(counted(Metric::MissingKey, answered(&worker, &batch)).await, (2, Ok(2)));
 }
 
 #[tokio::test]
-async fn groups_behind_failures_count_as_failed() {
+async fn messages_behind_failures_count_as_failed() {
     let bench = Bench::new();
     let of = |id: &str, order: &str| Message::new(id, order).in_group("one").fifo();
     let worker = bench.worker(by_id).fail_if_all_fail(true);
@@ -85,8 +86,8 @@ async fn groups_behind_failures_count_as_failed() {
     assert_eq!(failed, (1, Err(ErrorKind::AllFailed)));
 }
 
-/// Only failed handlers fail an invocation. After a failed invocation, Lambda polls less. That wouldn't help records in
-/// progress, which haven't failed.
+/// `fail_if_all_fail` makes Lambda poll the source less. That doesn't help if a record is in progress, can't be read or
+/// was refused by the store, so such a record keeps the invocation from failing.
 #[tokio::test]
 async fn records_in_progress_never_fail_the_invocation() {
     let bench = Bench::new();

@@ -1,4 +1,4 @@
-//! The short leases of streams: a crash uses up few retries, and no runs overlap.
+//! The short leases of streams: a crash uses up few retries, and each record still has one outcome.
 
 use std::{
     sync::{atomic::AtomicU64, mpsc},
@@ -64,7 +64,7 @@ async fn crashes_spend_few_stream_retries() {
     let (in_progress, after) = crash(&bench, &clock).await;
     assert_eq!(
         in_progress, 3,
-        "redeliveries come every 8 s, and the takeover after 17 s; a lease until the deadline took 8"
+        "3 redeliveries, one every 8 s, come before the key is free; with a lease until the deadline, 8 would"
     );
     assert!(after <= Duration::from_secs(24), "{after:?}");
 
@@ -102,7 +102,7 @@ async fn leases_of_streams_follow_the_settings() {
         let now = clock.now();
         assert_eq!(deliver_by(&worker, &kinesis(&SHARD), clock.after(TIMEOUT)).await, [""; 0]);
         let held = held.lock().unwrap();
-        assert_eq!(held[0], held[1], "an operation inside it is freed as early");
+        assert_eq!(held[0], held[1], "a nested operation's lease must end with the handler's");
         if bench.idempotency.settings().lease_extension.is_none() {
             assert_eq!(
                 now.until(held[2]),
@@ -160,8 +160,8 @@ impl Clock for Moved {
 
 const THREE_LEASES: Duration = Duration::from_secs(45);
 
-/// Runs one invocation in its own runtime, which represents a process. The handler calls `blocks`, which may
-/// block its thread. Returns how many records are redelivered.
+/// Runs one invocation in its own runtime, as if in its own process. The handler calls `blocks`, which may block its
+/// thread. Returns how many records the response reports as failed.
 fn invoke(
     bench: &Bench,
     clock: &Moved,
@@ -203,8 +203,8 @@ fn handlers_blocked_three_leases_never_overlap() {
         let (bench, _, clock, ran) = moved();
         let blocked = clock.clone();
         let first = invoke(&bench, &clock, &ran, "first", move || blocked.forward(THREE_LEASES), yields);
-        // If the handler yields, it's cut off, since its lease has ended. If it returns without a yield, its outcome is
-        // recorded, since no other delivery took over.
+        // A handler that yields is cut off, because its lease has ended. If it returns without yielding, its outcome is
+        // recorded, because no other delivery took over.
         assert_eq!(first, usize::from(yields));
         let second = invoke(&bench, &clock, &ran, "second", || (), false);
         assert_eq!(second, 0);
@@ -212,8 +212,8 @@ fn handlers_blocked_three_leases_never_overlap() {
     }
 }
 
-/// One operation is in two shards, so the second delivery may take over while the first handler blocks. The first
-/// handler is late, and is fenced.
+/// The same operation arrives from two shards, so the second delivery can take over while the first handler blocks.
+/// The first handler's completion is then fenced.
 #[test]
 fn blocking_handlers_are_fenced_by_successors() {
     let (bench, store, clock, ran) = moved();

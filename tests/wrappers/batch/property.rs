@@ -1,6 +1,6 @@
-//! Random batches. No message is acknowledged before it settles, no operation runs twice at once or again after
-//! it's done, and a FIFO queue keeps its order. A failed run prints its seed, and `IDEMPOTENCY_TEST_SEED` runs
-//! only the batches of that seed.
+//! Delivers random batches. No message may be acknowledged before its operation has settled. No operation may run twice
+//! concurrently, or again after its outcome was recorded. A FIFO group must run in order. A failed test prints its
+//! seed, and `IDEMPOTENCY_TEST_SEED` runs only that seed's batches.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -144,15 +144,7 @@ impl Queue {
     fn acknowledge(&self, batch: &[usize], returned: &BTreeSet<usize>) {
         let mut known = self.known.lock().unwrap();
         for place in batch.iter().filter(|place| !returned.contains(place)) {
-            let Sent { key, payload, .. } = self.sent[*place];
-            let may_be = match known.settled.get(&key) {
-                Some(Ended { payload: handled, does: Does::Succeeds, .. }) => *handled == payload,
-                Some(Ended { payload: handled, is_recorded, .. }) => {
-                    *handled == payload && *is_recorded && self.acknowledges
-                }
-                None => false,
-            };
-            if !may_be {
+            if !known.is_done(&self.sent[*place], self.acknowledges) {
                 known.wrong.push(format!("message {place} is acknowledged but wasn't handled"));
             }
             known.acknowledged.insert(*place);
@@ -195,7 +187,8 @@ impl Queue {
         }
     }
 
-    /// Delivers until only messages that can never succeed remain, and returns the violations.
+    /// Makes 12 random deliveries, and then 3 without faults. Afterwards, each message that can succeed must be
+    /// acknowledged. Returns the violations.
     async fn run(&self) -> Vec<String> {
         for _ in 0..12 {
             self.deliver(false).await;
@@ -225,15 +218,18 @@ impl Queue {
 }
 
 impl Known {
+    /// Whether the worker may acknowledge this message and go on with its group. After a permanent failure, it may do
+    /// so only if the failure is recorded.
+    fn is_done(&self, sent: &Sent, acknowledges: bool) -> bool {
+        self.settled.get(&sent.key).is_some_and(|ended| {
+            let is_final = ended.does == Does::Succeeds || ended.is_recorded && acknowledges;
+            ended.payload == sent.payload && is_final
+        })
+    }
+
     fn check_is_behind(&mut self, place: usize, earlier: usize, of_earlier: &Sent, acknowledges: bool) {
-        let is_done = match self.settled.get(&of_earlier.key) {
-            Some(ended) => {
-                ended.payload == of_earlier.payload && (ended.does == Does::Succeeds || acknowledges)
-            }
-            None => false,
-        };
-        if !is_done && !self.acknowledged.contains(&earlier) {
-            self.wrong.push(format!("message {place} started before {earlier} of its group was done"));
+        if !self.is_done(of_earlier, acknowledges) && !self.acknowledged.contains(&earlier) {
+            self.wrong.push(format!("message {place} ran before message {earlier} of its group was done"));
         }
     }
 }
@@ -265,7 +261,7 @@ impl Running {
             state.wrong.push(format!("operation {key} runs twice concurrently"));
         }
         if state.settled.get(&key).is_some_and(|ended| ended.is_recorded) {
-            state.wrong.push(format!("operation {key} runs again after it ended"));
+            state.wrong.push(format!("operation {key} runs again after its outcome was recorded"));
         }
         Self { known: Arc::clone(known), key }
     }
@@ -274,6 +270,20 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner).running.remove(&self.key);
+    }
+}
+
+#[test]
+fn groups_wait_for_recorded_failures() {
+    recording::begin();
+    let failed = Sent { key: 1, payload: 0, group: 0 };
+    for (is_recorded, acknowledges, is_wrong) in
+        [(true, true, false), (false, true, true), (true, false, true), (false, false, true)]
+    {
+        let mut known = Known::default();
+        known.settled.insert(1, Ended { payload: 0, does: Does::FailsForGood, is_recorded });
+        known.check_is_behind(1, 0, &failed, acknowledges);
+        assert_eq!(!known.wrong.is_empty(), is_wrong, "recorded: {is_recorded}, {acknowledges}");
     }
 }
 

@@ -132,12 +132,12 @@ async fn item_change_order_is_optional() {
 
     let bench = Bench::new();
     assert_eq!(deliver(&new(&bench), &changes(&RECORDS)).await, ["103"]);
-    assert_eq!(bench.ran().len(), 7, "every change runs on its own");
+    assert_eq!(bench.ran().len(), 7, "without `in_order()`, a failure must not stop other changes");
     assert_eq!(deliver(&new(&bench), &changes(&[(107, "c", "c1")])).await, [""; 0]);
-    assert_eq!(bench.ran().len(), 7, "and only once");
+    assert_eq!(bench.ran().len(), 7, "a completed change must not run again");
 }
 
-/// Two changes with the same content are one operation under the order's key, though each change has its own number.
+/// Two changes with the same key and content are one operation, although their sequence numbers and times differ.
 #[tokio::test]
 async fn change_number_and_time_are_ignored() {
     let bench = Bench::new();
@@ -155,12 +155,12 @@ async fn change_number_and_time_are_ignored() {
     assert_eq!(
         deliver(&worker, &changes(&[(104, "b", "o")])).await,
         ["104"],
-        "another item is another payload"
+        "the same key with a change of another item must be a mismatch"
     );
 }
 
 #[tokio::test]
-async fn unreadable_records_become_the_checkpoint() {
+async fn unreadable_records_are_returned_as_the_checkpoint() {
     let bench = Bench::new();
     let orders = bench.clone();
     let worker = bench.idempotency.kinesis(

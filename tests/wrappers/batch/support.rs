@@ -57,7 +57,7 @@ impl Message {
         self
     }
 
-    /// Puts the message in another queue than `orders`.
+    /// Puts the message in this queue instead of `orders`.
     pub(super) fn in_queue(mut self, name: &str) -> Self {
         self.queue = Some(name.into());
         self
@@ -147,7 +147,8 @@ pub(super) struct Bench {
     orders: Orders,
 }
 
-/// Handles each order as its text says.
+/// The handler. The order's text decides how a run ends: `fail …`, `panic …`, `final …` (a permanent failure), `held`
+/// (waits for [`Bench::let_go`]) or `takes <milliseconds>`. Any other order succeeds.
 #[derive(Clone)]
 struct Orders {
     ran: Arc<Mutex<Vec<String>>>,
@@ -191,7 +192,7 @@ impl Bench {
         Self { idempotency, store, orders }
     }
 
-    /// Returns a worker that handles each order as its text says.
+    /// Returns a worker with the handler [`Orders`].
     pub(super) fn worker<K, I>(&self, key: K) -> Batch<SqsMessage>
     where
         K: Fn(&SqsMessage) -> I + Send + Sync + 'static,
@@ -207,7 +208,7 @@ impl Bench {
         worker
     }
 
-    /// Handles an order as its text says.
+    /// Runs the handler [`Orders`] on a message body.
     pub(super) async fn handle(&self, body: &str) -> Result<String, Failure> {
         self.orders.handle(body).await
     }
@@ -290,7 +291,7 @@ impl Drop for Running {
     }
 }
 
-/// The identifiers of the records that a batch's response names.
+/// Returns the ids of the records that a batch's response reports as failed.
 pub(crate) fn returned(answer: &RawValue) -> Vec<String> {
     let answer: Value = serde_json::from_str(answer.get()).unwrap();
     assert_eq!(answer.as_object().unwrap().len(), 1, "{answer}");
@@ -298,7 +299,7 @@ pub(crate) fn returned(answer: &RawValue) -> Vec<String> {
     items.iter().map(|item| item["itemIdentifier"].as_str().unwrap().to_owned()).collect()
 }
 
-/// The worker of any source.
+/// A worker for any source.
 pub(super) trait Worker:
     Clone + Service<LambdaEvent<Box<RawValue>>, Response = Box<RawValue>, Error = Error>
 {

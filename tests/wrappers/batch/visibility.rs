@@ -59,7 +59,7 @@ async fn only_messages_in_progress_are_hidden() {
         };
         let (done, returned) = tokio::join!(deliver(&first, &only_held), meanwhile);
         assert_eq!(done, [""; 0]);
-        assert_eq!(returned.len(), 12, "regardless of the queue's response: {returned:?}");
+        assert_eq!(returned.len(), 12, "whatever SQS responds, every message is returned: {returned:?}");
 
         let asked = asked.lock().unwrap();
         let entries = asked.iter().map(|request| {
@@ -70,7 +70,7 @@ async fn only_messages_in_progress_are_hidden() {
             .flatten()
             .map(|entry| {
                 let seconds = entry["VisibilityTimeout"].as_u64().unwrap();
-                // The key is free 1 ms after the lease and the margin, so it's 63 s if the claim is under 1 ms old.
+                // The key is free 62.001 s after its claim, which rounds up to 63 s if less than 1 ms has passed.
                 assert!(
                     (61..=63).contains(&seconds),
                     "a lease of one minute plus the margin of 2 s, rounded up: {seconds}"
@@ -96,7 +96,7 @@ async fn visibility_calls_need_messages_in_progress() {
     assert!(asked.lock().unwrap().is_empty());
 }
 
-/// The worker finds each message's queue by its ARN. It may be the function's dead-letter queue.
+/// The worker calls the queue that the message's ARN names, which may be a dead-letter queue.
 #[tokio::test]
 async fn messages_are_hidden_on_their_queues() {
     let (_server, client, asked) = queue(200).await;
@@ -119,7 +119,7 @@ async fn messages_are_hidden_on_their_queues() {
     assert_eq!(queues, [QUEUE_URL, &format!("{QUEUE_URL}-dead-letters")]);
 }
 
-/// After `AccessDenied` the worker doesn't ask again: a missing permission stays missing, while an outage may pass.
+/// After `AccessDenied` the worker makes no more calls, because the permission stays missing. After an outage, it does.
 #[tokio::test]
 async fn denied_visibility_calls_are_not_repeated() {
     for (status, requests) in [(400, 1), (500, 2), (200, 2)] {

@@ -1,4 +1,4 @@
-//! The fields that are compared by default: each source's payload, without the fields that the delivery adds.
+//! The fields that are compared by default: each source's payload, without the fields that differ in each delivery.
 
 use lambda_idempotency::{Replay, lambda::event::EventLayer};
 use serde_json::{Value, json};
@@ -28,13 +28,14 @@ fn front_ends() -> Vec<(&'static str, Value, Value)> {
     all
 }
 
-/// Wraps an event as a delivery. Only its request counts as secret, since the recording names paths and sources.
+/// Wraps an event as a delivery. Only its HTTP request is secret: other texts, such as paths and names of sources, may
+/// be in the recording.
 fn sent(event: &Value) -> LambdaEvent<Box<RawValue>> {
     recording::secrets(|secrets| secrets.add_http(event));
     LambdaEvent::new(serde_json::value::to_raw_value(event).unwrap(), Context::default())
 }
 
-/// Returns the order's id in the body as the key.
+/// Returns the order's id, which is in the body, as the key.
 fn by_order(event: &Value) -> Result<Key, Error> {
     Key::new(parsed(event["body"].as_str().unwrap())["order_id"].as_str().unwrap())
 }
@@ -49,7 +50,7 @@ impl Function {
         Self { layer, runs: Runs::default() }
     }
 
-    /// Delivers the event. Returns the number of runs so far, or the refusal.
+    /// Delivers the event. Returns the number of runs so far, or the kind of the library's error.
     async fn runs_after(&self, event: &Value) -> Result<usize, ErrorKind> {
         let runs = self.runs.clone();
         let handler = service_fn(move |_: LambdaEvent<Value>| {
@@ -77,7 +78,7 @@ async fn clients_retries_replay_on_every_front_end() {
 
         let whole = Function::new(idempotency().events(by_order).fingerprint_fields([""]).unwrap());
         assert_eq!(whole.runs_after(&first).await, Ok(1));
-        assert_eq!(whole.runs_after(&again).await, Err(ErrorKind::Mismatch), "{name}: the whole event");
+        assert_eq!(whole.runs_after(&again).await, Err(ErrorKind::Mismatch), "{name}: compares all fields");
     }
 }
 
@@ -127,14 +128,14 @@ async fn other_requests_are_mismatches() {
             let expected = if other == again { Ok(1) } else { Err(ErrorKind::Mismatch) };
             assert_eq!(function.runs_after(&other).await, expected, "{name}: {other}");
         }
-        // A refreshed token changes nothing if the front end names the caller.
+        // If the front end names the caller, the token isn't compared. Only the load balancer names none.
         let expected = if name == "alb" { Err(ErrorKind::Mismatch) } else { Ok(1) };
         assert_eq!(function.runs_after(&signed).await, expected, "{name}");
     }
 }
 
 #[tokio::test]
-async fn tokens_and_cookies_name_unverified_senders() {
+async fn unverified_senders_differ_by_token_or_cookie() {
     let (_, mut first, mut again) = front_ends().pop().unwrap();
     first["headers"]["cookie"] = "session=c4n4ry-session-a; AWSALB=c4n4ry-one".into();
     again["headers"]["cookie"] = "AWSALB=c4n4ry-two; session=c4n4ry-session-a".into();
@@ -144,7 +145,7 @@ async fn tokens_and_cookies_name_unverified_senders() {
     }
     again["headers"]["cookie"] = "session=c4n4ry-session-b".into();
     assert_eq!(function.runs_after(&again).await, Err(ErrorKind::Mismatch));
-    // An issuer alone names no sender.
+    // A JWT with an issuer and no subject names no caller, so the token is compared.
     let (_, mut first, mut again) = front_ends().remove(0);
     for event in [&mut first, &mut again] {
         event["requestContext"]["authorizer"] = json!({"jwt": {"claims": {"iss": "https://c4n4ry-login"}}});
@@ -159,7 +160,7 @@ async fn tokens_and_cookies_name_unverified_senders() {
 }
 
 #[tokio::test]
-async fn contexts_of_nameless_authorizers_are_compared() {
+async fn authorizer_contexts_without_principal_are_compared() {
     let (_, mut first, mut again) = front_ends().remove(1);
     for (event, latency) in [(&mut first, 3), (&mut again, 9)] {
         event["requestContext"]["identity"] = json!({"sourceIp": "203.0.113.24", "userArn": ""});
@@ -173,7 +174,8 @@ async fn contexts_of_nameless_authorizers_are_compared() {
     assert_eq!(function.runs_after(&again).await, Err(ErrorKind::Mismatch));
 }
 
-/// A producer's second event about the same thing has other ids and times. Another payload is a mismatch.
+/// When a producer sends the same payload twice, only ids and times differ, so the second event is a replay. Another
+/// payload under the same key is a mismatch.
 #[tokio::test]
 async fn repeated_payloads_replay_from_every_source() {
     macro_rules! event {
@@ -233,7 +235,7 @@ async fn repeated_payloads_replay_from_every_source() {
 }
 
 #[tokio::test]
-async fn s3_notifications_may_be_repeated() {
+async fn repeated_s3_notifications_are_replayed() {
     let first = parsed(include_str!("../../../events/sources/s3.json"));
     let function = Function::new(idempotency().events_by(keys::s3()));
     let mut again = first.clone();
@@ -245,7 +247,7 @@ async fn s3_notifications_may_be_repeated() {
     assert_eq!(function.runs_after(&again).await, Err(ErrorKind::Mismatch));
 }
 
-/// A schedule's events differ only in their time.
+/// The events of a schedule differ only in their id and time, so the time is compared.
 #[tokio::test]
 async fn schedules_compare_their_time() {
     let first = parsed(include_str!("../../../events/sources/scheduler.json"));

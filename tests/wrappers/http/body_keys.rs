@@ -1,4 +1,4 @@
-//! Keys from the request's body, or from a closure, in place of the header.
+//! Keys from the request's body or from a closure, instead of the header.
 
 use lambda_http::http::HeaderValue;
 use lambda_idempotency::{Error, Key, KeyFields, lambda::http::HttpLayer};
@@ -96,7 +96,7 @@ async fn missing_fields_are_missing_keys() {
         for again in 0..2 {
             let (status, _, answer) = answered(&optional, &runs, request.clone()).await;
             assert_eq!((status, is_replay(&answer)), (201, false));
-            assert_eq!(runs.count(), 2 * nth + again + 1, "{request:?} shares no key");
+            assert_eq!(runs.count(), 2 * nth + again + 1, "{request:?} must run without a key");
         }
         let (status, code, answer) = answered(&required, &runs, request).await;
         assert_eq!((status, code.as_deref()), (400, Some("key-missing")));
@@ -164,7 +164,7 @@ async fn body_keys_belong_to_their_caller() {
     let signed = |body: &str| with_header(order(body), "authorization", "Bearer c4n4ry-token-of-a-caller");
     let (status, code, _) = answered(&by_field(), &runs, signed(r#"{"order":{"id":"c4n4ry-17"}}"#)).await;
     assert_eq!((status, code.as_deref(), runs.count()), (500, Some("caller-unknown"), 2));
-    assert_eq!(answered(&by_field(), &runs, signed("{}")).await.0, 201, "no key, no owner needed");
+    assert_eq!(answered(&by_field(), &runs, signed("{}")).await.0, 201, "a keyless request needs no caller");
 }
 
 #[tokio::test]
@@ -222,7 +222,7 @@ async fn concurrent_body_keys_get_409() {
     let second = service.clone().oneshot(request()).await.unwrap();
     assert_eq!((second.status().as_u16(), code(&second).as_str()), (409, "in-progress"));
     let problem = String::from_utf8(second.body().to_vec()).unwrap();
-    assert!(!problem.contains("Idempotency-Key"), "the client sent none: {problem}");
+    assert!(!problem.contains("Idempotency-Key"), "the client sent no such header: {problem}");
     release.notify_one();
     assert_eq!(first.await.unwrap().unwrap().status(), 200);
 }

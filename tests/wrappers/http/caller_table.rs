@@ -1,26 +1,26 @@
-//! Checks the table of `guide/callers.md`, front end by credential, against that front end's events.
+//! Checks the table of `guide/callers.md`, which says for each front end and credential which requests share a key.
 
 use lambda_idempotency::lambda::http::{Caller, verified_caller};
 
 use super::*;
 
-/// The callers that share a key.
+/// Which requests with the same key are duplicates.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Scope {
-    /// The same caller in every API and stage.
+    /// The requests of the same caller, in every API and stage.
     Everywhere,
-    /// The same caller in one API and stage.
+    /// The requests of the same caller in the same API and stage.
     OneApi,
-    /// No one: the layer refuses the request.
+    /// None, because the layer refuses such requests.
     Refused,
-    /// Everyone without credentials.
+    /// All requests without credentials, whoever sends them.
     Anonymous,
 }
 
 use Scope::{Anonymous, Everywhere, OneApi, Refused};
 
-/// A front end, a credential, the guide's text about the scope, the scope, and how the event shows the
-/// credential: for this person, with this session or token number.
+/// A row of the guide's table: front end, credential, the guide's text about the scope, and the scope. The function
+/// puts the credential of a person into an event. The number tells the person's sessions or tokens apart.
 struct Row(&'static str, &'static str, &'static str, Scope, fn(&mut Value, &str, u8));
 
 const REST: &str = "REST API";
@@ -202,14 +202,14 @@ async fn every_caller_has_its_own_keys() {
             continue;
         }
         assert_eq!(send(row.event(ALICE, 1)).await.status(), 201, "{}", row.name());
-        assert!(is_replay(&send(row.event(ALICE, 2)).await), "{}: a new token, or session", row.name());
+        assert!(is_replay(&send(row.event(ALICE, 2)).await), "{}: a new token or session", row.name());
         let bob = send(row.event(BOB, 1)).await;
         assert_eq!(is_replay(&bob), row.3 == Anonymous, "{}: another caller", row.name());
     }
 }
 
 #[tokio::test]
-async fn principals_differ_between_apis() {
+async fn api_scoped_callers_differ_between_apis() {
     for row in ROWS.iter().filter(|row| [Everywhere, OneApi].contains(&row.3)) {
         for api_name in [None, Some("payments")] {
             let runs = Runs::default();
@@ -227,7 +227,7 @@ async fn principals_differ_between_apis() {
     }
 }
 
-/// Sends the same requests to a renamed stage, and below another base path of a custom domain.
+/// Sends the same request to another stage, and under another base path of a custom domain.
 #[tokio::test]
 async fn named_apis_keep_callers_across_stages() {
     for row in ROWS.iter().filter(|row| row.3 == OneApi) {
@@ -254,7 +254,7 @@ async fn named_apis_keep_callers_across_stages() {
     }
 }
 
-/// The same resource with other path parameters is another request.
+/// The same key and resource with other path parameters is a mismatch.
 #[tokio::test]
 async fn named_apis_still_compare_paths() {
     let row = &ROWS[0];

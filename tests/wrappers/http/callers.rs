@@ -1,4 +1,4 @@
-//! The callers that get a replay.
+//! The callers that get a replay, and the requests that are refused because they name no caller.
 
 use super::*;
 
@@ -36,7 +36,8 @@ async fn unnamed_credentials_are_refused_before_claiming() {
         let answer = service.clone().oneshot(by(token)).await.unwrap();
         assert_eq!((answer.status().as_u16(), code(&answer).as_str()), (500, "caller-unknown"), "{token}");
     }
-    // A request without a token or without a key reaches the handler: no refused request has left a claim.
+    // The refused requests left no claim, so the same key without a token reaches the handler, which answers 401. A
+    // request without a key reaches it too.
     let anonymous = service.clone().oneshot(post(Some("k"), "{}")).await.unwrap();
     assert_eq!((anonymous.status().as_u16(), is_replay(&anonymous)), (401, false));
     let keyless = with_header(post(None, "{}"), "authorization", "Bearer c4n4ry-alice");
@@ -90,9 +91,9 @@ async fn shared_namespaces_are_opt_in() {
     assert!(!is_replay(&service.oneshot(request).await.unwrap()));
 }
 
-/// A common mistake: the layer that sets the extension is inside, so the resolver finds nothing.
+/// A common mistake: the layer that sets the extension is inside this layer, so the closure doesn't find the caller.
 #[tokio::test]
-async fn resolvers_without_caller_refuse_credentials() {
+async fn credentials_without_a_resolved_caller_are_refused() {
     let runs = Runs::default();
     let layer = idempotency().http().caller(|request| Ok(request.extensions.get::<String>().cloned()));
     let service = layer.clone().layer(handler(&runs));
@@ -105,7 +106,7 @@ async fn resolvers_without_caller_refuse_credentials() {
     assert_eq!(service.oneshot(named).await.unwrap().status(), 201);
 }
 
-/// The safe order: the token is checked outside, so a replay passes the check too.
+/// The safe order: the token is checked outside this layer, so it's also checked before a replay.
 #[tokio::test]
 async fn authentication_outside_checks_each_replay() {
     let runs = Runs::default();

@@ -34,7 +34,7 @@ async fn cors_answers_match_each_requests_origin() {
         let answer = service.clone().oneshot(request).await.unwrap();
         assert_eq!((answer.status().as_u16(), is_replay(&answer)), (status, replayed));
         let allowed: Vec<_> = answer.headers().get_all("access-control-allow-origin").iter().collect();
-        assert_eq!(allowed, [&origin], "there must be one origin, the current request's");
+        assert_eq!(allowed, [&origin], "the only allowed origin must be this request's");
         assert_eq!(answer.headers()["access-control-expose-headers"], "idempotent-replayed,retry-after,link");
     }
     assert_eq!(runs.count(), 1);

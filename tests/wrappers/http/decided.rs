@@ -65,7 +65,7 @@ async fn required_when_sees_paths_without_stages() {
     }
 }
 
-/// `lambda_http` shows only one value of a repeated header. This test pins which, because the documentation says it.
+/// `lambda_http` shows only one value of a repeated header. The documentation says which, so this test checks it.
 #[tokio::test]
 async fn lambda_http_shows_only_the_last_key() {
     let mut event: Value =
@@ -152,7 +152,7 @@ async fn bodies_over_custom_limits_get_413() {
 
 #[tokio::test]
 async fn handler_then_setting_then_status_decides_recording() {
-    /// Sends a request twice to a handler whose answers have this status and this `Recording`.
+    /// Sends a request twice to a handler that answers with this status and this `Recording`.
     async fn twice(layer: HttpLayer, status: u16, says: Option<Recording>) -> (u16, bool) {
         let answer = move |_: Request| async move {
             let mut response = Response::builder().status(status).body(Body::Empty).unwrap();
@@ -180,7 +180,7 @@ async fn handler_then_setting_then_status_decides_recording() {
     assert_eq!(
         twice(released, 503, Some(Recording::Release)).await,
         (503, false),
-        "the problem says that nothing happened"
+        "`Release` says that nothing happened, so a later attempt may run"
     );
 }
 
@@ -198,7 +198,7 @@ async fn replayed_cookies_and_marker_are_configurable() {
         };
         let service = layer.layer(service_fn(answer));
         let first = service.clone().oneshot(post(Some("k"), "{}")).await.unwrap();
-        assert!(!first.headers().contains_key(&marker), "the handler's own marker isn't trusted");
+        assert!(!first.headers().contains_key(&marker), "the layer must remove the handler's own marker");
         let again = service.oneshot(post(Some("k"), "{}")).await.unwrap();
         assert_eq!(again.headers()[&marker], "true");
         assert!(!again.headers().contains_key("idempotent-replayed"));
@@ -214,7 +214,7 @@ async fn revoked_rights_get_403_instead_of_replays() {
         request.headers.get("authorization").is_some_and(|token| token == "c4n4ry-good")
     });
     let with = |token| with_header(post(Some("k"), "{}"), "authorization", token);
-    // The handler authorises the first run.
+    // The first run doesn't ask `replay_if`: the handler checks the rights itself.
     let answers =
         deliver(layer.clone(), &runs, [with("c4n4ry-bad"), with("c4n4ry-good"), with("c4n4ry-bad")]).await;
     assert_eq!(answers, [(201, false), (201, true), (403, false)]);

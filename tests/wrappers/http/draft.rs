@@ -1,5 +1,5 @@
-//! The draft, clause by clause (draft-ietf-httpapi-idempotency-key-header-07): what a server can show of each
-//! clause, through every front end, from the table in `clauses.rs`.
+//! Tests the clauses of draft-ietf-httpapi-idempotency-key-header-07 that a server can show, through every front end.
+//! The cases are in the table in `clauses.rs`.
 
 use lambda_http::http::HeaderName;
 use lambda_idempotency::lambda::http::HttpLayer;
@@ -12,7 +12,7 @@ use crate::{
     front_ends::FRONT_ENDS,
 };
 
-/// One front end's API in this process.
+/// An API in this process, which gets the events of one front end.
 struct InProcess {
     service: api::Service,
     layer: HttpLayer,

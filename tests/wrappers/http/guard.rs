@@ -67,7 +67,7 @@ async fn readable_events_pass_unchanged() {
 }
 
 #[tokio::test]
-async fn unreadable_events_are_400() {
+async fn unreadable_events_get_400() {
     for event in events() {
         let mut bad_body = event.clone();
         bad_body["isBase64Encoded"] = true.into();

@@ -49,7 +49,7 @@ async fn at_most_once_every_status_is_recorded() {
     }
 }
 
-/// A job whose answer no caller needs. The answer isn't stored, and duplicates get a success.
+/// No answer is stored. Duplicates of a success get the substitute.
 #[tokio::test]
 async fn unretained_responses_have_a_chosen_substitute() {
     let done = || Response::builder().status(202).body(Body::from("done")).unwrap();
@@ -71,14 +71,14 @@ async fn unretained_responses_have_a_chosen_substitute() {
         assert_eq!(runs.count() == 1, is_done);
         if is_done {
             let other = service.oneshot(post(Some("k"), "[]")).await.unwrap();
-            assert_eq!(other.status().as_u16(), 422, "only the same request is done");
+            assert_eq!(other.status().as_u16(), 422, "another request must not get the substitute");
         }
     }
 }
 
-/// `replay_if` also guards a substitute, since it tells the caller that the operation is done.
+/// `replay_if` also guards the substitute, because a substitute tells the caller that the operation is done.
 #[tokio::test]
-async fn unkept_responses_ask_replay_if() {
+async fn replay_if_also_guards_substitutes() {
     let runs = Runs::default();
     let builder = Idempotency::builder(empty_store()).function("payments").max_response(0);
     let layer = builder.build().unwrap().http().on_not_retained(|| Response::new(Body::Empty));
@@ -160,7 +160,7 @@ async fn rejections_before_the_handler_are_released() {
 }
 
 #[tokio::test]
-async fn lost_extensions_leave_answers_recorded() {
+async fn dropped_request_extensions_leave_answers_recorded() {
     let runs = Runs::default();
     let limiter = ReleaseRejections::of(Limiter { drops_extensions: true });
     let service = at_most_once().http().layer(limiter.layer(handler(&runs)));
@@ -241,7 +241,7 @@ async fn per_exchange_headers_are_not_replayed() {
     }
     assert_eq!(again.headers()["x-own"], "1");
 
-    // The user can override this per header.
+    // The user can choose for each header whether it's replayed.
     let via = HeaderName::from_static("via");
     let layer =
         idempotency().http().replay_header(via, true).replay_header(HeaderName::from_static("x-own"), false);
@@ -268,7 +268,7 @@ async fn recorded_errors_are_replayed_identically() {
 
 #[tokio::test]
 async fn bodies_are_compared_by_content_type() {
-    // Equal as JSON, with different bytes.
+    // These bodies are equal as JSON, but their bytes differ.
     let (one, other) = (r#"{"a":1,"b":2}"#, r#"{"b":2, "a":1}"#);
     for (content_type, raw, status) in [
         (None, false, 201),

@@ -1,4 +1,4 @@
-//! The hook that adds to replays.
+//! The hook `on_replay`, which adds headers to replays.
 
 use lambda_idempotency::{Replay, lambda::http::HttpLayer, settings::Recording};
 

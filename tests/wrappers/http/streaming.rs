@@ -19,7 +19,7 @@ use super::*;
 
 type Part = Result<&'static [u8], io::Error>;
 
-/// A body whose chunks come when the test sends them.
+/// A body whose chunks arrive when the test sends them.
 struct Gated(UnboundedReceiver<Part>);
 
 impl http_body::Body for Gated {
@@ -57,7 +57,7 @@ impl Function {
         Self { service: BoxCloneService::new(layer.streaming().layer(handler)), runs, sender }
     }
 
-    /// Returns a response whose body has these chunks and then ends.
+    /// Sends the request, and returns the response. If the handler runs, its body has these chunks and then ends.
     async fn answer(
         &self,
         request: Request,
@@ -79,10 +79,10 @@ impl Function {
     }
 }
 
-/// Returns the response's head before its body has a chunk.
+/// Returns the response's head, although its body has no chunk yet.
 async fn head(function: &Function, request: Request) -> Response<ResponseBody> {
     let answer = function.service.clone().oneshot(request);
-    tokio::time::timeout(Duration::from_secs(10), answer).await.expect("it waits for its body").unwrap()
+    tokio::time::timeout(Duration::from_secs(10), answer).await.expect("the head waits for the body").unwrap()
 }
 
 async fn text(response: Response<ResponseBody>) -> String {
@@ -162,16 +162,16 @@ async fn large_streams_are_recorded_before_sending() {
     assert_eq!(
         problem(duplicate().await).await,
         (409, "in-progress".into()),
-        "the body may still be small enough"
+        "a body that may still fit must not be settled yet"
     );
     sender.send(Ok(b"9")).unwrap();
     let first = first.await.unwrap().unwrap();
-    assert!(!marked(&first), "the handler's own marker isn't trusted");
+    assert!(!marked(&first), "the layer must remove the handler's own marker");
     assert_eq!(problem(duplicate().await).await, (409, "not-retained".into()));
 
     sender.send(Ok(b" and more")).unwrap();
     drop(sender);
-    assert_eq!(text(first).await, "123456789 and more", "all of it, in order");
+    assert_eq!(text(first).await, "123456789 and more", "the caller must get all chunks in order");
     let other = function.answer(post(Some("k"), "[]"), []).await;
     assert_eq!((problem(other).await, function.runs.count()), ((422, "key-reused".into()), 1));
 }
@@ -222,7 +222,7 @@ async fn record_when_sees_recordable_answers() {
         assert_eq!((text(answer).await.len(), full.runs.count()), (1000, run));
     }
 
-    // A response that is too large for `record_when` is recorded by its status.
+    // `record_when` doesn't see a response that's over the limit. Its status decides, and a 503 releases the key.
     let passing = Function::new(layer(), || Response::builder().status(503));
     for run in 1..=2 {
         let parts = [Ok(&[b'x'; 800][..]), Ok(&[b'x'; 800])];
@@ -244,7 +244,7 @@ async fn truncated_response_bodies_are_never_recorded() {
     let builder = Idempotency::builder(empty_store()).function("exports").execution(Execution::AtMostOnce);
     let once = Function::new(builder.build().unwrap().http(), created);
     let first = once.answer(post(Some("k"), "{}"), broken()).await;
-    assert_eq!(problem(first).await, (500, "operation-failed".into()), "the response that duplicates get");
+    assert_eq!(problem(first).await, (500, "operation-failed".into()), "duplicates get this too");
     let again = once.answer(post(Some("k"), "{}"), []).await;
     assert_eq!((problem(again).await, once.runs.count()), ((500, "operation-failed".into()), 1));
 }
@@ -256,7 +256,7 @@ async fn unprotected_routes_stream_without_the_store() {
     let function = Function::new(layer, created);
     for request in [post(Some("k"), "{}"), post(Some("\"open"), "{}"), post(None, "{}")] {
         let answer = head(&function, request).await;
-        assert!(!marked(&answer), "the handler's own marker isn't trusted here either");
+        assert!(!marked(&answer), "the layer must remove the handler's own marker here too");
         let sender = function.sender.lock().unwrap().take().unwrap();
         sender.send(Ok(b"later")).unwrap();
         drop(sender);

@@ -1,4 +1,4 @@
-//! Rare events and their log entries, which the other tests of this program don't reach.
+//! Rare log events, which no other test of this program causes.
 
 use std::{convert::Infallible, future::pending, time::Duration};
 
@@ -14,7 +14,7 @@ use lambda_idempotency::{
 use super::secret;
 use crate::{api::Ahead, recording};
 
-/// More seconds than a lease and the skew margin together.
+/// A number of seconds after which a claim is stale: longer than its lease and the skew margin together.
 const STALE: u64 = 70;
 
 /// An `Idempotency` on a memory store, with a clock that the test can move forward.
@@ -109,7 +109,7 @@ async fn interrupted_handlers_leak_no_secret() {
     recording::error(&run.await.unwrap_err());
 }
 
-/// A store that accepts claims and fails every other call.
+/// A store that accepts claims, and fails every settlement and read.
 #[derive(Debug)]
 struct Forgetful(MemoryStore, StoreErrorKind);
 

@@ -11,8 +11,8 @@ use tokio::runtime::Builder;
 ///
 /// If the layer breaks a promise of this module's docs.
 pub fn check(data: &[u8]) {
-    // Each input has its own runtime, which ends the tasks of functions that never answered. They would wait for
-    // minutes, and the clock is paused.
+    // Each input has its own runtime, because dropping a runtime ends its tasks. A task whose function never answers
+    // would wait for minutes.
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
     runtime.block_on(edge::check(data));
 }

@@ -119,7 +119,7 @@ fn read(item: &Item) -> Option<Record> {
     }
 }
 
-/// Checks that the stream's change to this item shows an end if, and only if, a read gives an outcome.
+/// Checks that the table's stream reports this item as ended if, and only if, a read of the item gives an outcome.
 fn stream(item: &Item, read: Option<&Record>) {
     let key = stored_key();
     if item.get("id") != Some(&S(key.to_string())) {
@@ -141,7 +141,7 @@ fn stream(item: &Item, read: Option<&Record>) {
             assert_eq!(ended.map(|ended| ended.record), is_end.then(|| record.clone()), "{item:?}");
         }
         (None, Err(error)) => assert_eq!(error.kind(), StoreErrorKind::Corrupt, "{error:?}"),
-        (read, ended) => panic!("a read gives {read:?}, and the stream {ended:?}: {item:?}"),
+        (read, ended) => panic!("a read gives {read:?}, but the stream gives {ended:?}: {item:?}"),
     }
 }
 
@@ -182,7 +182,7 @@ fn act(item: &Item, record: Record) {
             assert!(!has_run, "ran despite another executor's live claim: {item:?}");
         }
         (State::Started { .. }, _) if record.expires_at.is_none() && !is_same => {
-            assert!(!has_run, "ran despite another operation's claim, which never expires: {item:?}");
+            assert!(!has_run, "ran despite another request's claim, which never expires: {item:?}");
         }
         (State::Completed(_) | State::Failed(_), result) if is_live => {
             assert!(!has_run, "ran despite a live outcome: {item:?}");

@@ -1,5 +1,5 @@
-//! The printer takes no idempotency keys, and a letter must never go out twice. A person looks for lost letters, and
-//! settles their records.
+//! The printer doesn't support idempotency keys, and a letter must never go out twice. A person looks for lost letters
+//! and settles their records.
 
 use crate::world::*;
 use lambda_idempotency::settings::Execution;

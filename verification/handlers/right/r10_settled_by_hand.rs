@@ -1,5 +1,5 @@
-//! An outage releases the key at once. The charge has a key that every attempt shares, and the mail goes out
-//! before the outcome is recorded.
+//! If a call fails, the handler releases the key at once. Every attempt charges with the same key, and the mail
+//! goes out before the outcome is recorded.
 
 use crate::world::*;
 use lambda_idempotency::Settled;

@@ -1,5 +1,5 @@
-//! The author believed: two events are the same operation if everything in them is the same. The shop stamps
-//! each attempt with `sent_at`.
+//! The author believed: two events are the same operation if everything in them is the same. But the shop sets
+//! `sent_at` in each attempt.
 
 use crate::world::*;
 

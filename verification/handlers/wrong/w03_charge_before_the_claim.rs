@@ -1,4 +1,4 @@
-//! The author believed: only the receipt must be made once, and `run` makes sure of that.
+//! The author believed: only the receipt has to be created once, and `run` makes sure of that.
 
 use crate::world::*;
 

@@ -1,4 +1,4 @@
-//! The author believed: every client sends a reference by now. A missing reference is read as the empty text.
+//! The author believed: every client sends a reference by now. But without one, all donations have the same key.
 
 use crate::world::*;
 

@@ -1,4 +1,5 @@
-//! The author believed: SQS gives each order's message an id. The shop sends an order again if it got no answer.
+//! The author believed: SQS gives each order's message an id. But a shop that gets no answer sends the order again, in
+//! a new message.
 
 use crate::world::*;
 

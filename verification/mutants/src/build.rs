@@ -30,6 +30,13 @@ struct Learned {
     constant: HashSet<String>,
 }
 
+/// The result of one call of Cargo.
+struct Built {
+    messages: Vec<Value>,
+    /// Whether Cargo built everything.
+    is_complete: bool,
+}
+
 /// A copy of the sources, into which the mutants are written.
 #[derive(Debug)]
 pub(crate) struct Tree<'a> {
@@ -83,16 +90,20 @@ impl<'a> Tree<'a> {
                 self.leave_out(error);
             }
             if (self.learned.uncompiled.len(), self.learned.constant.len()) == before {
-                let texts: Vec<_> = errors.iter().filter_map(|error| error["rendered"].as_str()).collect();
-                return Err(Failed::new(format!("no mutant explains these errors:\n{}", texts.join("\n"))));
+                return Err(Failed::new(format!("no mutant explains these errors:\n{}", shown(&errors))));
             }
         }
         Err(Failed::new("the sources still don't compile after forty rounds".to_owned()))
     }
 
-    /// Builds the tests, and returns their programs.
+    /// Builds the tests, and returns their programs. A program that doesn't compile is an error: without its tests, the
+    /// mutants that they catch would survive.
     pub(crate) fn tests(&self) -> Result<Vec<PathBuf>, Failed> {
-        let messages = self.cargo(&["test", "--no-run"])?;
+        let Built { messages, is_complete } = self.cargo(&["test", "--no-run"])?;
+        if !is_complete {
+            let errors = errors_in(messages);
+            return Err(Failed::new(format!("Cargo couldn't build every test program:\n{}", shown(&errors))));
+        }
         let programs = messages.iter().filter(|message| message["profile"]["test"] == true);
         let programs: Vec<_> =
             programs.filter_map(|message| message["executable"].as_str()).map(PathBuf::from).collect();
@@ -114,13 +125,14 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// The errors of the compiler.
+    /// The errors of the compiler: mutants that don't compile cause them.
     fn errors(&self) -> Result<Vec<Value>, Failed> {
-        let messages = self.cargo(&["check", "--lib"])?;
-        let errors = messages.into_iter().map(|mut message| message["message"].take());
-        Ok(errors
-            .filter(|message| message["level"] == "error" && message["spans"] != serde_json::json!([]))
-            .collect())
+        let Built { messages, is_complete } = self.cargo(&["check", "--lib"])?;
+        let errors = errors_in(messages);
+        match errors.is_empty() && !is_complete {
+            true => Err(Failed::new("Cargo couldn't check the library; see its message above".to_owned())),
+            false => Ok(errors),
+        }
     }
 
     /// Leaves out the cause of this error: a mutant, or all switches of a function that must be `const`.
@@ -150,7 +162,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    fn cargo(&self, arguments: &[&str]) -> Result<Vec<Value>, Failed> {
+    fn cargo(&self, arguments: &[&str]) -> Result<Built, Failed> {
         let output = Command::new("cargo")
             .args(arguments)
             .args(["--package", PACKAGE, "--all-features", "--locked", "--message-format=json", "--quiet"])
@@ -159,8 +171,22 @@ impl<'a> Tree<'a> {
             .stderr(Stdio::inherit())
             .output()?;
         let text = String::from_utf8_lossy(&output.stdout);
-        Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
+        let messages = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        Ok(Built { messages, is_complete: output.status.success() })
     }
+}
+
+/// The errors in Cargo's messages that point at the sources.
+fn errors_in(messages: Vec<Value>) -> Vec<Value> {
+    let errors = messages.into_iter().map(|mut message| message["message"].take());
+    errors
+        .filter(|message| message["level"] == "error" && message["spans"] != serde_json::json!([]))
+        .collect()
+}
+
+/// The errors as the compiler prints them.
+fn shown(errors: &[Value]) -> String {
+    errors.iter().filter_map(|error| error["rendered"].as_str()).collect::<Vec<_>>().join("\n")
 }
 
 /// Writes a file only if its text changes, so that Cargo doesn't compile unchanged files.
@@ -216,4 +242,53 @@ pub fn mutant(id: u32) -> bool {{
 }}
 "#
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{env, process};
+
+    use super::*;
+
+    /// A folder that's deleted when the test drops it.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new() -> Self {
+            let folder = env::temp_dir().join(format!("mutants-build-{}", process::id()));
+            for part in ["src", "tests"] {
+                fs::create_dir_all(folder.join(part)).unwrap();
+            }
+            Self(folder)
+        }
+
+        fn write(&self, file: &str, text: &str) {
+            fs::write(self.0.join(file), text).unwrap();
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _removed = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn failed_builds_are_errors() {
+        let folder = Folder::new();
+        let package = format!("name = \"{PACKAGE}\"\nversion = \"0.0.0\"\nedition = \"2024\"\n");
+        folder.write("Cargo.toml", &format!("[package]\n{package}[workspace]\n"));
+        folder.write("src/lib.rs", "");
+        folder.write("tests/good.rs", "#[test]\nfn good() {}\n");
+        folder.write("tests/broken.rs", "#[test]\nfn broken() { no_such_function() }\n");
+        let mut lock = Command::new("cargo");
+        let lock = lock.args(["generate-lockfile", "--offline"]).current_dir(&folder.0).status();
+        assert!(lock.unwrap().success());
+        let tree = Tree::new(&folder.0, &folder.0, &[]).unwrap();
+        assert!(tree.errors().unwrap().is_empty());
+        let error = tree.tests().unwrap_err().to_string();
+        assert!(error.contains("every test program") && error.contains("no_such_function"), "{error}");
+        folder.write("Cargo.toml", "not a manifest");
+        assert!(tree.errors().unwrap_err().to_string().contains("couldn't check the library"));
+    }
 }

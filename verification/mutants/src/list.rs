@@ -1,4 +1,4 @@
-//! The mutants, as `cargo mutants --list --json` names them.
+//! The mutants, as `cargo mutants --list --json` prints them.
 
 use std::{fs, path::Path};
 

@@ -32,7 +32,7 @@ const LONGEST: Duration = Duration::from_secs(60);
 /// The time limit for the tests of one mutant: the sum of their times without a mutant.
 const BUDGET: Duration = Duration::from_secs(60);
 
-/// A reason to give up.
+/// The reason why the program stops with an error.
 #[derive(Debug)]
 pub(crate) struct Failed(String);
 
@@ -50,7 +50,7 @@ impl Display for Failed {
 
 impl From<serde_json::Error> for Failed {
     fn from(error: serde_json::Error) -> Self {
-        Self(format!("a file of an earlier run can't be read; remove it: {error}"))
+        Self(format!("couldn't parse a file of an earlier run: {error}. Remove OUT/learned and OUT/baseline"))
     }
 }
 
@@ -84,7 +84,7 @@ fn main() -> ExitCode {
 /// Writes one line per mutant to `out`/outcomes: its outcome, the test that decided it, and its name. If `out`/known
 /// has a mutant's line from an earlier run, copies the line instead of trying the mutant. `out`/learned and
 /// `out`/baseline keep the findings of the compiler and of the tests without a mutant, for a later run of the same
-/// sources.
+/// sources and the same list.
 fn work(list: &Path, source: &Path, folder: &Path, out: &Path, selected: &[PathBuf]) -> Result<(), Failed> {
     let began = Instant::now();
     let mutants = list::read(list)?;
@@ -131,7 +131,7 @@ fn work(list: &Path, source: &Path, folder: &Path, out: &Path, selected: &[PathB
     Ok(())
 }
 
-/// The results of the tests without a mutant. Takes those of an earlier run, unless one of the programs is newer.
+/// The results of the tests without a mutant. Reuses an earlier run's results, unless one of the programs is newer.
 fn baseline(programs: &[PathBuf], tests: &[Test], folder: &Path, out: &Path) -> Result<Baseline, Failed> {
     let saved = out.join("baseline");
     if let Ok(text) = fs::read_to_string(&saved) {
@@ -159,7 +159,7 @@ fn tried(id: usize, baseline: &Baseline, folder: &Path) -> Result<String, Failed
         let limit = passing.took * 5 + Duration::from_secs(10);
         let chosen = id.to_string();
         let once = || run::run(&passing.test, folder, (CHOSEN, &chosen), limit);
-        // If the test failed only because of the load, it passes the second time.
+        // A test that failed only because the machine was busy passes the second time.
         let ended = match once()? {
             Ended::Failed => once()?,
             ended => ended,

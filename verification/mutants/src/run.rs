@@ -1,4 +1,5 @@
-//! Runs tests, each in its own process: once to learn which mutants the test reaches, and then for each of them.
+//! Runs tests, each in its own process: first without a mutant, to learn which mutants each test reaches, and then with
+//! one of those mutants chosen.
 
 use std::{
     collections::HashMap,
@@ -64,7 +65,7 @@ pub(crate) fn tests(programs: &[PathBuf], folder: &Path) -> Result<Vec<Test>, Fa
     Ok(all)
 }
 
-/// Runs one test in its own process group, with this variable. Ends the group when the time is over.
+/// Runs one test in its own process group, with this environment variable. Kills the group after `limit`.
 pub(crate) fn run(test: &Test, folder: &Path, variable: (&str, &str), limit: Duration) -> io::Result<Ended> {
     let mut child = Command::new(&test.program)
         .args(["--exact", &test.name, "--test-threads=1"])

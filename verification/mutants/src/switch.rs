@@ -86,7 +86,7 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// A change of the text: `before` and `after` are put around the range, or in its place.
+/// A change of the text: writes `before` and `after` around the range, or instead of it if `removes` is set.
 struct Edit {
     range: Range<usize>,
     before: Vec<(Option<usize>, String)>,
@@ -147,7 +147,8 @@ impl Sites<'_> {
         }
     }
 
-    /// Writes each function's replaced results at its beginning, and removes the `const` of functions with a switch.
+    /// Writes an early `return` for each replaced result at the beginning of its function's body, and removes the
+    /// `const` of functions with a switch.
     fn add_bodies(&mut self) {
         let mut before: BTreeMap<usize, Vec<_>> = BTreeMap::new();
         for (id, range, mutant) in std::mem::take(&mut self.bodies) {

@@ -65,7 +65,7 @@ impl Display for Agreement {
 ///
 /// # Errors
 ///
-/// If a server isn't there.
+/// If a server doesn't start or doesn't answer.
 ///
 /// # Panics
 ///

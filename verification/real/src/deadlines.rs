@@ -46,7 +46,7 @@ const CONCURRENCY: usize = 16;
 const AT_LEAST: usize = 4;
 /// If timers fire late by more than this in total, the machine is too busy to answer in time.
 const TOO_LATE: Duration = Duration::from_millis(100);
-/// How often an invocation is repeated at most, if the machine was too busy or no fault was injected.
+/// The maximum number of repetitions of an invocation, if the machine was too busy or no fault was injected.
 const AGAIN: u32 = 5;
 
 /// The size of the check.

@@ -2,9 +2,9 @@
 
 #![expect(clippy::print_stdout, reason = "a command line prints")]
 
-use std::process::ExitCode;
+use std::{process::ExitCode, str::FromStr};
 
-use lambda_idempotency_rehearsal::problem::Result;
+use lambda_idempotency_rehearsal::problem::{Problem, Result};
 use lambda_idempotency_verification_real::{
     agreement::{self, Numbers},
     crash::{self, backend::Backend, form::Form, kills, point::of_form, scenario},
@@ -26,19 +26,20 @@ usage: verification-real agreement [--long]
   agreement     compares every store with the model, and checks that every race has one winner: in memory, on DynamoDB,
                 PostgreSQL and Redis
   wire          breaks the wire to DynamoDB, PostgreSQL and Redis, and checks that callers get true answers and that
-                outcomes stay: every single fault, then RUNS random runs (default 10000). --quick makes fewer of
-                both; --seed and --case repeat one run
+                recorded outcomes stay: every single fault, then RUNS random runs (default 10000). --quick makes fewer
+                of both; --seed and --case repeat one run
   crash-points  kills one process and freezes another beyond its lease, at each named point ROUNDS times (default 200):
                 one effect, and one more for each crash between effect and completion
   kills         kills COUNT processes (default 10000) and freezes others, at random moments, with the same limits
+                on effects
   outages       restarts, throttles or disconnects the servers while OPERATIONS handlers (default 1000) return with 30 s
                 left: no outcome is lost, and each operation has one effect
   deadlines     breaks the wire in 20 ways during invocations of 3 s, INVOCATIONS (default 50) for each way and store:
                 each gets a true answer in time
 
 FORM says where the effect and the record are. `ledger` (default): a file outside any transaction, and the record
-in DynamoDB. `postgres` and `redis`: a file, and the record there. `transaction`: the effect is in the completion's
-own transaction. `optimistic`: the effect is written with the finished record, without a claim.
+in DynamoDB. `postgres` and `redis`: a file, and the record in that store. `transaction`: the effect is in the
+completion's own transaction. `optimistic`: the effect is written with the finished record, without a claim.
 `postgres-transaction`: one PostgreSQL transaction writes the effect and the record. The last three have exactly one
 effect, despite every crash. `layer`: as `ledger`, by a plain function behind the Lambda layer. It's for `kills` only.
 
@@ -48,7 +49,8 @@ Servers: the embedded DynamoDB, and those that are named in the environment vari
 async fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let mut arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let form = arguments.get(1).and_then(|name| Form::named(name));
+    let takes_form = matches!(arguments.first(), Some(&("crash-points" | "kills")));
+    let form = arguments.get(1).filter(|_| takes_form).and_then(|name| Form::named(name));
     if form.is_some() {
         arguments.remove(1);
     }
@@ -65,38 +67,48 @@ async fn run(arguments: &[&str], form: Form) -> Result<ExitCode> {
         ["agreement", "--long"] => agree(Numbers::LONG).await,
         ["wire", extent @ ..] => match extent_of(extent, fresh) {
             Some(extent) => break_the_wire(extent).await,
-            None => Ok(usage()),
+            None => Ok(usage(arguments)),
         },
         ["crash-points"] => crash_points(200, form).await,
-        ["crash-points", rounds] => match rounds.parse() {
-            Ok(rounds) => crash_points(rounds, form).await,
-            Err(_) => Ok(usage()),
+        ["crash-points", rounds] => match count(rounds) {
+            Some(rounds) => crash_points(rounds, form).await,
+            None => Ok(usage(arguments)),
         },
         ["outages", "--quick"] => go_through_outages(outages::Extent::quick(fresh)).await,
         ["outages", rest @ ..] => match numbers_of(rest, 1_000, fresh) {
             Some((operations, seed)) => {
                 go_through_outages(outages::Extent { operations, seed, settle_within: None }).await
             }
-            None => Ok(usage()),
+            None => Ok(usage(arguments)),
         },
         ["deadlines", "--quick"] => keep_deadlines(deadlines::Extent::quick(fresh)).await,
         ["deadlines", rest @ ..] => match numbers_of(rest, 50, fresh) {
             Some((of_each, seed)) => {
                 keep_deadlines(deadlines::Extent { of_each, seed, knows_deadlines: true }).await
             }
-            None => Ok(usage()),
+            None => Ok(usage(arguments)),
         },
         ["kills", rest @ ..] => match kills_of(rest, fresh) {
             Some(numbers) => kill(numbers, form).await,
-            None => Ok(usage()),
+            None => Ok(usage(arguments)),
         },
-        _ => Ok(usage()),
+        _ => Ok(usage(arguments)),
     }
 }
 
-fn usage() -> ExitCode {
+/// Refuses the arguments.
+fn usage(arguments: &[&str]) -> ExitCode {
+    if !arguments.is_empty() {
+        let given = arguments.join(" ");
+        eprintln!("verification-real: can't run `{given}`: use a command below, with counts of at least 1");
+    }
     println!("{USAGE} {VARIABLE} (name=http://host:port …).");
     ExitCode::from(2)
+}
+
+/// Parses a count. Zero isn't one, since nothing would be tested.
+fn count<N: FromStr + Default + PartialEq>(text: &str) -> Option<N> {
+    text.parse::<N>().ok().filter(|count| *count != N::default())
 }
 
 async fn agree(numbers: Numbers) -> Result<ExitCode> {
@@ -129,8 +141,14 @@ async fn break_the_wire(extent: Extent) -> Result<ExitCode> {
 }
 
 async fn crash_points(rounds: u32, form: Form) -> Result<ExitCode> {
-    let function = crash::build_function().await?;
     let points = of_form(form);
+    if points.is_empty() {
+        return Err(Problem::new(format!(
+            "the form `{0}` has no named points, so `crash-points` would test nothing: use `kills {0}`",
+            form.name()
+        )));
+    }
+    let function = crash::build_function().await?;
     let rows = scenario::check(&function, Backend::all(form).await?, points, rounds, None, form).await?;
     let mut server = None;
     for row in &rows {
@@ -146,8 +164,8 @@ async fn crash_points(rounds: u32, form: Form) -> Result<ExitCode> {
 fn kills_of(arguments: &[&str], fresh: u64) -> Option<kills::Numbers> {
     match arguments {
         [] => Some(kills::Numbers { kills: 10_000, seed: fresh }),
-        [kills] => Some(kills::Numbers { kills: kills.parse().ok()?, seed: fresh }),
-        [kills, seed] => Some(kills::Numbers { kills: kills.parse().ok()?, seed: seed.parse().ok()? }),
+        [kills] => Some(kills::Numbers { kills: count(kills)?, seed: fresh }),
+        [kills, seed] => Some(kills::Numbers { kills: count(kills)?, seed: seed.parse().ok()? }),
         _ => None,
     }
 }
@@ -163,7 +181,6 @@ async fn kill(numbers: kills::Numbers, form: Form) -> Result<ExitCode> {
 
 /// Parses the count and the seed.
 fn numbers_of(arguments: &[&str], default: u32, fresh: u64) -> Option<(u32, u64)> {
-    let count = |text: &str| text.parse().ok().filter(|count| *count > 0);
     match arguments {
         [] => Some((default, fresh)),
         [number] => Some((count(number)?, fresh)),

@@ -39,13 +39,13 @@ pub use self::{report::Figures, trouble::Trouble};
 const SANDBOXES: u32 = 50;
 /// How far the later delivery's clock is ahead: longer than any lease, margin included, and shorter than any retention.
 const UNTIL_ALL_LEASES_END: Duration = Duration::from_secs(90);
-/// How long before the bell a round starts its handlers.
+/// How long a round waits between starting its handlers and ringing the [`Bell`].
 const ARRIVAL: Duration = Duration::from_secs(1);
 /// How much longer the handlers may take to start on a busy machine.
 const LATENESS: Duration = Duration::from_secs(5);
 /// How many times to check whether a server is back, 100 ms apart.
 const PATIENCE: u32 = 300;
-/// How long before the outage the first handlers return. The library is recording their outcomes when it begins.
+/// How long before the outage the first handlers return. When the outage begins, the library is recording outcomes.
 const LEAD: Duration = Duration::from_millis(30);
 
 /// The size of the check.
@@ -131,7 +131,7 @@ fn random_part(of: Duration, random: &mut Random) -> Duration {
     Duration::from_millis(random.between(0, u64::try_from(of.as_millis()).unwrap_or(u64::MAX)))
 }
 
-/// Runs these operations, one per sandbox, through these outages, which begin at the given time.
+/// Runs these operations, one per sandbox. Rings the bell at `begins`, and starts these outages [`LEAD`] later.
 async fn round(
     victim: &mut Victim,
     sandboxes: &[Sandbox],

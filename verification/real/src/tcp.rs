@@ -1,4 +1,4 @@
-//! A TCP proxy that breaks traffic. All it knows of PostgreSQL's and Redis's protocols is which bytes are a request.
+//! A TCP proxy that breaks traffic. It doesn't parse PostgreSQL's and Redis's protocols, but recognises requests.
 
 mod link;
 mod way;
@@ -72,7 +72,7 @@ impl TcpProxy {
         self.address
     }
 
-    /// Breaks traffic from now on: for `time`, or without an end.
+    /// Breaks traffic from now on, for `time` or until [`heal`](Self::heal).
     pub(crate) fn break_for(&self, time: Option<Duration>, fault: TcpWay) {
         self.shared.fault.send_replace(Some(fault));
         if let Some(time) = time {
@@ -175,7 +175,7 @@ async fn listening(listener: Option<TcpListener>, address: SocketAddr) -> Option
     }
     let bound = TcpListener::bind(address).await.ok();
     if bound.is_none() {
-        // Another process holds the port for a moment.
+        // Another process has the port for a moment, so the caller tries again.
         clock::pause(Duration::from_millis(5)).await;
     }
     bound

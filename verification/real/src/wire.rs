@@ -118,9 +118,9 @@ impl Extent {
     }
 }
 
-/// How many runs go on at once. They mostly wait.
+/// How many runs are under way at once. They mostly wait.
 const CONCURRENCY: u32 = 16;
-/// How many runs go on at once on a busy machine.
+/// How many runs are under way at once on a busy machine.
 const AT_LEAST: usize = 2;
 /// How many more rounds to make for faults that didn't hit their call. On a busy machine, an unplanned request may
 /// take the place of the planned one.
@@ -131,7 +131,7 @@ const FILLINGS: u64 = 8;
 ///
 /// # Errors
 ///
-/// If a server isn't there, or fails without an injected fault.
+/// If a server doesn't start, or fails without an injected fault.
 pub async fn check(kinds: &[Kind], extent: Extent, mut show: impl FnMut(&Report)) -> Result<()> {
     for kind in kinds {
         if *kind == Kind::DynamoDb {
@@ -192,7 +192,7 @@ async fn make(report: &mut Report, stage: &Stage, cases: Vec<Case>) -> Result<()
     let places = Arc::new(Semaphore::new(CONCURRENCY as usize));
     let mut running = JoinSet::new();
     for case in cases {
-        // A heavy run takes all places, since it keeps a processor busy and would cause timeouts in the others.
+        // A heavy run takes all places, because it keeps a processor busy and would cause timeouts in other runs.
         let wanted = if case.scenario.is_heavy() { CONCURRENCY } else { 1 };
         let place = Arc::clone(&places).acquire_many_owned(wanted).await;
         // Start no run while the machine is too busy: it would cause timeouts that aren't planned.

@@ -13,7 +13,8 @@ use crate::{
 };
 
 impl Step<'_> {
-    /// Whether the last request is a transaction or a conclusion without one: both are resent unchanged.
+    /// Whether the last request is a transaction, or a conclusion without a transaction. Both are resent
+    /// unchanged.
     pub(super) fn is_commit(&self) -> bool {
         self.has_run() && self.sent.is_some_and(is_commit)
     }

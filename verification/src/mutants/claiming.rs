@@ -290,7 +290,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "waits endlessly for a conflict",
+        name: "a claim is retried endlessly on conflicts",
         caught_by: Invariant::Terminates,
         space: one,
         hears: |moment, event| match (&event, &moment.before.sent) {
@@ -303,7 +303,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "at most once takes a stale claim over",
+        name: "at most once takes over a stale claim",
         caught_by: Invariant::AtMostOnce,
         space: at_most_once,
         takes: |moment, record| {

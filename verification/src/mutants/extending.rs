@@ -46,7 +46,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "an extension doesn't test the generation",
         caught_by: Invariant::OwnerExtends,
         // The extension arrives late, after its owner has claimed the key again to record its outcome. Only a
-        // clock beyond M makes the extension's lease later than that claim's.
+        // clock beyond M makes the extension's lease end later than the new claim's lease.
         space: || Configuration {
             name: "a clock beyond M, ahead",
             clocks: vec![0, 4 * TICK],
@@ -158,7 +158,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
                 let expires_at = Some(until.saturating_add(millis(2 * TICK)));
                 (state, Action::Apply(Write::Extend { owner, generation, lease_until, expires_at }))
             }
-            // The machine doesn't know about the extension that this mutant has sent.
+            // The machine doesn't know about the extension that this mutant has sent, so the mutant acts in its place.
             (_, Action::Nothing, Some(held), Some(Action::Apply(Write::Extend { lease_until, .. }))) => {
                 let held = Held { lease_until: *lease_until, ..held.clone() };
                 match moment.event {
@@ -203,7 +203,7 @@ fn longer(write: &Write, record: &Record) -> Effect {
     }
 }
 
-/// The record with the lease of `write`, whatever its own lease.
+/// The record with the lease of `write`, whether or not that lease is later.
 fn put(write: &Write, record: &Record) -> Effect {
     let Write::Extend { lease_until, expires_at, .. } = write else { return Effect::Refused };
     let state = RecordState::Started { lease_until: *lease_until };

@@ -60,7 +60,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a takeover isn't stored as one",
+        name: "a takeover is stored without the interruption",
         caught_by: Invariant::TakeoverTold,
         applies: |write, current| match (write, current, shipping(write, current)) {
             (Write::TakeOver { .. }, Some(before), Effect::Put(record)) => {
@@ -126,7 +126,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a possible claim is reported as free too soon",
+        name: "a key whose claim may be applied is reported as free too soon",
         caught_by: Invariant::GhostTold,
         does: |moment, (state, action)| match action {
             Action::Refused(Refusal::Abandoned(_)) => {
@@ -137,7 +137,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a possible claim is reported for a day too long",
+        name: "a key whose claim may be applied is reported as held for a day too long",
         caught_by: Invariant::GhostTold,
         does: |_, (state, action)| match action {
             Action::Refused(Refusal::Abandoned(until)) => {

@@ -20,7 +20,7 @@ use crate::{
 /// All mutants of this group.
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
-        name: "a definite error of a settlement ends it",
+        name: "a settlement isn't retried after a definite error",
         caught_by: Invariant::SettledPatiently,
         does: |moment, outcome| match moment.event {
             Event::Failed(Fault { maybe_applied: false, .. }) if !moment.before.is_asking => {
@@ -31,7 +31,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a definite error of a transaction ends it",
+        name: "a transaction isn't retried after a definite error",
         caught_by: Invariant::SettledPatiently,
         space: in_doubt,
         does: |moment, (state, action)| match (moment.event, &action) {
@@ -74,7 +74,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a settlement isn't retried after its lease",
+        name: "a settlement isn't retried after its lease has expired",
         caught_by: Invariant::SettledPatiently,
         does: |moment, outcome| {
             if moment.now > moment.plan.lease_until { given_up(outcome) } else { outcome }
@@ -124,7 +124,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
 ];
 
-/// Gives up on a settlement where it would be retried after a pause.
+/// Gives up on a settlement instead of retrying it after a pause.
 fn given_up((state, action): Outcome) -> Outcome {
     match action {
         Action::Pause(_) if state.held().is_none() => {

@@ -32,7 +32,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a fenced executor completes under the successor's name",
+        name: "a fenced executor completes with the successor's owner and generation",
         caught_by: Invariant::OwnerSettles,
         does: |moment, (state, action)| match (shown(moment), &action, &moment.before.intent) {
             (Some(record), Action::Settled(End::Fenced(Some(_))), Some(Intent::Complete(outcome))) => {

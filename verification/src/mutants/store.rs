@@ -13,7 +13,7 @@ use crate::{
     under_test::Effect,
 };
 
-/// Leaves one equality out of a compare-and-set: the mutant takes this field's current value for the one that
+/// Leaves one equality out of a compare-and-set: the mutant treats this field's current value as the value that
 /// was seen.
 macro_rules! without {
     ($name:literal, $space:expr, $write:ident, $field:ident, $actual:expr) => {
@@ -294,9 +294,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
 ];
 
-/// Conditions that the other conditions imply, so that omitting one of them alone is harmless. Two versions
-/// of a record differ in owner or generation, or an extension has moved lease and expiry. A settled record
-/// has no lease. The shipping code keeps these conditions, since they cost nothing.
+/// Conditions that the other conditions imply, so that omitting any one of them is harmless. Two versions of a
+/// record differ in owner or generation, or an extension has moved both the lease and the expiry. A settled
+/// record has no lease. The shipping code keeps these conditions, since they cost nothing.
 pub(super) const IMPLIED: &[Mutant] = &[
     Mutant {
         name: "takeover doesn't test the status",

@@ -73,21 +73,21 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "an effect without the record's condition",
+        name: "an effect is applied although the record's condition fails",
         caught_by: Invariant::EffectsExactlyOnce,
         space: transactions,
         commits: |_, _, effect| (effect, true),
         ..NONE
     },
     Mutant {
-        name: "a record without the effect",
+        name: "a record is written without the effect",
         caught_by: Invariant::EffectsExactlyOnce,
         space: transactions,
         commits: |_, _, effect| (effect, false),
         ..NONE
     },
     Mutant {
-        name: "an effect under a claim that was settled",
+        name: "an effect is applied under a claim that was settled",
         caught_by: Invariant::EffectsExactlyOnce,
         space: transactions,
         commits: |_, current, effect| {
@@ -98,7 +98,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "the completion is sent first, without the handler's writes",
+        name: "the completion is sent without the handler's writes",
         caught_by: Invariant::EffectsExactlyOnce,
         space: || Configuration { faults: 0, ..transactions() },
         does: |_, (state, action)| match action {

@@ -46,7 +46,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a conclusion over a live outcome",
+        name: "a conclusion replaces a live outcome",
         caught_by: Invariant::ReplayTrue,
         space: unclaimed,
         takes: |_, record| match record.status() {
@@ -56,7 +56,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a conclusion over a live claim",
+        name: "a conclusion replaces a live claim",
         caught_by: Invariant::ClaimSeesVersion,
         space: || Configuration { flows: &[Flow::Claim, Flow::Look], ..unclaimed() },
         applies: |write, current| match (write, current) {

@@ -77,8 +77,8 @@ impl<P: Protocol> Net<'_, P> {
         (!self.store(it, write, sender)?.changes_nothing()).then_some(())
     }
 
-    /// The store answers with an error, or never. The executor learns of the failure at once. A later failure
-    /// is a choice of a later moment.
+    /// The store answers with an error, or doesn't answer. The executor learns of the failure at once. If it
+    /// learns of the failure later, that's another choice, at a later moment.
     fn fail(&mut self, it: &mut Happening, at: u8, kind: StoreErrorKind, maybe_applied: bool) {
         self.step(it, at, Heard::Failed(kind, maybe_applied));
     }

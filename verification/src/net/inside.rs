@@ -11,8 +11,8 @@ use crate::{
 };
 
 impl<P: Protocol> Net<'_, P> {
-    /// The time from which the handler isn't polled any more. Under a claim, that's the reserve before the
-    /// lease ends. Without one, it's the end of the delivery's usable time.
+    /// The time from which the handler isn't polled any more. Under a claim, it's the end of the lease less the
+    /// reserve. Without a claim, it's the end of the delivery's usable time.
     pub(super) fn usable_until(&self, slot: &Slot) -> Option<Timestamp> {
         let reserve = millis(self.configuration.reserve);
         match self.claims.get(slot.held) {

@@ -57,7 +57,8 @@ impl<P: Protocol> Net<'_, P> {
         (after.answer, after.record, after.is_urgent) = (Answer::None, 0, true);
         match stepped.next {
             Next::Apply(write) => {
-                // The read has taken time, so the write is sent again without a pause.
+                // A settlement that's sent after a read is a retry too. There's no pause before it, since the read
+                // has taken time.
                 let is_settlement = self.write(write).is_some_and(|write| write.lock().is_none());
                 after.retries += u8::from(is_settlement && matches!(heard, Heard::Found(_)));
                 // Sending the same request again leaves it as ambiguous as it was. A different request isn't
@@ -118,7 +119,7 @@ impl<P: Protocol> Net<'_, P> {
         }
     }
 
-    /// Checks the answer that the handler's result is stored.
+    /// Checks an answer that reports the handler's result as stored.
     fn recorded(&self, it: &mut Happening, slot: Slot) {
         let delivery = it.world.deliveries[usize::from(slot.delivery)];
         // Without a claim there's nothing to release.
@@ -152,7 +153,7 @@ impl<P: Protocol> Net<'_, P> {
         }
     }
 
-    /// Checks the answer that the delivery has claimed nothing.
+    /// Checks an answer that says that the delivery has claimed nothing.
     fn refuse(&self, it: &mut Happening, delivery: u8) {
         let stands = self.standing(it, delivery).is_some();
         let delivery = &mut it.world.deliveries[usize::from(delivery)];
@@ -191,7 +192,7 @@ impl<P: Protocol> Net<'_, P> {
         it.flaws.unless(is_true, Invariant::ReplayTrue);
     }
 
-    /// Takes the step on the protocol under test, once for each key.
+    /// Takes a step of the protocol under test. `step` memoizes the result, so this runs once for each key.
     fn really_step(&mut self, key: StepKey, delivery: u8) -> Stepped {
         let now = self.configuration.clock(key.time, key.clock);
         let event = self.event(key, delivery);
@@ -238,7 +239,7 @@ impl<P: Protocol> Net<'_, P> {
             Action::NotExtended => Next::Unextended,
             Action::Declined(_) => Next::Declined,
             Action::Refused(Refusal::Abandoned(until)) => Next::Abandoned(until),
-            // The record can't be read, so whether a claim is left behind isn't checked.
+            // The record can't be read, so the check doesn't look for a claim that's left behind.
             Action::Refused(Refusal::Corrupt) => Next::Over,
             Action::Refused(_) => Next::Refused,
             // The handler of a lost claim is cut off. If the handler ended before that, another path covers
@@ -299,7 +300,7 @@ impl<P: Protocol> Net<'_, P> {
             if key.verdict != Verdict::None && settled && (claims || concludes) {
                 return None;
             }
-            // The edge begins at the request that was answered: at the read for a read's response, else at the write.
+            // The edge begins at the request that was answered: the read if the response is to a read, else the write.
             let from = match (key.stage, key.heard) {
                 (Stage::Answered, Heard::Found(_)) => Stage::Reading,
                 (Stage::Answered, _) => Stage::Applying,

@@ -50,7 +50,7 @@ impl<P: Protocol> Net<'_, P> {
                 };
                 self.changed(it, write, current, after, sender);
             }
-            // If there's no record, only a claim creates one, or a conclusion that saw no record.
+            // If there's no record, only a claim, or a conclusion that saw no record, may create one.
             None => {
                 let makes = write.lock().is_some() || matches!(write, Write::Conclude { seen: None, .. });
                 it.flaws.unless(makes || stored == Stored::Removed, Invariant::OwnerSettles);
@@ -190,8 +190,8 @@ impl<P: Protocol> Net<'_, P> {
                 RecordState::Completed(_) | RecordState::Failed(_) => counts(current.expires_at, now),
                 RecordState::Released => false,
             };
-            // This check uses true time. `judge` also checks each step by the executor's own clock: the step
-            // must respect another request's live record.
+            // This check uses true time. `judge` also checks by the executor's own clock that no step replaces
+            // another request's live record.
             if self.configuration.clocks_agree() {
                 let matches = fingerprint == current.fingerprint;
                 it.flaws.unless(matches || !is_live, Invariant::MismatchHarmless);
@@ -289,8 +289,9 @@ impl<P: Protocol> Net<'_, P> {
         if let Some(delivery) = it.world.deliveries.get(usize::from(sender)) {
             it.flaws.unless(!delivery.is_refused || delivery.is_overtaken, Invariant::GhostTold);
             it.world.operation = it.world.operation.claimed(delivery.request, holder);
-            // The claim was sent before the sweep. If its sender releases it, the release repeats what the
-            // record has shown since then. Setting `was_left` too often does no harm.
+            // The claim was sent before the sweep. If its sender releases the claim, the release may carry an
+            // interruption that the removed record showed. `was_left` only permits handlers to learn of an
+            // interruption, so setting it too often does no harm.
             it.world.operation.was_left |= delivery.is_overtaken;
         }
         it.world.holder = sender;
@@ -300,9 +301,9 @@ impl<P: Protocol> Net<'_, P> {
     }
 
     /// Whether a record becomes claimable on time, for the same request and for another. A released key is
-    /// claimable at once, an outcome one millisecond after its expiry and the skew margin, a lock one
-    /// millisecond after its lease and the skew margin. Another request can claim a lock only when it has
-    /// also expired.
+    /// claimable at once. An outcome is claimable one millisecond after its expiry and the skew margin, and a
+    /// lock one millisecond after its lease and the skew margin. Another request can claim a lock only when the
+    /// lock has also expired.
     fn becomes_claimable(&mut self, number: u32) -> bool {
         if let Some(&claimable) = self.probes.get(&number) {
             return claimable;

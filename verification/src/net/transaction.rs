@@ -19,8 +19,8 @@ impl<P: Protocol> Net<'_, P> {
         self.sent(number).is_some_and(|sent| sent.submission.is_some())
     }
 
-    /// Whether the store knows this transaction by its token. If so, it repeats its answer and doesn't apply
-    /// the transaction again.
+    /// Whether the store remembers this transaction's token. If so, the store repeats its answer and doesn't
+    /// apply the transaction again.
     pub(super) fn is_known(&self, it: &mut Happening, number: u32) -> bool {
         let Some(token) = self.token(number) else { return false };
         let now = self.true_time(it);
@@ -32,7 +32,7 @@ impl<P: Protocol> Net<'_, P> {
                 continue;
             }
             is_known = true;
-            // The store would reject another request with this token, or answer it like the first.
+            // The store would reject another request with this token, or repeat the first request's answer.
             it.flaws.unless(made.write == number, Invariant::TokenKept);
         }
         is_known
@@ -42,7 +42,7 @@ impl<P: Protocol> Net<'_, P> {
         self.protocol.token(self.sent(number)?)
     }
 
-    /// Checks a transaction whose own writes were applied, whether or not the record changed with them.
+    /// Checks a transaction that applied the handler's own writes, whether or not it also changed the record.
     pub(super) fn committed(&self, it: &mut Happening, number: u32, sender: u8, stored: Stored) {
         let after = match stored {
             Stored::Put(after) => self.records.get(after),
@@ -66,8 +66,8 @@ impl<P: Protocol> Net<'_, P> {
         }
     }
 
-    /// Fails a condition on the handler's own writes. Returns `None` if the record's condition fails too, or
-    /// if the store knows the transaction: then the result is the same as if the condition had held.
+    /// Fails a condition on the handler's own writes. Returns `None` if the record's condition fails too, or if
+    /// the store remembers the transaction. Then the result is the same as if the handler's condition had held.
     pub(super) fn decline(&mut self, it: &mut Happening, at: u8) -> Option<()> {
         let (number, _) = it.sent_by(at);
         let sent = Rc::clone(self.writes.get(number)?);
@@ -87,12 +87,12 @@ impl<P: Protocol> Net<'_, P> {
     /// Leaves an extension in flight when its handler ends or is cut off: the extension may still arrive.
     pub(super) fn leave_extension(&self, it: &mut Happening, at: u8) {
         if it.slot(at).stage == Stage::Extending {
-            // Without room in the list the extension is lost, which can also happen.
+            // If the list is full, the extension counts as lost, which can happen to any request.
             let _ = it.put_in_flight(at);
         }
     }
 
-    /// Checks the definite answer that a delivery's writes aren't applied.
+    /// Checks an answer that says definitely that a delivery's writes weren't applied and never will be.
     pub(super) fn deny(&self, it: &mut Happening, number: u8) {
         let now = self.true_time(it);
         let holder = it.world.holder;

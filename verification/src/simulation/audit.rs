@@ -65,9 +65,9 @@ struct Run {
     generation: Generation,
     lease_until: u64,
     had_effect_at: Option<u64>,
-    /// Whether the run is unprotected, since the store failed.
+    /// Whether the handler runs without protection because the store failed.
     is_unprotected: bool,
-    /// Whether the run's effect goes into a transaction.
+    /// Whether the run has staged its effect for a transaction.
     has_staged: bool,
     /// The time when the handler returned a result.
     handler_ended: Option<u64>,
@@ -87,9 +87,9 @@ struct Run {
 pub enum Right {
     /// The run must have a claim. `None` is a violation.
     Claim(Option<ClaimHandle>),
-    /// The run has no claim on this key, since its operation is optimistic.
+    /// The run has no claim on this key because its operation is optimistic.
     None(StoredKey),
-    /// The run has no claim on this key, since the store failed.
+    /// The run has no claim on this key because the store failed.
     Unprotected(StoredKey),
 }
 
@@ -119,7 +119,10 @@ impl Run {
 struct Recorded {
     generation: Generation,
     expires_at: u64,
+    /// The response, if it's in the record.
     response: Option<Vec<u8>>,
+    /// The response's digest, if the response is stored.
+    sha256: Option<[u8; 32]>,
 }
 
 #[derive(Debug, Default)]
@@ -129,14 +132,14 @@ struct Book {
     violation: Option<Violation>,
     /// The delivery and executor that drew each owner.
     owners: HashMap<[u8; 16], (u32, u64)>,
-    /// Owners that have sent a release of their claim, so they know about the claim.
+    /// The owners of claims whose executors have sent a release, which shows that they recognised their claims.
     releasing: BTreeSet<[u8; 16]>,
     deliveries: BTreeMap<u32, u64>,
     /// The time when the platform ends an executor's current delivery.
     deadlines: BTreeMap<u32, u64>,
     /// Executors that were frozen in their current delivery.
     frozen: BTreeSet<u32>,
-    /// The time when a generation of a key was granted.
+    /// When each generation of a key was granted.
     grants: HashMap<(StoredKey, u64), u64>,
     recorded: HashMap<StoredKey, Vec<Recorded>>,
     released: BTreeSet<(StoredKey, u64)>,
@@ -266,7 +269,7 @@ impl Audit {
         book.owners.insert(*owner.as_bytes(), (executor, delivery));
     }
 
-    /// Notes that a release is sent, whether or not it arrives. Its sender knows its own claim.
+    /// Notes that a release is sent, whether or not it arrives. Its sender has recognised its own claim.
     pub fn releases(&self, owner: Owner) {
         self.book().releasing.insert(*owner.as_bytes());
     }
@@ -283,7 +286,7 @@ impl Audit {
         };
     }
 
-    /// Checks a write that was applied, with these effects if it was a transaction.
+    /// Checks a write that was applied. `effects` are the transaction's effects if the write was part of one.
     pub fn wrote(
         &self,
         at: u64,
@@ -347,14 +350,18 @@ impl Audit {
     ) {
         if let Write::Settle { owner, generation, .. } = write {
             if before.owner != *owner || before.generation != *generation || before.lease_until().is_none() {
-                violate(book, "fencing", format!("{key}: settled at {at} by a sender without its claim"));
+                violate(book, "fencing", format!("{key}: settled at {at} by a sender without this claim"));
             }
             return;
         }
         if let Write::Extend { owner, generation, .. } = write {
             let is_own = before.owner == *owner && before.generation == *generation;
             if !is_own || before.lease_until().is_none() || after.lease_until() <= before.lease_until() {
-                violate(book, "fencing", format!("{key}: a lease was extended wrongly at {at}"));
+                violate(
+                    book,
+                    "fencing",
+                    format!("{key}: extended at {at} by a sender without this claim, or not to a later time"),
+                );
             }
             return;
         }
@@ -365,10 +372,10 @@ impl Audit {
             violate(
                 book,
                 "generations grow",
-                format!("{key}: {} after {}", after.generation, before.generation),
+                format!("{key}: generation {} after {}", after.generation, before.generation),
             );
         }
-        // An operator may settle the version they read at any later time.
+        // An operator may settle a record at any time after reading it, if the version is still the same.
         if !self.clocks_agree() || matches!(write, Write::Resolve { .. }) {
             return;
         }
@@ -377,7 +384,7 @@ impl Audit {
                 violate(
                     book,
                     "one claim at a time",
-                    format!("{key}: claimed at {at}, before its lease ends: {lease_until:?}"),
+                    format!("{key}: claimed at {at}, but the lease lasts until {lease_until:?}"),
                 );
             }
             State::Completed(_) | State::Failed(_)
@@ -537,7 +544,11 @@ fn record_outcome(
         },
         Outcome::Omitted => None,
     };
-    let recorded = Recorded { generation, expires_at: expires_at.as_millis(), response };
+    let sha256 = match outcome {
+        Outcome::Retained(response) => Some(response.sha256),
+        Outcome::Omitted => None,
+    };
+    let recorded = Recorded { generation, expires_at: expires_at.as_millis(), response, sha256 };
     book.recorded.entry(key.clone()).or_default().push(recorded);
 }
 
@@ -562,7 +573,7 @@ fn shown(write: &Write) -> String {
         }
         Write::Conclude { record, .. } => {
             let status = record.status().as_str();
-            format!("{status} unclaimed by {:?}, generation {}", record.owner, record.generation)
+            format!("conclusion to {status} by {:?}, generation {}", record.owner, record.generation)
         }
         Write::Resolve { owner, generation, settlement, .. } => {
             format!("operator's {} by {owner:?}, generation {generation}", settlement.status().as_str())

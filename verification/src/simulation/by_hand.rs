@@ -90,7 +90,7 @@ impl Executor {
         if record.status() != Status::Started {
             return;
         }
-        // The operator knows which payload was delivered only if there's just one.
+        // The operator can only know which payload was delivered if all deliveries have the same payload.
         let knows = !world.config.has(Circumstance::OtherPayload);
         let resolution = match world.random(|random| random.below(4)) {
             0 if knows => {
@@ -115,7 +115,7 @@ impl Executor {
                 }
             }
             Ok(None) => self.audit().reached(Item::OperatorLost),
-            // The write may have been applied; the audit checks it at the table.
+            // The write may have been applied. The audit checks each write when it reaches the table.
             Err(_) => {}
         }
         self.audit().ended(self.id(), world.now(), Ended::Refused);

@@ -19,7 +19,7 @@ const LONGEST_PAUSE: u64 = 1600;
 /// How far a clock may be off to either side, in ms, if only fencing is promised.
 const BEYOND: i64 = 60_000;
 
-/// A clock that may be off, jump and stop. Its clones are the same clock.
+/// A clock that may be off, jump and stop. Clones share its state.
 #[derive(Clone, Debug)]
 pub struct FaultyClock {
     world: Arc<World>,

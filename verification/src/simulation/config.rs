@@ -15,13 +15,13 @@ pub enum Sabotage {
     /// The store isn't broken.
     #[default]
     None,
-    /// The store settles any current claim, as Powertools does.
+    /// The store settles any record, whoever owns it and even if it's settled, as Powertools does.
     SettleUnconditionally,
     /// The store takes over and reclaims without comparing the version that was seen.
     ReplaceUnconditionally,
-    /// The store claims a key that is taken.
+    /// The store grants a claim although the key has a record.
     ClaimUnconditionally,
-    /// The store extends any current claim.
+    /// The store gives any record the longer lease, whoever owns it and even if it's settled.
     ExtendUnconditionally,
     /// The store puts a conclusion over any record.
     ConcludeUnconditionally,
@@ -37,7 +37,7 @@ pub enum Way {
     Claims,
     /// Claims protect the deliveries. The handler's effect is part of one transaction with its outcome.
     Transactions,
-    /// Each delivery is protected by a claim, or only by the transaction of its effect and outcome.
+    /// A claim protects some deliveries. Only the transaction of effect and outcome protects the others.
     Mixed,
 }
 
@@ -72,7 +72,7 @@ pub struct Choices {
     pub caches: bool,
     /// Whether a handler runs without protection when the store fails.
     pub unprotected: bool,
-    /// Whether some deliveries use `begin` and the `Claim`, in place of `run`.
+    /// Whether some deliveries use `begin` and the `Claim` instead of `run`.
     pub begins: bool,
     /// Whether an operator settles claims, even while their handlers run.
     pub operates: bool,
@@ -81,7 +81,7 @@ pub struct Choices {
 }
 
 impl Choices {
-    /// The retentions, in seconds: one longer than the longest lease, five minutes, an hour, the default, and
+    /// The retentions, in seconds: a little longer than the longest lease, five minutes, an hour, the default, and
     /// ninety days.
     pub const RETENTIONS: [u64; 5] = [90, 300, 3600, 86_400, 90 * 86_400];
     /// The default settings, but with a retention of five minutes.
@@ -126,7 +126,7 @@ impl Choices {
         ]
     }
 
-    /// Returns variants of the choices, each with one setting less.
+    /// Returns variants of the choices, each with one setting as in [`NONE`](Self::NONE).
     fn smaller(self) -> Vec<Self> {
         let mut all = Vec::new();
         for nth in 0..self.to_owned().flags().len() {
@@ -144,7 +144,7 @@ impl Choices {
 /// One schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Decides everything that the other fields leave open.
+    /// The seed of everything that the other fields don't decide.
     pub seed: u64,
     /// The number of executors.
     pub executors: u32,
@@ -214,7 +214,8 @@ impl Config {
     /// The schedule of a seed in a campaign: outages of one kind, and no process crashes or freezes.
     pub fn of_campaign(seed: u64, outage: Outage) -> Self {
         let mut random = Random::new(seed ^ 0x2b_7e_15_16_28_ae_d2_a6);
-        // With a short lease, skewed clocks leave less time than the executor can know about.
+        // With a short lease and skewed clocks, less time may be left than the executor assumes. So a campaign's
+        // schedule has only one of the two.
         let extends = random.below(4) == 0;
         let is_skewed = !extends && random.below(2) == 0;
         Self {
@@ -235,7 +236,7 @@ impl Config {
     }
 
     /// Whether a handler runs without a claim when the store fails. Under at-most-once it doesn't. With
-    /// transactions it doesn't either, since it would have no outcome to commit with.
+    /// transactions it doesn't either, since its writes would have no outcome to commit with.
     pub fn may_run_unprotected(&self) -> bool {
         self.choices.unprotected && !self.at_most_once && self.way == Way::Claims
     }
@@ -250,7 +251,7 @@ impl Config {
         self.faults & trouble.into().bit() != 0
     }
 
-    /// Returns variants of the schedule, each with one thing less.
+    /// Returns variants of the schedule, each smaller or simpler in one respect.
     pub fn smaller(&self) -> Vec<Self> {
         let mut all: Vec<Self> = Trouble::ALL
             .into_iter()
@@ -320,6 +321,13 @@ impl FromStr for Config {
             |name: &str, text: &str| text.parse().map_err(|_| format!("{name}={text} isn't a number"));
         let seed = value("seed").ok_or("a schedule needs seed=NUMBER")?;
         let mut config = Self::from_seed(seed.parse().map_err(|_| format!("seed={seed} isn't a number"))?);
+        let shown = config.to_string();
+        let name_of = |part: &'_ str| part.split_once('=').map_or(part, |(name, _)| name).to_owned();
+        let mut known: Vec<_> = shown.split_whitespace().map(name_of).collect();
+        known.extend(["sabotage", "undone", "outage"].map(str::to_owned));
+        if let Some(unknown) = line.split_whitespace().map(name_of).find(|name| !known.contains(name)) {
+            return Err(format!("{unknown} isn't a field of a schedule"));
+        }
         for (name, field) in [
             ("executors", &mut config.executors),
             ("keys", &mut config.keys),
@@ -333,23 +341,21 @@ impl FromStr for Config {
             config.faults = u32::from_str_radix(text.trim_start_matches("0x"), 16)
                 .map_err(|_| format!("faults={text} isn't a hexadecimal number"))?;
         }
-        if let Some(text) = value("at_most_once") {
-            config.at_most_once = text == "true";
-        }
-        if let Some(text) = value("extends") {
-            config.extends = text == "true";
-        }
-        if let Some(text) = value("shares") {
-            config.shares = text == "true";
+        for (name, field) in [
+            ("at_most_once", &mut config.at_most_once),
+            ("extends", &mut config.extends),
+            ("shares", &mut config.shares),
+        ]
+        .into_iter()
+        .chain(config.choices.flags())
+        {
+            if let Some(text) = value(name) {
+                *field = text.parse().map_err(|_| format!("{name}={text} is neither true nor false"))?;
+            }
         }
         if let Some(text) = value("retention") {
             config.choices.retention =
                 text.parse().map_err(|_| format!("retention={text} isn't a number"))?;
-        }
-        for (name, is_set) in config.choices.flags() {
-            if let Some(text) = value(name) {
-                *is_set = text == "true";
-            }
         }
         if let Some(text) = value("outage") {
             let outage = outages::named(text);

@@ -38,7 +38,7 @@ pub const RESERVE: Duration = Duration::from_millis(250);
 pub const HARD_FLOOR: Duration = Duration::from_millis(50);
 /// How long a settlement is retried if no deadline ends it earlier: the library's default.
 pub const SETTLE_WITHIN: Duration = Duration::from_secs(30);
-/// The longest lease, in ms: the library's fallback for an invocation without a deadline.
+/// The lease of an invocation without a deadline, in ms: the library's default. Only campaigns have longer leases.
 const LEASE: u64 = 60_000;
 /// The length of a lease that's extended while its handler runs.
 const SHORT_LEASE: Duration = Duration::from_secs(9);
@@ -64,7 +64,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// One process, with its remaining deliveries. Its clones stand for the same process.
+/// One process, with its remaining deliveries. Clones share its state.
 #[derive(Clone, Debug)]
 pub struct Executor {
     id: u32,
@@ -168,7 +168,7 @@ fn settings(config: &Config) -> Settings {
 }
 
 impl Executor {
-    /// The same process with its own delivery, and `deliveries` left.
+    /// Returns another executor in the same process, with `deliveries` left.
     fn fresh(self, deliveries: u32) -> Self {
         let left = Arc::new(AtomicU32::new(deliveries));
         Self { left, deadline: Arc::default(), outlives: Arc::default(), ..self }
@@ -217,8 +217,8 @@ impl Executor {
         deadline != 0 && world.now() >= deadline && !goes_on
     }
 
-    /// Notes that the process is frozen until `thaws`. If that's past its deadline, it may still continue for
-    /// a while.
+    /// Notes that the process is frozen until `thaws`. A process that thaws after its deadline may still
+    /// continue for a while.
     pub fn froze(&self, thaws: u64) {
         let goes_on = self.world.random(|random| random.chance(500));
         self.outlives.store(goes_on && thaws >= self.deadline.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -316,8 +316,8 @@ impl Executor {
         let run = self.audit.run_began(world.now(), self.id, key, payload, right);
         self.work(run).await;
         if world.strikes(Circumstance::Hang, 30) {
-            // With extensions, the lease lasts for as long as the handler hangs, so it hangs for a shorter
-            // time.
+            // With extensions, the lease lasts for as long as the handler hangs, so the handler hangs for a
+            // shorter time.
             world.sleep(if world.config.extends { 200_000 } else { 10_000_000 }).await;
         }
         if world.strikes(Circumstance::HandlerError, 50) {
@@ -352,7 +352,8 @@ impl Executor {
     }
 
     /// Stages the run's effect for the transaction with its outcome. If a condition on the effect fails, the
-    /// handler tries again, answers differently or fails. It may also have registered nothing for that case.
+    /// handler tries again, fails or answers differently. In a quarter of the runs, it registers nothing for
+    /// that case.
     fn stage(&self, staging: &Staging, run: usize, key: u64, payload: u64) {
         if let Err(error) = staging.add(Effects(vec![run])) {
             self.audit.violate("effects can be staged", error.to_string());
@@ -376,7 +377,7 @@ impl Executor {
     }
 
     /// In a campaign, may start an outage when the delivery begins. Without a deadline, a claim has no time
-    /// limit, so that a silent store would block it forever.
+    /// limit, and a silent store would block it forever, so no silent outage starts then.
     fn outage_at_the_claim(&self, deadline: u64) {
         let (world, now) = (&self.world, self.world.now());
         let Some(outage) = world.config.outage else { return };
@@ -403,7 +404,7 @@ impl Executor {
         }
     }
 
-    /// In a campaign, a handler is never cut off: with little time left, it does nothing.
+    /// Works for no longer than the delivery's time allows: in a campaign, no handler is cut off.
     async fn work_in_a_campaign(&self, run: usize) {
         let left = self.audit.time_left(run, self.world.now());
         let Some(spare) = left.checked_sub(1000) else { return };
@@ -413,7 +414,7 @@ impl Executor {
         self.world.sleep(ms).await;
     }
 
-    /// Works for a moment: the library doesn't cut off work between `begin` and its settlement.
+    /// Works only for a moment, since the library doesn't cut off work between `begin` and the settlement.
     pub(super) async fn work_briefly(&self) {
         let ms = self.world.random(|random| random.below(300));
         self.world.sleep(ms).await;

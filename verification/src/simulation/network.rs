@@ -154,7 +154,7 @@ fn sabotaged(sabotage: Sabotage, write: &Write, before: Option<&Record>) -> Opti
 }
 
 impl SimulatedStore {
-    /// Applies the table's own events before a request: late writes arrive, the sweeper passes.
+    /// Performs the table's own events before a request: late writes arrive, and the sweeper may remove the record.
     fn settle_down(&self, stored: &mut Stored, key: &StoredKey) {
         let now = self.world.now();
         let (mut due, still) =
@@ -253,14 +253,14 @@ impl SimulatedStore {
     }
 
     async fn travel(&self) {
-        // In a campaign, requests are never slow: only its outages do harm.
+        // In a campaign, no request is slow, since a slow request could time out. Only the outages may cause failures.
         let slow = if self.world.config.outage.is_none() { 50 } else { 0 };
         let ms =
             self.world.random(|random| if random.chance(slow) { random.below(800) } else { random.below(8) });
         self.world.sleep(ms).await;
     }
 
-    /// The client waits for the answer until it gives up.
+    /// Waits for an answer that doesn't come, until the client gives up.
     async fn no_answer<T>(&self, fault: Fault) -> Result<T, StoreError> {
         self.world.sleep(TIMEOUT).await;
         failed(fault)
@@ -294,7 +294,7 @@ impl Store for SimulatedStore {
     }
 }
 
-/// How many bytes of a response are in the item itself.
+/// How many bytes of the write's response are in the item itself.
 fn response_bytes(write: &Write) -> usize {
     let outcome = match write {
         Write::Settle {

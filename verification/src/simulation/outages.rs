@@ -30,10 +30,10 @@ pub fn named(name: &str) -> Option<Outage> {
     Outage::named(name).filter(|outage| ALL.contains(outage))
 }
 
-/// How many ms of the remaining time an outage leaves at least. A definite error needs a pause, which takes
-/// half of the remaining time, and a request. An internal error needs a pause, a read, a pause and a request.
-/// The client gives up on a request without a response after half of the remaining time, but not before 250
-/// ms. After that, it needs the same calls as after an internal error.
+/// The time that an outage leaves at least, in ms. After a definite error, the library needs a pause, which takes
+/// half of the remaining time, and a request. After an internal error, it needs a pause, a read, a pause and a
+/// request. The library gives up on a request without a response after half of the remaining time, but not
+/// before 250 ms. After that, it needs the same calls as after an internal error.
 pub const fn leaves(outage: Outage) -> u64 {
     match outage {
         Outage::Throttle | Outage::Conflict | Outage::Refuse => 60,
@@ -42,8 +42,8 @@ pub const fn leaves(outage: Outage) -> u64 {
     }
 }
 
-/// When an outage begins and how long it lasts, in ms, for a delivery that has `left` to record its
-/// outcome. `None` if there's too little time for one.
+/// When an outage begins and how long it lasts, in ms, for a delivery that has `left` to record its outcome.
+/// `None` for no outage, for instance because too little time is left.
 pub(super) fn draw(outage: Outage, left: u64, random: &mut Random) -> Option<(u64, u64)> {
     let share = if random.percent(60) { random.between(500, 950) } else { random.between(10, 500) };
     let delay = if random.percent(70) { 0 } else { random.below(20) };
@@ -56,7 +56,8 @@ pub(super) fn draw(outage: Outage, left: u64, random: &mut Random) -> Option<(u6
 ///
 /// # Errors
 ///
-/// The report of a schedule with a violation, shrunk; `None` if the simulation panicked.
+/// The report of a schedule with a violation, shrunk; `None` if the second half panicked. A panic of the first
+/// half is propagated.
 pub fn play(outage: Outage, first: u64, count: u64) -> Result<Figures, Option<Box<Report>>> {
     let half = count / 2;
     let played = |first, count| campaign(first, count, |config| Config::of_campaign(config.seed, outage));

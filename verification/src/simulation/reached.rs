@@ -50,7 +50,7 @@ items! {
         RetentionDay "`retention` 24 h"
         RetentionLong "`retention` 90 days"
         EndsProcesses "a platform that ends a process at its deadline"
-        LetsRun "a platform that lets it run: Managed Instances"
+        LetsRun "a platform that lets a process run past its deadline: Managed Instances"
         DefaultLease "a lease to the deadline"
         Extends "a `lease_extension`"
     }

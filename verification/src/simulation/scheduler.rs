@@ -38,7 +38,7 @@ pub struct World {
 struct State {
     now: u64,
     random: Random,
-    /// The timers, by the time when they wake their futures.
+    /// The timers, ordered by the time when each wakes its future.
     timers: BinaryHeap<Reverse<(u64, u64)>>,
     wakers: std::collections::HashMap<u64, Waker>,
     next_timer: u64,

@@ -7,7 +7,7 @@ pub use lambda_idempotency::testing::Fault;
 pub enum Circumstance {
     /// The executors' clocks are apart, by no more than the skew margin.
     Skew,
-    /// The executors' clocks are off by up to a minute: only fencing is promised.
+    /// The executors' clocks are off by up to a minute. Then only fencing is promised.
     SkewBeyond,
     /// The sweeper removes expired records.
     Sweep,
@@ -23,7 +23,7 @@ pub enum Circumstance {
     OtherPayload,
     /// Responses are large, and requests that write their chunks get lost.
     Parts,
-    /// An executor's clock jumps, back or ahead, within what is allowed.
+    /// An executor's clock jumps back or ahead, within the same limits as the skew.
     Jump,
     /// An executor's clock stops for a while, and then catches up.
     Stand,
@@ -75,7 +75,7 @@ impl Trouble {
         Self::Circumstance(Circumstance::Drop),
         Self::Circumstance(Circumstance::OtherPayload),
         Self::Circumstance(Circumstance::Parts),
-        // The store keeps no chunks, and an item has a limit (400 KB in DynamoDB).
+        // The store keeps no chunks, and an item's size is limited (to 400 KB in DynamoDB).
         Self::Fault(Fault::Unstorable),
         Self::Circumstance(Circumstance::Jump),
         Self::Circumstance(Circumstance::Stand),
@@ -84,8 +84,8 @@ impl Trouble {
         Self::Fault(Fault::Slow),
     ];
 
-    /// The troubles that may keep an executor's own answer from becoming the recorded one: its settlement
-    /// gets no response, is rejected, or is about another payload.
+    /// The troubles that may keep an executor's own answer from being recorded: its settlement gets no response,
+    /// is throttled, conflicts, or meets the record of another payload.
     pub const UNRECORDING: [Self; 6] = [
         Self::Fault(Fault::LoseRequest),
         Self::Fault(Fault::LoseAnswer),

@@ -1,5 +1,4 @@
-//! Removes the library's precautions, one at a time. Without any one of them, a campaign or the simulation
-//! must fail.
+//! Removes the library's precautions, one at a time. Each removal must make a campaign or the simulation fail.
 
 use lambda_idempotency::{
     StoredKey,
@@ -17,19 +16,19 @@ pub enum Undone {
     /// No precaution is removed.
     #[default]
     Nothing,
-    /// An outcome is abandoned at the store's first error.
+    /// A settlement isn't retried.
     Retries,
-    /// Calls to the store continue until the deadline.
+    /// Calls to the store may last until the deadline, without a reserve for the answer.
     AnswerReserve,
-    /// Calls to the store are not cut off.
+    /// Neither calls to the store nor handlers are cut off.
     CutOffs,
     /// A pause before a retry isn't shortened, however little time is left.
     ShortPauses,
-    /// A rejected write is sent again without the response.
+    /// A write that the store rejects as invalid is sent again without the response.
     Refusals,
     /// Ambiguous errors are treated as definite.
     Doubts,
-    /// A claim whose response was lost isn't released.
+    /// Releases are reported as applied, but never reach the store. So a claim whose response was lost stays.
     GivingBack,
     /// A record forgets that an attempt was interrupted.
     Interruptions,
@@ -52,7 +51,7 @@ impl Undone {
         (Self::EndlessClaims, "at_most_once_claims_expire"),
     ];
 
-    /// Its name.
+    /// The variant's name.
     pub fn name(self) -> &'static str {
         Self::ALL.into_iter().find(|(one, _)| *one == self).map_or("", |(_, name)| name)
     }

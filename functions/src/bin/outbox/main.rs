@@ -1,7 +1,7 @@
 //! `outbox`: publishes to EventBridge that an operation ended. It reads the stream of the table of records.
 //!
 //! Every end is published at least once, in the stream's order. `detail.id` identifies an end, so a consumer
-//! deduplicates by it. EventBridge keeps no order: of two ends of one key, the later one has the greater
+//! deduplicates by it. EventBridge doesn't keep the order: of two ends of one key, the later one has the greater
 //! `detail.generation`.
 //!
 //! The function makes no claims itself. Claims in the same table would appear in the same stream and start the function
@@ -25,7 +25,7 @@ struct Outbox {
 #[tokio::main]
 async fn main() -> Result<(), Error> {
     tracing::init_default_subscriber();
-    // IDEMPOTENCY_TABLE names the table of the functions that write the records. This sends no request.
+    // IDEMPOTENCY_TABLE names the table of the functions that write the records. Building the store sends no request.
     let store = DynamoDbStore::builder_from_env()?.build().await?;
     let outbox = Arc::new(Outbox { store, publisher: Publisher::from_env().await? });
     run_concurrent(service_fn(move |event: LambdaEvent<Box<RawValue>>| {
@@ -69,7 +69,7 @@ impl Outbox {
                 Ok(Some(ended)) => entries.push(self.publisher.entry(sequence_number, &ended)?),
                 Ok(None) => {}
                 Err(error) => {
-                    // The record may be the end of an operation, so no later end may be published before it.
+                    // This change could be the end of an operation, so don't publish any later end before it.
                     tracing::error!(%error, sequence_number, "a change of the table can't be decoded");
                     unreadable = Some(sequence_number);
                     break;

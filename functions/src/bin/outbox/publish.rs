@@ -113,7 +113,7 @@ impl Publisher {
                 return request.first().map_or(Ok(()), Err);
             }
         };
-        // An entry without an id isn't on the bus, whatever the count of failed entries says.
+        // EventBridge accepted only the entries with an id. Don't rely on its count of failed entries.
         for (nth, entry) in request.iter().enumerate() {
             let result = answer.entries().get(nth);
             if result.and_then(|result| result.event_id()).is_none() {

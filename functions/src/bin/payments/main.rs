@@ -1,8 +1,8 @@
 //! `payments`: an HTTP function whose `POST /payments` may be delivered any number of times and pays once.
 //!
-//! Idempotency takes three things: the line of `main` that builds the `Idempotency`, the layer around the handler, and
-//! the payment's id in [`create_payment`]. The id comes from the claim. A run that takes over from a dead process
-//! therefore finds a payment that was made already, and doesn't make a second one.
+//! Idempotency needs three things: the line of `main` that builds the `Idempotency`, the layer around the handler, and
+//! the payment's id in [`create_payment`]. The id comes from the claim. If a run takes over from a dead process, it
+//! finds the payment that the process made, and doesn't make a second one.
 //!
 //! With `PAYMENTS_FORM=transaction`, the handler only stages the payment. The library commits the payment in one
 //! transaction with the operation's outcome, so the payment is made exactly once, whatever its id.

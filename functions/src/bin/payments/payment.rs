@@ -105,7 +105,7 @@ impl Payments {
         Self { client: Client::from_conf(config), table: table.to_owned(), in_transactions: true }
     }
 
-    /// Whether payments are made in their operation's transaction, if it has one.
+    /// Whether payments are made in their operation's transaction, if the operation has one.
     pub(crate) fn are_in_transactions(&self) -> bool {
         self.in_transactions
     }

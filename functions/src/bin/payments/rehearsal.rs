@@ -15,8 +15,8 @@ pub(crate) fn leases(builder: Builder) -> Result<Builder, Error> {
     })
 }
 
-/// `PAYMENTS_BLOCK_MS`: blocks the handler's thread for this long. Then the handler yields, since the library can't cut
-/// it off if it returns from the poll that blocked.
+/// `PAYMENTS_BLOCK_MS`: blocks the handler's thread for this long. Then the handler yields, since the library can cut
+/// it off only between two polls.
 pub(crate) async fn block_thread() -> Result<(), Error> {
     if let Some(length) = millis("PAYMENTS_BLOCK_MS")? {
         std::thread::sleep(length);

@@ -52,7 +52,7 @@ impl Clock for Moved {
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        // The library's sleeps limit requests, which take real time.
+        // The library sleeps to time requests out, and requests take real time.
         system_clock().sleep(duration)
     }
 }
@@ -138,7 +138,7 @@ impl Operations {
     async fn claim(&self, key: &Key) -> Option<lambda_idempotency::Claim> {
         match self.operation.begin(key, Fingerprint::of_bytes(b"the request")).await {
             Ok(lambda_idempotency::Begun::Claimed(claim)) => Some(claim),
-            // A duplicate of an operation that ended, or that another delivery holds.
+            // The operation has ended, or another delivery holds its claim.
             _ => None,
         }
     }
@@ -201,7 +201,7 @@ impl Operations {
     /// Runs without a claim: one write stores the record with its outcome.
     async fn conclude(&self, key: &Key) {
         let operation = self.idempotency.optimistic().unwrap().operation("pay").unwrap();
-        // A duplicate of an operation that another delivery holds is refused.
+        // The run is refused if another delivery holds the operation's claim.
         let _ = operation.run(key, "the request", async || Ok::<_, std::fmt::Error>(SECRET.to_owned())).await;
     }
 

@@ -59,7 +59,7 @@ impl Stream {
         None
     }
 
-    /// Moves the checkpoint to the end of this batch, or to just before the record that the answer names.
+    /// Moves the checkpoint to the end of this batch, or to just before the record that the answer reports as failed.
     pub(super) fn move_on(&mut self, read: &Read, failed: Option<&str>) {
         let number = |record: &Value| record["dynamodb"]["SequenceNumber"].as_str().unwrap().to_owned();
         let numbers: Vec<_> = read.records.iter().map(number).collect();

@@ -55,7 +55,7 @@ func runs(key string) int {
 type order struct {
 	ID string `json:"id"`
 	Do string `json:"do"`
-	// Everything, for the step `see`.
+	// All fields of the event, for the step `see`.
 	all map[string]json.RawMessage
 }
 
@@ -182,7 +182,7 @@ func handle(ctx context.Context, given event) (any, error) {
 	return given.play(ctx, run)
 }
 
-// stream answers with the same, as a stream of chunks.
+// stream runs an event that's one operation, as handle does, and streams the answer in chunks.
 func stream(ctx context.Context, given event) (io.Reader, error) {
 	found, _ := lambdacontext.FromContext(ctx)
 	answer, err := given.play(ctx, fmt.Sprintf("%s/%d", found.AwsRequestID, os.Getpid()))
@@ -248,7 +248,7 @@ func batch(ctx context.Context, records []record, run string) (any, error) {
 	return answer{"batchItemFailures": failures}, nil
 }
 
-// open returns the record's name in a partial failure, and its order.
+// open returns the identifier that reports this record as failed, and the record's order.
 func (r record) open() (string, order, error) {
 	var asked order
 	switch {

@@ -72,7 +72,7 @@ exports.handler = async (event, context) => {
   return play(event, run, context)
 }
 
-// The same, as a stream of chunks.
+// The same function, with its response streamed in chunks.
 exports.stream = globalThis.awslambda?.streamifyResponse(async (event, stream, context) => {
   stream.setContentType('application/json')
   const answer = JSON.stringify(await play(event, `${context.awsRequestId}/${process.pid}`, context))
@@ -105,7 +105,7 @@ async function batch (records, run, context) {
   return process.env.WHOLE ? null : { batchItemFailures: failures.map(name => ({ itemIdentifier: name })) }
 }
 
-// The record's name in a partial failure, and its order.
+// Returns the `itemIdentifier` of the record in a partial failure, and the order in the record's payload.
 function opened (record) {
   if (record.kinesis) {
     return [record.kinesis.sequenceNumber, JSON.parse(Buffer.from(record.kinesis.data, 'base64').toString())]

@@ -164,7 +164,8 @@ pub(super) fn faults() -> Vec<Scenario> {
             Send(EFFECT, Replays),
         ];
         let short = matches!(fault, HttpWay::CutAfter | HttpWay::Throttle | HttpWay::Late(When::Soon));
-        // If the claim's answer breaks, the layer may refuse the event. Either way, one run must be recorded.
+        // If the claim's response is lost, the layer may refuse the first delivery. In any case, the function must run
+        // exactly once.
         let scenario = of(format!("{place}: {fault}"), steps, ONCE).timeout(8).on_demand();
         if short { scenario } else { scenario.long() }
     };

@@ -18,8 +18,8 @@ use crate::{
 const NAME: (&str, &str) = ("11", "killed in the middle of a batch");
 /// The process is killed when this many orders are done.
 const DONE: usize = ORDERS / 2;
-/// The time limit of the invocation. It's short, since the step waits for its leases, and long enough for
-/// half a batch on a slow machine.
+/// The time limit of the invocation. It's short, because the step waits for the leases to expire, but long
+/// enough for half a batch on a slow machine.
 const LIMIT: Duration = Duration::from_secs(4);
 
 /// The step, before the killed process's leases expire.
@@ -34,7 +34,7 @@ pub(in super::super) struct HalfDone<'w> {
     rows: Vec<Row>,
 }
 
-/// Runs the step up to the redelivery before the leases expire.
+/// Runs the step's first two deliveries: the one whose process is killed, and a redelivery before the leases expire.
 pub(in super::super) async fn kill<'w>(world: &'w World, orders: &'w Orders) -> Result<HalfDone<'w>> {
     let (stage, batch) = Stage::open_for_orders(world, orders, "half-done").await?;
     let mut sandbox = stage.sandbox().await?;
@@ -57,7 +57,7 @@ pub(in super::super) async fn kill<'w>(world: &'w World, orders: &'w Orders) -> 
     let (mut verdict, returned) = judged(&batch, &again);
     rest_runs(&mut verdict, &killed, &shipped, &again, returned);
     let answered = told(&again, returned);
-    let two = stage.done(Row::new(NAME, "all of it, at once", answered, &again.measured, verdict));
+    let two = stage.done(Row::new(NAME, "all, within the leases", answered, &again.measured, verdict));
     let in_progress = returned.unwrap_or_default().orders;
     let (shipped, rows) = ([shipped, again.shipped], vec![one, two]);
     Ok(HalfDone { stage, batch, delivered_at_ms, shipped, in_progress, rows })
@@ -84,8 +84,8 @@ fn interrupted(killed: &Measured, shipped: &[Shipped], held: bool) -> Verdict {
     verdict
 }
 
-/// Checks the redelivery before the leases expire: done orders don't run, orders in progress are returned, and the
-/// rest runs.
+/// Checks the redelivery before the leases expire: completed orders don't run, orders in progress are returned, and
+/// all others run.
 fn rest_runs(
     verdict: &mut Verdict,
     killed: &Measured,
@@ -98,7 +98,7 @@ fn rest_runs(
     let ran = again.shipped.len();
     let known = ORDERS.saturating_sub(ran + returned.unwrap_or_default().orders);
     verdict.must(known >= killed.settled(), || {
-        format!("only {known} orders were known to be done (expected at least {})", killed.settled())
+        format!("only {known} orders were replayed (expected at least {})", killed.settled())
     });
     let twice = parcels(before).intersection(&parcels(&again.shipped)).count();
     verdict.must(twice == 0, || format!("{twice} orders were shipped again within their lease"));
@@ -137,7 +137,7 @@ fn check_last_delivery(verdict: &mut Verdict, before: &[Vec<Shipped>; 2], last: 
     let untold = last.iter().filter(|one| one.attempt < 2).count();
     verdict.must(untold == 0, || format!("{untold} runs weren't reported as takeovers"));
     let again = parcels(successor).intersection(&last_ones).count();
-    verdict.must(again == 0 && last_ones.len() == last.len(), || "an order that was done ran again".into());
+    verdict.must(again == 0 && last_ones.len() == last.len(), || "a completed order ran again".into());
 }
 
 #[cfg(test)]
@@ -203,7 +203,7 @@ mod tests {
             "an order in progress must be returned"
         );
         assert!(faults(49..90, 4).contains("1 orders were shipped again within their lease"));
-        assert!(faults(52..90, 8).contains("only 44 orders were known to be done (expected at least 45)"));
+        assert!(faults(52..90, 8).contains("only 44 orders were replayed (expected at least 45)"));
     }
 
     #[test]
@@ -217,6 +217,6 @@ mod tests {
         assert_eq!(faults(&shipped(48..52, 2)), "");
         assert_eq!(faults(&shipped(48..51, 2)), "89 orders were shipped (expected 90)");
         assert_eq!(faults(&shipped(48..52, 1)), "4 runs weren't reported as takeovers");
-        assert_eq!(faults(&shipped(48..53, 2)), "an order that was done ran again");
+        assert_eq!(faults(&shipped(48..53, 2)), "a completed order ran again");
     }
 }

@@ -57,14 +57,22 @@ impl DynamoDbStore {
                         self.judged(key, own, reasons, findings.maybe_applied)
                     }
                     // An earlier attempt of this same transaction is still running.
-                    _ => {
-                        Err(self.conflict("is still in progress from an earlier attempt").maybe_applied(true))
-                    }
+                    _ => Err(self
+                        .conflict(key, "is still in progress from an earlier attempt")
+                        .maybe_applied(true)),
                 }
             }
-            // If DynamoDB calls the transaction invalid, one of the handler's writes is: the record's part is the
-            // same in every transaction.
-            error => Err(self.told(Fault::new(&error, findings), Class::WrongWrites).await),
+            // If DynamoDB calls the transaction invalid, one of the handler's writes is invalid, because the record's
+            // write has the same form in every transaction.
+            error => {
+                let fault = Fault::new(&error, findings);
+                if key.is_none() && fault.class == Class::Invalid {
+                    // No write concerns this store's table, so its keys explain nothing.
+                    let fault = fault.of_class(Class::WrongWrites);
+                    return Err(fault.into_error(&self.inner.table, self.region()));
+                }
+                Err(self.told(fault, Class::WrongWrites).await)
+            }
         }
     }
 
@@ -77,7 +85,7 @@ impl DynamoDbStore {
         maybe_applied: bool,
     ) -> Result<CommitOutcome, StoreError> {
         if reasons.is_empty() {
-            return Err(self.conflict("was cancelled without a reason").maybe_applied(maybe_applied));
+            return Err(self.conflict(key, "was cancelled without a reason").maybe_applied(maybe_applied));
         }
         let records = match key {
             None => CancellationReason::builder().code(NONE).build(),
@@ -92,13 +100,10 @@ impl DynamoDbStore {
         let codes = || std::iter::once(&records).chain(&reasons).filter_map(CancellationReason::code);
         if codes().any(|code| code == CONFLICT) {
             let why = "was cancelled: another transaction holds one of its items";
-            return Err(self.conflict(why).maybe_applied(maybe_applied));
+            return Err(self.conflict(key, why).maybe_applied(maybe_applied));
         }
         if codes().any(|code| THROTTLES.contains(&code)) {
-            let table = &self.inner.table;
-            let text = format!(
-                "the transaction with the record in table `{table}` was cancelled: one of its tables is throttled"
-            );
+            let text = format!("{} was cancelled: one of its tables is throttled", self.transaction(key));
             return Err(StoreError::new(StoreErrorKind::Unavailable, text).maybe_applied(maybe_applied));
         }
         if let Some(wrong) = self.wrong(own, &records, &reasons) {
@@ -108,25 +113,22 @@ impl DynamoDbStore {
         let conditions: Vec<_> =
             failed.map(|(place, reason)| (place, reason.item.filter(|item| !item.is_empty()))).collect();
         if conditions.is_empty() {
-            return Err(self.conflict("was cancelled without a reason").maybe_applied(maybe_applied));
+            return Err(self.conflict(key, "was cancelled without a reason").maybe_applied(maybe_applied));
         }
         if maybe_applied {
-            // An earlier attempt of this call may still arrive later, and find other items than this attempt did.
-            let table = &self.inner.table;
+            // An earlier attempt of this call may still arrive later, and its conditions may hold then.
+            let transaction = self.transaction(key);
             return Err(StoreError::new(
                 StoreErrorKind::Unavailable,
-                format!(
-                    "an attempt at the transaction with the record in table `{table}` got no response, and a later \
-                     one failed a condition"
-                ),
+                format!("an attempt at {transaction} got no response, and a later one failed a condition"),
             )
             .maybe_applied(true));
         }
         Ok(CommitOutcome::Declined(Box::new(Declined { conditions })))
     }
 
-    /// Returns the error for the first item that DynamoDB rejects. An item that's too large and an invalid write of
-    /// the handler fail permanently. A record without its response is never too large.
+    /// Returns the error for the first item that DynamoDB rejects: `Unstorable` if the item is too large, or if the
+    /// handler's write is invalid, and `Rejected` otherwise.
     fn wrong(
         &self,
         own: &Transaction,
@@ -151,11 +153,15 @@ impl DynamoDbStore {
         Some(told(format!("the handler's write {place} ({what})"), reason, true))
     }
 
-    fn conflict(&self, why: &str) -> StoreError {
-        let table = &self.inner.table;
-        StoreError::new(
-            StoreErrorKind::Conflict,
-            format!("the transaction with the record in table `{table}` {why}"),
-        )
+    fn conflict(&self, key: Option<&StoredKey>, why: &str) -> StoreError {
+        StoreError::new(StoreErrorKind::Conflict, format!("{} {why}", self.transaction(key)))
+    }
+
+    /// Names the transaction in an error. Without a `key`, it has no record.
+    fn transaction(&self, key: Option<&StoredKey>) -> String {
+        match key {
+            Some(_) => format!("the transaction with the record in table `{}`", self.inner.table),
+            None => "the transaction of the handler's own writes".to_owned(),
+        }
     }
 }

@@ -38,7 +38,7 @@ pub(super) struct Own<'a> {
 ///
 /// # Errors
 ///
-/// The problem. It names a write by its index and table, never by its key.
+/// A description of the problem. It identifies a write by its index and table, never by its key.
 pub(super) fn check(transaction: &Transaction, own: &Own<'_>) -> Result<(), String> {
     let count = transaction.items.len();
     if count > MAX_WRITES {
@@ -67,7 +67,7 @@ pub(super) fn check(transaction: &Transaction, own: &Own<'_>) -> Result<(), Stri
     if bytes + own.bytes > MAX_BYTES {
         return Err(format!(
             "the staged writes have {bytes} bytes together and the record {}, but a DynamoDB transaction allows \
-             {MAX_BYTES}; stage less",
+             {MAX_BYTES}; stage fewer or smaller writes",
             own.bytes
         ));
     }
@@ -129,8 +129,8 @@ fn named(place: usize, write: &Parts<'_>) -> String {
     format!("write {place} ({} on table `{}`)", write.kind, write.table)
 }
 
-/// Finds two writes on one item. An update, a delete or a check shows the names of its table's key attributes; a put
-/// doesn't. If a table has only puts, this finds only identical ones, and DynamoDB rejects other duplicates.
+/// Finds two writes on one item. An update, a delete or a check shows the names of its table's key attributes, but a
+/// put doesn't. If all writes on a table are puts, this finds only identical ones, and leaves the others to DynamoDB.
 fn duplicate(writes: &[Parts<'_>]) -> Option<(usize, usize)> {
     let key_names = |table: &str| {
         let other = writes.iter().find(|write| !write.is_put && same_table(write.table, table))?;
@@ -162,7 +162,7 @@ fn has_key(item: &Item, key: &Item) -> bool {
     key.iter().all(|(name, value)| item.get(name).is_some_and(|there| same_value(there, value)))
 }
 
-/// Whether DynamoDB treats two values as one key: a number's trailing zeros don't count.
+/// Whether DynamoDB treats two values as the same key. Trailing zeros in a number's fraction don't count.
 fn same_value(one: &AttributeValue, other: &AttributeValue) -> bool {
     match (one, other) {
         (AttributeValue::N(one), AttributeValue::N(other)) => plain(one) == plain(other),
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_are_named_by_kind_and_table() {
+    fn write_descriptions_show_kind_and_table() {
         let transaction = Transaction::new()
             .put(put("orders", text("1")))
             .update(update("stock", text("2")))

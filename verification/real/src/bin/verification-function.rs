@@ -1,10 +1,10 @@
 //! The function that the crash check kills: a real Lambda function behind the library's event layer, over DynamoDB,
 //! PostgreSQL or Redis.
 //!
-//! Its effect is a line in a ledger, with its claim if it has one. Its response names the run that had the
-//! effect. With arguments, this program is the Lambda layer, which starts this program again as the function behind it.
-//! That function doesn't use the library. Environment variables make the function pause at a point of a run, or break
-//! it on purpose.
+//! Its effect is a line in a ledger, with the run's claim if there is one. Its response names the run that had the
+//! effect. With arguments, this program is the Lambda layer, which starts this program again as the function behind the
+//! layer. That function doesn't use the library. Environment variables make the function pause at a point of a run, or
+//! break the function on purpose.
 //!
 //! The harness freezes processes past their deadlines and lets them continue. Ordinary Lambda doesn't do that, but
 //! Lambda Managed Instances may. So the library has to cut handlers off.
@@ -197,7 +197,7 @@ fn entered(world: &World, event: LambdaEvent<Box<RawValue>>) -> LambdaEvent<Box<
     if world.sabotage == Some(Sabotage::EffectFirst)
         && let Ok(job) = serde_json::from_str::<Job>(event.payload.get())
     {
-        // If this write fails, the sabotage stays invisible, and the test that expects to catch it fails.
+        // If this write fails, the sabotage has no effect, and the test that expects violations fails.
         let _ = world
             .ledger
             .append(&job.key, &Line { run: world.run(), generation: 0, attempt: 0, lease_until: 0 });
@@ -253,7 +253,7 @@ async fn plain(world: &World, event: LambdaEvent<Protected>) -> Result<String, D
         return Err(failure(TOLD_TO_FAIL, "as the event requests"));
     }
     clock::pause(Duration::from_millis(job.before_ms)).await;
-    // The function knows only its deadline. The judge subtracts the grace from the lease to get the deadline back.
+    // The function doesn't know its lease, only its deadline. The judge subtracts the grace again.
     let lease_until = context.deadline + clock::millis(GRACE);
     let line = Line { run: context.request_id.clone(), generation, attempt, lease_until };
     world.ledger.append(&job.key, &line).map_err(|error| failure("Net.NoLedger", &error.to_string()))?;

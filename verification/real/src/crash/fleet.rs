@@ -94,9 +94,9 @@ impl Fleet {
         self.form
     }
 
-    /// Waits for permission to run a process. Only a few run at a time, so that none is slowed down too much.
+    /// Waits for permission to run a process. Only a few processes run at a time, so that none is slowed down too much.
     pub(super) async fn slot(&self) -> Result<SemaphorePermit<'_>> {
-        self.slots.acquire().await.context("the slots are closed")
+        self.slots.acquire().await.context("the semaphore for processes is closed")
     }
 
     /// Returns a process that waits for an event: an idle one, or a new one.
@@ -231,7 +231,7 @@ impl Process {
         self.sandbox.freeze().await
     }
 
-    /// Sends SIGCONT. If the process pauses at a point, it goes on.
+    /// Sends SIGCONT. If the process pauses at a point, it continues from there.
     pub(super) async fn thaw(&self) -> Result<()> {
         // The marker exists only while the process pauses at a point, so this may fail.
         let _ = std::fs::remove_file(&self.marker);

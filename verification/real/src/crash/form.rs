@@ -74,8 +74,8 @@ impl Form {
         }
     }
 
-    /// Whether the library can cut the handler off. The layer can't, since the function is another process. If that
-    /// function is frozen beyond its lease, it has its effect afterwards, and its answer is fenced.
+    /// Whether the library can cut the handler off. The layer can't, because the function is another process. A
+    /// function that's frozen beyond its lease has its effect when it continues, and its answer is fenced.
     pub const fn cuts_off(self) -> bool {
         !matches!(self, Self::Layer)
     }
@@ -119,7 +119,7 @@ impl Effects {
         }
     }
 
-    /// Lists the keys with effects, except those that were forgotten.
+    /// Lists the keys with effects, without those that [`forget`](Self::forget) deleted.
     pub(super) async fn keys(&self) -> Result<Vec<String>> {
         match self {
             Self::Files(ledger) => ledger.keys(),
@@ -138,8 +138,8 @@ impl Effects {
     }
 }
 
-/// Builds the write that adds `line` to the effects of `key`. The write has no condition, so that it shows as two
-/// effects if it's applied twice.
+/// Builds the write that adds `line` to the effects of `key`. The write has no condition, so if it's applied twice, the
+/// table shows two effects.
 ///
 /// # Errors
 ///

@@ -19,7 +19,7 @@ pub const FORM: &str = "NET_FORM";
 pub const EFFECTS: &str = "NET_EFFECTS";
 /// The environment variable with the folder of the ledger.
 pub const LEDGER: &str = "NET_LEDGER";
-/// The environment variable with the process's number, which begins the names of its runs.
+/// The environment variable with the process's number. The names of the process's runs begin with this number.
 pub const PROCESS: &str = "NET_PROCESS";
 /// The environment variable with the point at which the process pauses, if any.
 pub const STAND_AT: &str = "NET_STAND_AT";
@@ -33,16 +33,16 @@ pub const TOLD_TO_FAIL: &str = "Net.ToldToFail";
 
 /// The time limit of an ordinary invocation. All times are short, so that the check can wait for thousands of leases.
 pub const LIMIT: Duration = Duration::from_millis(300);
-/// The time limit behind the layer. It's longer, since the layer has the library's default reserve at the end.
+/// The time limit behind the layer. It's longer, because the layer uses the library's default reserve.
 pub const LAYER_LIMIT: Duration = Duration::from_millis(1500);
-/// How much longer than the invocation the lease lasts.
+/// How long the lease lasts beyond the invocation.
 pub const GRACE: Duration = Duration::from_millis(100);
 /// How long before an invocation's end the library stops calling the store.
 pub const RESERVE: Duration = Duration::from_millis(20);
 /// The skew margin. All processes run on one machine and share its clock.
 pub const MARGIN: Duration = Duration::from_millis(50);
 
-/// The field of an event that holds the key, as the layer's setting names it.
+/// The event's field with the key, in the syntax of the layer's setting.
 pub const KEY_FIELD: &str = "/key";
 /// The field in which the layer puts its claim.
 pub const CLAIM_FIELD: &str = "claim";

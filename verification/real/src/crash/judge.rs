@@ -169,7 +169,7 @@ impl Case {
         self.find().map_err(|what| self.violation(&what))
     }
 
-    /// Reports another violation, with this key's evidence.
+    /// Returns a violation that the caller has found, with this key's evidence.
     pub fn violation(&self, what: &str) -> Violation {
         let mut text = format!("key {}: {what}", self.key);
         for line in &self.lines {
@@ -279,8 +279,8 @@ impl Case {
         Ok(())
     }
 
-    /// Checks that no claim was made during the lease of an earlier one. A later claim's generation is the time of
-    /// that claim, by the clock that also set the lease.
+    /// Checks that no claim was made during the lease of an earlier claim. A claim's generation is its time, according
+    /// to the clock that also set the leases.
     fn no_live_claim_taken(&self) -> Result<(), String> {
         let mut lines: Vec<&Line> = self.lines.iter().collect();
         lines.sort_by_key(|line| line.generation);
@@ -305,7 +305,7 @@ impl Case {
         let recorded = recorded.ok_or("no effect has the record's generation")?;
         let response = serde_json::to_vec(&recorded.run).map_err(|error| error.to_string())?;
         if record.response.as_ref() != Some(&response) {
-            return Err("the record's response isn't from its generation's run".into());
+            return Err("the record's response isn't from the run with the record's generation".into());
         }
         Ok(recorded)
     }
@@ -323,11 +323,11 @@ impl Case {
                 return Err(format!("run {} ran under a later claim than the recorded one", line.run));
             }
             let delivery = self.deliveries.iter().find(|delivery| delivery.run == line.run);
-            let delivery = delivery.ok_or(format!("there's no delivery to run {}", line.run))?;
+            let delivery = delivery.ok_or(format!("no delivery started run {}", line.run))?;
             if delivery.deed == Deed::Spared && !self.is_too_late(delivery) {
                 return Err(format!(
-                    "run {} had an effect that isn't the recorded one; it was neither killed nor frozen, and it \
-                     answered in time",
+                    "run {} had an effect that isn't the recorded one, but the run was neither killed nor \
+                     frozen, and it answered in time",
                     line.run
                 ));
             }

@@ -1,7 +1,7 @@
 //! Kills processes, and freezes them beyond their leases, at random moments.
 //!
-//! A seed fixes the schedule: the jobs, which processes it kills or freezes, and at which fraction of a run's
-//! ordinary length. The machine's timing decides where in the code that moment falls, so it differs each time.
+//! A seed fixes the schedule: the jobs, the processes to kill or freeze, and the moment of each, as a fraction of a
+//! run's ordinary length. The machine's timing decides where in the code that moment falls, so the place varies.
 
 use std::{
     fmt,
@@ -32,13 +32,13 @@ use super::{
 
 /// How many keys run at one time. Most of them wait for a lease.
 const KEYS: usize = 40;
-/// How many keys run at one time behind the layer. There are more, since its leases last longer.
+/// How many keys run at one time behind the layer. There are more, because the layer's leases last longer.
 const LAYER_KEYS: usize = 160;
-/// Kills this percentage of deliveries.
+/// The percentage of deliveries whose process is killed. Behind the layer, it's `FROZEN`: nothing is frozen there.
 const KILLED: u64 = 60;
-/// Each delivery draws a number below 100. A number from `KILLED` up to this one, exclusive, freezes its process.
+/// The percentage of deliveries whose process is killed or frozen.
 const FROZEN: u64 = 70;
-/// This percentage of redeliveries doesn't wait for the lease.
+/// The percentage of redeliveries that don't wait for the lease.
 const IMPATIENT: u64 = 20;
 /// The assumed length of a run in µs, until a run has been measured.
 const FIRST_GUESS_US: u64 = 60_000;
@@ -73,7 +73,8 @@ pub struct Figures {
     pub found: Finding,
     /// The violations.
     pub violations: Vec<Violation>,
-    /// The problem that ended the check early. It's here only if the check had found violations before.
+    /// The problem that ended the check early, after it had found violations. Without violations, the check returns the
+    /// problem as its error.
     pub problem: Option<Problem>,
     /// How long the check took.
     pub wall: Duration,
@@ -187,7 +188,7 @@ pub async fn check(
     Ok(figures)
 }
 
-/// What the harness does to a delivery that isn't answered by a random moment.
+/// The harness's action on a delivery that hasn't been answered at a randomly chosen moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Spared,

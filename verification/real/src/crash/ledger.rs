@@ -74,7 +74,7 @@ impl Ledger {
         lines.context(format!("couldn't read the ledger {}", file.display()))
     }
 
-    /// Lists the keys with lines, except those that were forgotten.
+    /// Lists the keys with lines, without those that [`forget`](Self::forget) deleted.
     ///
     /// # Errors
     ///

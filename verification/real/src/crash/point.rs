@@ -23,7 +23,7 @@ pub use lambda_idempotency::testing::{Call, Point};
 
 use super::form::Form;
 
-/// How often a paused process checks whether it may go on.
+/// How often a paused process checks whether it may continue.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// Returns the points at which a run of this form can pause.
@@ -46,7 +46,7 @@ pub struct Orders {
 }
 
 impl Orders {
-    /// Creates the order to pause at `point`, if there is one, and to write the file `marker` then.
+    /// Creates the order to write the file `marker` and pause at `point`. Without a point, the process never pauses.
     pub fn new(point: Option<Point>, marker: impl AsRef<Path>) -> Self {
         Self { point, marker: marker.as_ref().to_owned(), is_done: AtomicBool::new(false) }
     }
@@ -57,7 +57,7 @@ impl Orders {
         if self.point != Some(point) || self.is_done.swap(true, Ordering::SeqCst) {
             return;
         }
-        // If the marker can't be written, the run goes on. The harness then reports that no process reached the point.
+        // If the marker can't be written, the run continues, and the harness reports that no process reached the point.
         if std::fs::write(&self.marker, point.name()).is_ok() {
             while self.marker.exists() {
                 thread::sleep(LOOK_AGAIN);

@@ -17,13 +17,13 @@ use lambda_idempotency::{
 /// One way to break a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sabotage {
-    /// Treats a fenced settlement as applied: the late run answers with an outcome that was never recorded.
+    /// Treats a fenced settlement as applied, so the late run answers with an outcome that was never recorded.
     Unfenced,
     /// Applies a fenced settlement over the successor's record.
     Overwriting,
     /// Never sends a settlement, and treats it as applied.
     Unsettled,
-    /// Treats a refused claim as applied: every delivery runs.
+    /// Treats a rejected claim as applied, so every delivery runs.
     Unclaimed,
     /// Treats every claim as stale.
     Impatient,
@@ -36,7 +36,7 @@ pub enum Sabotage {
 }
 
 impl Sabotage {
-    /// Every way to break it.
+    /// Every sabotage.
     pub const ALL: [Self; 8] = [
         Self::Unfenced,
         Self::Overwriting,
@@ -73,7 +73,7 @@ impl Sabotage {
 pub struct SabotagedStore<S> {
     inner: S,
     sabotage: Option<Sabotage>,
-    /// The real leases of the records that this store returned as stale.
+    /// The real leases of the records for which this store returned a lease that ended long ago.
     leases: Mutex<HashMap<StoredKey, Timestamp>>,
 }
 

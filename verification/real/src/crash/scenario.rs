@@ -28,7 +28,7 @@ const TRIES: u32 = 5;
 pub enum Ending {
     /// SIGKILL.
     Killed,
-    /// SIGSTOP, and SIGCONT when the lease has ended and another process has answered.
+    /// SIGSTOP, then SIGCONT once the lease has ended and another process has answered.
     Frozen,
 }
 
@@ -40,7 +40,7 @@ type Judged = Result<Finding, Violation>;
 enum Interrupted {
     Killed,
     Frozen(Box<Frozen>),
-    /// The process answered before it reached its point, since its deadline came first.
+    /// The deadline came before the process reached its point, so it answered without a pause.
     TooSlow,
 }
 
@@ -143,8 +143,8 @@ async fn row(fleet: &Arc<Fleet>, point: Point, ending: Ending, rounds: u32) -> R
     Ok(row)
 }
 
-/// Repeats a round until the process reaches its point. On a slow machine, the deadline can cut the process off
-/// before, so each try gives it more time.
+/// Repeats a round until the process reaches its point. On a slow machine, the deadline may come before that, so each
+/// try gives the process more time.
 async fn play_until_reached(fleet: &Arc<Fleet>, point: Point, ending: Ending, round: u32) -> Result<Judged> {
     for tries in 1..=TRIES {
         if let Some(judged) = play(fleet, point, ending, (round, tries)).await? {

@@ -17,9 +17,9 @@ use super::{
     record::Stored,
 };
 
-/// A wait adds this time, since a record is stale only when its lease ended *more* than the margin ago.
+/// A wait for a stale record adds this time, because the lease must have ended *more* than the margin ago.
 const CLEARLY_STALE: Duration = Duration::from_millis(1);
-/// After this many unsuccessful deliveries, and after each further group of them, deliveries get more time.
+/// Each time this many deliveries have been unsuccessful, the following ones get more time.
 const PATIENT_TRIES: u32 = 8;
 
 /// The deliveries of one key.
@@ -41,7 +41,7 @@ struct Told {
 pub(super) struct Frozen {
     process: Process,
     handed: Handed,
-    /// The time in ms since the epoch when the run's claim is stale, if it had one.
+    /// When the run's claim is stale, if the run has a claim, in ms since the epoch.
     pub(super) stale_at: u64,
 }
 
@@ -93,7 +93,7 @@ impl Story {
         Err(Problem::new(self.case(self.fleet.form().promise()).await?.violation(&words).to_string()))
     }
 
-    /// Whether the delivery must be retried. If not, the judge decides whether the answer is allowed.
+    /// Whether the event must be delivered again after this answer. If not, the judge decides if the answer is allowed.
     pub(super) fn is_to_come_again(&self, said: &Said) -> bool {
         said.is_not_now() || said.is_told_failure() || *said == Said::Nothing
     }
@@ -104,8 +104,8 @@ impl Story {
         Ok(self.note(&handed, Deed::Killed, said))
     }
 
-    /// Sends SIGSTOP. If the process has a claim, the claim becomes stale at the latest when `limit`, the grace and the
-    /// margin have passed since the delivery.
+    /// Sends SIGSTOP. If the process has a claim, the claim is stale once `limit`, the grace and the margin have passed
+    /// since the delivery.
     pub(super) async fn freeze(
         &self,
         process: Process,

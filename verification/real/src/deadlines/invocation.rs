@@ -131,7 +131,7 @@ impl Wire {
 /// The handler's work, which takes no time. It returns the body of the answer.
 type Work = Arc<dyn Fn() -> String + Send + Sync>;
 
-/// Invokes the function once while the wire breaks as planned, and once when the wire is whole. Returns `None` if
+/// Invokes the function once while the wire breaks as planned, and once when the wire works again. Returns `None` if
 /// no request was broken: on a busy machine, the fault can be over before the first request.
 ///
 /// # Errors
@@ -152,7 +152,8 @@ pub(super) async fn invoke(
         warm_up(&engine, &key).await?;
     }
     if plan.way.amounts_to() == Fault::HideRecord {
-        // This fault removes the old item from the answer to a rejected write, so a record must reject the claim.
+        // This fault removes the old item from the answer to a rejected write. So it needs a record that rejects the
+        // claim.
         release(&**direct, &stored).await?;
     }
     if plan.position == Position::Claim {

@@ -17,9 +17,9 @@ pub(super) struct Evidence {
     /// The handler's response if it ran in this delivery.
     pub(super) response: String,
     pub(super) took: Duration,
-    /// How often the handler had run when all late requests had arrived.
+    /// How often the handler had run before the later delivery.
     pub(super) effects: u64,
-    /// Whether the record had the outcome when all late requests had arrived.
+    /// Whether the outcome was recorded before the later delivery, once the requests held until the answer had arrived.
     pub(super) is_recorded: bool,
     /// Whether the wire was whole again long before the deadline. If so, the handler's outcome must be recorded.
     pub(super) must_be_recorded: bool,
@@ -49,11 +49,11 @@ impl Evidence {
         let is_success = *answer == Answer { status: 201, body: self.response.clone() };
         let says_nothing_ran = answer.status == 503 || answer.status == 409 && self.may_be_in_progress;
         let problem = if is_success && *effects != 1 {
-            format!("the answer is the handler's, but it ran {effects} times")
+            format!("the caller got the handler's response, but the handler ran {effects} times")
         } else if says_nothing_ran && *effects != 0 {
             format!("the answer is {}, but the handler ran {effects} times", answer.status)
         } else if !is_success && !says_nothing_ran {
-            format!("the answer is neither the handler's nor a refusal: {answer:?}")
+            format!("the answer is neither the handler's response nor a refusal: {answer:?}")
         } else if *effects == 1 && self.must_be_recorded && !self.is_recorded {
             "the outcome isn't recorded, but the wire recovered in time".to_owned()
         } else if again.as_ref().is_none_or(|again| again.status != 201) {

@@ -27,7 +27,7 @@ pub struct Report {
 #[derive(Clone, Debug)]
 struct Row {
     way: Way,
-    /// One for faults before the claim, and one for faults at the settlement.
+    /// The first cell counts faults before the claim, and the second counts faults at the settlement.
     cells: [Cell; 2],
     slowest: Duration,
 }

@@ -81,7 +81,7 @@ async fn serve(
             Some(listener) => listener,
             None => match TcpListener::bind(address).await {
                 Ok(listener) => listener,
-                // Another process holds the port for a moment.
+                // Another process has the port for a moment, so try again.
                 Err(_) => {
                     clock::pause(std::time::Duration::from_millis(5)).await;
                     continue;

@@ -38,13 +38,13 @@ impl Evidence {
                 faults.push(format!("{key}: {what}"));
             }
         };
-        must(*effects == 1, format!("{effects} effects before its first answer"));
+        must(*effects == 1, format!("{effects} effects, expected one"));
         must(run.answer == response, format!("the caller got {:?}", run.answer));
         must(!self.is_lost(), {
             let status = self.status.as_deref().unwrap_or("gone");
-            format!("its completion is lost: the record is {status}, with {effects_in_the_end} effects")
+            format!("the outcome is lost: the record is {status}, with {effects_in_the_end} effects")
         });
-        must(*again == response, format!("its duplicate got {again:?}"));
+        must(*again == response, format!("the next delivery got {again:?}"));
         faults
     }
 }

@@ -20,7 +20,7 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::site::Ahead;
 
-/// The time that an operation has left when the outage begins. Without an outage, it's the whole invocation's time.
+/// The time that an invocation has left when the outage begins, or the whole time of an invocation without an outage.
 pub(super) const TIME_LEFT: Duration = Duration::from_secs(30);
 /// The maximum number of repetitions of a refused delivery.
 const REPETITIONS: u32 = 60;

@@ -76,7 +76,7 @@ pub(super) struct Outage {
     then: Duration,
 }
 
-/// Returns the time from the first outage's begin to the last one's end.
+/// Returns the time from the beginning of the first outage to the end of the last one.
 pub(super) fn length(outages: &[Outage]) -> Duration {
     let gaps: Duration = outages.iter().rev().skip(1).map(|outage| outage.then).sum();
     gaps + outages.iter().map(|outage| outage.lasts).sum::<Duration>()

@@ -162,7 +162,7 @@ impl Link {
         Ok(answer)
     }
 
-    /// Forwards the request when its sender has given up or waited long enough, or when the invocation is over.
+    /// Forwards the request later: when its sender has given up or `HELD` has passed, or when the invocation is over.
     async fn hold(&mut self, fault: TcpWay, asked: &[u8]) -> io::Result<()> {
         // Count the request as on its way from now on, so that the check reads the record only after it has arrived.
         let shared = Arc::clone(&self.shared);

@@ -13,9 +13,9 @@ pub(crate) enum TcpWay {
     AcceptAndClose,
     /// The server is silent on all connections. New ones are accepted.
     AcceptAndWait,
-    /// The server is silent, and new connections can't be established, since packets get lost.
+    /// The server is silent, and new connections can't be established, because packets get lost.
     BlackHole,
-    /// Connections are cut, and new ones can't be established, since packets get lost.
+    /// Connections are cut, and new ones can't be established, because packets get lost.
     CutAndBlackHole,
     /// The connection is closed; the server never sees the request.
     CloseBefore,
@@ -143,7 +143,7 @@ impl fmt::Display for TcpWay {
     }
 }
 
-/// The part of the traffic that a way concerns.
+/// The part of the traffic that a way breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
     /// Requests. Connections are established as usual.

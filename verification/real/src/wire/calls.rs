@@ -1,7 +1,7 @@
 //! Logs the wire of a store that talks over TCP, call by call.
 //!
-//! The TCP proxy doesn't parse requests. So the log has one entry for each call of the library, and the plan names a
-//! fault's call by its number. Right after each call, the check reads the record without the proxy, to learn whether
+//! The TCP proxy doesn't parse requests. So the log has one entry for each call of the library, and a plan gives each
+//! fault the number of its call. Right after each call, the check reads the record without the proxy, to learn whether
 //! the server applied the write.
 
 use std::{
@@ -31,13 +31,13 @@ use crate::tcp::TcpProxy;
 pub(super) struct Calls {
     proxy: TcpProxy,
     plan: BTreeMap<usize, HttpWay>,
-    /// The calls whose fault hits every repetition of their request.
+    /// The calls in which the fault hits the request and every repetition of it.
     whole: BTreeSet<usize>,
     begun: Instant,
     direct: Arc<dyn Store>,
     key: StoredKey,
     log: Mutex<Vec<Exchange>>,
-    /// Held writes, by the call's number. The proxy forwards them as it closes.
+    /// Held writes, by the call's number. The proxy forwards the held writes when it closes.
     held: Mutex<BTreeMap<usize, Left>>,
 }
 
@@ -90,7 +90,7 @@ impl Calls {
         Served { at: self.begun.elapsed(), status, error: refused.map(str::to_owned) }
     }
 
-    /// Begins a call and arms its fault. Returns how many requests were broken before.
+    /// Begins a call and arms its fault. Returns how many requests the proxy broke before this call.
     fn begin(&self, meaning: Meaning) -> usize {
         let nth = {
             let mut log = lock(&self.log);
@@ -99,8 +99,8 @@ impl Calls {
             log.len() - 1
         };
         if let Some(fault) = self.plan.get(&nth).and_then(|fault| fault.over_tcp()) {
-            // The Redis store repeats a request whose connection was cut, so a single fault would never make the
-            // library read the record.
+            // The Redis store repeats a request whose connection was cut. So the library reads the record only if the
+            // fault hits every repetition.
             let is_whole = self.whole.contains(&nth);
             self.proxy.break_next(if is_whole { usize::MAX } else { 1 }, fault);
         }
@@ -129,7 +129,7 @@ impl Calls {
             _ => None,
         };
         let mut held = lock(&self.held);
-        // If an earlier held write leaves the same record, nothing shows which write made it. Forget the earlier one.
+        // Two held writes may leave the same record, which then can't show which one was applied. Forget the earlier.
         held.retain(|_, earlier| Some(*earlier) != left);
         if let (true, Some(left)) = (is_late(fault), left) {
             held.insert(nth, left);

@@ -132,8 +132,8 @@ impl Case {
         self.scenario.is_heavy() || self.medium == Medium::Tcp
     }
 
-    /// Returns all faults of the run. If a drawn fault hits the same request as one of the scenario's own, the
-    /// scenario's wins: it makes the scenario what it is.
+    /// Returns all faults of the run. On a request that has both a drawn fault and one of the scenario's own, the
+    /// scenario's replaces the drawn one, because the scenario depends on it.
     pub(super) fn plan(&self) -> BTreeMap<usize, HttpWay> {
         let mut plan = self.faults.clone();
         plan.extend(self.scenario.lead.iter().copied());
@@ -142,8 +142,8 @@ impl Case {
 }
 
 impl Scenario {
-    /// Returns the range of requests on which single faults are tried. If the scenario has its own faults, these are
-    /// the requests after them, which it exists for.
+    /// Returns the range of requests on which single faults are tried. If the scenario has its own faults, only the
+    /// requests after those are tried, because the scenario exists to test them.
     fn tried(&self) -> (usize, usize) {
         let first = self.lead.iter().map(|(at, _)| at + 1).max().unwrap_or(0);
         (first, self.requests.len())
@@ -152,7 +152,7 @@ impl Scenario {
     /// Whether this single fault is tried on this request.
     fn is_tried(&self, at: usize, fault: HttpWay) -> bool {
         let meaning = self.requests.get(at).copied();
-        // Of the heavy scenario, only the chunks' writes are broken. Lighter scenarios cover the other requests.
+        // In the heavy scenario, only the writes of chunks get faults. Lighter scenarios cover the other requests.
         self.can_have(at, fault) && (!self.is_heavy() || meaning == Some(Meaning::PartWritten))
     }
 

@@ -55,9 +55,11 @@ pub(super) enum Gap {
 impl Display for Gap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Unrecorded => "ran, answered, outcome not stored",
+            Self::Unrecorded => "the handler ran and was answered, but its outcome wasn't stored",
             Self::RanAgain => "ran again, since the first outcome wasn't stored",
-            Self::Fenced => "ran, fenced by a successor that never finished, ran again later",
+            Self::Fenced => {
+                "the run was fenced by a successor that never finished, so a later delivery ran again"
+            }
             Self::NotReleased => "failed, key not released",
             Self::Ghost => "left a claim that the library doesn't know of; nothing ran",
             Self::NotKept => "outcome stored without its response",
@@ -169,13 +171,13 @@ impl Judge<'_> {
             self.verdict.gaps.insert(Gap::Fenced);
         } else {
             self.must(successes <= 1, || {
-                format!("the effect was repeated, but its outcome could be stored: {:?}", facts.effects)
+                format!("the effect was repeated, although its outcome could be stored: {:?}", facts.effects)
             });
         }
     }
 
-    /// Checks runs without a fault, or with one that the protocol gets over: their answer must be the scenario's usual
-    /// one.
+    /// Checks runs without a fault, or with a single fault from which the library recovers. They must give the
+    /// scenario's usual answer.
     fn without_cause(&mut self) {
         let facts = self.facts;
         let scenario = facts.case.scenario;
@@ -197,7 +199,7 @@ impl Judge<'_> {
         let answer = facts.deliveries.first().map(|delivery| &delivery.answer);
         self.must(answer.is_some_and(|answer| is_baseline(scenario.baseline, answer)), || {
             format!(
-                "expected {:?}, since at most one thing went wrong; the answer was {answer:?}",
+                "with at most one fault, the answer should have been {:?}, but it was {answer:?}",
                 scenario.baseline
             )
         });
@@ -205,14 +207,14 @@ impl Judge<'_> {
         // The rival causes this gap even without faults.
         gaps.remove(&Gap::Fenced);
         self.must(gaps.is_empty(), || {
-            format!("unexpected gaps, since at most one thing went wrong: {gaps:?}")
+            format!("with at most one fault, there should be no gaps, but there are {gaps:?}")
         });
         let made: Vec<_> = facts.exchanges.iter().map(|exchange| exchange.meaning).collect();
         // If the SDK retries, a busy machine causes extra requests that don't show as failed calls.
         let is_exact = hit.is_empty() && facts.case.retries == Retries::None;
         self.must(!is_exact || made == scenario.requests, || {
             format!(
-                "expected the requests {:?}, since nothing went wrong; there were {made:?}",
+                "without a fault, the requests should have been {:?}, but they were {made:?}",
                 scenario.requests
             )
         });

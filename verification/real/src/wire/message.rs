@@ -87,7 +87,7 @@ impl Conversation {
         Self { stream, buffer: BytesMut::with_capacity(4096) }
     }
 
-    /// Reads the next request. Returns `None` at the end of the connection.
+    /// Reads the next request. Returns `None` if the client has closed the connection.
     pub(crate) async fn request(&mut self) -> io::Result<Option<Request>> {
         let head_end = loop {
             if let Some(at) = self.buffer.windows(4).position(|window| window == b"\r\n\r\n") {

@@ -44,7 +44,7 @@ pub(super) enum Answer {
     /// [`ErrorKind::Unavailable`], because no time is left until the deadline.
     NoTimeLeft,
     Panicked,
-    /// No answer within the time limit for any delivery.
+    /// No answer within the time limit that applies to every delivery.
     Hung,
 }
 
@@ -61,7 +61,7 @@ pub(super) struct Effect {
 #[derive(Clone, Debug)]
 pub(super) struct Delivery {
     pub(super) answer: Answer,
-    /// The wait that the answer tells the caller, if any.
+    /// How long the answer asks the caller to wait, if it does.
     pub(super) retry_after: Option<Duration>,
     pub(super) took: Duration,
     /// The total lateness of timers during the delivery.
@@ -70,7 +70,7 @@ pub(super) struct Delivery {
     pub(super) owners: Vec<Owner>,
     /// The record before the delivery.
     pub(super) before: Snapshot,
-    /// The record after the delivery, once the late requests that were due had arrived.
+    /// The record after the delivery and after the arrival of all late requests that were due.
     pub(super) after: Snapshot,
 }
 
@@ -80,7 +80,7 @@ pub(super) struct Facts {
     pub(super) case: Case,
     pub(super) time_outs: TimeOuts,
     pub(super) fingerprint: Fingerprint,
-    /// The first delivery has the faults. The second follows right after it, the third when all leases have ended.
+    /// The first delivery has the faults. The second follows at once, the third after all leases have expired.
     pub(super) deliveries: Vec<Delivery>,
     /// The record that the rival left, if a rival came.
     pub(super) rival: Option<Snapshot>,
@@ -341,6 +341,6 @@ pub(super) fn is_response_of(nth: usize, text: &str) -> bool {
 impl Facts {
     /// Returns the delivery with the faults.
     pub(super) fn first(&self) -> Result<&Delivery> {
-        self.deliveries.first().ok_or_else(|| Problem::new("a run without a delivery"))
+        self.deliveries.first().ok_or_else(|| Problem::new("the run has no delivery"))
     }
 }

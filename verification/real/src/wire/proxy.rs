@@ -186,7 +186,7 @@ impl Proxy {
     pub(crate) async fn close(&self) {
         self.shared.is_closed.store(true, Ordering::SeqCst);
         let mut under_way = self.shared.under_way.subscribe();
-        // The wait fails only when the sender is dropped, and this proxy holds it.
+        // The wait fails only if the sender is dropped, and this proxy owns the sender.
         let _ = under_way.wait_for(|count| *count == 0).await;
     }
 
@@ -408,7 +408,8 @@ impl Shared {
 
     fn send_soon(self: &Arc<Self>, nth: usize, request: Request) {
         let shared = Arc::clone(self);
-        // Count the request as on its way from now on, so that the check reads the record only after it has arrived.
+        // Count the request as on its way from now on, so that the check reads the record only after the request
+        // has arrived.
         shared.under_way.send_modify(|count| *count += 1);
         tokio::spawn(async move {
             clock::pause(shared.attempt + shared.attempt / 8).await;
@@ -430,7 +431,7 @@ fn conflict() -> Answer {
     Answer::error(400, "TransactionConflictException", "Transaction is ongoing for the item")
 }
 
-/// Returns the name of the error, never its item.
+/// Returns the name of the error, without the item that the error may carry.
 fn error_of(body: &[u8]) -> String {
     let body: Value = serde_json::from_slice(body).unwrap_or_default();
     let kind = body.get("__type").and_then(Value::as_str).unwrap_or("an error without a name");

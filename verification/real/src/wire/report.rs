@@ -138,16 +138,16 @@ impl Display for Report {
         )?;
         writeln!(
             f,
-            "slowest store call: {} of {}; slowest delivery: {} of {}; {} calls failed without a fault",
+            "slowest store call: {} of {} allowed; slowest delivery: {} of {} allowed; {} calls failed without a fault",
             ms(slowest_call.took),
             ms(slowest_call.budget),
             ms(slowest_delivery.took),
             ms(slowest_delivery.budget),
             self.unplanned
         )?;
-        f.write_str("outcomes outside the promise:")?;
+        f.write_str("outcomes that the promise doesn't cover:")?;
         if self.gaps.is_empty() {
-            f.write_str(" nothing")?;
+            f.write_str(" none")?;
         }
         for (gap, count) in &self.gaps {
             write!(f, "\n  {count:6} {gap}")?;

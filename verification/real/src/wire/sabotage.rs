@@ -20,7 +20,7 @@ use super::{case::Case, proxy::lock, way::HttpWay};
 /// The rule that the store breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sabotage {
-    /// Reports every ambiguous error as definite.
+    /// Reports every ambiguous error of a write as definite.
     TakesAmbiguousForDefinite,
     /// Returns the library's own claim as another owner's.
     NeverKnowsItsOwnClaim,
@@ -30,7 +30,7 @@ pub enum Sabotage {
     TakesAmbiguousForDone,
     /// Overwrites the current record when a completion is rejected.
     CompletesWhateverIsThere,
-    /// Reports a response's chunks as stored, whether or not that succeeded.
+    /// Reports a response's chunks as stored, even if the store was unavailable.
     ForgetsToCheckParts,
 }
 

@@ -99,12 +99,12 @@ pub(super) struct Scenario {
     pub(super) size: Size,
     pub(super) at_most_once: bool,
     pub(super) records_errors: bool,
-    /// Whether the request differs from the one that made the record.
+    /// Whether the request differs from the request that created the record.
     pub(super) is_another_request: bool,
     /// Whether the invocation's deadline is only one attempt's timeout away.
     pub(super) is_short_of_time: bool,
     pub(super) rival: Option<(Meaning, Rival)>,
-    /// The scenario's own faults, by request number. Only after them does the library make the calls to be tested.
+    /// The scenario's own faults, by request number. They make the library reach the calls under test.
     pub(super) lead: &'static [(usize, HttpWay)],
     /// The requests of the delivery when nothing else goes wrong and the SDK doesn't retry.
     pub(super) requests: &'static [Meaning],
@@ -270,7 +270,7 @@ pub(super) const ALL: &[Scenario] = &[
         baseline: Baseline::InProgress,
         ..FENCED
     },
-    // A rival comes before the completion.
+    // A rival comes before the settlement.
     Scenario {
         name: "fenced by a successor that completed in a chunk",
         rival: Some((Complete, Rival::CompletesInParts)),
@@ -350,7 +350,7 @@ pub(super) const ALL: &[Scenario] = &[
         requests: &[Claim, TakeOver, Claim, Complete],
         ..TAKEOVER
     },
-    // The first fault makes the library read the record.
+    // The fault in `lead` makes the library read the record.
     Scenario { name: "a lost claim", lead: &[(0, CutAfter)], requests: &[Claim, Look, Complete], ..FIRST },
     Scenario {
         name: "a claim that wasn't applied",

@@ -91,7 +91,7 @@ impl Between {
         }
     }
 
-    /// Closes the proxy: of the held requests, it forwards those that are due right after the answer, and nothing else.
+    /// Closes the proxy. Of the requests that it holds, it forwards only those that are due right after the answer.
     pub(super) async fn close(&self) {
         match self {
             Self::Http(proxy) => {
@@ -132,8 +132,8 @@ pub(super) enum Said {
 }
 
 impl Stage {
-    /// Creates a stage with its own table on `server`. No sweeper removes expired records there, since that would act
-    /// like another rival.
+    /// Creates a stage with its own table on `server`. No sweeper removes expired records there, since a sweeper would
+    /// act like another rival.
     pub(super) async fn set(server: &Server, sabotage: Option<Sabotage>) -> Result<Self> {
         let (table, client) = (fresh_table()?, server.client());
         server.database().create_table(&table, "id").await?;
@@ -266,12 +266,12 @@ impl Stage {
                 .read_chunks(key, owner, *count, response.length)
                 .await
                 .map_err(|error| error.to_string())?,
-            (Place::Chunks(_), None) => return Err("the store can't write chunks".into()),
+            (Place::Chunks(_), None) => return Err("the store can't read chunks".into()),
         };
         response.decode(&kept).map_err(|damage| damage.to_string())
     }
 
-    /// Writes the `prior` record, as if the request with this fingerprint had made it.
+    /// Writes the `prior` record, as if the request with this fingerprint had created it.
     pub(super) async fn prepare(
         &self,
         key: &StoredKey,
@@ -282,7 +282,7 @@ impl Stage {
             return Ok(());
         }
         let now = system_clock().now();
-        // Redis removes a record a day after it expires. One that expired a day ago would vanish during the run.
+        // Redis removes a record a day after it expires. A record that expired a day ago would vanish during the run.
         let an_hour_ago = now.saturating_sub(Duration::from_secs(60 * 60));
         let (lease_until, lock_expires_at) = match prior {
             Prior::Stale => (now.saturating_sub(Duration::from_secs(10)), now.saturating_add(DAY)),
@@ -325,7 +325,7 @@ impl Stage {
         if rival == Rival::Gone {
             return self.remove(key).await;
         }
-        let Some(record) = self.direct.read(key).await.context("couldn't read the rival's record")? else {
+        let Some(record) = self.direct.read(key).await.context("couldn't read the current record")? else {
             return Ok(());
         };
         let now = system_clock().now();
@@ -374,7 +374,7 @@ impl Stage {
         match self.direct.apply(key, write).await.context("couldn't write the record directly")? {
             WriteOutcome::Applied => Ok(()),
             WriteOutcome::Refused(record) => {
-                Err(Problem::new(format!("the direct write {write:?} was refused because of {record:?}")))
+                Err(Problem::new(format!("the direct write {write:?} was rejected because of {record:?}")))
             }
         }
     }
@@ -402,7 +402,7 @@ async fn warm_up(store: &dyn Store, key: &StoredKey) -> Result<()> {
     loop {
         match store.read(key).await {
             Ok(_) => return Ok(()),
-            Err(error) if tries == WARM_UPS => return Err(Problem::new(format!("warming up: {error}"))),
+            Err(error) if tries == WARM_UPS => return Err(Problem::new(format!("can't connect: {error}"))),
             Err(_) => tries += 1,
         }
     }

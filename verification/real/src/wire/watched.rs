@@ -1,4 +1,5 @@
-//! A store that notes the library's calls and their results, and can run a rival before one of them.
+//! A store that notes the library's calls and their results. Before one of the calls, it can run an action, such as a
+//! rival's write.
 
 use std::{
     fmt::{self, Debug, Display},

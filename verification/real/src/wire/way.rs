@@ -43,14 +43,14 @@ pub enum HttpWay {
     WrongShape,
     /// The answer to a failed condition lacks the old item.
     NoOldItem,
-    /// The proxy gives no answer, and forwards the request only after its sender has given up.
+    /// The proxy gives no answer, and forwards the request only after the client has given up.
     Late(When),
 }
 
 /// When a held request is forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum When {
-    /// Shortly after the sender has given up, while the library still handles the timeout.
+    /// Shortly after the client has given up, while the library still handles the timeout.
     Soon,
     /// After the delivery was answered.
     AfterAnswer,
@@ -117,8 +117,8 @@ pub enum Medium {
 }
 
 impl HttpWay {
-    /// Returns the corresponding way over TCP. `None` if this way needs an answer that only HTTP or DynamoDB gives, or
-    /// a proxy that outlives the next delivery.
+    /// Returns the corresponding way over TCP. `None` for an answer that only HTTP or DynamoDB gives, for
+    /// [`FastDrip`](Self::FastDrip), and for a request that's held until after the next delivery.
     pub(super) const fn over_tcp(self) -> Option<TcpWay> {
         match self {
             Self::CutBefore => Some(TcpWay::CloseBefore),
@@ -149,7 +149,7 @@ impl HttpWay {
         matches!(medium, Medium::Http) || self.over_tcp().is_some()
     }
 
-    /// Its name in reports.
+    /// Returns this way's name in reports on runs over `medium`.
     pub(super) fn name_over(self, medium: Medium) -> String {
         match (medium, self.over_tcp()) {
             (Medium::Tcp, Some(fault)) => fault.to_string(),

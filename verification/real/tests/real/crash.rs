@@ -71,7 +71,7 @@ async fn assert_caught_in(form: Form, sabotage: Sabotage, point: Point, words: &
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn function_that_ignores_its_fence_is_caught() {
+async fn function_that_ignores_fencing_is_caught() {
     let held = Point::Before(Call::Complete);
     tokio::join!(
         assert_caught(Sabotage::Unfenced, held, "answered with a response that isn't the record's"),

@@ -1,4 +1,4 @@
-//! Breaks the wire, in the bounded form, and tests the check with stores that are broken on purpose.
+//! Runs the bounded form of the wire check, and tests the check itself with stores that are broken on purpose.
 
 use lambda_idempotency_verification_real::{
     site::Kind,

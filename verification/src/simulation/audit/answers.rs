@@ -4,6 +4,7 @@ use lambda_idempotency::{
     Error, ErrorKind, RunError,
     store::{Outcome, State},
 };
+use sha2::{Digest as _, Sha256};
 
 use super::{Audit, Book, Ended, Recorded, Run, violate};
 use crate::simulation::{
@@ -63,17 +64,14 @@ impl Audit {
             violate(
                 book,
                 "a replay belongs to the operation",
-                format!("key {key} payload {payload} answers {value:?}"),
+                format!("a delivery of key {key} with payload {payload} is answered {value:?}"),
             );
         }
         self.check_told(book, value);
         let is_own = own_run.is_some_and(|run| value.starts_with(&format!("run {run} ")));
-        let json = format!("{value:?}").into_bytes();
-        let was_recorded = book
-            .recorded
-            .values()
-            .flatten()
-            .any(|one| one.response.as_ref().is_none_or(|response| *response == json));
+        // The value's JSON.
+        let sha256: [u8; 32] = Sha256::digest(format!("{value:?}")).into();
+        let was_recorded = book.recorded.values().flatten().any(|one| one.sha256 == Some(sha256));
         if !is_own && !was_recorded {
             violate(book, "a replay was recorded", format!("executor {executor} answers {value:?}"));
         }
@@ -98,7 +96,7 @@ impl Audit {
         }
     }
 
-    /// Whether every settlement gets a response. Then an executor's own answer is a recorded one.
+    /// Whether every settlement gets a response. If so, an executor's own answer is always the recorded one.
     fn settles_definitely(&self) -> bool {
         !Trouble::UNRECORDING.into_iter().any(|fault| self.config.has(fault))
     }
@@ -172,8 +170,8 @@ impl Audit {
         let (reserve, floor) = (RESERVE.as_millis() as u64, HARD_FLOOR.as_millis() as u64);
         let by = match (deadline, run.map(|run| run.handler_ended)) {
             (Some(deadline), None) => deadline - reserve,
-            // A result that leaves less than the reserve gets one more call. Writing chunks takes half of the
-            // time left, so an earlier result may leave less than the reserve too.
+            // A result inside the reserve gets one more call, which ends at the floor. Writing chunks takes half
+            // of the time left, so a result within twice the reserve may also be recorded inside the reserve.
             (Some(deadline), Some(Some(ended)))
                 if self.config.outage.is_some() && ended + 2 * reserve + A_LITTLE < deadline =>
             {
@@ -209,7 +207,7 @@ impl Audit {
     }
 }
 
-/// Checks an executor that answers with its own result. It must have completed its record, with its response.
+/// Checks an executor that answers with its own result: its record must be completed, with a response.
 fn check_completed(book: &mut Book, run: Option<usize>) {
     let (Some(run), Some(table)) = (run.and_then(|run| book.runs.get(run)), &book.table) else { return };
     let record = table.record(&run.stored);
@@ -221,8 +219,8 @@ fn check_completed(book: &mut Book, run: Option<usize>) {
     }
 }
 
-/// Checks a delivery that answers that nothing ran. It must leave no claim behind, or report when the claim's
-/// lease ends.
+/// Checks a delivery that's answered `Unavailable`, so its handler didn't run. The delivery must leave no claim
+/// behind, or report when the claim's lease ends.
 fn check_given_back(book: &mut Book, at: u64, executor: u32, key: u64, error: &Error) {
     if error.kind() != ErrorKind::Unavailable {
         return;
@@ -242,7 +240,7 @@ fn check_given_back(book: &mut Book, at: u64, executor: u32, key: u64, error: &E
     }
 }
 
-/// Whether this run's outcome was recorded, under its own generation or a later one of its executor.
+/// Whether this run's outcome was recorded, under the run's own generation or a later one.
 fn has_outcome_of(book: &Book, run: usize) -> bool {
     let Some(run) = book.runs.get(run) else { return false };
     let recorded = book.recorded.get(&run.stored);

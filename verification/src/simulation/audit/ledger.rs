@@ -1,5 +1,5 @@
-//! Checks effects that commit in one transaction with their outcome. They must be applied together with it,
-//! at most once until the outcome expires, and the answers about them must be true.
+//! Checks effects that commit in one transaction with their outcome. An effect must be applied together with its
+//! outcome, and at most once until the outcome expires. The answers about effects must be true.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -54,8 +54,8 @@ impl Audit {
         book.figures.declined += 1;
     }
 
-    /// Checks effects that were applied without a write of the record, as only a broken store does. `record`
-    /// is the current one.
+    /// Checks effects that were applied although the record wasn't written, which only a broken store does.
+    /// `record` is the current record.
     pub fn committed(&self, at: u64, key: &StoredKey, effects: &Effects, record: Option<&Record>) {
         let mut book = self.book();
         self.check_effects(&mut book, at, key, effects, record);
@@ -99,8 +99,8 @@ impl Audit {
         }
     }
 
-    /// Checks a record that was written without any effect: it must not be the outcome of a run that staged
-    /// one.
+    /// Checks a record that was written without any effect: it must not be the outcome of a run that staged an
+    /// effect.
     pub(super) fn check_no_effect(&self, book: &mut Book, key: &StoredKey, record: &Record) {
         let State::Completed(_) = record.state else { return };
         let Some(run) = run_of(record) else { return };
@@ -111,7 +111,7 @@ impl Audit {
         }
     }
 
-    /// Checks an answer: what `value` says about the effect of its run must be true.
+    /// Checks that the answer `value` is true about the effect of its run.
     pub(super) fn check_told(&self, book: &mut Book, value: &str) {
         let Some((run, rest)) = numbered(value) else { return };
         if !book.runs.get(run).is_some_and(|run| run.has_staged) {
@@ -128,8 +128,8 @@ impl Audit {
         deny(book, run, &format!("{value:?}"));
     }
 
-    /// Checks a delivery that was refused for this reason although its handler ran. If the reason says that
-    /// its effect wasn't applied, that must be true.
+    /// Checks a delivery that got an error of this kind although its handler ran. If this kind means that the
+    /// effect wasn't applied, the effect must not be applied.
     pub(super) fn check_denied(&self, book: &mut Book, run: usize, kind: ErrorKind) {
         let says_so = matches!(
             kind,

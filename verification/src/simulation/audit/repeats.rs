@@ -21,8 +21,8 @@ const ROOM_FOR_A_REQUEST: u64 = 60;
 const WRONG_CLOCKS: u64 = 2 * SKEW_MARGIN as u64;
 
 impl Audit {
-    /// Notes that a run's handler had its effect. If an earlier run of the operation had one, there must be a
-    /// reason.
+    /// Notes that a run's handler had its effect. If an earlier run of the operation had an effect too, there
+    /// must be a reason.
     pub fn effect(&self, at: u64, run: usize) {
         let mut book = self.book();
         let book = &mut *book;
@@ -56,9 +56,8 @@ impl Audit {
         }
     }
 
-    /// Whether a claim that was granted at `granted` belongs to a new operation, since the retention of the
-    /// earlier run's outcome is over. Under at-most-once that needs an outcome in the store; without one, the
-    /// operation never ends.
+    /// Whether a claim that was granted at `granted` belongs to a new operation, because the retention of the
+    /// earlier run's outcome is over. Under at-most-once, an operation without a recorded outcome never ends.
     fn has_expired(&self, book: &Book, earlier: &Run, granted: u64) -> bool {
         if self.config.at_most_once {
             let recorded = book.recorded.get(&earlier.stored).into_iter().flatten();
@@ -77,7 +76,8 @@ impl Audit {
         if !self.clocks_agree() {
             return None;
         }
-        // Every duplicate repeats an unprotected run, and an operator may settle a claim whose handler runs.
+        // An effect may repeat after an unprotected run, and after an operator settled a claim whose handler was
+        // still running.
         let overruled = (earlier.stored.clone(), earlier.generation.get());
         if earlier.is_unprotected || book.overruled.contains(&overruled) {
             return None;
@@ -86,7 +86,10 @@ impl Audit {
             return Some((AT_MOST_ONCE, "at most one run is allowed"));
         }
         if self.config.outage.is_some() {
-            return Some((RULE, "no outage outlasted the time left, and nothing else went wrong"));
+            return Some((
+                RULE,
+                "each outage was shorter than the time left, and there were no other faults",
+            ));
         }
         let recorded = book.recorded.get(&earlier.stored).into_iter().flatten();
         if recorded.into_iter().any(|one| one.generation == earlier.generation && granted <= one.expires_at) {
@@ -153,7 +156,8 @@ impl Audit {
         if self.config.at_most_once {
             return self.check_at_most_once(book, run);
         }
-        // A declined transaction is released, and another payload is another operation.
+        // With transactions, the key may have been released because a transaction was declined. With several
+        // payloads, the earlier run may belong to another operation.
         if is_takeover || self.config.way != Way::Claims || self.config.has(Circumstance::OtherPayload) {
             return;
         }

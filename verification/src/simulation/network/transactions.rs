@@ -14,10 +14,10 @@ use crate::simulation::{
     trouble::{Circumstance, Fault},
 };
 
-/// How long the store knows a transaction by its token, in ms: DynamoDB's ten minutes.
+/// How long the store remembers a transaction's token, in ms: ten minutes, as in DynamoDB.
 const TOKEN_WINDOW: u64 = 600_000;
 
-/// The effects that handlers add to a transaction: the numbers of their runs stand for their own writes.
+/// The effects that a handler adds to a transaction. The number of its run stands for the handler's own writes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Effects(pub Vec<usize>);
 

@@ -48,7 +48,7 @@ fn undisturbed() -> Case {
     }
 }
 
-/// The first run had its effect and then suffered `deed`. The second run's outcome is recorded.
+/// The first run had its effect, and then the harness did `deed` to that run. The second run's outcome is recorded.
 fn disturbed(deed: Deed, said: Said) -> Case {
     Case {
         lines: vec![line("1-1", FIRST, 1), line("2-1", SECOND, 2)],
@@ -95,16 +95,16 @@ fn kills_are_counted_by_their_moment() {
 #[test]
 fn unexplained_effect_is_found() {
     let case = disturbed(Deed::Spared, error("Idempotency.InProgress"));
-    assert_violation(&case, "it was neither killed nor frozen, and it answered in time");
+    assert_violation(&case, "the run was neither killed nor frozen, and it answered in time");
 
-    // A run that was merely slow is no violation: Lambda would have killed it at its deadline.
+    // A run that was only slow isn't a violation: Lambda would have killed it at its deadline.
     let mut slow = case.clone();
     slow.deliveries[0].said_at = LEASE;
     assert_eq!(slow.judge().unwrap().slow, 1);
 
     let mut unknown = case;
     unknown.deliveries.remove(0);
-    assert_violation(&unknown, "there's no delivery to run 1-1");
+    assert_violation(&unknown, "no delivery started run 1-1");
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn effect_of_a_later_claim_is_found() {
 fn differing_answers_are_found() {
     let case = disturbed(Deed::Froze, response("1-1"));
     assert_violation(&case, "run 1-1 answered with a response that isn't the record's");
-    // The frozen run answers before the other run, and after its own deadline: there was no outcome to replay.
+    // The frozen run answers after its own deadline, but before the other run. So it had no outcome to replay.
     let mut case = case;
     case.deliveries[0].said_at = LEASE;
     case.judge().unwrap();
@@ -173,7 +173,7 @@ fn record_of_another_generation_is_found() {
     let mut case = disturbed(Deed::Froze, response("1-1"));
     case.record = Some(completed("1-1", SECOND, 2));
     case.deliveries[1].said = response("1-1");
-    assert_violation(&case, "isn't from its generation's run");
+    assert_violation(&case, "isn't from the run with the record's generation");
 
     let mut case = undisturbed();
     case.record = Some(completed("1-1", SECOND, 1));

@@ -36,7 +36,7 @@ impl Judge<'_> {
             Answer::Recorded(text) => self.replayed(first, &Promise::Failure(text.clone())),
             Answer::HandlerFailed(text) => {
                 let is_its = ran == 1 && handler == Handler::Fails && *text == failure(0);
-                self.must(is_its, || "the answer isn't the failure of a handler that ran".into());
+                self.must(is_its, || "the handler didn't fail as the answer says".into());
                 if records { self.recorded(first, Status::Failed, text) } else { self.released(first) }
             }
             Answer::Panicked => {
@@ -55,7 +55,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Checks that the answer is the outcome in the prior record or the rival's.
+    /// Checks that the answer is the outcome in the prior record or in the rival's record.
     fn replayed(&mut self, first: &Delivery, answer: &Promise) {
         let said = [PRIOR, RIVAL].iter().any(|known| match answer {
             Promise::Value(text) | Promise::Failure(text) => text == known,
@@ -105,7 +105,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Checks that the handler didn't run, and that this delivery left no claim except one that it didn't learn of.
+    /// Checks that the handler didn't run. If this delivery left a claim, checks that the library didn't learn of it.
     fn nothing_ran(&mut self, first: &Delivery) {
         let facts = self.facts;
         let ran = self.ran(0);
@@ -118,23 +118,23 @@ impl Judge<'_> {
             Status::Started => {
                 let learned = self.learned_of_its_claim();
                 self.must(!learned || has_no_time, || {
-                    format!("the engine didn't recognise its own claim; it left {}", left())
+                    format!("the engine didn't recognise its own claim; stored: {}", left())
                 });
-                self.must(gave_back, || format!("a claim in doubt wasn't released; it left {}", left()));
+                self.must(gave_back, || format!("a claim in doubt wasn't released; stored: {}", left()));
                 let free_at = first.retry_after.map(|wait| first.after.at.saturating_add(wait));
                 self.must(has_no_time || free_at >= record.lease_until(), || {
                     let wait = first.retry_after;
-                    format!("the claim may outlast the reported wait of {wait:?}; it left {}", left())
+                    format!("the claim may outlast the reported wait of {wait:?}; stored: {}", left())
                 });
                 self.verdict.gaps.insert(Gap::Ghost);
             }
             Status::Released => {
                 self.must(gave_back && (has_no_time || !self.learned_of_its_claim()), || {
-                    format!("a claim was released without a reason; it left {}", left())
+                    format!("a claim was released without a reason; stored: {}", left())
                 });
             }
             Status::Completed | Status::Failed => {
-                self.must(false, || format!("an outcome was stored, but nothing ran; it left {}", left()));
+                self.must(false, || format!("an outcome was stored, but nothing ran; stored: {}", left()));
             }
         }
     }
@@ -155,18 +155,18 @@ impl Judge<'_> {
         match (mine.map(Record::status), &first.after.outcome) {
             (Some(found), Some(Said::Text(said))) if found == status => {
                 self.must(said == text, || {
-                    format!("the record doesn't hold the answered outcome; it left {}", left())
+                    format!("the record doesn't hold the answered outcome; stored: {}", left())
                 });
             }
             (Some(found), Some(Said::Omitted)) if found == status => {
                 let failed =
                     facts.was_told(|meaning, told| meaning == Meaning::PartWritten && told.is_failure());
-                self.must(failed, || format!("the response wasn't kept; it left {}", left()));
+                self.must(failed, || format!("the response wasn't kept; stored: {}", left()));
                 self.verdict.gaps.insert(Gap::NotKept);
             }
             (Some(found), _) if found != Status::Started => {
                 self.must(false, || {
-                    format!("the record doesn't hold the answered outcome; it left {}", left())
+                    format!("the record doesn't hold the answered outcome; stored: {}", left())
                 });
             }
             (found, _) => {
@@ -195,9 +195,9 @@ impl Judge<'_> {
                 });
                 self.verdict.gaps.insert(Gap::NotReleased);
             }
-            Some(_) => self.must(false, || format!("the key wasn't released; it left {}", left())),
+            Some(_) => self.must(false, || format!("the key wasn't released; stored: {}", left())),
             None => {
-                self.must(facts.rival.is_some(), || format!("the key wasn't released; it left {}", left()))
+                self.must(facts.rival.is_some(), || format!("the key wasn't released; stored: {}", left()))
             }
         }
     }

@@ -42,8 +42,8 @@ impl Judge<'_> {
         }
     }
 
-    /// Checks one result: "applied" means that the server applied the write, "refused" that it rejected it,
-    /// and "not applied" that it never applies it.
+    /// Checks that one result is true. "Applied" means that the server applied the write, "refused" that the server
+    /// rejected it, and "not applied" that the server never applies it.
     fn truth_of(&mut self, call: &Call) {
         let facts = self.facts;
         let requests = facts.requests_of(call);

@@ -1,4 +1,4 @@
-//! Checks that a record stays in the table for as long as it counts.
+//! Checks that live outcomes and claims stay in the table unchanged, and that no record disappears.
 
 use lambda_idempotency::store::State;
 
@@ -8,7 +8,7 @@ impl Judge<'_> {
     pub(super) fn standing(&mut self) {
         let facts = self.facts;
         if let Some(first) = facts.deliveries.first() {
-            // The delivery may change the record until the rival comes. After that, the rival's record must stay.
+            // The delivery may change the record until the rival writes. After that, the rival's record must stay.
             self.stands(facts.rival.as_ref().unwrap_or(&first.before), &first.after);
         }
         for delivery in facts.deliveries.iter().skip(1) {

@@ -199,7 +199,7 @@ fn gaps_need_a_reason() {
     in_time.deliveries[0].took = SETTLE_WITHIN / 2;
     let violations = judge(&in_time).violations;
     assert!(violations.iter().any(|found| found.starts_with("the outcome wasn't stored")), "{violations:?}");
-    // If the completion was refused because the record is already completed, the library knows its outcome is stored.
+    // If the completion is rejected because the record is already COMPLETED, the library knows its outcome is stored.
     facts.calls[1].told =
         Told::Refused(Some(Brief { owner: MINE, generation: NOW, status: Status::Completed }));
     assert!(!judge(&facts).violations.is_empty());

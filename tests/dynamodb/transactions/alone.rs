@@ -1,0 +1,31 @@
+//! A handler's writes in their own `TransactWriteItems`, without a record.
+
+use lambda_idempotency::store::Store as _;
+
+use super::{TOKEN, cancelled, on, one};
+use crate::wire::{Reply, Wire};
+
+#[tokio::test]
+async fn errors_without_a_record_name_none() {
+    const ALONE: &str = "the transaction of the handler's own writes";
+    let failed = || cancelled(&[("ConditionalCheckFailed", None)]);
+    for (script, says) in [
+        (vec![cancelled(&[])], ALONE),
+        (vec![cancelled(&[("TransactionConflict", None)])], ALONE),
+        (vec![cancelled(&[("ThrottlingError", None)])], ALONE),
+        (vec![Reply::internal(), failed()], ALONE),
+        (vec![Reply::error(400, "TransactionInProgressException", "ongoing")], ALONE),
+        (
+            vec![Reply::error(400, "ValidationException", "two on one item")],
+            "one of the handler's writes is invalid",
+        ),
+    ] {
+        let wire = Wire::scripted(None, &script).await;
+        let store = on(&wire).await;
+        let committed = store.transactions().unwrap().commit_alone(&one(), TOKEN).await;
+        let error = committed.unwrap_err().to_string();
+        assert!(error.contains(says) && !error.contains("record"), "{error}");
+        // The store never describes its own table: no write concerns it.
+        assert!(wire.requests().iter().all(|operation| operation == "TransactWriteItems"), "{error}");
+    }
+}
