@@ -216,8 +216,10 @@ fn proxy(lambda: &Lambda) -> Proxy {
     };
     let lambda = lambda.clone();
     let upstream = Upstream::in_memory(move || lambda.connect());
-    let protection = Protection::new(idempotency, rules, upstream.clone(), Telemetry::default());
-    Proxy::new(upstream, Some(protection))
+    match Protection::new(idempotency, rules, upstream.clone(), Telemetry::default()) {
+        Ok(protection) => Proxy::new(upstream, Some(protection)),
+        Err(error) => panic!("{error}"),
+    }
 }
 
 /// Sends the bytes in pieces, and hangs up once the layer is idle. Returns the layer's answer.

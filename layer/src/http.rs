@@ -122,12 +122,9 @@ fn infers(request: &Request<Body>) -> bool {
 
 /// The library's layer with the user's rules.
 fn layer(protection: &Protection, turn: &Turn) -> Result<HttpLayer, lambda_idempotency::Error> {
-    let Rules { key, passes_unkeyed, methods, callers, compare, max_response, .. } = &protection.rules;
+    let Rules { key, passes_unkeyed, methods, callers, compare, .. } = &protection.rules;
     let replayed = turn.clone();
-    // HTTP responses are recorded in a form that's hardly larger than their body.
-    let idempotency =
-        protection.idempotency.with_settings(|settings| settings.max_response = *max_response)?;
-    let mut layer = idempotency.http().on_replay(move |_, _| replayed.replays());
+    let mut layer = protection.http.http().on_replay(move |_, _| replayed.replays());
     let is_required = match (passes_unkeyed, key) {
         (Some(passes), _) => !passes,
         // A request without the header runs unprotected. If the user chose key fields, a request must have them.

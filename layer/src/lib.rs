@@ -88,6 +88,7 @@ async fn build(upstream: &Upstream) -> Result<Built, String> {
         let telemetry = if config.has_metrics { Telemetry::start() } else { Telemetry::default() };
         Protection::new(idempotency, config.rules, upstream.clone(), telemetry)
     });
+    let protection = protection.transpose().map_err(|error| error.to_string())?;
     Ok((Proxy::new(upstream.clone(), protection.clone()), protection, config.port))
 }
 

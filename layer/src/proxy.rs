@@ -33,6 +33,8 @@ const LAST_SETTLEMENTS: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct Protection {
     pub(crate) idempotency: Idempotency,
+    /// The same for HTTP responses, which are recorded in a form that's hardly larger than their body.
+    pub(crate) http: Idempotency,
     pub(crate) rules: Rules,
     pub(crate) function: Function,
     pub(crate) upstream: Upstream,
@@ -78,14 +80,19 @@ fn route<'r>(method: &http::Method, path: &'r str) -> Route<'r> {
 
 impl Protection {
     /// Creates protection with these parts.
+    ///
+    /// # Errors
+    ///
+    /// If the library refuses the settings.
     pub(crate) fn new(
         idempotency: Idempotency,
         rules: Rules,
         upstream: Upstream,
         telemetry: Telemetry,
-    ) -> Arc<Self> {
-        let streams = AtomicBool::new(rules.streams);
-        Arc::new(Self { idempotency, rules, function: Function::default(), upstream, telemetry, streams })
+    ) -> Result<Arc<Self>, lambda_idempotency::Error> {
+        let http = idempotency.with_settings(|settings| settings.max_response = rules.max_response)?;
+        let (function, streams) = (Function::default(), AtomicBool::new(rules.streams));
+        Ok(Arc::new(Self { idempotency, http, rules, function, upstream, telemetry, streams }))
     }
 
     /// Begins one poll of the real Runtime API for each idle poller of the function.

@@ -64,7 +64,7 @@ impl Bench {
         let builder = lambda_idempotency::Idempotency::builder(store).function("f");
         let idempotency = builder.settings(rules.settings.clone()).build().unwrap();
         let upstream = Upstream::new(server.url("").trim_start_matches("http://"));
-        let protection = Protection::new(idempotency, rules, upstream, Telemetry::default());
+        let protection = Protection::new(idempotency, rules, upstream, Telemetry::default()).unwrap();
         Self { protection, posted, _server: server }
     }
 
