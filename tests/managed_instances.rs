@@ -27,7 +27,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{Mutex as AsyncMutex, mpsc, oneshot, watch},
+    sync::{
+        Mutex as AsyncMutex, mpsc,
+        oneshot::{self, error::TryRecvError},
+        watch,
+    },
 };
 use tower::{Layer, service_fn};
 
@@ -38,9 +42,11 @@ use testkit::http_server::{Received, Reply, Server};
 const TABLE: &str = "MANAGED_INSTANCES_TABLE";
 const STORE: &str = "MANAGED_INSTANCES_STORE";
 
-const LEASE: Duration = Duration::from_millis(2000);
-const GRACE: Duration = Duration::from_millis(500);
-const MARGIN: Duration = Duration::from_millis(200);
+/// The function extends the lease after a third of it. If it can't, it cuts the handler off [`GRACE`] before the end.
+/// All of these are long, so that a machine that pauses for seconds doesn't fail the tests.
+const LEASE: Duration = Duration::from_secs(12);
+const GRACE: Duration = Duration::from_secs(3);
+const MARGIN: Duration = Duration::from_secs(1);
 /// The time limit of ordinary invocations. No test lasts that long.
 const DEADLINE: Duration = Duration::from_secs(600);
 
@@ -97,7 +103,7 @@ impl Unanswered {
     fn answered(&self, id: Option<&String>, posted: Posted) -> Reply {
         let pending = id.and_then(|id| self.0.lock().unwrap().remove(id));
         match pending {
-            Some(pending) if system_clock().now() <= pending.deadline => {
+            Some(pending) if system_clock().now() < pending.deadline => {
                 let _ = pending.answer.send(posted);
                 Reply::Whole(202, vec![], b"{\"status\":\"OK\"}".to_vec())
             }
@@ -115,7 +121,6 @@ struct Function {
     process: Child,
     invocations: mpsc::UnboundedSender<String>,
     unanswered: Arc<Unanswered>,
-    polls: Arc<AtomicUsize>,
     _server: Server,
 }
 
@@ -154,7 +159,7 @@ impl Function {
         })
         .await;
         let address = server.url("").replace("http://", "");
-        let process = Command::new(env::current_exe().unwrap())
+        let mut process = Command::new(env::current_exe().unwrap())
             .args(["--exact", "function", "--nocapture"])
             .env(TABLE, table)
             .env(STORE, store)
@@ -167,11 +172,11 @@ impl Function {
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        let started = Self { process, invocations, unanswered, polls, _server: server };
-        while started.polls.load(Ordering::SeqCst) < 4 {
-            system_clock().sleep(Duration::from_millis(20)).await;
+        while polls.load(Ordering::SeqCst) < 4 {
+            assert_eq!(process.try_wait().unwrap(), None, "the function ended");
+            sleep(20).await;
         }
-        started
+        Self { process, invocations, unanswered, _server: server }
     }
 
     /// Delivers this work. The function takes up to four invocations at once.
@@ -262,6 +267,14 @@ impl Bench {
         item.map_or(0, |item| item["n"].as_n().unwrap().parse().unwrap())
     }
 
+    /// Waits until the handler has begun.
+    async fn has_begun(&self, id: &str, answer: &mut oneshot::Receiver<Posted>) {
+        while self.effects(id).await == 0 {
+            assert_eq!(answer.try_recv(), Err(TryRecvError::Empty), "{id} didn't begin");
+            sleep(20).await;
+        }
+    }
+
     async fn record(&self, id: &str) -> Record {
         let builder = Idempotency::builder(self.store.clone()).function("work");
         let scope = builder.build().unwrap().scope("event").unwrap();
@@ -284,23 +297,25 @@ const IN_PROGRESS: &str = "Idempotency.InProgress";
 async fn concurrent_handlers_outlive_leases_without_duplicates() {
     let bench = Bench::new().await;
     let function = bench.function().await;
-    let running: Vec<_> = ["a", "b", "c"].map(|id| (id, function.deliver(id, 5000))).into();
-    sleep(1000).await;
+    let mut running: Vec<_> = ["a", "b", "c"].map(|id| (id, function.deliver(id, 30_000))).into();
+    for (id, answer) in &mut running {
+        bench.has_begun(id, answer).await;
+    }
     let first = bench.lease_until("a").await;
     assert!(
         first < system_clock().now().saturating_add(LEASE),
         "the lease must be short, not last until the deadline"
     );
-    sleep(2500).await;
+    system_clock().sleep(system_clock().now().until(first) + Duration::from_millis(2)).await;
     for id in ["a", "b", "c"] {
         assert!(first < system_clock().now(), "the first lease must have expired");
         assert!(bench.lease_until(id).await > system_clock().now(), "{id}: the lease must be extended");
-        assert_eq!(function.deliver(id, 5000).await.unwrap(), Err(IN_PROGRESS.to_owned()));
+        assert_eq!(function.deliver(id, 30_000).await.unwrap(), Err(IN_PROGRESS.to_owned()));
     }
     for (id, answer) in running {
         assert_eq!(answer.await.unwrap(), Ok(format!("done {id}")));
         assert_eq!(bench.effects(id).await, 1);
-        assert_eq!(function.deliver(id, 5000).await.unwrap(), Ok(format!("done {id}")), "replayed");
+        assert_eq!(function.deliver(id, 30_000).await.unwrap(), Ok(format!("done {id}")), "replayed");
     }
 }
 
@@ -308,10 +323,8 @@ async fn concurrent_handlers_outlive_leases_without_duplicates() {
 async fn killed_processes_free_keys_after_leases() {
     let bench = Bench::new().await;
     let killed = bench.function().await;
-    let _lost = killed.deliver("d", 100_000);
-    while bench.effects("d").await == 0 {
-        sleep(20).await;
-    }
+    let mut lost = killed.deliver("d", 100_000);
+    bench.has_begun("d", &mut lost).await;
     let other = bench.function().await;
     assert_eq!(other.deliver("d", 100_000).await.unwrap(), Err(IN_PROGRESS.to_owned()));
     drop(killed);
@@ -336,11 +349,9 @@ async fn killed_processes_free_keys_after_leases() {
 async fn failed_extensions_stop_handlers_before_expiry() {
     let bench = Bench::new().await;
     let function = bench.function().await;
-    let (cut_off, other) = (function.deliver("e", 100_000), function.deliver("f", 100));
+    let (mut cut_off, other) = (function.deliver("e", 100_000), function.deliver("f", 100));
     assert_eq!(other.await.unwrap(), Ok("done f".to_owned()));
-    while bench.effects("e").await == 0 {
-        sleep(20).await;
-    }
+    bench.has_begun("e", &mut cut_off).await;
     bench.cut.send_replace(true);
     assert_eq!(cut_off.await.unwrap(), Err(IN_PROGRESS.to_owned()));
     let now = system_clock().now();
@@ -354,7 +365,7 @@ async fn failed_extensions_stop_handlers_before_expiry() {
 async fn late_answers_are_rejected_and_work_continues() {
     let bench = Bench::new().await;
     let function = bench.function().await;
-    let late = function.deliver_within("g", 100_000, Duration::from_millis(800));
+    let late = function.deliver_within("g", 100_000, Duration::from_secs(8));
     assert!(late.await.is_err(), "the late answer must be rejected with 410");
     assert!(function.unanswered.is_empty());
     assert_eq!(bench.effects("g").await, 1);

@@ -243,7 +243,9 @@ impl Shared {
                 released.await.map_err(|_| HangUp)?;
             }
         }
-        let response = self.forward(exchange, parts, body).await;
+        // If the client hangs up, the database may still answer, and the log needs the status.
+        let forwarded = tokio::spawn(async move { self.forward(exchange, parts, body).await });
+        let response = forwarded.await.map_err(|_| HangUp)?;
         if is_cut { Err(HangUp) } else { Ok(response) }
     }
 

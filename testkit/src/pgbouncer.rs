@@ -48,12 +48,12 @@ impl PgBouncer {
             return None;
         };
         let folder = std::env::temp_dir().join(format!("idempotency-pgbouncer-{}", Owner::random().unwrap()));
-        fs::create_dir(&folder).unwrap();
         let user = other_user();
-        if let Some(user) = user {
-            std::os::unix::fs::chown(&folder, Some(user.uid), Some(user.gid)).unwrap();
-        }
         for _ in 0..5 {
+            fs::create_dir(&folder).unwrap();
+            if let Some(user) = user {
+                std::os::unix::fs::chown(&folder, Some(user.uid), Some(user.gid)).unwrap();
+            }
             let (port, shown) = (free_port(), folder.display());
             let settings = format!(
                 "[databases]\n* = host=127.0.0.1 port={}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n\
@@ -68,6 +68,7 @@ impl PgBouncer {
             let mut supervisor = command(Path::new("/bin/sh"), &folder, user);
             supervisor.args(["-c", SUPERVISOR, "sh"]).arg(&program).arg(&folder);
             supervisor.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+            // If the pooler doesn't answer, its end removes the folder.
             let mut pooler = Self { port, supervisor: supervisor.spawn().unwrap() };
             if pooler.answers() {
                 return Some(pooler);
@@ -77,7 +78,7 @@ impl PgBouncer {
     }
 
     fn answers(&mut self) -> bool {
-        (0..200).any(|_| {
+        (0..1200).any(|_| {
             thread::sleep(Duration::from_millis(25));
             TcpStream::connect(("127.0.0.1", self.port)).is_ok()
         })

@@ -32,7 +32,7 @@ const TEMPLATE: &str = "IDEMPOTENCY_TEST_POSTGRES_DATA";
 /// How to install PostgreSQL.
 const INSTALL: &str = "install PostgreSQL: apt-get install postgresql (its servers don't need to run)";
 /// The shell script that runs the server. It stops the server when the script's standard input closes, which happens
-/// even if the tests' process is killed. A line of input makes the server a standby, or stops, crashes or starts it.
+/// even if the tests' process is killed. A line of input starts, stops or crashes the server, or makes it a standby.
 const SUPERVISOR: &str = r#"
 trap : HUP INT TERM
 run() {
@@ -43,7 +43,7 @@ end() {
     [ -z "$server" ] || { kill "-$1" $server; wait $server; }
     server=
 }
-run "$@"
+server=
 while read -r line; do
     case $line in
         standby) end INT; touch "$2/data/standby.signal"; run "$@" ;;
@@ -140,19 +140,20 @@ impl Server {
 
     /// Starts the server in `folder`, and waits for `ready`.
     fn run(programs: &Path, folder: PathBuf, user: Option<User>, ready: &str) -> Self {
+        let mut supervisor = command(Path::new("/bin/sh"), &folder, user);
+        supervisor.args(["-c", SUPERVISOR, "sh"]).arg(programs.join("postgres")).arg(&folder);
+        // In its own process group, the supervisor doesn't get the terminal's interrupt. The tests get the
+        // interrupt and end, which ends the supervisor too.
+        supervisor.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+        let log = folder.join("log");
+        let mut server = Self { port: 0, log, supervisor: supervisor.spawn().unwrap() };
         // Another process may take the free port before the server does.
         for _ in 0..5 {
-            let port = free_port();
+            server.port = free_port();
             let settings = folder.join("data/postgresql.conf");
             let mut settings = fs::OpenOptions::new().append(true).open(settings).unwrap();
-            settings.write_all(format!("port = {port}\n").as_bytes()).unwrap();
-            let mut supervisor = command(Path::new("/bin/sh"), &folder, user);
-            supervisor.args(["-c", SUPERVISOR, "sh"]).arg(programs.join("postgres")).arg(&folder);
-            // In its own process group, the supervisor doesn't get the terminal's interrupt. The tests get the
-            // interrupt and end, which ends the supervisor too.
-            supervisor.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
-            let log = folder.join("log");
-            let server = Self { port, log, supervisor: supervisor.spawn().unwrap() };
+            settings.write_all(format!("port = {}\n", server.port).as_bytes()).unwrap();
+            server.start_again();
             if server.says(ready) {
                 return server;
             }
@@ -170,7 +171,7 @@ impl Server {
         self.tell("crash");
     }
 
-    /// Begins to start the stopped server.
+    /// Begins to start the server, which isn't running.
     pub fn start_again(&mut self) {
         self.tell("start");
     }

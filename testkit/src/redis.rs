@@ -19,7 +19,7 @@ use std::{
 use crate::{ports::free_port, skip::skip};
 
 /// The shell script that runs the server. When the script's standard input closes, it stops the server and deletes the
-/// server's files. A line of input stops, kills or starts the server.
+/// server's files. A line of input stops, kills or starts the server, or keeps its files.
 const SUPERVISOR: &str = r#"
 trap : HUP INT TERM
 folder=$1; shift
@@ -37,10 +37,11 @@ while read -r line; do
         stop) end TERM ;;
         crash) end KILL ;;
         start) run "$@" ;;
+        keep) keep=1 ;;
     esac
 done
 end KILL
-rm -rf "$folder"
+[ -n "$keep" ] || rm -rf "$folder"
 "#;
 
 /// A server with its own data, in memory only unless its settings say otherwise.
@@ -133,6 +134,8 @@ impl RedisServer {
     /// Starts `redis-server` with these arguments, and waits until it accepts connections.
     fn spawn(folder: &Path, port: u16, tls_port: u16, arguments: &[&str]) -> Option<Self> {
         fs::create_dir_all(folder).expect("a folder for the server");
+        // A failed attempt leaves its log.
+        let _ = fs::remove_file(folder.join("log"));
         let supervisor = Command::new("sh")
             .args(["-c", SUPERVISOR, "supervisor"])
             .arg(folder)
@@ -146,8 +149,8 @@ impl RedisServer {
             .spawn()
             .expect("a shell");
         let (address, folder) = (([127, 0, 0, 1], port).into(), folder.to_owned());
-        let server = Self { supervisor, address, tls_port, folder: folder.clone() };
-        for _ in 0..400 {
+        let mut server = Self { supervisor, address, tls_port, folder: folder.clone() };
+        for _ in 0..3_000 {
             let log = fs::read_to_string(folder.join("log")).unwrap_or_default();
             if ["Ready to accept connections", "Server initialized", "+monitor master"]
                 .iter()
@@ -158,10 +161,12 @@ impl RedisServer {
                 }
             } else if log.contains("Failed listening") || log.contains("FATAL CONFIG") {
                 eprintln!("{log}");
-                return None;
+                break;
             }
             thread::sleep(Duration::from_millis(10));
         }
+        // The next attempt needs the folder's files.
+        server.tell("keep");
         None
     }
 

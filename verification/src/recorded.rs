@@ -215,6 +215,7 @@ mod tests {
     #[test]
     fn explored_spaces_are_skipped() {
         let path = std::env::temp_dir().join(format!("explored-{}", std::process::id()));
+        let _ = fs::remove_file(&path);
         let open = || Recorded::open(&path, "abc".to_owned()).unwrap();
         let [first, second, third] = &spaces::bounded()[..3] else { unreachable!() };
         let mut recorded = open();

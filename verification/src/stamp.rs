@@ -105,6 +105,7 @@ mod tests {
     #[test]
     fn only_rules_change_the_stamp() {
         let root = std::env::temp_dir().join(format!("stamp-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&root);
         let write = |name: &str, text: &str| {
             let path = root.join(name);
             fs::create_dir_all(path.parent().unwrap()).unwrap();

@@ -1,5 +1,7 @@
 //! Bad input and environments: one line that says what to do, and exit code 2.
 
+use tokio::net::TcpSocket;
+
 use super::bench::{Bench, TABLE, run_in};
 
 const CREDENTIALS: [(&str, &str); 2] = [("AWS_ACCESS_KEY_ID", "test"), ("AWS_SECRET_ACCESS_KEY", "test")];
@@ -30,10 +32,10 @@ async fn all_are_bad(environment: &[(&str, &str)], options: &[&str], words: &[&s
 #[tokio::test(flavor = "multi_thread")]
 async fn wrong_endpoint_is_reported() {
     let environment = [CREDENTIALS[0], CREDENTIALS[1], REGION];
-    // A port on which no process listens any more.
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let endpoint = format!("http://{}", listener.local_addr().unwrap());
-    drop(listener);
+    // The socket keeps its port from other tests, and never listens.
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let endpoint = format!("http://{}", socket.local_addr().unwrap());
     let options = ["--table", TABLE, "--endpoint-url", &endpoint];
     all_are_bad(&environment, &options, &[&endpoint, "check the Region, the endpoint", "Connection refused"])
         .await;

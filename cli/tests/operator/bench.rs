@@ -1,6 +1,9 @@
 //! The binary, an embedded DynamoDB, and records in it.
 
-use std::{process::Output, time::Duration};
+use std::{
+    process::{Output, Stdio},
+    time::Duration,
+};
 
 use aws_sdk_dynamodb::{
     Client, Config,
@@ -17,7 +20,10 @@ use lambda_idempotency::{
 };
 use serde_json::Value;
 use testkit::emulator::Emulator;
-use tokio::process::Command;
+use tokio::{
+    io::{AsyncBufReadExt as _, BufReader, Lines},
+    process::{Child, ChildStdout, Command},
+};
 
 pub(crate) const TABLE: &str = "idempotency-tests";
 /// Values that no command may show without `--reveal`.
@@ -51,12 +57,22 @@ impl Answer {
     }
 }
 
-/// Runs the binary with only these variables in its environment.
-pub(crate) async fn run_in(environment: &[(&str, &str)], arguments: &[&str]) -> Answer {
+/// How long to wait for a command, or for its next line.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Returns the binary with only these variables in its environment.
+fn command(environment: &[(&str, &str)], arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_idempotency"));
     command.env_clear().env("HOME", "/nonexistent").env("AWS_EC2_METADATA_DISABLED", "true");
+    // A DNS server that doesn't answer mustn't outlast `PATIENCE`.
+    command.env("RES_OPTIONS", "timeout:1 attempts:1");
     command.envs(environment.iter().copied()).args(arguments).kill_on_drop(true);
-    let output = tokio::time::timeout(Duration::from_secs(60), command.output());
+    command
+}
+
+/// Runs the binary with only these variables in its environment.
+pub(crate) async fn run_in(environment: &[(&str, &str)], arguments: &[&str]) -> Answer {
+    let output = tokio::time::timeout(PATIENCE, command(environment, arguments).output());
     let Output { status, stdout, stderr } = output.await.expect("the command ends").unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     let answer = Answer { code: status.code().unwrap(), out: text(stdout), err: text(stderr) };
@@ -66,6 +82,35 @@ pub(crate) async fn run_in(environment: &[(&str, &str)], arguments: &[&str]) -> 
         assert!(!words.contains("secret"), "{answer:?}");
     }
     answer
+}
+
+/// A command that runs until it's dropped.
+pub(crate) struct Running {
+    _process: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Running {
+    /// Reads lines up to and including the first one that contains `words`.
+    pub(crate) async fn lines_until(&mut self, words: &str) -> Vec<String> {
+        let mut seen = Vec::new();
+        while !seen.last().is_some_and(|line: &String| line.contains(words)) {
+            let next = tokio::time::timeout(PATIENCE, self.lines.next_line()).await;
+            let line = next.unwrap_or_else(|_| panic!("no {words:?} after {seen:?}")).unwrap();
+            seen.push(line.unwrap_or_else(|| panic!("the command ended without {words:?}: {seen:?}")));
+        }
+        seen
+    }
+}
+
+fn environment(endpoint: &str) -> [(&'static str, &str); 5] {
+    [
+        ("AWS_ACCESS_KEY_ID", "test"),
+        ("AWS_SECRET_ACCESS_KEY", "test"),
+        ("AWS_REGION", "eu-west-1"),
+        ("AWS_ENDPOINT_URL_DYNAMODB", endpoint),
+        ("IDEMPOTENCY_TABLE", TABLE),
+    ]
 }
 
 pub(crate) struct Bench {
@@ -84,7 +129,9 @@ impl Bench {
             .credentials_provider(Credentials::new("test", "test", None, None, "tests"))
             .endpoint_url(emulator.endpoint());
         let client = Client::from_conf(config.build());
-        let store = DynamoDbStore::new(client.clone(), TABLE).unwrap();
+        // A write that's sent again would find its own record, and the tests don't expect that.
+        let store = DynamoDbStore::builder(TABLE).client(client.clone());
+        let store = store.attempt_timeout(PATIENCE).operation_timeout(PATIENCE).build().await.unwrap();
         Self { emulator, client, store }
     }
 
@@ -99,15 +146,15 @@ impl Bench {
     }
 
     pub(crate) async fn run(&self, arguments: &[&str]) -> Answer {
-        let endpoint = self.endpoint();
-        let environment = [
-            ("AWS_ACCESS_KEY_ID", "test"),
-            ("AWS_SECRET_ACCESS_KEY", "test"),
-            ("AWS_REGION", "eu-west-1"),
-            ("AWS_ENDPOINT_URL_DYNAMODB", &endpoint),
-            ("IDEMPOTENCY_TABLE", TABLE),
-        ];
-        run_in(&environment, arguments).await
+        run_in(&environment(self.emulator.endpoint()), arguments).await
+    }
+
+    /// Starts the binary, to read its lines while it runs.
+    pub(crate) fn start(&self, arguments: &[&str]) -> Running {
+        let mut command = command(&environment(self.emulator.endpoint()), arguments);
+        let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        Running { _process: process, lines }
     }
 
     /// The function that the records belong to.

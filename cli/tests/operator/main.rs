@@ -1,7 +1,6 @@
 //! The commands for operators, tested with the built binary, an embedded DynamoDB, PostgreSQL and Redis.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
-#![expect(clippy::disallowed_methods, reason = "a test watches a command in real time")]
 
 mod bad_input;
 mod bench;

@@ -26,46 +26,57 @@ async fn records_are_counted_by_function_and_state() {
     assert_eq!(bench.run(&["list", "--function", "orders"]).await.out, "no matching records\n");
 }
 
+/// The options of a watch that runs until the test ends it.
+const WATCH: [&str; 5] = ["watch", "--interval", "100ms", "--for", "10m"];
+
+fn parsed(lines: &[String]) -> Vec<Value> {
+    lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn changes_are_watched_live() {
     let bench = Bench::new().await;
     bench.claim("run:before", 100).await;
     for json in [true, false] {
         let name = |name: &str| format!("run:{name}-{json}");
-        let options = ["watch", "--interval", "100ms", "--for", "3s", "--function", "payments"];
-        let options = if json { [&options[..], &["--json"]].concat() } else { options.to_vec() };
-        let changes = async {
-            tokio::time::sleep(std::time::Duration::from_millis(800)).await;
-            bench.claim(&name("charge"), 100).await;
-            bench.settled(&name("done"), completed(3600)).await;
-            bench
-                .claim_as(&name("again"), 100, |lock| lambda_idempotency::store::Lock {
-                    interrupted: true,
-                    attempt: 2,
-                    ..lock
-                })
-                .await;
-        };
-        let (watched, ()) = tokio::join!(bench.run(&options), changes);
-        assert_eq!(watched.code, 0, "{watched:?}");
+        let options =
+            [&WATCH[..], &["--function", "payments"], if json { &["--json"] } else { &[] }].concat();
+        let mut watch = bench.start(&options);
+        // The first line is written once the records of the start are known.
+        let first = watch.lines_until(if json { "records" } else { "Watching 4 records" }).await;
+        bench.claim(&name("charge"), 100).await;
+        bench.settled(&name("done"), completed(3600)).await;
+        bench
+            .claim_as(&name("again"), 100, |lock| lambda_idempotency::store::Lock {
+                interrupted: true,
+                attempt: 2,
+                ..lock
+            })
+            .await;
         if json {
-            let lines: Vec<Value> =
-                watched.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-            let of = |operation: &str| {
+            assert_eq!(parsed(&first)[0]["records"], 1, "{first:?}");
+            let mut lines = Vec::new();
+            let last = |lines: &[String], operation: &str| {
                 let id = format!("payments/{}#", name(operation));
-                let mut of =
-                    lines.iter().filter(|line| line["id"].as_str().is_some_and(|it| it.starts_with(&id)));
-                of.next_back().map(|line| line["change"].as_str().unwrap().to_owned())
+                let is_of = |line: &&Value| line["id"].as_str().is_some_and(|it| it.starts_with(&id));
+                parsed(lines).iter().rfind(is_of).map(|line| line["change"].as_str().unwrap().to_owned())
             };
-            assert_eq!(of("charge").as_deref(), Some("claimed"));
-            assert_eq!(of("done").as_deref(), Some("completed"));
-            assert_eq!(of("again").as_deref(), Some("takeover"));
-            assert_eq!(lines[0]["records"], 1, "{lines:?}");
-        } else {
-            assert!(watched.out.lines().all(|line| line.chars().count() <= 80), "{}", watched.out);
-            for words in ["Replays leave no trace", "claimed", "completed", "takeover    2"] {
-                assert!(watched.out.contains(words), "{words:?} isn't in\n{}", watched.out);
+            let expected = [("charge", "claimed"), ("done", "completed"), ("again", "takeover")];
+            while !expected
+                .iter()
+                .all(|(operation, change)| last(&lines, operation).as_deref() == Some(*change))
+            {
+                lines.extend(watch.lines_until("").await);
             }
+        } else {
+            let mut shown = first;
+            // One look may show all changes, in any order.
+            for words in ["Replays leave no trace", "claimed", "completed", "takeover    2"] {
+                if !shown.iter().any(|line| line.contains(words)) {
+                    shown.extend(watch.lines_until(words).await);
+                }
+            }
+            assert!(shown.iter().all(|line| line.chars().count() <= 80), "{shown:?}");
         }
     }
 }
@@ -74,19 +85,19 @@ async fn changes_are_watched_live() {
 async fn unreadable_records_are_not_reported_as_deleted() {
     let bench = Bench::new().await;
     let (key, _) = bench.claim("run:charge", 100).await;
-    let options = ["watch", "--interval", "100ms", "--for", "3s", "--json"];
-    let corrupt = async {
-        tokio::time::sleep(std::time::Duration::from_millis(800)).await;
-        bench.put_unreadable(key.as_str()).await;
-    };
-    let (watched, ()) = tokio::join!(bench.run(&options), corrupt);
-    let lines: Vec<Value> = watched.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!((lines.len(), &lines[0]["records"]), (2, &json!(1)), "{watched:?}");
-    assert_eq!((&lines[1]["change"], &lines[1]["id"]), (&json!("unreadable"), &json!(key.as_str())));
-    assert!(
-        lines[1]["record"]["unreadable"].as_str().unwrap().contains("`version` is missing"),
-        "{watched:?}"
-    );
+    let mut watch = bench.start(&[&WATCH[..], &["--json"]].concat());
+    let first = parsed(&watch.lines_until("records").await);
+    assert_eq!(first[0]["records"], 1);
+    bench.put_unreadable(key.as_str()).await;
+    let seen = parsed(&watch.lines_until("").await);
+    assert_eq!((&seen[0]["change"], &seen[0]["id"]), (&json!("unreadable"), &json!(key.as_str())));
+    let reason = seen[0]["record"]["unreadable"].as_str().unwrap();
+    assert!(reason.contains("`version` is missing"), "{reason}");
+    // It's reported once: the next line is about another record.
+    let (next, _) = bench.claim("run:next", 100).await;
+    let seen = parsed(&watch.lines_until("").await);
+    assert_eq!(seen[0]["id"], next.as_str(), "{seen:?}");
+
     let text = bench.run(&["watch", "--interval", "100ms", "--for", "100ms"]).await;
-    assert!(text.code == 0 && text.out.starts_with("Watching 1 record,"), "{text:?}");
+    assert!(text.code == 0 && text.out.starts_with("Watching 2 records,"), "{text:?}");
 }

@@ -17,7 +17,7 @@ pub(crate) const MARK: &str = "work begins";
 pub(crate) const END: &str = "work ends";
 
 /// The lease if the deadline isn't known.
-pub(crate) const FALLBACK: Duration = Duration::from_secs(5);
+pub(crate) const FALLBACK: Duration = Duration::from_secs(20);
 pub(crate) const GRACE: Duration = Duration::from_millis(500);
 pub(crate) const MARGIN: Duration = Duration::from_millis(200);
 

@@ -123,7 +123,7 @@ async fn the_http_contract_holds(mode: Mode) {
 }
 
 /// The timeout of the function whose handlers outlive it.
-const SHORT: Duration = Duration::from_secs(2);
+const SHORT: Duration = Duration::from_secs(6);
 /// The time limit for an answer that doesn't wait for a lease. It includes the start of a process.
 const SOON: Duration = Duration::from_secs(3);
 
@@ -195,21 +195,21 @@ async fn work_killed_at_deadline_is_taken_over() {
 async fn work_past_its_timeout_finishes_and_replays() {
     let database = database().await;
     let Some(emulator) = working(ManagedInstances, &database).await else { return };
-    let work = Work { id: "late".into(), millis: 3500, blocks: false };
+    let work = Work { id: "late".into(), millis: 11_000, blocks: false };
     let began = emulator.lines(any_work::MARK);
     assert_eq!(deliver(&emulator, &work).await, Answer::TimedOut(SHORT));
     let again = deliver(&emulator, &work).await;
     assert!(is_error(&again, "Idempotency.InProgress"), "the handler still runs, but got {again:?}");
     let rejected = "response is too late for timed out invoke";
-    let limit = clock::now_ms() + clock::millis(SOON * 2);
-    while !emulator.log().contains(rejected) {
+    let limit = clock::now_ms() + clock::millis(FALLBACK);
+    // The runtime logs the rejection's status.
+    while !(emulator.log().contains(rejected) && emulator.written().contains("410")) {
         assert!(clock::now_ms() < limit, "no late response: {}", emulator.written());
         clock::pause(Duration::from_millis(20)).await;
     }
     let replayed = deliver(&emulator, &work).await;
     assert_eq!(replayed, Answer::Payload(b"\"late, attempt 1\"".to_vec()));
     assert_eq!(emulator.lines(any_work::MARK) - began, 1);
-    assert!(emulator.written().contains("410"), "the runtime logs the rejection: {}", emulator.written());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -221,8 +221,7 @@ async fn work_is_cut_off_before_its_takeover() {
     // The emulator's deadline is weeks away.
     // The lease counts from a clock reading before the claim's own.
     let lease = Duration::from_millis(lease_until - claimed);
-    let shortest = FALLBACK - Duration::from_secs(1);
-    assert!(shortest < lease && lease <= FALLBACK, "the lease isn't the fallback: {lease:?}");
+    assert!(FALLBACK / 2 < lease && lease <= FALLBACK, "the lease isn't the fallback: {lease:?}");
     assert_eq!(emulator.lines("unknown_deadline"), 1, "{}", emulator.written());
     clock::pause(Duration::from_millis(300)).await;
     attempts_do_not_overlap(&emulator, "endless");

@@ -120,13 +120,13 @@ impl Watch {
             .spawn()
             .unwrap();
         let watch = Self { tool: tool.to_owned(), child, port, log };
-        for _ in 0..100 {
+        for _ in 0..600 {
             if TcpStream::connect(("127.0.0.1", port)).await.is_ok() {
                 return watch;
             }
             clock::pause(Duration::from_millis(100)).await;
         }
-        panic!("cargo lambda watch doesn't listen after 10 s: {}", watch.output());
+        panic!("cargo lambda watch doesn't listen after a minute: {}", watch.output());
     }
 
     /// The function's answer to the event in a file, or its error.

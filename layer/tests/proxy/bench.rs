@@ -99,9 +99,9 @@ impl Lambda {
         self.server.url("").trim_start_matches("http://").to_owned()
     }
 
-    /// Delivers an event with a timeout of three seconds.
+    /// Delivers an event with a timeout of one minute.
     pub(crate) fn deliver(&self, event: impl AsRef<[u8]>) -> oneshot::Receiver<Posted> {
-        self.deliver_with(event, Duration::from_secs(3), &[])
+        self.deliver_with(event, Duration::from_secs(60), &[])
     }
 
     /// Delivers an event with these headers.
@@ -215,7 +215,10 @@ pub(crate) fn program(lambda: &Lambda, settings: &[(&str, &str)]) -> Command {
 /// The path of a file that no other test uses.
 pub(crate) fn fresh_path() -> PathBuf {
     let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{number}", std::process::id()))
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{number}", std::process::id()));
+    // A process of an earlier run may have had this one's id.
+    let _ = std::fs::remove_file(&path);
+    path
 }
 
 impl Function {
@@ -279,6 +282,16 @@ impl Function {
         tokio::time::timeout(Duration::from_millis(200), next).await.is_err()
     }
 
+    /// Polls until `done` ends, and checks that no event comes.
+    pub(crate) async fn gets_nothing_until(&self, done: impl Future<Output = ()>) {
+        let next = self.send("GET", "/2018-06-01/runtime/invocation/next", &[], Bytes::new());
+        tokio::select! {
+            biased;
+            got = next => panic!("the function got {got:?}"),
+            done = tokio::time::timeout(PATIENCE, done) => done.expect("done in time"),
+        }
+    }
+
     /// Answers an event, as a runtime does.
     pub(crate) async fn respond(&self, event: &Got, body: impl Into<Bytes>) -> Got {
         self.post(event, "response", &[("content-type", "application/json")], body.into()).await
@@ -302,8 +315,19 @@ impl Function {
     }
 }
 
+/// Sends a signal to the process with this id. Returns whether there is one.
+pub(crate) fn kill(signal: &str, process: &str) -> bool {
+    // Small systems have no program of this name, but every shell has the command.
+    let kill = format!("kill -s {signal} {process} 2>&-");
+    std::process::Command::new("/bin/sh").args(["-c", &kill]).status().unwrap().success()
+}
+
 impl Drop for Function {
     fn drop(&mut self) {
+        // The program's end doesn't end the command.
+        if !self.process.is_empty() {
+            let _ = kill("KILL", &self.process);
+        }
         // A test that starts its own program has no such file.
         let _ = std::fs::remove_file(&self.file);
         let _ = std::fs::remove_file(self.file.with_extension("log"));

@@ -120,9 +120,9 @@ async fn errors_over_the_recorded_size_keep_their_type() {
 async fn rejected_late_answers_are_recorded() {
     let lambda = Lambda::start().await;
     let function = Function::start(&lambda, &with(&[("IDEMPOTENCY_METRICS", "cloudwatch")])).await;
-    let late = lambda.deliver_with(r#"{"id": 1}"#, Duration::from_millis(300), &[]);
+    let late = lambda.deliver_with(r#"{"id": 1}"#, Duration::from_secs(3), &[]);
     let event = function.next().await;
-    tokio::time::sleep(Duration::from_millis(600)).await;
+    tokio::time::sleep(Duration::from_millis(3300)).await;
     lambda.answers(410);
     let accepted = function.respond(&event, "1").await;
     assert_eq!(accepted.status, 202, "a runtime client may end its process at a 410");
@@ -180,8 +180,14 @@ async fn idle_pollers_cause_one_poll_each() {
     assert_eq!(lambda.polls(), 1, "the layer polled before the function did");
     // The function's poll stays open during a replay. The layer polls for the replayed event, and once more.
     let again = lambda.deliver(r#"{"id": 1}"#);
-    assert!(function.gets_nothing().await);
-    posted(again).await;
+    function
+        .gets_nothing_until(async {
+            posted(again).await;
+            while lambda.polls() < 3 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!(lambda.polls(), 3);
     // The function's next poll uses the layer's open poll.

@@ -4,7 +4,7 @@ use std::{process::Stdio, time::Duration};
 
 use testkit::ports::free_port;
 
-use super::bench::{Function, Lambda, PATIENCE, fresh_path, posted, program};
+use super::bench::{Function, Lambda, PATIENCE, fresh_path, kill, posted, program};
 
 async fn code(lambda: &Lambda, settings: &[(&str, &str)], command: &[&str]) -> (i32, String) {
     let output = program(lambda, settings).arg("--").args(command).stderr(Stdio::piped()).output();
@@ -30,11 +30,13 @@ async fn signals_reach_the_command() {
     let file = fresh_path();
     let script = format!("trap 'exit 5' TERM; touch {}; while true; do sleep 0.05; done", file.display());
     let mut child = program(&lambda, WORKING).args(["--", "/bin/sh", "-c", &script]).spawn().unwrap();
-    while !file.exists() {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    let id = child.id().unwrap().to_string();
-    assert!(std::process::Command::new("/bin/kill").args(["-s", "TERM", &id]).status().unwrap().success());
+    let started = async {
+        while !file.exists() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, started).await.expect("the command starts");
+    assert!(kill("TERM", &child.id().unwrap().to_string()));
     let ended = tokio::time::timeout(PATIENCE, child.wait()).await.expect("the program ends").unwrap();
     assert_eq!(ended.code(), Some(5));
     std::fs::remove_file(file).unwrap();
@@ -53,9 +55,7 @@ async fn answer_is_sent_after_the_function_exits() {
     let batch = serde_json::json!({ "Records": (0..500).map(record).collect::<Vec<_>>() });
     let waiting = lambda.deliver(batch.to_string());
     function.respond(&function.next().await, "{}").await;
-    assert!(
-        std::process::Command::new("/bin/kill").args(["-9", &function.process]).status().unwrap().success()
-    );
+    assert!(kill("KILL", &function.process));
     assert_eq!(posted(waiting).await.text(), r#"{"batchItemFailures":[]}"#);
     let ended = tokio::time::timeout(PATIENCE, function.child.wait()).await.expect("it ends").unwrap();
     assert_eq!(ended.code(), Some(137));

@@ -182,6 +182,7 @@ async fn broken_requests_never_stop_the_proxy() {
     let mut random = Random::new(seed);
     let lambda = Lambda::start().await;
     let function = Function::start(&lambda, KEY).await;
+    const POLL: &[u8] = b"GET /2018-06-01/runtime/invocation/next HTTP/1.1\r\n";
     for _ in 0..1000 {
         let mut sent = Vec::new();
         for _ in 0..random.index(14) {
@@ -190,6 +191,11 @@ async fn broken_requests_never_stop_the_proxy() {
         if random.percent(25) && !sent.is_empty() {
             let place = random.index(sent.len());
             sent[place] = random.bits() as u8;
+        }
+        // A whole poll isn't broken. If more bytes follow it, hyper doesn't see that the connection ended, and the poll
+        // would get the event below.
+        if sent.windows(POLL.len()).any(|part| part == POLL) {
+            continue;
         }
         let mut connection = TcpStream::connect(function.address()).await.unwrap();
         // The proxy may have closed the connection already.

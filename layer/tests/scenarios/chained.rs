@@ -3,11 +3,11 @@
 //! The other proxy is the layer's own program, switched off. `RUNTIME_API_PROXY` can name a different program, which
 //! must listen on `LRAP_LISTENER_PORT`, like AWS's example in Go (`aws-samples/aws-lambda-extensions`).
 
-use std::{fs, net::TcpListener, os::unix::fs::PermissionsExt as _, path::Path};
+use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
 
 use lambda_idempotency_rehearsal::database::Database;
 
-use testkit::tools::tool;
+use testkit::{ports::free_port, tools::tool};
 
 use crate::{
     ledger::Ledger,
@@ -24,7 +24,7 @@ fn other_proxy(folder: &Path) -> String {
     let script = folder.join("other-proxy");
     let start = match std::env::var("RUNTIME_API_PROXY") {
         Ok(program) => {
-            let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            let port = free_port();
             format!(
                 "LRAP_RUNTIME_API_ENDPOINT=$AWS_LAMBDA_RUNTIME_API LRAP_LISTENER_PORT={port} {program} &\n\
                  sleep 2\nAWS_LAMBDA_RUNTIME_API=127.0.0.1:{port} exec \"$@\"\n"

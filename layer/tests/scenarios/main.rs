@@ -22,9 +22,10 @@ mod speed;
 mod table;
 mod unpacked;
 
-use std::{collections::BTreeMap, process::ExitStatus, sync::Arc};
+use std::{collections::BTreeMap, process::ExitStatus, sync::Arc, time::Duration};
 
 use lambda_idempotency_rehearsal::database::Database;
+use lambda_idempotency_verification_real::wire::Lateness;
 use tokio::{sync::Semaphore, task::JoinSet};
 
 use testkit::tools::tool;
@@ -107,7 +108,11 @@ fn groups(scenarios: &[Scenario], runtime: Runtime, mode: Mode) -> Vec<Vec<(usiz
 /// A scenario's position in the table, its name, and its result.
 type Played = (usize, String, Result<(), String>);
 
-/// Plays the group in one sandbox. Plays it once more if the emulator itself ended: it isn't under test.
+/// A timer this late means that the machine paused, which the emulator's timeouts count too.
+const LATE: Duration = Duration::from_millis(50);
+
+/// Plays the group in one sandbox. Plays it once more if the emulator itself ended, since it isn't under test, or if a
+/// scenario failed while the machine paused.
 async fn play_group(
     group: &[(usize, Scenario)],
     runtime: Runtime,
@@ -115,13 +120,17 @@ async fn play_group(
     layer: Option<&str>,
     database: &Database,
 ) -> Vec<Played> {
+    let lateness = Lateness::watch();
     let (results, end) = play_once(group, (runtime, mode), layer, database, "").await;
-    let Some(end) = end else { return results };
-    println!(
-        "{} {}: the emulator ended ({end}); its scenarios are played again",
-        runtime.name(),
-        mode.name()
-    );
+    let (failed, late) = (results.iter().find(|(.., result)| result.is_err()), lateness.longest());
+    let reason = match (end, failed) {
+        (Some(end), _) => format!("the emulator ended ({end})"),
+        (None, Some((_, name, result))) if late > LATE => {
+            format!("a timer fired {late:?} late, and {name} had {result:?}")
+        }
+        _ => return results,
+    };
+    println!("{} {}: played again, because {reason}", runtime.name(), mode.name());
     play_once(group, (runtime, mode), layer, database, "-again").await.0
 }
 

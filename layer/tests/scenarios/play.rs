@@ -176,7 +176,9 @@ impl Play<'_> {
                 let end = clock::now_ms() + clock::millis(PATIENCE);
                 loop {
                     let answer = self.send(0, event).await;
-                    if !is_in_progress(&answer) || clock::now_ms() > end {
+                    // After a kill, the function's start counts to the first delivery's timeout.
+                    let is_later = is_in_progress(&answer) || answer == Answer::TimedOut;
+                    if !is_later || clock::now_ms() > end {
                         return self.judge(event, *then, &answer);
                     }
                     clock::pause(Duration::from_millis(250)).await;
@@ -217,6 +219,16 @@ impl Play<'_> {
                 }
                 Ok(())
             }
+            Step::Effect => {
+                let end = clock::now_ms() + clock::millis(PATIENCE);
+                while self.stage.ledger.effects(self.key) == 0 {
+                    if clock::now_ms() > end {
+                        return Err("the function had no effect".into());
+                    }
+                    clock::pause(Duration::from_millis(5)).await;
+                }
+                Ok(())
+            }
             Step::Pause(ms) => {
                 clock::pause(Duration::from_millis(*ms)).await;
                 Ok(())
@@ -244,7 +256,9 @@ impl Play<'_> {
         let own = own.file_name().unwrap_or_default().to_string_lossy();
         let programs: &[&str] = match self.stage.function.runtime {
             Runtime::Rust => &[&own],
-            Runtime::Python => &["python3", "python3.10", "python3.11", "python3.12", "python3.13"],
+            Runtime::Python => {
+                &["python3", "python3.10", "python3.11", "python3.12", "python3.13", "python3.14"]
+            }
             Runtime::Node => &["node"],
             Runtime::Java => &["java"],
             Runtime::Go => &["function"],

@@ -72,7 +72,7 @@ impl Only {
 pub(crate) enum Step {
     /// Delivers an event, and waits for the answer.
     Send(Event, Then),
-    /// Delivers an event until the answer isn't "in progress", for at most 30 seconds.
+    /// Delivers an event until the answer isn't "in progress" or a timeout, for at most 30 seconds.
     Until(Event, Then),
     /// Delivers an event this many times at once. One delivery runs; the others replay, or are refused as in
     /// progress.
@@ -88,6 +88,8 @@ pub(crate) enum Step {
     Deliver(When),
     /// Waits until the store has got this many requests since the scenario's beginning.
     Requests(usize),
+    /// Waits until the function has had the effect of the play's key.
+    Effect,
     Pause(u64),
     KillLayer,
     KillFunction,

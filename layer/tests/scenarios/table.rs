@@ -16,8 +16,8 @@ use crate::{
         Only, Scenario,
         Source::{DynamoDb, Fifo, Kinesis, Sqs},
         Step::{
-            self, AtOnce, Break, Deliver, Finish, Heal, KillFunction, KillLayer, Pause, Requests, Restart,
-            Send, Start, Until,
+            self, AtOnce, Break, Deliver, Effect, Finish, Heal, KillFunction, KillLayer, Pause, Requests,
+            Restart, Send, Start, Until,
         },
         Then::{
             Answers, Anything, Declines, Dies, Fail, Fails, Refuses, Replays, Responds, RespondsAgain, Runs,
@@ -169,9 +169,9 @@ fn runs() -> Vec<Scenario> {
         of(
             "in progress",
             [
-                Start(Plain("", "sleep:2500 effect")),
-                Requests(1),
-                Send(Plain("", "sleep:2500 effect"), Refuses("InProgress")),
+                Start(Plain("", "effect first-sleep:8000")),
+                Effect,
+                Send(Plain("", "effect first-sleep:8000"), Refuses("InProgress")),
                 Finish(Runs),
             ],
             ONCE,
@@ -278,7 +278,9 @@ fn errors() -> Vec<Scenario> {
             "late response",
             [
                 Send(once("effect sleep:6500"), TimesOut),
-                Pause(2500),
+                // The function's answer comes 1.5 s after the timeout, and the layer records it.
+                Requests(2),
+                Pause(500),
                 // The same process runs this event: on Managed Instances, a process survives a timeout.
                 Send(Plain("b", "effect"), Runs),
                 Restart,

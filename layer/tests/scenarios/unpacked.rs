@@ -1,13 +1,13 @@
 //! Tests the layer as Lambda runs it: as an extension with a wrapper script, and with a trace id.
 
-use std::{net::TcpListener, path::Path, time::Duration};
+use std::{path::Path, time::Duration};
 
 use lambda_idempotency_rehearsal::{
     answer::Answer as Posted, database::Database, event::Event, function, runs::Runs,
 };
 use serde_json::json;
 
-use testkit::tools::tool;
+use testkit::{ports::free_port, tools::tool};
 
 use crate::{
     ledger::Ledger,
@@ -18,13 +18,12 @@ use crate::{
 
 async fn environment(database: &Database, ledger: &Ledger) -> Vec<(String, String)> {
     database.create_idempotency_table(TABLE).await.unwrap();
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     [
         ("AWS_ENDPOINT_URL_DYNAMODB", database.endpoint().to_string()),
         ("LEDGER", ledger.file().display().to_string()),
         ("IDEMPOTENCY_TABLE", TABLE.into()),
         ("IDEMPOTENCY_KEY", "/id".into()),
-        ("IDEMPOTENCY_PORT", port.to_string()),
+        ("IDEMPOTENCY_PORT", free_port().to_string()),
     ]
     .map(|(name, value)| (name.to_owned(), value))
     .into()

@@ -31,7 +31,7 @@ async fn duplicate_waits_for_the_outcome() {
     assert_eq!(bench.runs(), 0, "the duplicate's handler hasn't run");
     assert!(took >= Duration::from_secs(3) && took < Duration::from_secs(5), "{took:?}");
     let attempts = bench.store.take_calls().iter().filter(|call| **call == "claim").count();
-    assert!((4..12).contains(&attempts), "{attempts} attempts in 3 s");
+    assert!((4..13).contains(&attempts), "{attempts} attempts in 3 s");
 }
 
 #[tokio::test(start_paused = true)]

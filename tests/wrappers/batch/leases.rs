@@ -140,9 +140,13 @@ async fn extensions_cost_one_request_per_five_seconds() {
 
 /// A clock that only the test moves forward.
 #[derive(Clone, Debug)]
-struct Moved(Arc<AtomicU64>);
+pub(super) struct Moved(Arc<AtomicU64>);
 
 impl Moved {
+    pub(super) fn new() -> Self {
+        Self(Arc::new(AtomicU64::new(1_795_000_000_000)))
+    }
+
     fn forward(&self, time: Duration) {
         self.0.fetch_add(u64::try_from(time.as_millis()).unwrap(), Ordering::SeqCst);
     }
@@ -191,7 +195,7 @@ fn invoke(
 type Ran = Arc<Mutex<Vec<&'static str>>>;
 
 fn moved() -> (Bench, MemoryStore, Moved, Ran) {
-    let (store, clock) = (MemoryStore::new(), Moved(Arc::new(AtomicU64::new(1_795_000_000_000))));
+    let (store, clock) = (MemoryStore::new(), Moved::new());
     let bench = Bench::over(Arc::new(store.clone()), |builder| builder.clock(clock.clone()));
     (bench, store, clock, Ran::default())
 }

@@ -256,6 +256,7 @@ mod tests {
     impl Folder {
         fn new() -> Self {
             let folder = env::temp_dir().join(format!("mutants-build-{}", process::id()));
+            let _ = fs::remove_dir_all(&folder);
             for part in ["src", "tests"] {
                 fs::create_dir_all(folder.join(part)).unwrap();
             }

@@ -167,7 +167,7 @@ impl Site {
             }
             Host::Postgres(_) => {
                 let patient = |builder: StoreBuilder<PostgresStore>| {
-                    builder.connect_timeout(PATIENCE).statement_timeout(PATIENCE)
+                    builder.connect_timeout(PATIENCE).statement_timeout(PATIENCE).lock_timeout(PATIENCE / 2)
                 };
                 Arc::new(self.postgres(address, patient)?)
             }

@@ -14,6 +14,7 @@ use std::{
 };
 
 use lambda_idempotency_rehearsal::clock;
+use testkit::ports::free_port;
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
     sync::watch,
@@ -50,9 +51,9 @@ struct Shared {
 }
 
 impl TcpProxy {
-    /// Listens on a free loopback port.
+    /// Listens on a free loopback port. No other listener of this process gets it while a fault closes it.
     pub(crate) async fn before(server: SocketAddr, protocol: Protocol) -> io::Result<Self> {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+        let listener = TcpListener::bind(("127.0.0.1", free_port())).await?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
             to: server,

@@ -36,7 +36,6 @@ use testkit::random::Random;
 use tokio::{sync::Semaphore, task::JoinSet};
 
 use self::{
-    budget::Lateness,
     case::{Case, Retries},
     judge::judge,
     play::play,
@@ -45,8 +44,8 @@ use self::{
 use crate::{servers::Server, site::Kind};
 
 pub use self::{
-    coverage::Coverage, meaning::Meaning, proxy::Proxy, report::Report, sabotage::Sabotage, way::HttpWay,
-    way::Medium, way::When,
+    budget::Lateness, coverage::Coverage, meaning::Meaning, proxy::Proxy, report::Report, sabotage::Sabotage,
+    way::HttpWay, way::Medium, way::When,
 };
 
 /// The runs to make.

@@ -4,14 +4,14 @@ use super::*;
 
 /// Kills the layer or the function at ten points. A claim is stale 4 s after the deadline.
 pub(super) fn kills() -> Vec<Scenario> {
-    let slow = || Plain("", "effect sleep:1500");
+    let slow = || Plain("", "effect first-sleep:4000");
     let twice: &[(&str, Count, Count)] = &[("", Exactly(2), Exactly(2))];
     let killed = |name: &str, steps: Vec<Step>, totals| of(name, steps, totals).timeout(5).on_demand();
     vec![
         killed(
             "layer killed before the claim",
             vec![
-                Break(0, 1, HttpWay::HangBefore),
+                Break(0, ALL, HttpWay::HangBefore),
                 Start(EFFECT),
                 Requests(1),
                 KillLayer,
@@ -25,7 +25,7 @@ pub(super) fn kills() -> Vec<Scenario> {
         killed(
             "layer killed after the claim",
             vec![
-                Break(0, 1, HttpWay::HangAfter),
+                Break(0, ALL, HttpWay::HangAfter),
                 Start(EFFECT),
                 Requests(1),
                 Pause(150),
@@ -48,18 +48,18 @@ pub(super) fn kills() -> Vec<Scenario> {
         ),
         killed(
             "function killed from outside",
-            vec![Start(slow()), Pause(700), KillFunction, Finish(Dies), Until(slow(), Runs)],
+            vec![Start(slow()), Effect, KillFunction, Finish(Dies), Until(slow(), Runs)],
             twice,
         ),
         killed(
             "layer killed after the effect",
-            vec![Start(slow()), Requests(1), Pause(900), KillLayer, Finish(Dies), Until(slow(), Runs)],
+            vec![Start(slow()), Effect, KillLayer, Finish(Dies), Until(slow(), Runs)],
             twice,
         ),
         killed(
             "layer killed before recording",
             vec![
-                Break(1, 1, HttpWay::HangBefore),
+                Break(1, ALL, HttpWay::HangBefore),
                 Start(EFFECT),
                 Requests(2),
                 KillLayer,
@@ -72,7 +72,7 @@ pub(super) fn kills() -> Vec<Scenario> {
         killed(
             "layer killed after recording",
             vec![
-                Break(1, 1, HttpWay::HangAfter),
+                Break(1, ALL, HttpWay::HangAfter),
                 Start(EFFECT),
                 Requests(2),
                 Pause(150),

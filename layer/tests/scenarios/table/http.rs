@@ -19,7 +19,7 @@ fn http_at(at: &'static str) -> Vec<Scenario> {
         ("IDEMPOTENCY_KEY", "header"),
         ("IDEMPOTENCY_ON_MISSING_KEY", "pass"),
     ];
-    let slow = post("sleep:2500 effect");
+    let slow = post("effect first-sleep:8000");
     let all = vec![
         of(
             format!("{at}: replay"),
@@ -73,7 +73,7 @@ fn http_at(at: &'static str) -> Vec<Scenario> {
             format!("{at}: in progress, 409"),
             [
                 Start(slow.clone()),
-                Requests(1),
+                Effect,
                 Send(slow.clone(), Declines(409, "retry-after")),
                 Finish(Responds(201)),
                 Send(slow, RespondsAgain(201)),

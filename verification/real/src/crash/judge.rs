@@ -12,7 +12,7 @@ use std::{collections::HashSet, fmt, ops::AddAssign};
 use lambda_idempotency_rehearsal::clock::millis;
 
 use super::{
-    job::{GRACE, MARGIN, TOLD_TO_FAIL},
+    job::{GRACE, MARGIN, RESERVE, TOLD_TO_FAIL},
     ledger::Line,
     record::Stored,
 };
@@ -248,12 +248,12 @@ impl Case {
         if answered { Ok(()) } else { Err("no delivery got an answer".into()) }
     }
 
-    /// Whether the answer came too late to count: after the deadline, the library stops trying to record the outcome,
-    /// and the caller has timed out. But if another delivery answered first, a frozen run must replay that outcome.
+    /// Whether the answer came too late to count: shortly before the deadline, the library stops trying to record the
+    /// outcome. But if another delivery answered first, a frozen run must replay that outcome.
     fn is_too_late(&self, delivery: &Delivery) -> bool {
         let mut lines = self.lines.iter().filter(|line| line.run == delivery.run);
         let mut others = self.deliveries.iter().filter(|other| other.run != delivery.run);
-        lines.any(|line| delivery.said_at >= deadline(line))
+        lines.any(|line| delivery.said_at >= answer_by(line))
             && match delivery.deed {
                 Deed::Spared => true,
                 Deed::Killed => false,
@@ -357,7 +357,8 @@ impl Case {
     }
 }
 
-/// Returns the deadline of the invocation whose run wrote this line.
-fn deadline(line: &Line) -> u64 {
-    line.lease_until.saturating_sub(millis(GRACE))
+/// Returns when the library may stop recording in the invocation whose run wrote this line: its reserve before the
+/// deadline.
+fn answer_by(line: &Line) -> u64 {
+    line.lease_until.saturating_sub(millis(GRACE + RESERVE))
 }

@@ -229,12 +229,19 @@ impl Throw {
                 Some(done) => done.context("a key's task panicked")??,
                 None => return Ok(()),
             }
+            // The other keys can add nothing, and without protection, some are never answered.
+            if self.has_enough() {
+                return Ok(());
+            }
         }
     }
 
+    fn has_enough(&self) -> bool {
+        self.judged.lock().unwrap_or_else(PoisonError::into_inner).violations.len() >= ENOUGH
+    }
+
     fn has_kills_left(&self) -> bool {
-        let violations = self.judged.lock().unwrap_or_else(PoisonError::into_inner).violations.len();
-        self.kills.load(Ordering::SeqCst) < self.numbers.kills && violations < ENOUGH
+        self.kills.load(Ordering::SeqCst) < self.numbers.kills && !self.has_enough()
     }
 
     /// Makes all deliveries of one key, and judges it.

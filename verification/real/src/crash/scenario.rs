@@ -21,7 +21,7 @@ use super::{
 };
 
 /// How many tries a process gets to reach its point in time.
-const TRIES: u32 = 5;
+const TRIES: u32 = 8;
 
 /// How the harness interrupts the process that pauses at a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -228,6 +228,11 @@ async fn interrupt(
     let mut handed = story.hand_to(&mut process, limit);
     if let Some(said) = process.stands(&mut handed).await? {
         story.note(&handed, Deed::Spared, said);
+        return Ok(Interrupted::TooSlow);
+    }
+    // A frozen process must have enough time left to record its outcome after the thaw.
+    if ending == Ending::Frozen && clock::now_ms() > delivered_at + clock::millis(limit / 2) {
+        story.kill(process, handed).await?;
         return Ok(Interrupted::TooSlow);
     }
     match ending {

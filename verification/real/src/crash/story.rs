@@ -84,7 +84,8 @@ impl Story {
             if !self.is_to_come_again(&said) {
                 return Ok(());
             }
-            if patience.elapsed() > PATIENCE {
+            // A delivery may wait long for a free process.
+            if tries >= 20 && patience.elapsed() > PATIENCE {
                 break;
             }
             self.wait_for_lease().await?;

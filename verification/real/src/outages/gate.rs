@@ -6,6 +6,7 @@ use lambda_idempotency_rehearsal::{
     clock,
     problem::{Context, Result},
 };
+use testkit::ports::free_port;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::watch,
@@ -36,7 +37,8 @@ pub(super) struct Gate {
 impl Gate {
     /// Starts a gate in front of `server`, on a free loopback port.
     pub(super) async fn before(server: SocketAddr) -> Result<Self> {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await.context("couldn't start the gate")?;
+        let listener =
+            TcpListener::bind(("127.0.0.1", free_port())).await.context("couldn't start the gate")?;
         let address = listener.local_addr().context("the gate has no address")?;
         let upstream = format!("http://{server}").parse().context("invalid server address")?;
         let mode = watch::Sender::new(Mode::Open);

@@ -24,7 +24,7 @@ pub(super) const SETTLE_WITHIN: Duration = Duration::from_secs(10);
 const FIRST_PAUSE: Duration = Duration::from_millis(25);
 const DOUBLINGS: u32 = 6;
 /// Time for everything but calls: encoding, scheduling, handlers. The judge adds the measured lateness of timers to it.
-const SLACK: Duration = Duration::from_millis(250);
+const SLACK: Duration = Duration::from_secs(1);
 /// If timers fire this late, requests lose a good part of their timeouts while they wait for a processor.
 const BUSY: Duration = Duration::from_millis(4);
 
@@ -86,7 +86,7 @@ pub(super) fn of_any_delivery(time_outs: TimeOuts) -> Duration {
 
 /// Measures how late timers fire: the delay that the machine itself causes.
 #[derive(Debug)]
-pub(crate) struct Lateness {
+pub struct Lateness {
     seen: Arc<Mutex<Vec<(Instant, Duration)>>>,
     /// The timer's recent lateness in microseconds. Each tick weighs an eighth.
     recent: Arc<AtomicU64>,
@@ -95,7 +95,7 @@ pub(crate) struct Lateness {
 
 impl Lateness {
     /// Starts to watch a timer.
-    pub(crate) fn watch() -> Self {
+    pub fn watch() -> Self {
         let seen: Arc<Mutex<Vec<_>>> = Arc::default();
         let for_task = Arc::clone(&seen);
         let recent = Arc::new(AtomicU64::new(0));
@@ -121,6 +121,11 @@ impl Lateness {
     /// Whether the machine is too busy right now.
     pub(crate) fn is_busy(&self) -> bool {
         self.recent.load(Ordering::Relaxed) > u64::try_from(BUSY.as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// Returns the longest lateness of one timer so far.
+    pub fn longest(&self) -> Duration {
+        lock(&self.seen).iter().map(|(_, late)| *late).max().unwrap_or_default()
     }
 
     /// Returns the total lateness of timers from `ended - took` to `ended`.
