@@ -21,6 +21,7 @@ struct Delivery {
     request_id: String,
     headers: HeaderMap,
     body: Bytes,
+    limit: usize,
     posted: oneshot::Sender<Posted>,
 }
 
@@ -28,6 +29,8 @@ struct Delivery {
 #[derive(Debug)]
 struct Running {
     invocation_id: Option<HeaderValue>,
+    /// How many bytes of a streamed answer to read before the rest is passed through.
+    limit: usize,
     posted: oneshot::Sender<Posted>,
 }
 
@@ -103,11 +106,17 @@ impl Function {
         Err(event)
     }
 
-    /// Hands an event to the function as soon as the function polls, and waits for its answer. `None` if the connection
-    /// broke before the function had the event.
-    pub(crate) async fn run(&self, request_id: &str, headers: HeaderMap, body: Bytes) -> Option<Posted> {
+    /// Hands an event to the function as soon as the function polls, and waits for its answer. Reads at most `limit`
+    /// bytes of a streamed answer. `None` if the connection broke before the function had the event.
+    pub(crate) async fn run(
+        &self,
+        request_id: &str,
+        headers: HeaderMap,
+        body: Bytes,
+        limit: usize,
+    ) -> Option<Posted> {
         let (posted, answer) = oneshot::channel();
-        self.hand_over(Delivery { request_id: request_id.to_owned(), headers, body, posted });
+        self.hand_over(Delivery { request_id: request_id.to_owned(), headers, body, limit, posted });
         answer.await.ok()
     }
 
@@ -135,9 +144,9 @@ impl Function {
         }
     }
 
-    /// Whether the function runs the event of this id.
-    pub(crate) fn is_running(&self, request_id: &str, invocation_id: Option<&HeaderValue>) -> bool {
-        self.state().runs(request_id, invocation_id)
+    /// How many bytes of a streamed answer to this event to read. `None` if the function doesn't run the event.
+    pub(crate) fn limit_of(&self, request_id: &str, invocation_id: Option<&HeaderValue>) -> Option<usize> {
+        self.state().runs(request_id, invocation_id).map(|running| running.limit)
     }
 
     /// Takes the sender for the function's answer to this event. `None` if the function doesn't run the event, or runs
@@ -148,9 +157,7 @@ impl Function {
         invocation_id: Option<&HeaderValue>,
     ) -> Option<oneshot::Sender<Posted>> {
         let mut state = self.state();
-        if !state.runs(request_id, invocation_id) {
-            return None;
-        }
+        state.runs(request_id, invocation_id)?;
         state.running.remove(request_id).map(|running| running.posted)
     }
 
@@ -185,19 +192,18 @@ impl Function {
 }
 
 impl State {
-    fn runs(&self, request_id: &str, invocation_id: Option<&HeaderValue>) -> bool {
-        let Some(running) = self.running.get(request_id) else { return false };
-        match (&running.invocation_id, invocation_id) {
+    fn runs(&self, request_id: &str, invocation_id: Option<&HeaderValue>) -> Option<&Running> {
+        self.running.get(request_id).filter(|running| match (&running.invocation_id, invocation_id) {
             (Some(sent), Some(echoed)) => sent == echoed,
             // Older runtimes don't send the invocation id back.
             _ => true,
-        }
+        })
     }
 
     /// Notes that the function runs this event. Returns its id, and the response that carries the event. If the
     /// function already runs an event of this request id, a number is appended to the id.
     fn begin(&mut self, delivery: Delivery) -> (String, Response<AnyBody>) {
-        let Delivery { request_id, mut headers, body, posted } = delivery;
+        let Delivery { request_id, mut headers, body, limit, posted } = delivery;
         let id = match self.running.contains_key(&request_id) {
             false => request_id,
             true => (2..MOST_OF_ONE_ID)
@@ -209,7 +215,7 @@ impl State {
             headers.insert(REQUEST_ID, value);
         }
         let invocation_id = headers.get(INVOCATION_ID).cloned();
-        self.running.insert(id.clone(), Running { invocation_id, posted });
+        self.running.insert(id.clone(), Running { invocation_id, limit, posted });
         let mut response = Response::new(full(body));
         *response.headers_mut() = headers;
         (id, response)

@@ -38,8 +38,8 @@ use crate::{
 #[derive(Clone, Copy)]
 struct Own;
 
-/// A response whose body is sent as it is. `lambda_http` would convert a body to text if the response has no content
-/// type, and replace the bytes that aren't UTF-8.
+/// A function's response whose body is recorded as it is. `lambda_http` would convert a body to text if the response
+/// has no content type, and replace the bytes that aren't UTF-8.
 struct Exact(Response<Body>);
 
 impl IntoResponse for Exact {
@@ -55,8 +55,9 @@ struct Seen {
     is_own: AtomicBool,
     /// The response as a stream, if the function streams its responses.
     streamed: Mutex<Option<Bytes>>,
-    /// Whether it's the problem `not-retained`.
-    is_not_retained: AtomicBool,
+    /// Whether it's the problem `not-retained`, or `outcome-unknown`. Either one replaces a response that's too large
+    /// for the front end: the first if the operation was recorded as done, the second if nothing was recorded.
+    is_withheld: AtomicBool,
 }
 
 /// Protects an HTTP request. `None` if its answer was sent already.
@@ -90,7 +91,7 @@ pub(crate) async fn request(
     let (sees, streams) = (Arc::clone(&seen), Arc::clone(protection));
     let service = layer.layer(inner).map_response(move |response: Response<Body>| {
         sees.see(&response, streams.streams.load(Ordering::Relaxed));
-        Exact(response)
+        response
     });
     let calling = guarded(service).oneshot(LambdaEvent::new(request, event.context.clone()));
     let ended: Result<_, lambda_idempotency::Failure> =
@@ -100,7 +101,7 @@ pub(crate) async fn request(
         (Ok(_), Some(own)) if seen.is_own.load(Ordering::Relaxed) => Answer::Own(own),
         // The stream is too large to record, so the record has no response. The function's own stream is still sent.
         (Ok(_), Some(own))
-            if recorded::is_streamed(&own.headers) && seen.is_not_retained.load(Ordering::Relaxed) =>
+            if recorded::is_streamed(&own.headers) && seen.is_withheld.load(Ordering::Relaxed) =>
         {
             Answer::Own(own)
         }
@@ -155,8 +156,9 @@ impl Seen {
         }
         let is_problem = response.headers().get(header::CONTENT_TYPE).map(HeaderValue::as_bytes)
             == Some(b"application/problem+json");
-        if is_problem && code(response.body()).as_deref() == Some("not-retained") {
-            self.is_not_retained.store(true, Ordering::Relaxed);
+        let code = is_problem.then(|| code(response.body())).flatten();
+        if matches!(code.as_deref(), Some("not-retained" | "outcome-unknown")) {
+            self.is_withheld.store(true, Ordering::Relaxed);
         }
         if streams {
             *self.streamed.lock().unwrap_or_else(PoisonError::into_inner) =

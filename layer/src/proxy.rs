@@ -145,12 +145,12 @@ impl Protection {
         request: Request<Incoming>,
     ) -> Result<Response<AnyBody>, BoxError> {
         let invocation_id = request.headers().get(INVOCATION_ID).cloned();
-        if !self.function.is_running(request_id, invocation_id.as_ref()) {
+        let Some(limit) = self.function.limit_of(request_id, invocation_id.as_ref()) else {
             return pass(&self.upstream, request).await;
-        }
+        };
         let path = request.uri().path().to_owned();
         let (parts, body) = request.into_parts();
-        let body = read(body, enough(is_error, &parts.headers, self.rules.max_response)).await?;
+        let body = read(body, enough(is_error, &parts.headers, limit)).await?;
         // Take the event only when the body is complete. If the body breaks off, the event must still count as running.
         let Some(waiting) = self.function.answered(request_id, invocation_id.as_ref()) else {
             return self.late(&path, parts.headers, body).await;
@@ -227,11 +227,11 @@ async fn pass(upstream: &Upstream, request: Request<Incoming>) -> Result<Respons
 
 /// The largest answer that Lambda accepts unless it's a stream, in bytes ("Response payload size exceeded maximum
 /// allowed payload size (6291556 bytes)").
-const MAX_BUFFERED: usize = 6_291_556;
+pub(crate) const MAX_BUFFERED: usize = 6_291_556;
 
 /// Returns a function that gets each part of an answer with these headers, and says whether the rest needn't be read.
 ///
-/// The rest of a stream isn't read if it's too large to record. Of an HTTP response that's a stream, the whole head is
+/// The rest of a stream isn't read once more than `most` bytes are there: it's too large to record. Of an HTTP response that's a stream, the whole head is
 /// read, since the status decides whether the response is an outcome. An answer that isn't a stream is read whole, since
 /// only whole JSON says what it is: an HTTP response, or a batch's failures.
 fn enough(is_error: bool, headers: &HeaderMap, most: usize) -> impl FnMut(&[u8]) -> bool + use<> {

@@ -362,7 +362,10 @@ mod tests {
 
     #[tokio::test]
     async fn refused_connections_are_errors() {
-        let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        // The socket keeps its port from other tests, and never listens.
+        let held = tokio::net::TcpSocket::new_v4().unwrap();
+        held.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let closed = held.local_addr().unwrap();
         for address in [closed.to_string(), "no address".into(), "line\nbreak".into()] {
             assert!(Upstream::new(&address).next().await.is_err(), "{address}");
         }

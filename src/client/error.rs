@@ -44,8 +44,8 @@ impl Unanswered {
         self.attempts
     }
 
-    /// The status of the latest response, from the last attempt if its body broke off, or else from an earlier attempt.
-    /// `None` if no attempt got a response.
+    /// The status of the latest response whose head arrived. It's the last attempt's, if its body broke off or the
+    /// budget ended after its head; otherwise it's an earlier attempt's. `None` if no attempt got a response's head.
     pub fn last_status(&self) -> Option<StatusCode> {
         self.last_status
     }

@@ -31,7 +31,7 @@
 //! | the caller may not have the recorded response | 403 | `replay-forbidden` |
 //! | the key was used with another request | 422 | `key-reused` |
 //! | the operation is still running | 409 | `in-progress` |
-//! | at most once, and an earlier run ended without an answer | 409 | `outcome-unknown` |
+//! | at most once, and an earlier run gave no answer; or an unrecorded outcome is unknown | 409 | `outcome-unknown` |
 //! | done, but the response wasn't retained | 409 | `not-retained` |
 //! | failed permanently in an earlier run | 500 | `operation-failed` |
 //! | the record can't be read | 500 | `record-unreadable` |
@@ -118,10 +118,10 @@
 //! If a response exceeds [`Settings::max_response`](crate::settings::Settings::max_response), the layer passes it on
 //! whole, and records the operation as done without the response: duplicates get 409, `not-retained`. If the front
 //! end can't deliver a response, the layer records the operation the same way, and the first caller gets 409,
-//! `not-retained`, too. A load balancer delivers 1 MB, and every other front end 6,291,556 bytes, which is Lambda's
-//! own limit. Both limits apply to the response as JSON, with a binary body in base64. For functions that stream their
-//! responses, use [`HttpLayer::streaming`]: it buffers only as much as it can record. [`HttpLayer::pass_through_when`]
-//! leaves a route unprotected.
+//! `not-retained`, too, or `outcome-unknown` if the record couldn't be written. A load balancer delivers 1 MB, and
+//! every other front end 6,291,556 bytes, which is Lambda's own limit. Both limits apply to the response as JSON, with
+//! a binary body in base64. For functions that stream their responses, use [`HttpLayer::streaming`]: it buffers only
+//! as much as it can record. [`HttpLayer::pass_through_when`] leaves a route unprotected.
 //!
 //! # Repeated headers
 //!
@@ -208,7 +208,7 @@ use crate::{
         staging::AnyAnswer,
     },
 };
-use answer::{Answer, Instead, Judged, Read, Streamed};
+use answer::{Answer, Exact, Instead, Judged, Read, Streamed};
 use body_key::{Keyed, Origin};
 use caller::{Verified, verified_in};
 use config::{Config, MayReplay, Unnamed};
@@ -278,11 +278,13 @@ where
         let inner = take_ready(&mut self.inner);
         let layer = self.layer.clone();
         Box::pin(async move {
-            match layer.call(inner, request).await? {
-                Answer::Whole(response) => Ok(response),
+            let mut response = match layer.call(inner, request).await? {
+                Answer::Whole(response) => response,
                 // Unreachable: this layer buffers every response whole.
-                Answer::Streamed(response, _) => Ok(response.into_response().await),
-            }
+                Answer::Streamed(response, _) => response.into_response().await,
+            };
+            response.extensions_mut().insert(Exact);
+            Ok(response)
         })
     }
 }
@@ -403,7 +405,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         if may_replay { answer() } else { self.problem(ProblemKind::ReplayForbidden) }
     }
 
-    /// The response to a duplicate if the operation succeeded but its response wasn't retained.
+    /// The response if the operation is recorded as done, but its response wasn't retained.
     fn not_retained(&self, problem: impl Into<Problem>) -> Response<Body> {
         let Some(answer) = &self.config.on_not_retained else { return self.problem(problem) };
         let mut response = answer();

@@ -18,7 +18,7 @@ use crate::{
     event::{Event, Kind},
     function::{Payload, Posted},
     invoke::accept,
-    proxy::Protection,
+    proxy::{MAX_BUFFERED, Protection},
     turn,
 };
 
@@ -166,7 +166,9 @@ impl Together {
         let body = self.body(records);
         self.event.begins();
         let headers = self.event.headers.clone();
-        let Some(posted) = self.protection.function.run(self.event.request_id(), headers, body).await else {
+        // The answer to a batch isn't recorded, so it's read whole even if it's streamed.
+        let function = &self.protection.function;
+        let Some(posted) = function.run(self.event.request_id(), headers, body, MAX_BUFFERED).await else {
             return Vec::new();
         };
         let fates = self.fates(records, &posted);
@@ -188,7 +190,7 @@ impl Together {
         let all = |fate: Fate| vec![fate; records.len()];
         let body = match &posted.body {
             Payload::Whole(bytes) | Payload::Broken(bytes, _) => bytes.clone(),
-            // Lambda rejects an answer this large, and redelivers the batch.
+            // Lambda doesn't read a batch's answer that's larger than its limit, and redelivers the batch.
             Payload::Endless(..) => return all(Fate::Failed),
         };
         if posted.is_error || matches!(posted.body, Payload::Broken(..)) {

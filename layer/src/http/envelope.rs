@@ -80,7 +80,8 @@ pub(super) fn response(posted: &Posted, infers: bool) -> Response<Body> {
     };
     let read = match (is_stream(&posted.headers), &posted.body) {
         (true, _) => of_stream(bytes),
-        // Lambda rejects an answer this large. The function has run, so it counts as an outcome that can't be recorded.
+        // It's too large for Lambda, or a stream that's too large to record. The function has run, so it counts as an
+        // outcome that can't be recorded.
         (false, Payload::Endless(..)) => Some(Response::new(Body::Binary(bytes.to_vec()))),
         (false, _) if is_streamed(&posted.headers) => {
             of_envelope(bytes).or_else(|| Some(raw(bytes, posted.headers.get(header::CONTENT_TYPE))))

@@ -2,7 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::bench::{Function, Got, Lambda, Posted, posted};
+use super::{
+    bench::{Function, Got, Lambda, Posted, posted},
+    http_events::STREAM,
+};
 
 const BY_ID: (&str, &str) = ("IDEMPOTENCY_KEY", "/id");
 
@@ -115,6 +118,19 @@ async fn batch_answers_may_exceed_the_recorded_size() {
         assert!(function.gets_nothing().await, "limit {limit}");
         assert!(returned(&posted(again).await).is_empty(), "limit {limit}");
     }
+}
+
+#[tokio::test]
+async fn streamed_batch_answers_may_exceed_the_recorded_size() {
+    let lambda = Lambda::start().await;
+    let function = Function::start(&lambda, &[BY_ID, ("IDEMPOTENCY_MAX_RESPONSE", "0")]).await;
+    let first = lambda.deliver(messages(&[("a", 1), ("b", 2)]));
+    let streams = [("content-type", "application/json"), STREAM[1]];
+    function.post(&function.next().await, "response", &streams, failures(&["b"]).into()).await;
+    assert_eq!(returned(&posted(first).await), ["b"]);
+    let again = lambda.deliver(messages(&[("a", 1)]));
+    assert!(function.gets_nothing().await);
+    assert!(returned(&posted(again).await).is_empty());
 }
 
 #[tokio::test]

@@ -172,7 +172,7 @@ async fn streamed_response_is_replayed_as_a_stream() {
     assert_eq!((&head["statusCode"], &head["headers"]["idempotent-replayed"]), (&json!(201), &json!("true")));
 }
 
-const STREAM: [(&str, &str); 3] = [
+pub(crate) const STREAM: [(&str, &str); 3] = [
     ("content-type", "application/vnd.awslambda.http-integration-response"),
     ("lambda-runtime-function-response-mode", "streaming"),
     ("transfer-encoding", "chunked"),

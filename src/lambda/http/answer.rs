@@ -132,6 +132,11 @@ fn into_bytes(mut data: impl Buf) -> Bytes {
     data.copy_to_bytes(data.remaining())
 }
 
+/// Marks a response of an [`HttpLayer`], whose body was converted for Lambda. A second conversion by `lambda_http`
+/// would decode the body as its headers say, and change bytes that don't match the headers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Exact;
+
 /// How much of a body could be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
@@ -193,12 +198,16 @@ pub(super) enum Instead {
 }
 
 impl<const STREAMING: bool> HttpLayer<STREAMING> {
-    /// Returns the caller's answer once the key is settled. If a failure isn't known to be recorded, a retry may run
-    /// the operation again, so the caller gets the handler's own answer.
+    /// Returns the caller's answer once the key is settled. If the outcome isn't known to be recorded, a retry may run
+    /// the operation again, so the answer doesn't say that it's done: a caller gets the handler's own failure, and
+    /// `outcome-unknown` in place of a response that the front end can't deliver.
     pub(super) fn answered<E>(&self, judged: Judged<E>, is_recorded: bool) -> Result<Answer, E> {
         let Judged { result, instead } = judged;
         match instead.filter(|_| self.is_enforced()) {
-            Some(Instead::NotRetained) => Ok(Answer::Whole(self.not_retained(ProblemKind::NotRetained))),
+            Some(Instead::NotRetained) => Ok(Answer::Whole(match is_recorded {
+                true => self.not_retained(ProblemKind::NotRetained),
+                false => self.problem(ProblemKind::OutcomeUnknown),
+            })),
             Some(Instead::OperationFailed(how)) if is_recorded => {
                 observe::failure_recorded(how, std::any::type_name::<E>());
                 Ok(Answer::Whole(self.problem(ProblemKind::OperationFailed)))

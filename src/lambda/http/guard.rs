@@ -2,6 +2,7 @@
 //! it panic.
 
 use std::{
+    any::Any,
     panic::{AssertUnwindSafe, catch_unwind},
     task::{Context, Poll},
 };
@@ -24,7 +25,13 @@ use serde::Serialize;
 use serde_json::{Value, value::RawValue};
 use tower::Service;
 
-use super::{BoxError, answer::ResponseBody, config::Config, problem::Problem, problem::ProblemKind};
+use super::{
+    BoxError,
+    answer::{Exact, ResponseBody},
+    config::Config,
+    problem::Problem,
+    problem::ProblemKind,
+};
 use crate::{
     error::{Error, ErrorKind},
     future::BoxFuture,
@@ -37,12 +44,17 @@ const UNREADABLE: &str = "lambda-idempotency-unreadable";
 const REPAIR: fn(LambdaEvent<LambdaRequest>) -> LambdaEvent<LambdaRequest> =
     |event| LambdaEvent::new(repaired(event.payload), event.context);
 
-/// Runs an HTTP function as `lambda_http::run` does, and guards it against events that `lambda_http` 1.3 mishandles:
+/// Runs an HTTP function as `lambda_http::run` does, and guards it against events and responses that `lambda_http` 1.3
+/// mishandles:
 ///
 /// - A client sends a header to a REST API twice: `lambda_http` keeps one value. With this guard, the service sees
 ///   both values, and this library's layer refuses two keys.
 /// - A body claims to be base64 but isn't, or a host or path doesn't form a valid URI: `lambda_http` panics, and the
 ///   caller gets 502. With this guard, the caller gets 400 and `request-unreadable`, and the service isn't called.
+/// - This library's layer returns bytes without a content type, or text whose content type names another character set
+///   than UTF-8: `lambda_http` converts the body a second time, and changes it. With this guard, the body stays as the
+///   layer returned it. If you use `lambda_http::run`, set a content type for bytes, such as
+///   `application/octet-stream`.
 ///
 /// # Errors
 ///
@@ -107,6 +119,12 @@ impl IntoResponse for Converted {
     }
 }
 
+/// Takes the response if it's one that an [`HttpLayer`](super::HttpLayer) marked as converted.
+fn exact<R: 'static>(answer: &mut R) -> Option<Response<Body>> {
+    let response = (answer as &mut dyn Any).downcast_mut::<Response<Body>>()?;
+    response.extensions().get::<Exact>().is_some().then(|| std::mem::take(response))
+}
+
 impl<S> Service<Request<Body>> for Readable<S>
 where
     S: Service<Request<Body>> + Clone + Send + 'static,
@@ -125,9 +143,13 @@ where
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let mut service = take_ready(&mut self.0);
         Box::pin(async move {
-            Ok(Converted(match refusal(&request) {
-                Some(refusal) => refusal,
-                None => service.call(request).await?.into_response().await,
+            if let Some(refusal) = refusal(&request) {
+                return Ok(Converted(refusal));
+            }
+            let mut answer = service.call(request).await?;
+            Ok(Converted(match exact(&mut answer) {
+                Some(response) => response,
+                None => answer.into_response().await,
             }))
         })
     }

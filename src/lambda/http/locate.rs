@@ -28,7 +28,8 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         let mut description = Description::of(&self.idempotency, "http");
         description.key_headers = names(&config.keys.names);
         if config.methods != Config::default().methods {
-            description.methods = config.methods.iter().map(|method| method.as_str().to_owned()).collect();
+            let methods = config.methods.iter().map(|method| method.as_str().to_owned());
+            description.methods = Some(methods.collect());
         }
         match config.key.as_ref() {
             Some(KeySource::Fields(fields)) => description = description.keyed_by(fields),

@@ -35,7 +35,9 @@ pub enum ProblemKind {
     KeyReused,
     /// 409: the operation is still running.
     InProgress,
-    /// 409: only one run is allowed, and an earlier run ended without an answer.
+    /// 409: it's unknown whether the operation took effect. Either only one run is allowed, and an earlier run ended
+    /// without an answer. Or nothing was recorded, because idempotency isn't enforced or the store failed, and the
+    /// handler's writes are in doubt or the front end can't deliver the response.
     OutcomeUnknown,
     /// 409: the operation is done, but its response wasn't retained.
     NotRetained,
@@ -141,7 +143,8 @@ impl ProblemKind {
             ),
             Self::OutcomeUnknown => (
                 "The operation's outcome is unknown",
-                "An attempt ended without a known outcome and isn't repeated. Check whether it took effect.",
+                "An attempt ended without a known outcome. Check whether it took effect before you send the request \
+                 again.",
             ),
             Self::NotRetained => (
                 "The operation is done, but its response wasn't kept",
@@ -485,6 +488,14 @@ mod tests {
             assert_eq!(of_header != of_body, differs, "{kind:?}");
             assert!(seen.insert(of_header), "{kind:?}");
         }
+    }
+
+    /// If nothing was recorded, the next request runs the operation again.
+    #[test]
+    fn unknown_outcomes_do_not_promise_a_single_run() {
+        let (title, detail) = shown(Problem::from(ProblemKind::OutcomeUnknown));
+        assert!(detail.ends_with("Check whether it took effect before you send the request again."));
+        assert!(!format!("{title} {detail}").contains("isn't repeated"));
     }
 
     #[test]

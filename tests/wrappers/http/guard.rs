@@ -22,11 +22,18 @@ async fn streamed(runs: &Runs, event: &Value) -> (u16, String) {
     (answer.metadata_prelude.status_code.as_u16(), String::from_utf8(body).unwrap())
 }
 
-async fn answer(runs: &Runs, event: &Value) -> Value {
+/// Returns what the front end gets from this service.
+async fn delivered<S>(service: S, event: &Value) -> Value
+where
+    S: Service<LambdaEvent<LambdaRequest>, Response: serde::Serialize, Error = Infallible>,
+{
     recording::secrets(|secrets| secrets.add_http(event));
     let event: LambdaRequest = serde_json::from_value(event.clone()).unwrap();
-    let service = guarded(idempotency().http().layer(handler(runs)));
     serde_json::to_value(service.oneshot(LambdaEvent::new(event, Context::default())).await.unwrap()).unwrap()
+}
+
+async fn answer(runs: &Runs, event: &Value) -> Value {
+    delivered(guarded(idempotency().http().layer(handler(runs))), event).await
 }
 
 fn events() -> [Value; 5] {
@@ -91,4 +98,53 @@ async fn unreadable_events_get_400() {
     let [_, mut bad_query, ..] = events();
     bad_query["rawQueryString"] = "a=b c".into();
     assert_eq!(answer(&Runs::default(), &bad_query).await["statusCode"], 400);
+}
+
+/// A second conversion would decode these bytes as UTF-8, since they have no content type.
+#[tokio::test]
+async fn bytes_without_content_types_stay_unchanged() {
+    for event in events() {
+        let runs = Runs::default();
+        let counted = runs.clone();
+        let handler = service_fn(move |_: Request| {
+            counted.0.fetch_add(1, Ordering::SeqCst);
+            async { Ok::<_, Infallible>(vec![0_u8, 159, 146, 150]) }
+        });
+        let service = guarded(idempotency().http().layer(handler));
+        for _ in 0..2 {
+            let answer = delivered(service.clone(), &event).await;
+            assert_eq!((&answer["isBase64Encoded"], &answer["body"]), (&json!(true), &json!("AJ+Slg==")));
+        }
+        assert_eq!(runs.count(), 1, "{event}");
+    }
+}
+
+/// A second conversion would decode the text as ISO 8859-1 again.
+#[tokio::test]
+async fn text_is_decoded_once() {
+    let runs = Runs::default();
+    let counted = runs.clone();
+    let router = axum::Router::new().fallback(move || {
+        counted.0.fetch_add(1, Ordering::SeqCst);
+        async { ([("content-type", "text/plain; charset=iso-8859-1")], vec![0xe9_u8]) }
+    });
+    let [_, event, ..] = events();
+    let service = guarded(idempotency().http().layer(router));
+    for _ in 0..2 {
+        let answer = delivered(service.clone(), &event).await;
+        assert_eq!((&answer["isBase64Encoded"], &answer["body"]), (&json!(false), &json!("\u{e9}")));
+    }
+    assert_eq!(runs.count(), 1);
+}
+
+/// Without the layer, the guard converts as `lambda_http` does.
+#[tokio::test]
+async fn other_services_answers_are_converted() {
+    let text = service_fn(|_: Request| async {
+        let response = Response::builder().header("content-type", "text/plain");
+        Ok::<_, Infallible>(response.body(Body::Binary(b"paid".to_vec())).unwrap())
+    });
+    let [_, event, ..] = events();
+    let answer = delivered(guarded(text), &event).await;
+    assert_eq!((&answer["isBase64Encoded"], &answer["body"]), (&json!(false), &json!("paid")));
 }

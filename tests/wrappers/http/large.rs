@@ -3,11 +3,15 @@
 use std::{convert::Infallible, sync::atomic::Ordering};
 
 use lambda_http::{Body, Request, Response, http::StatusCode, tower::ServiceExt as _};
+use lambda_idempotency::Idempotency;
 use serde_json::Value;
 use tower::{Layer as _, service_fn};
 
-use super::{Runs, idempotency};
-use crate::front_ends::{POST, event};
+use super::{Down, Runs, code, idempotency, is_replay};
+use crate::{
+    front_ends::{POST, event},
+    recording,
+};
 
 /// Returns the status, problem type and body length of a call and of its duplicate.
 async fn twice(front_end: &str, body: Body) -> [(StatusCode, Option<String>, usize); 2] {
@@ -64,6 +68,30 @@ async fn undeliverable_responses_are_not_retained() {
                 assert_eq!(status, StatusCode::CONFLICT, "{front_end:?}, {length} bytes");
                 assert!(problem.unwrap().ends_with("not-retained"));
             }
+        }
+    }
+}
+
+/// Nothing is recorded, so the next request runs again, and no answer may say that the operation is done.
+#[tokio::test]
+async fn unrecorded_undeliverable_responses_are_unknown() {
+    let idempotency = Idempotency::builder(Down).function("payments").fail_open(true).build().unwrap();
+    recording::shown(&idempotency);
+    let done = || Response::new(Body::from("done"));
+    for layer in [idempotency.http(), idempotency.http().on_not_retained(done)] {
+        let runs = Runs::default();
+        let counted = runs.clone();
+        let handler = service_fn(move |_: Request| {
+            let _ = counted.0.fetch_add(1, Ordering::SeqCst);
+            async { Ok::<_, Infallible>(Response::new(Body::Text("x".repeat(1_100_000)))) }
+        });
+        let service = layer.shared_namespace().layer(handler);
+        for nth in 1..=2 {
+            let request = lambda_http::request::from_str(&event("alb", POST).to_string()).unwrap();
+            let answer = service.clone().oneshot(request).await.unwrap();
+            assert_eq!((answer.status(), code(&answer).as_str()), (StatusCode::CONFLICT, "outcome-unknown"));
+            assert!(!is_replay(&answer));
+            assert_eq!(runs.count(), nth);
         }
     }
 }
