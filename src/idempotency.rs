@@ -58,6 +58,8 @@ impl Idempotency {
     /// | `postgres://USER:PASSWORD@HOST[:PORT]/DATABASE` | that PostgreSQL; also `?table=NAME`, `&sslmode=MODE`, `&sslrootcert=FILE`, `&timeouts=startup`, `transaction` or `role`, `&prepared=true` | `postgres` |
     /// | `memory:` | this process's memory: only for trying it out on one machine. Refused inside Lambda | |
     ///
+    /// Percent-encode special characters in a parameter's value: write `%25` for a percent sign.
+    ///
     /// `IDEMPOTENCY_MODE` sets the mode: `enforce` (default), `shadow` or `off`; see [`Mode`](crate::settings::Mode).
     /// In the mode `off`, the environment doesn't have to choose a store. `IDEMPOTENCY_REQUIRED=1` refuses every mode
     /// but `enforce`, even if the function's code sets the mode.

@@ -20,6 +20,9 @@ const OPERATION_TIMEOUT: Duration = Duration::from_secs(12);
 /// The environment variables that name the store.
 const VARIABLES: [&str; 2] = ["IDEMPOTENCY_TABLE", "IDEMPOTENCY_STORE"];
 
+/// The parameters of a URL that hold credentials. PostgreSQL's driver accepts the first two.
+const CREDENTIALS: [&str; 4] = ["user", "password", "passfile", "sslpassword"];
+
 /// Names the store. For a table, credentials, Region and endpoint come from the environment, as for any AWS
 /// SDK: `AWS_PROFILE`, `AWS_REGION`, `AWS_ENDPOINT_URL_DYNAMODB` and the others.
 #[derive(Clone, Debug, Args)]
@@ -214,11 +217,40 @@ fn is_set(variable: &str) -> bool {
     std::env::var_os(variable).is_some_and(|value| !value.is_empty())
 }
 
-/// `url` with `…` in place of any user name and password.
+/// `url` with `…` in place of any user name and password before the query, and without the [`CREDENTIALS`] in the
+/// query. The library's function for descriptions does the same, but isn't public.
 fn without_credentials(url: &str) -> String {
-    match url.split_once("://").and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?.1))) {
-        Some((scheme, rest)) => format!("{scheme}://…@{rest}"),
-        None => url.to_owned(),
+    let Some((scheme, rest)) = url.split_once("://") else {
+        // The only such URL is `memory:`. Any other text may contain a password anywhere.
+        return url.split_once(':').map_or_else(String::new, |(scheme, _)| format!("{scheme}:"));
+    };
+    let (mut base, mut query) = rest.split_once('?').unwrap_or((rest, ""));
+    let mut hidden = "";
+    if query.contains('@') && !is_valid(url) {
+        // The `?` may belong to a password that isn't encoded.
+        let host = query.rsplit_once('@').map_or(query, |(_, host)| host);
+        (base, query, hidden) = (host.split('?').next().unwrap_or_default(), "", "…@");
+    }
+    if let Some((_, host)) = base.rsplit_once('@') {
+        (base, hidden) = (host, "…@");
+    }
+    let query = query.split('&').filter(|pair| !is_credential(pair)).collect::<Vec<_>>().join("&");
+    let mark = if query.is_empty() { "" } else { "?" };
+    format!("{scheme}://{hidden}{base}{mark}{query}")
+}
+
+/// Whether the parameter is one of the [`CREDENTIALS`], or may be: its name has an escape, which no name needs.
+fn is_credential(pair: &str) -> bool {
+    let name = pair.split('=').next().unwrap_or_default();
+    name.contains('%') || CREDENTIALS.iter().any(|known| name.eq_ignore_ascii_case(known))
+}
+
+/// Whether a store accepts `url`, whose query contains an `@`. The PostgreSQL store never does.
+fn is_valid(url: &str) -> bool {
+    match NamedStore::from_url(url) {
+        Ok(NamedStore::DynamoDb(_)) => true,
+        Ok(NamedStore::Redis(builder)) => builder.build().is_ok(),
+        _ => false,
     }
 }
 
@@ -233,8 +265,24 @@ mod tests {
             ("redis://u:secret@h:1", "redis://…@h:1"),
             ("redis://u:sec@ret@h?prefix=a", "redis://…@h?prefix=a"),
             ("dynamodb://t", "dynamodb://t"),
+            // Credentials in the query.
+            ("postgres://db/orders?user=app&password=secret", "postgres://db/orders"),
+            ("postgres://u:secret@db/o?p%61ssword=secret&table=t", "postgres://…@db/o?table=t"),
+            ("postgres://db/o?passfile=secret&sslpassword=secret&%=secret", "postgres://db/o"),
+            // An `@` in a parameter.
+            (
+                "dynamodb://app?sort_key=sk&partition=idem@prod",
+                "dynamodb://app?sort_key=sk&partition=idem@prod",
+            ),
+            ("redis://cache?prefix=a@b", "redis://cache?prefix=a@b"),
+            ("redis://:secret@cache?prefix=a@b", "redis://…@cache?prefix=a@b"),
+            // A password that isn't encoded.
+            ("postgres://user:se?cret@db/orders?sslmode=require", "postgres://…@db/orders"),
+            ("redis://:se?cret@cache:6379?prefix=a", "redis://…@cache:6379"),
+            ("postgres:user:secret@db", "postgres:"),
+            ("memory:", "memory:"),
         ] {
-            assert_eq!(without_credentials(url), shown);
+            assert_eq!(without_credentials(url), shown, "{url}");
         }
     }
 }

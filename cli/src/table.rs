@@ -156,7 +156,8 @@ fn fix_in_postgres(problem: &TableProblem, table: &str, arguments: &StoreArgumen
             format!("`{}`", arguments.command_line(&["table", "create"]))
         }
         TableProblem::Schema { .. } => {
-            "until that's done, functions with this version of the library can't use the table".to_owned()
+            "as the problem says; until then, functions with this version of the library can't use the table"
+                .to_owned()
         }
         TableProblem::Privileges { missing } => format!("`GRANT {} ON {table} TO …`", missing.join(", ")),
         TableProblem::NoIndex => sweep_index(table),

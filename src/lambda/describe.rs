@@ -71,9 +71,10 @@ pub struct Description {
     /// The headers that hold the key.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub key_headers: Vec<String>,
-    /// HTTP: the methods that the layer protects. Empty means the default, POST and PATCH.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub methods: Vec<String>,
+    /// HTTP: the methods that the layer protects. `None` means the default, POST and PATCH. With an empty list, the
+    /// layer protects no request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub methods: Option<Vec<String>>,
     /// HTTP: whether a closure identifies the caller. Otherwise the front end does.
     #[serde(default, skip_serializing_if = "is_false")]
     pub caller_from_closure: bool,
@@ -339,7 +340,7 @@ impl Description {
         let fields = self.fields()?;
         if fields.is_none() && self.is_keyed_by_closure() {
             return Err(invalid(format!(
-                "{OF_CLOSURE}. If the key is each record's own id, remove `key_from` from the description"
+                "if the key is each record's own id, remove `key_from` from the description; else {OF_CLOSURE}"
             )));
         }
         Ok(move |record: &R| match &fields {
@@ -407,11 +408,12 @@ impl Description {
     }
 
     #[cfg(feature = "http")]
-    fn methods(&self) -> Result<Vec<Method>, Error> {
+    fn methods(&self) -> Result<Option<Vec<Method>>, Error> {
         let method = |name: &String| {
             name.parse::<Method>().map_err(|_| invalid(format!("{name:?} isn't an HTTP method")))
         };
-        self.methods.iter().map(method).collect()
+        let methods = self.methods.as_ref();
+        methods.map(|names| names.iter().map(method).collect::<Result<Vec<_>, _>>()).transpose()
     }
 
     /// The layer of the function. It sets `needs_closure` if a request's key comes from a closure.
@@ -428,8 +430,8 @@ impl Description {
         for header in &self.key_headers {
             layer = layer.key_alias(name(header)?);
         }
-        if !self.methods.is_empty() {
-            layer = layer.methods(self.methods()?);
+        if let Some(methods) = self.methods()? {
+            layer = layer.methods(methods);
         }
         if let Some(fields) = self.fields()? {
             layer = layer.key_fields(fields);

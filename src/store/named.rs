@@ -13,13 +13,17 @@ use crate::store::redis::RedisStore;
 use crate::{
     error::{Error, ErrorKind},
     settings::Mode,
-    store::{Store, memory::MemoryStore},
+    store::{Store, memory::MemoryStore, parameter::decoded},
 };
 
 /// The environment variable that names the DynamoDB table.
 const TABLE: &str = "IDEMPOTENCY_TABLE";
 /// The environment variable that names any store, by its URL.
 const STORE: &str = "IDEMPOTENCY_STORE";
+
+/// The parameters of a URL that hold credentials. PostgreSQL's driver accepts the first two.
+#[cfg(feature = "events")]
+const CREDENTIALS: [&str; 4] = ["user", "password", "passfile", "sslpassword"];
 
 /// Lambda sets this variable in every sandbox. Emulators of the Runtime API don't set it ("Defined runtime
 /// environment variables", AWS Lambda developer guide).
@@ -223,12 +227,41 @@ pub(crate) fn url_in_environment() -> Option<String> {
     variable(STORE).map(|url| without_credentials(&url)).or_else(table)
 }
 
-/// Removes user name and password from `url`: everything between `://` and the last `@`.
+/// Removes user name and password from `url`: everything between `://` and the last `@` before the query, and the
+/// [`CREDENTIALS`] in the query. The command line has the same function, because this one isn't public.
 #[cfg(feature = "events")]
 fn without_credentials(url: &str) -> String {
-    match url.split_once("://").and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?.1))) {
-        Some((scheme, rest)) => format!("{scheme}://{rest}"),
-        None => url.to_owned(),
+    let Some((scheme, rest)) = url.split_once("://") else {
+        // The only such URL is `memory:`. Any other text may contain a password anywhere.
+        return url.split_once(':').map_or_else(String::new, |(scheme, _)| format!("{scheme}:"));
+    };
+    let (mut base, mut query) = rest.split_once('?').unwrap_or((rest, ""));
+    if query.contains('@') && !is_valid(url) {
+        // The `?` may belong to a password that isn't encoded.
+        let host = query.rsplit_once('@').map_or(query, |(_, host)| host);
+        (base, query) = (host.split('?').next().unwrap_or_default(), "");
+    }
+    let host = base.rsplit_once('@').map_or(base, |(_, host)| host);
+    let query = query.split('&').filter(|pair| !is_credential(pair)).collect::<Vec<_>>().join("&");
+    let mark = if query.is_empty() { "" } else { "?" };
+    format!("{scheme}://{host}{mark}{query}")
+}
+
+/// Whether the parameter is one of the [`CREDENTIALS`], or may be: its name has an escape, which no name needs.
+#[cfg(feature = "events")]
+fn is_credential(pair: &str) -> bool {
+    let name = pair.split('=').next().unwrap_or_default();
+    name.contains('%') || CREDENTIALS.iter().any(|known| name.eq_ignore_ascii_case(known))
+}
+
+/// Whether a store accepts `url`, whose query contains an `@`. The PostgreSQL store never does.
+#[cfg(feature = "events")]
+fn is_valid(url: &str) -> bool {
+    match parse("the store's URL", url) {
+        Ok(Choice::DynamoDb(_)) => true,
+        #[cfg(feature = "redis")]
+        Ok(Choice::Redis(Secret(url))) => RedisStore::builder(url).build().is_ok(),
+        _ => false,
     }
 }
 
@@ -322,7 +355,7 @@ fn parse_table(what: &str, rest: &str) -> Result<Choice, Error> {
         if value.is_empty() {
             return Err(invalid(format!("{what} has the parameter {name} without a value")));
         }
-        *slot = Some(value.to_owned());
+        *slot = Some(decoded(name, value)?);
     }
     Ok(Choice::DynamoDb(table))
 }
@@ -354,8 +387,32 @@ mod tests {
             ("postgres://user:p@ss@db/orders", "postgres://db/orders"),
             ("redis://:secret@cache:6379", "redis://cache:6379"),
             ("memory:", "memory:"),
+            // Credentials in the query.
+            ("postgres://db/orders?user=app&password=secret", "postgres://db/orders"),
+            (
+                "postgres://db/o?sslmode=require&p%61ssword=secret&table=t",
+                "postgres://db/o?sslmode=require&table=t",
+            ),
+            ("postgres://a:b@db/o?Password=secret&user=a&timeouts=role", "postgres://db/o?timeouts=role"),
+            ("postgres://db/o?passfile=secret&sslpassword=secret&%=secret", "postgres://db/o"),
+            // An `@` in a parameter.
+            (
+                "dynamodb://app?sort_key=sk&partition=idem@prod",
+                "dynamodb://app?sort_key=sk&partition=idem@prod",
+            ),
+            ("dynamodb://a:secret@app?partition=idem@prod", "dynamodb://app?partition=idem@prod"),
+            ("redis://cache?prefix=a@b", "redis://cache?prefix=a@b"),
+            ("redis://:secret@cache?prefix=a@b", "redis://cache?prefix=a@b"),
+            // A password that isn't encoded.
+            ("postgres://user:se?cret@db/orders", "postgres://db/orders"),
+            ("postgres://user:se?table=t@cret@db/orders?sslmode=require", "postgres://db/orders"),
+            ("redis://:se?cret@cache:6379?prefix=a", "redis://cache:6379"),
+            ("redis://secret?secret@cache", "redis://cache"),
+            ("dynamodb://t?password=secret@h", "dynamodb://h"),
+            ("postgres:user:secret@db", "postgres:"),
+            ("host=db password=secret", ""),
         ] {
-            assert_eq!(without_credentials(url), shown);
+            assert_eq!(without_credentials(url), shown, "{url}");
         }
     }
 
@@ -381,16 +438,22 @@ mod tests {
         for url in ["postgres://u:p@h/db", "postgresql://h/db"] {
             assert_eq!(choice(None, some(url)).unwrap(), Choice::Postgres(Secret(url.into())));
         }
-        let url = "dynamodb://t?endpoint=http://127.0.0.1:8000&region=eu-west-1&sort_key=sk&partition=idem&attributes=id:pk,owner:o";
-        let table = Table {
+        let table = Choice::DynamoDb(Table {
             name: "t".into(),
             endpoint: some("http://127.0.0.1:8000"),
             region: some("eu-west-1"),
             sort_key: some("sk"),
-            partition: some("idem"),
+            partition: some("a/b+é"),
             attributes: some("id:pk,owner:o"),
-        };
-        assert_eq!(choice(None, some(url)).unwrap(), Choice::DynamoDb(table));
+        });
+        for url in [
+            "dynamodb://t?endpoint=http://127.0.0.1:8000&region=eu-west-1&sort_key=sk&partition=a/b+é\
+             &attributes=id:pk,owner:o",
+            "dynamodb://t?endpoint=http%3A%2F%2F127.0.0.1%3A8000&region=eu%2dwest-1&sort_key=s%6B\
+             &partition=a%2Fb%2B%C3%A9&attributes=id%3Apk%2Cowner%3Ao",
+        ] {
+            assert_eq!(choice(None, some(url)).unwrap(), table, "{url}");
+        }
     }
 
     #[test]
@@ -401,6 +464,9 @@ mod tests {
             (None, some("dynamodb://"), "name a table"),
             (None, some("dynamodb://t?colour=red"), "colour"),
             (None, some("dynamodb://t?region="), "region"),
+            (None, some("dynamodb://t?endpoint=secret%zz"), "`endpoint` has a `%` without"),
+            (None, some("dynamodb://t?partition=secret%f"), "`partition` has a `%` without"),
+            (None, some("dynamodb://t?sort_key=secret%ff"), "`sort_key` isn't UTF-8"),
             (None, some("mysql://user:secret@host/db"), "mysql"),
             (None, some("nonsense"), "scheme"),
             (None, some("memory:secret"), "scheme"),

@@ -339,7 +339,7 @@ impl Inner {
         let mut may_repeat = sends == Sends::Question;
         loop {
             let connection = self.connection(patience).await?;
-            let fault = match self.send(&connection, statement, values, patience).await {
+            let fault = match self.send(&connection, statement, values, sends, patience).await {
                 Ok(rows) => {
                     self.connections.keep(connection);
                     return Ok(rows);
@@ -365,6 +365,7 @@ impl Inner {
         connection: &Lent,
         statement: &Statement,
         values: &[Value<'_>],
+        sends: Sends,
         patience: &mut Patience,
     ) -> Result<Vec<Row>, Fault> {
         let stating = &mut patience.stating;
@@ -376,6 +377,10 @@ impl Inner {
                 Some(Err(error)) => return Err(Fault::sent(&error).of_question()),
                 None => return Err(Fault::timed_out().of_question()),
             };
+            // After a slow preparation, the store would stop waiting for a write before the server's limit ends it.
+            if sends == Sends::Write && !stating.has(self.limits.statement()) {
+                return Err(Fault::prepared_too_late());
+            }
             let values: Vec<&(dyn ToSql + Sync)> = values.iter().map(|(value, _)| *value).collect();
             let sent = async { connection.query(&prepared, &values).await };
             stating.spend(self.limits.hold(connection, sent)).await

@@ -62,6 +62,30 @@ async fn abandoned_slow_claims_are_not_applied() {
     }
 }
 
+/// On a connection that hasn't prepared the claim yet, the preparation takes more than a quarter of the time. If the
+/// store then sent the claim, the server could apply it after the store has stopped waiting.
+#[tokio::test]
+async fn slow_preparations_send_no_claim() {
+    let server = server!();
+    let wire = Wire::to(server.port()).await;
+    let builder = PostgresStore::builder(server.url_at(wire.port())).table(fresh_table()).connections(1);
+    let store = impatient(builder).prepared_statements(true).build().unwrap();
+    store.create_table().await.unwrap();
+    let key = key("prepared");
+    // This prepares only the read.
+    assert_eq!(store.read(&key).await.unwrap(), None);
+    wire.requests();
+    wire.delay_next(Duration::from_millis(300));
+    let error = store.apply(&key, &Write::Claim(lock())).await.unwrap_err();
+    assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Unavailable, false), "{error}");
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(wire.requests(), 1, "only the preparation");
+    assert_eq!(store.read(&key).await.unwrap(), None);
+    wire.requests();
+    make(&store, &key, &Write::Claim(lock())).await;
+    assert_eq!((wire.requests(), wire.connections()), (1, 1), "the claim was prepared before");
+}
+
 /// The network delays a claim until after its sender got an error, so a timeout at the server doesn't help.
 #[tokio::test]
 async fn late_claims_never_replace_an_outcome() {

@@ -6,6 +6,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use lambda_idempotency::testing::Fault;
@@ -21,6 +22,8 @@ use tokio::{
 pub(super) struct Wire {
     port: u16,
     next: Arc<Mutex<Option<Fault>>>,
+    /// How long the next request's answer is delayed.
+    delay: Arc<Mutex<Option<Duration>>>,
     /// While this is set, nothing passes, and no connection is cut.
     silence: Arc<AtomicBool>,
     /// The number of requests. Each piece of data from the client counts as one.
@@ -37,26 +40,26 @@ impl Wire {
         let port = listener.local_addr().unwrap().port();
         let (next, requests) = (Arc::<Mutex<Option<Fault>>>::default(), Arc::<Mutex<u32>>::default());
         let (connections, cut) = (Arc::<Mutex<u32>>::default(), Arc::new(Notify::new()));
-        let late = Arc::new(Notify::new());
+        let (late, delay) = (Arc::new(Notify::new()), Arc::<Mutex<Option<Duration>>>::default());
         let silence = Arc::<AtomicBool>::default();
-        let shared = (Arc::clone(&next), Arc::clone(&requests), Arc::clone(&silence));
+        let shared = (Arc::clone(&next), Arc::clone(&requests), Arc::clone(&silence), Arc::clone(&delay));
         let counted = Arc::clone(&connections);
         let (cut_all, delivered) = (Arc::clone(&cut), Arc::clone(&late));
         let serving = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 *counted.lock().unwrap() += 1;
-                let ((next, requests, silence), cut_all) = (shared.clone(), Arc::clone(&cut_all));
+                let ((next, requests, silence, delay), cut_all) = (shared.clone(), Arc::clone(&cut_all));
                 let delivered = Arc::clone(&delivered);
                 tokio::spawn(async move {
                     let server = TcpStream::connect((Ipv4Addr::LOCALHOST, server)).await.unwrap();
                     tokio::select! {
-                        () = carry(client, server, &next, &requests, &silence, &delivered) => {}
+                        () = carry(client, server, &next, &requests, &silence, &delay, &delivered) => {}
                         () = cut_all.notified() => {}
                     }
                 });
             }
         });
-        Self { port, next, silence, requests, connections, cut, late, serving }
+        Self { port, next, delay, silence, requests, connections, cut, late, serving }
     }
 
     pub(super) fn port(&self) -> u16 {
@@ -66,6 +69,11 @@ impl Wire {
     /// Applies this fault to the next request.
     pub(super) fn fail_next(&self, fault: Fault) {
         *self.next.lock().unwrap() = Some(fault);
+    }
+
+    /// Delays the answer to the next request.
+    pub(super) fn delay_next(&self, delay: Duration) {
+        *self.delay.lock().unwrap() = Some(delay);
     }
 
     /// Stops all traffic, on open connections and on new ones, or lets it pass again.
@@ -121,6 +129,7 @@ async fn carry(
     next: &Mutex<Option<Fault>>,
     requests: &Mutex<u32>,
     silence: &AtomicBool,
+    delay: &Mutex<Option<Duration>>,
     delivered: &Notify,
 ) {
     let (mut up, mut down) = (vec![0; 65_536], vec![0; 65_536]);
@@ -140,6 +149,10 @@ async fn carry(
                     delivered.notified().await;
                 }
                 server.write_all(&up[..count]).await.unwrap();
+                let delay = delay.lock().unwrap().take();
+                if let Some(delay) = delay {
+                    tokio::time::sleep(delay).await;
+                }
                 if fault.is_some() {
                     // The server's answer shows that it has applied the request.
                     let _answer = server.read(&mut down).await.unwrap();

@@ -211,8 +211,21 @@ async fn only_protected_methods_locate_a_record() {
     let mut description = layer.describe();
     assert_eq!(all(&located(&description, &put)), made(&store));
     assert_eq!(located(&description, &post), []);
-    description.methods = vec!["NOT ONE".to_owned()];
+    description.methods = Some(vec!["NOT ONE".to_owned()]);
     assert!(refused(&description, &put).contains("\"NOT ONE\" isn't an HTTP method"));
+
+    // The layer leaves out safe methods, so these layers protect no request.
+    let records = made(&store);
+    for layer in [idempotency.http().methods([Method::GET]), idempotency.http().methods([])] {
+        send(&layer, &post).await;
+        assert_eq!(made(&store), records);
+        let description = layer.describe();
+        assert_eq!(located(&description, &post), []);
+        let read: Description = serde_json::from_value(written(&description)).unwrap();
+        assert_eq!(located(&read, &post), []);
+    }
+    let default = idempotency.http().describe();
+    assert_eq!((default.methods.as_ref(), located(&default, &post).len()), (None, 1));
 }
 
 #[tokio::test]

@@ -288,7 +288,7 @@ fn hint(error: &lambda_idempotency::Error) -> &'static str {
     let text = error.to_string();
     [
         ("key itself", ": add --key-field FIELD, or give the key and its scope instead of --event"),
-        ("its closure returns", ": add --resolved-caller TEXT"),
+        ("closure returns", ": add --resolved-caller TEXT"),
         ("caller-unknown", "; if the function's own code names the caller, add --resolved-caller TEXT"),
         ("request id", ": add --request-id ID"),
         ("needs its name", ": add --operation NAME"),

@@ -245,6 +245,23 @@ async fn stale_claims_refuse_other_payloads() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn closures_lead_to_the_option_that_replaces_them() {
+    let bench = Bench::empty().await;
+    let file = std::env::temp_dir().join(format!("describe-closures-{}.json", std::process::id()));
+    for (via, field, sample, option) in [
+        ("http", json!({ "caller_from_closure": true }), "payments/http-api.json", "--resolved-caller TEXT"),
+        ("sqs", json!({ "key_from": "closure" }), "orders/sqs.json", "--key-field FIELD"),
+    ] {
+        let mut description = json!({ "function": "payments", "via": via });
+        description.as_object_mut().unwrap().extend(field.as_object().unwrap().clone());
+        fs::write(&file, description.to_string()).unwrap();
+        let why = ["why", "--event", &path(sample), "--describe", file.to_str().unwrap()];
+        bench.run(&why).await.is_bad_input(&[option]);
+    }
+    fs::remove_file(&file).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn malformed_store_variables_are_refused() {
     let bench = Bench::new().await;
     let store = format!("dynamodb://{TABLE}?endpoint={}&region=eu-west-1", bench.endpoint());
@@ -312,7 +329,15 @@ async fn records_of_callers_and_shadow_mode_are_found() {
             Idempotency::builder(bench.store.clone()).function(function).mode(mode).build().unwrap();
         let layer = idempotency.http().caller(|_| Ok(Some(CALLER.to_owned())));
         let handler = service_fn(async |_: Request| Ok::<_, Infallible>(Response::new(Body::Empty)));
-        let _ = guarded(layer.layer(handler)).oneshot(LambdaEvent::new(event(), Context::default())).await;
+        let service = guarded(layer.layer(handler));
+        // Shadow mode gives up a claim that takes longer than 100 ms, and tries again with the next delivery.
+        for _ in 0..50 {
+            let event = LambdaEvent::new(event(), Context::default());
+            let _ = service.clone().oneshot(event).await;
+            if !made(&bench, function).await.is_empty() {
+                break;
+            }
+        }
         let path = path(sample);
         let why = ["why", "--event", &path, "--function", function];
         let without = bench.run(&why).await;

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind},
-    store::{StoreBuilder, builder::Configured},
+    store::{StoreBuilder, builder::Configured, parameter::decoded},
 };
 
 const DEFAULT_TABLE: &str = "idempotency";
@@ -119,6 +119,9 @@ impl StoreBuilder<PostgresStore> {
     /// The server ends a statement after three quarters of this time, so that no statement continues after the store
     /// has stopped waiting for it. With [`timeouts_of_role`](Self::timeouts_of_role), you set the server's limit. A
     /// call of the store takes at most this time plus the connect timeout.
+    ///
+    /// If the [preparation](Self::prepared_statements) of a write takes over a quarter of this time, the call fails,
+    /// and the write isn't sent.
     pub fn statement_timeout(mut self, statement_timeout: Duration) -> Self {
         self.choices.statement_timeout = statement_timeout;
         self
@@ -416,28 +419,6 @@ fn default_ssl_mode(config: &Config) -> SslMode {
     let addresses = config.get_hostaddrs();
     let all_local = config.get_hosts().iter().all(is_local) && addresses.iter().all(IpAddr::is_loopback);
     if all_local { SslMode::Disable } else { SslMode::Require }
-}
-
-/// Decodes the percent-encoded value of the parameter `name`.
-fn decoded(name: &str, value: &str) -> Result<String, Error> {
-    let mut bytes = Vec::with_capacity(value.len());
-    let mut rest = value.bytes();
-    while let Some(byte) = rest.next() {
-        let decoded = if byte == b'%' {
-            let digit = |byte: Option<u8>| byte.and_then(|byte| char::from(byte).to_digit(16));
-            let (high, low) = (digit(rest.next()), digit(rest.next()));
-            high.zip(low).and_then(|(high, low)| u8::try_from(high << 4 | low).ok())
-        } else {
-            Some(byte)
-        };
-        let Some(decoded) = decoded else {
-            return invalid(format!(
-                "the URL's `{name}` has a `%` without two hex digits after it; write `%25` for a percent sign"
-            ));
-        };
-        bytes.push(decoded);
-    }
-    String::from_utf8(bytes).or_else(|_| invalid(format!("the URL's `{name}` isn't UTF-8")))
 }
 
 fn invalid<T>(message: impl Into<std::borrow::Cow<'static, str>>) -> Result<T, Error> {

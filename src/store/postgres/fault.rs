@@ -214,6 +214,15 @@ impl Fault {
         }
     }
 
+    /// After the preparation, too little time was left for the write, so it wasn't sent. The connection keeps the
+    /// prepared statement for the next call.
+    pub(super) fn prepared_too_late() -> Self {
+        Self {
+            ends_connection: false,
+            ..Self::unsent(Class::TimedOut, "preparing the statement took too long")
+        }
+    }
+
     /// The response is larger than a row can hold, so nothing was sent.
     pub(super) fn too_large() -> Self {
         Self {
@@ -481,7 +490,9 @@ mod tests {
 
     #[test]
     fn only_some_faults_end_the_connection() {
-        for fault in [Fault::missing_table(), Fault::contended(), Fault::too_large()] {
+        let keeping =
+            [Fault::missing_table(), Fault::contended(), Fault::too_large(), Fault::prepared_too_late()];
+        for fault in keeping {
             assert!(!fault.ends_connection && !fault.maybe_applied && !fault.is_lost(), "{fault:?}");
         }
         for fault in [Fault::standby(), Fault::not_direct(), Fault::none_free(), Fault::timed_out()] {

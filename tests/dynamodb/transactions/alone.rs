@@ -2,19 +2,27 @@
 
 use lambda_idempotency::store::Store as _;
 
-use super::{TOKEN, cancelled, on, one};
+use super::{TABLE, TOKEN, cancelled, on, one};
 use crate::wire::{Reply, Wire};
 
 #[tokio::test]
 async fn errors_without_a_record_name_none() {
     const ALONE: &str = "the transaction of the handler's own writes";
     let failed = || cancelled(&[("ConditionalCheckFailed", None)]);
+    let rejected = |code| vec![Reply::error(400, code, "no")];
     for (script, says) in [
         (vec![cancelled(&[])], ALONE),
         (vec![cancelled(&[("TransactionConflict", None)])], ALONE),
         (vec![cancelled(&[("ThrottlingError", None)])], ALONE),
         (vec![Reply::internal(), failed()], ALONE),
         (vec![Reply::error(400, "TransactionInProgressException", "ongoing")], ALONE),
+        (rejected("AccessDeniedException"), ALONE),
+        (rejected("ThrottlingException"), ALONE),
+        (rejected("IdempotentParameterMismatchException"), ALONE),
+        (rejected("ResourceNotFoundException"), "one of its tables doesn't exist"),
+        (vec![Reply::internal()], ALONE),
+        (vec![Reply::Hang], ALONE),
+        (vec![Reply::Close], ALONE),
         (
             vec![Reply::error(400, "ValidationException", "two on one item")],
             "one of the handler's writes is invalid",
@@ -24,7 +32,7 @@ async fn errors_without_a_record_name_none() {
         let store = on(&wire).await;
         let committed = store.transactions().unwrap().commit_alone(&one(), TOKEN).await;
         let error = committed.unwrap_err().to_string();
-        assert!(error.contains(says) && !error.contains("record"), "{error}");
+        assert!(error.contains(says) && !error.contains("record") && !error.contains(TABLE), "{error}");
         // The store never describes its own table: no write concerns it.
         assert!(wire.requests().iter().all(|operation| operation == "TransactWriteItems"), "{error}");
     }

@@ -42,7 +42,7 @@ impl DynamoDbStore {
             SdkError::ServiceError(service)
                 if matches!(service.err(), IdempotentParameterMismatchException(_)) =>
             {
-                let error = self.error(&SdkError::ServiceError(service), findings).await;
+                let error = self.failed(key, &SdkError::ServiceError(service), findings).await;
                 Err(error.maybe_applied(true))
             }
             SdkError::ServiceError(service)
@@ -62,18 +62,39 @@ impl DynamoDbStore {
                         .maybe_applied(true)),
                 }
             }
-            // If DynamoDB calls the transaction invalid, one of the handler's writes is invalid, because the record's
-            // write has the same form in every transaction.
-            error => {
-                let fault = Fault::new(&error, findings);
-                if key.is_none() && fault.class == Class::Invalid {
-                    // No write concerns this store's table, so its keys explain nothing.
-                    let fault = fault.of_class(Class::WrongWrites);
-                    return Err(fault.into_error(&self.inner.table, self.region()));
-                }
-                Err(self.told(fault, Class::WrongWrites).await)
-            }
+            error => Err(self.failed(key, &error, findings).await),
         }
+    }
+
+    /// Converts an error about the whole transaction to the store's. If DynamoDB calls the transaction invalid, one of
+    /// the handler's writes is invalid, because the record's write has the same form in every transaction.
+    async fn failed(
+        &self,
+        key: Option<&StoredKey>,
+        error: &SdkError<TransactWriteItemsError>,
+        findings: Findings,
+    ) -> StoreError {
+        let region = self.region().map(|region| format!(" in {region}"));
+        let endpoint = findings.endpoint.as_ref().map(|endpoint| format!(" at {endpoint}"));
+        let place: String = [region, endpoint].into_iter().flatten().collect();
+        let (mut fault, transaction) = (Fault::new(error, findings), self.transaction(key));
+        let message = match (key, fault.class) {
+            (None, class) => {
+                // No write concerns this store's table, so its keys explain nothing.
+                if class == Class::Invalid {
+                    fault = fault.of_class(Class::WrongWrites);
+                }
+                alone(fault.class, &transaction, &place)
+            }
+            (Some(_), Class::MissingTable) => format!(
+                "DynamoDB rejected {transaction}{place}: this table or one of the handler's doesn't exist; create the \
+                 records' table with `idempotency table create`, or correct the table names"
+            ),
+            (Some(_), _) => return self.told(fault, Class::WrongWrites).await,
+        };
+        StoreError::new(fault.class.kind(), message)
+            .maybe_applied(fault.maybe_applied)
+            .with_source(fault.cause)
     }
 
     /// Interprets the cancellation reasons. If the record's condition failed, no other reason matters.
@@ -163,5 +184,43 @@ impl DynamoDbStore {
             Some(_) => format!("the transaction with the record in table `{}`", self.inner.table),
             None => "the transaction of the handler's own writes".to_owned(),
         }
+    }
+}
+
+/// Describes an error of a `transaction` without a record. It names no table, because the error doesn't say which of
+/// the handler's tables it's about.
+fn alone(class: Class, transaction: &str, place: &str) -> String {
+    match class {
+        Class::NotCommitted => format!("{transaction} couldn't be built"),
+        Class::NoCredentials => format!(
+            "{transaction} wasn't sent, because no AWS credentials were found; set AWS_PROFILE, or AWS_ACCESS_KEY_ID \
+             and AWS_SECRET_ACCESS_KEY, or give the function a role"
+        ),
+        Class::NotSent => {
+            format!("{transaction} wasn't sent; check the AWS credentials and the endpoint")
+        }
+        Class::TimedOut => format!("DynamoDB{place} didn't answer {transaction} in time"),
+        Class::NotReached => format!(
+            "DynamoDB{place} couldn't be reached for {transaction}; check the Region, the endpoint and the network"
+        ),
+        Class::Unreadable => {
+            format!("the response to {transaction}{place} couldn't be read; check the endpoint")
+        }
+        Class::ServerError => format!("DynamoDB{place} failed to serve {transaction}"),
+        Class::Throttled => format!("DynamoDB{place} throttled {transaction}"),
+        Class::Conflict => format!("another transaction currently holds an item of {transaction}{place}"),
+        Class::MissingTable => format!(
+            "DynamoDB{place} rejected {transaction}: one of its tables doesn't exist; create the table, or correct its \
+             name"
+        ),
+        Class::TooLarge => {
+            format!(
+                "DynamoDB{place} rejected {transaction}: one of its items is too large, or all together are"
+            )
+        }
+        Class::Invalid | Class::WrongWrites => {
+            format!("DynamoDB{place} rejected {transaction}: one of the handler's writes is invalid")
+        }
+        Class::Refused => format!("DynamoDB{place} rejected {transaction}"),
     }
 }
