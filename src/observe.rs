@@ -46,8 +46,8 @@ pub(crate) fn claimed(id: &StoredKey, held: &Held) {
     }
 }
 
-/// An operation has no invocation. Logged once. Outside Lambda that's normal. In Lambda, the operation runs in a
-/// spawned task, and the handler didn't pass the invocation to that task.
+/// An operation has no invocation. Logged once. Outside Lambda that's normal. In Lambda, the operation runs outside a
+/// layer's handler, for example in a spawned task, and nothing called `for_invocation`.
 pub(crate) fn no_invocation(settings: &Settings, is_in_lambda: bool) {
     let lease_ms = lease_ms(settings);
     if is_in_lambda {

@@ -300,7 +300,7 @@ impl<F: Format> Operation<F> {
             Protected::Ran(Err((error, None))) | Protected::RanUnrecorded(Err((error, _))) => {
                 Err(RunError::Handler(error))
             }
-            Protected::Replayed(replay) => Ok((replay.result::<T, F, E>()?, Some(replay))),
+            Protected::Replayed(replay) => Ok((replay.result_of::<T, F, E>(&target_key)?, Some(replay))),
         }
     }
 

@@ -11,8 +11,9 @@ use crate::{
     observe,
     protocol::Refusal,
     run::{
+        alone::first_call_until,
         claim::{Begun, Settled},
-        context::{OperationContext, Running, within},
+        context::{OperationContext, Running, refused_within, within},
         lease::Timing,
         postgres::{InTransaction, Records, find_out_whether_committed},
         refusal::{not_committed, refusal_error},
@@ -80,8 +81,9 @@ impl<F: Format> Operation<F> {
         let (driver, invocation) = (idempotency.driver(), idempotency.invocation());
         InTransaction::begin(driver, Records { store, transaction }, key.clone(), fingerprint, &invocation)
             .await
-            .inspect_err(|error| {
-                observe::refused(&key, error, error.kind() == ErrorKind::Unavailable);
+            .map_err(|error| {
+                observe::refused(&key, &error, error.kind() == ErrorKind::Unavailable);
+                refused_within(error)
             })
     }
 
@@ -131,11 +133,30 @@ impl<F: Format> Operation<F> {
         T: Serialize + DeserializeOwned,
         P: Serialize + ?Sized,
     {
+        match self.run_once_in(store, client, key, payload, operation).await {
+            Err(RunError::Idempotency(error)) => Err(RunError::Idempotency(refused_within(error))),
+            done => done,
+        }
+    }
+
+    /// Like [`run_in`](Self::run_in), but the operation around this one doesn't see its errors.
+    async fn run_once_in<T, E, P>(
+        &self,
+        store: &PostgresStore,
+        client: &mut tokio_postgres::Client,
+        key: &Key,
+        payload: &P,
+        operation: impl AsyncFnOnce(&tokio_postgres::Transaction<'_>) -> Result<T, E>,
+    ) -> Result<T, RunError<E>>
+    where
+        T: Serialize + DeserializeOwned,
+        P: Serialize + ?Sized,
+    {
         let fingerprint = self.fingerprint_of(payload)?;
         let (shown, driver) = (self.stored_key(key), self.idempotency().driver());
         let now = driver.now();
-        let ask_by = Timing::of(&driver.settings, now, &self.idempotency().invocation()).limits.ask_by;
-        let ask_by = ask_by.filter(|_| driver.settings.is_enforced());
+        let limits = Timing::of(&driver.settings, now, &self.idempotency().invocation()).limits;
+        let ask_by = limits.ask_by.filter(|_| driver.settings.is_enforced());
         let beginning =
             Box::pin(async { client.transaction().await.map_err(|error| store.fault_of(&error)) });
         let transaction = driver
@@ -144,7 +165,7 @@ impl<F: Format> Operation<F> {
             .map_err(|error| refusal_error(&shown, Refusal::Unavailable, Some(error), now))?;
         let mut open = match self.begin_in(store, &transaction, key, fingerprint).await? {
             Begun::Claimed(open) => open,
-            Begun::Replay(replay) => return replay.result::<T, F, E>(),
+            Begun::Replay(replay) => return replay.result_of::<T, F, E>(&shown),
         };
         let context = OperationContext {
             running: Some(Running::inside(shown.clone())),
@@ -155,12 +176,16 @@ impl<F: Format> Operation<F> {
         if let Some(unclaimed) = open.take_unclaimed() {
             let (verdict, done) = match result {
                 Err(error) => (Verdict::Release, Err(RunError::Handler(error))),
-                Ok(value) => match store.commit(transaction).await {
-                    Ok(()) => (Verdict::result::<T, F>(&shown, &value), Ok(value)),
-                    Err(error) => {
-                        (Verdict::Interrupted, Err(not_known_to_be_committed(&shown, error).into()))
+                Ok(value) => {
+                    let now = driver.now();
+                    let until = first_call_until(limits, now);
+                    match driver.in_time(now, until, Box::pin(store.commit(transaction))).await {
+                        Ok(()) => (Verdict::result::<T, F>(&shown, &value), Ok(value)),
+                        Err(error) => {
+                            (Verdict::Interrupted, Err(not_known_to_be_committed(&shown, error).into()))
+                        }
                     }
-                },
+                }
             };
             unclaimed.conclude(verdict).await;
             return done;
@@ -168,7 +193,7 @@ impl<F: Format> Operation<F> {
         let value = result.map_err(RunError::Handler)?;
         match open.settle(Verdict::result::<T, F>(&shown, &value)).await? {
             Settled::Recorded => {}
-            Settled::Superseded(replay) => return replay.result::<T, F, E>(),
+            Settled::Superseded(replay) => return replay.result_of::<T, F, E>(&shown),
         }
         match driver.in_time(driver.now(), answer_by, Box::pin(store.commit(transaction))).await {
             Ok(()) => {}
@@ -182,7 +207,8 @@ impl<F: Format> Operation<F> {
     }
 }
 
-/// Returns the error for a commit that failed without enforced idempotency: no record shows whether it was applied.
+/// Returns the error for a commit that failed without enforced idempotency, and reports it. No record shows whether the
+/// commit was applied.
 fn not_known_to_be_committed(key: &StoredKey, error: StoreError) -> Error {
     if !error.is_maybe_applied() {
         return not_committed(key, error);
@@ -191,5 +217,7 @@ fn not_known_to_be_committed(key: &StoredKey, error: StoreError) -> Error {
         "{key}: it's unknown whether the transaction was committed, and idempotency isn't enforced: a retry may \
          repeat its writes"
     );
-    Error::new(ErrorKind::Unrecorded, why).with_source(error)
+    let error = Error::new(ErrorKind::Unrecorded, why).with_source(error);
+    observe::not_committed(key, &error, false);
+    error
 }

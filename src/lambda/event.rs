@@ -343,7 +343,8 @@ impl<T: DeserializeOwned> EventLayer<T> {
             let response = call.await.map_err(RunError::Handler)?;
             return Ok(encoded(&response)?);
         };
-        let target = Target { key, fingerprint, invocation, cut_off: None, way: self.idempotency.way() };
+        let way = self.idempotency.way();
+        let target = Target { key: key.clone(), fingerprint, invocation, cut_off: None, way };
         drop(raw);
         let handler = || inner.call(LambdaEvent::new(payload, context));
         let protected = protect(self.idempotency.driver(), target, handler, judge, as_it_is).await;
@@ -353,14 +354,15 @@ impl<T: DeserializeOwned> EventLayer<T> {
         {
             return Ok(encoded(answer)?);
         }
+        let report = |error: &Error| observe::refused(&key, error, false);
         match protected? {
             Protected::Ran(result) | Protected::RanUnrecorded(result) => result,
             Protected::Replayed(replay) if replay.is_failure() => {
                 self.on_replay.failed(&replay);
-                Err(recorded_failure(replay.response()))
+                Err(RunError::Recorded(recorded_failure(replay.response()).inspect_err(report)?))
             }
             Protected::Replayed(replay) => {
-                let answer = recorded_response(replay.response())?;
+                let answer = recorded_response(replay.response()).inspect_err(report)?;
                 Ok(self.on_replay.answered(&replay, answer))
             }
         }
@@ -477,11 +479,9 @@ fn recorded_response(json: &[u8]) -> Result<Box<RawValue>, Error> {
         .map_err(|_| Error::new(ErrorKind::Corrupt, "the recorded response isn't JSON; inspect the record"))
 }
 
-fn recorded_failure<E>(json: &[u8]) -> RunError<E> {
-    match serde_json::from_slice(json) {
-        Ok(failure) => RunError::Recorded(failure),
-        Err(_) => Error::new(ErrorKind::Corrupt, "can't read the stored failure; inspect the record").into(),
-    }
+fn recorded_failure(json: &[u8]) -> Result<RecordedFailure, Error> {
+    serde_json::from_slice(json)
+        .map_err(|_| Error::new(ErrorKind::Corrupt, "can't read the stored failure; inspect the record"))
 }
 
 /// Says where parsing failed, and which field is missing. It leaves out the rest of the error's text, which may

@@ -11,8 +11,11 @@ use crate::{
         refusal::declined,
     },
     store::{CommitOutcome, OwnWrites, StoreError, StoreErrorKind},
+    time::Timestamp,
 };
 
+/// No store answers sooner, so a call with less time would be in vain.
+const SHORTEST_ANSWER: Duration = Duration::from_millis(10);
 /// Each call gets at least this long before it's abandoned and sent again.
 const SHORTEST_CALL: Duration = Duration::from_millis(250);
 
@@ -49,10 +52,9 @@ pub(super) async fn commit_alone(
     let (mut nth, mut is_in_doubt) = (0, false);
     loop {
         let now = driver.now();
-        // The first call is sent even if the answer is overdue: without the call, the writes would be lost.
-        let last = if nth == 0 { limits.last_call.filter(|last| now < *last) } else { Some(end) };
-        let until = now.saturating_add((now.until(end) / 2).max(SHORTEST_CALL));
-        let until = last.map_or(until, |last| last.min(until));
+        let longest = now.saturating_add((now.until(end) / 2).max(SHORTEST_CALL));
+        let last = if nth == 0 { first_call_until(limits, now) } else { Some(end) };
+        let until = last.map_or(longest, |last| last.min(longest));
         let error = match driver.in_time(now, Some(until), transactions.commit_alone(writes, &token)).await {
             Ok(CommitOutcome::Answered(_)) => return Ok(Alone::Applied),
             Ok(CommitOutcome::Declined(details)) if !is_in_doubt => return Ok(Alone::Declined(details)),
@@ -73,6 +75,13 @@ pub(super) async fn commit_alone(
         }
         driver.clock().sleep(pause).await;
     }
+}
+
+/// Returns when the first call must end. It's sent even if the answer is overdue: without it, the writes would be lost.
+pub(crate) fn first_call_until(limits: Limits, now: Timestamp) -> Option<Timestamp> {
+    let is_in_time = |last: &Timestamp| now.saturating_add(SHORTEST_ANSWER) < *last;
+    let overdue = now.saturating_add(SHORTEST_CALL);
+    limits.last_call.map(|last| Some(last).filter(is_in_time).unwrap_or(overdue))
 }
 
 fn in_doubt(key: &StoredKey, cause: Option<StoreError>) -> Error {

@@ -64,29 +64,42 @@ pub(crate) fn refuse_within_itself(key: &StoredKey) -> Result<(), Error> {
 impl OperationContext {
     /// Returns the context of an unprotected handler.
     pub(crate) fn unprotected(invocation: Invocation) -> Self {
-        Self { invocation, claim: None, staging: None, refusals: Refusals::default(), running: outer() }
+        Self { invocation, claim: None, staging: None, refusals: Refusals::inside(), running: outer() }
     }
 }
 
 /// The library's own retryable errors that nested operations returned to a handler. The library watches them
 /// without holding them: an error that still exists when the handler has returned is inside the handler's
-/// result.
+/// result. A handler may pass the error on to the operation around it, which watches it too.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Refusals(Arc<Mutex<Vec<Weak<()>>>>);
+pub(crate) struct Refusals {
+    watched: Arc<Mutex<Vec<Weak<()>>>>,
+    outer: Option<Arc<Self>>,
+}
 
 impl Refusals {
+    /// Nests a new handler's errors inside the caller's current operations.
+    pub(crate) fn inside() -> Self {
+        let outer = CURRENT.try_with(|context| Arc::new(context.refusals.clone())).ok();
+        Self { watched: Arc::default(), outer }
+    }
+
     fn watch(&self, error: Error) -> Error {
         if !error.is_retryable() {
             return error;
         }
         let (error, watched) = error.watched();
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(watched);
+        let mut watching = Some(self);
+        while let Some(refusals) = watching {
+            refusals.watched.lock().unwrap_or_else(PoisonError::into_inner).push(watched.clone());
+            watching = refusals.outer.as_deref();
+        }
         error
     }
 
     /// Whether one of these errors still exists, so that the handler kept it.
     pub(crate) fn is_any_kept(&self) -> bool {
-        let watched = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         watched.iter().any(|error| error.strong_count() > 0)
     }
 }

@@ -170,7 +170,7 @@ where
         Err(refused) => return Err(refused.error.into()),
     };
     let staging = Staging::new(driver.store().clone(), key.clone());
-    let refusals = Refusals::default();
+    let refusals = Refusals::inside();
     let context = OperationContext {
         invocation,
         claim: right.handle(),

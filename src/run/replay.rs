@@ -8,6 +8,8 @@ use serde::de::DeserializeOwned;
 use crate::{
     error::{Error, ErrorKind, RunError},
     format::{self, Format, Json},
+    key::StoredKey,
+    observe,
     outcome::Outcome,
     record::{Generation, Record, State},
     time::Timestamp,
@@ -83,8 +85,20 @@ impl Replay {
         self.expires_at
     }
 
+    /// Deserializes the recorded result of `key`, and reports a result that can't be read.
+    pub(crate) fn result_of<T: DeserializeOwned, F: Format, E>(
+        &self,
+        key: &StoredKey,
+    ) -> Result<T, RunError<E>> {
+        let result = self.result::<T, F, E>();
+        if let Err(RunError::Idempotency(error)) = &result {
+            observe::refused(key, error, false);
+        }
+        result
+    }
+
     /// Deserializes the recorded result.
-    pub(crate) fn result<T: DeserializeOwned, F: Format, E>(&self) -> Result<T, RunError<E>> {
+    fn result<T: DeserializeOwned, F: Format, E>(&self) -> Result<T, RunError<E>> {
         let corrupt = |why: Cow<'static, str>| {
             Error::new(
                 ErrorKind::Corrupt,

@@ -46,7 +46,7 @@ pub enum Fault {
     Unstorable,
     /// The request or the read finds a record that can't be decoded.
     Unreadable,
-    /// The store refuses a write, and its answer doesn't contain the existing record.
+    /// If the store refuses the write, its answer doesn't contain the existing record.
     HideRecord,
     /// From here on, the store is down until this delivery has ended.
     Outage,
@@ -209,7 +209,7 @@ impl Fault {
             Self::Refuse => format!("the store refused {of}"),
             Self::Unstorable => format!("{of} has a response that the store can't store"),
             Self::Unreadable => format!("{of} found a record that can't be read"),
-            Self::HideRecord => format!("the store refused {of} without showing the record"),
+            Self::HideRecord => format!("if the store refused {of}, its answer didn't show the record"),
             Self::Outage => format!("the store went down {at}"),
             Self::Silence => format!("{of} got no answer before the deadline, and didn't happen"),
             Self::SilenceAfter => format!("{of} happened, but got no answer before the deadline"),

@@ -11,9 +11,9 @@ use std::{
 use futures_util::future::join_all;
 use lambda_idempotency::{
     Begun, ErrorKind, Fingerprint, Idempotency, Key, RunError, Settled, StoredKey,
-    settings::Mode,
+    settings::{Execution, Mode},
     store::{
-        Store as _, StoreErrorKind,
+        Status, Store as _, StoreErrorKind,
         postgres::{
             PostgresStore,
             tokio_postgres::{Client, Error, NoTls, Transaction},
@@ -192,6 +192,26 @@ async fn concurrent_duplicates_are_in_progress_immediately() {
     transaction.commit().await.unwrap();
     assert_eq!(shop.place(&mut other, "a", "12").await.unwrap(), "by hand");
     assert_eq!(shop.placed().await, 1);
+}
+
+/// The handler of an operation that must not run again passes the refusal on.
+#[tokio::test]
+async fn refused_transaction_releases_the_at_most_once_key_around_it() {
+    let server = server!();
+    let shop = Shop::new(server).await;
+    let (mut one, mut other) = (server.client().await, server.client().await);
+    let transaction = one.transaction().await.unwrap();
+    let (fingerprint, key) = (Fingerprint::of("12").unwrap(), Key::new("a").unwrap());
+    let held = shop.operation().begin_in(&shop.store, &transaction, &key, fingerprint).await.unwrap();
+    let builder = Idempotency::builder(shop.store.clone()).function("shop");
+    let once = builder.execution(Execution::AtMostOnce).build().unwrap().operation("around").unwrap();
+    let around = Key::new("around").unwrap();
+    let place = async || shop.place(&mut other, "a", "12").await.map_err(Box::new);
+    let refused: Result<String, _> = once.run(around.clone(), "12", place).await;
+    assert!(refused.is_err());
+    let record = shop.store.read(&once.stored_key(&around)).await.unwrap().unwrap();
+    assert_eq!(record.status(), Status::Released);
+    drop(held);
 }
 
 /// In the same transaction, the key's lock is free for the inner operation. Without a transaction, the inner operation

@@ -1,4 +1,5 @@
 mod payloads;
+mod unreadable;
 
 use std::sync::{
     Arc,

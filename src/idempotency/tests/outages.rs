@@ -341,6 +341,22 @@ async fn refused_step_releases_at_most_once_key() {
     assert_eq!(bench.run("passed on", 1).await.unwrap(), "run 1");
 }
 
+/// A step between the two passes the refusal on.
+#[tokio::test(start_paused = true)]
+async fn refused_steps_below_a_step_release_the_at_most_once_key() {
+    let bench = Bench::with(|builder| builder.execution(Execution::AtMostOnce));
+    let steps = bench.beside(|builder| builder);
+    // Another delivery holds the inner step's claim.
+    steps.abandon("inner", 1).await;
+    let (operation, middle) = (bench.operation(), steps.operation());
+    let outer = operation.run(Key::new("outer").unwrap(), &1, || async move {
+        let inner = || async move { steps.run("inner", 1).await.map_err(Box::new) };
+        middle.run(Key::new("middle").unwrap(), &1, inner).await.map_err(Box::new)
+    });
+    assert!(outer.await.is_err());
+    assert_eq!(bench.record("outer").status(), Status::Released);
+}
+
 #[tokio::test(start_paused = true)]
 async fn at_most_once_claims_outlive_every_retention() {
     let bench =

@@ -49,7 +49,7 @@ where
     };
     let timing = Timing::of(&driver.settings, driver.now(), &invocation);
     let staging = Staging::new(driver.store().clone(), key.clone());
-    let refusals = Refusals::default();
+    let refusals = Refusals::inside();
     let context = OperationContext {
         invocation,
         claim: (way == Way::Claimed).then(|| unclaimed_handle(driver, &key, &timing)),

@@ -1,0 +1,124 @@
+//! A replay that can't be read is logged as a refusal.
+
+use std::{
+    fmt::{Debug, Write as _},
+    sync::{LazyLock, Mutex},
+};
+
+use lambda_idempotency::{
+    StoredKey,
+    store::{Outcome, State, StoredResponse, memory::MemoryStore},
+};
+use tracing::{
+    Dispatch, Event, Metadata, Subscriber,
+    field::{Field, Visit},
+    span,
+};
+
+use super::*;
+
+/// Records the text of each event.
+#[derive(Clone, Default)]
+struct Recorder(Arc<Mutex<Vec<String>>>);
+
+impl Subscriber for Recorder {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut text = Text(String::new());
+        event.record(&mut text);
+        self.0.lock().unwrap().push(text.0);
+    }
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+struct Text(String);
+
+impl Visit for Text {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        write!(self.0, "{field}={value:?} ").unwrap();
+    }
+}
+
+/// Runs `future`, and returns the events that it logs.
+async fn logged(future: impl Future<Output = ()>) -> Vec<String> {
+    // If only one dispatcher is alive, and a thread without a dispatcher emits an event first, `tracing` disables the
+    // event for every thread. With a second dispatcher alive, `tracing` asks both for each event.
+    static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(Recorder::default()));
+    LazyLock::force(&SECOND);
+    let recorder = Recorder::default();
+    let guard = tracing::subscriber::set_default(recorder.clone());
+    future.await;
+    drop(guard);
+    let events = recorder.0.lock().unwrap();
+    events.clone()
+}
+
+/// Replaces the only record's response by bytes that aren't JSON.
+fn damage(store: &MemoryStore) -> StoredKey {
+    let (key, mut record) = store.all().remove(0);
+    let damaged = Outcome::Retained(StoredResponse::new("not JSON".into()));
+    record.state = match record.state {
+        State::Failed(_) => State::Failed(damaged),
+        _ => State::Completed(damaged),
+    };
+    store.set(&key, Some(record));
+    key
+}
+
+/// Checks that one of the events is the refusal of `key`, with this reason.
+#[track_caller]
+fn assert_refused(events: &[String], key: &StoredKey, why: &str) {
+    let is_refusal = |event: &&String| event.contains(r#"event="refused""#) && event.contains(key.as_str());
+    let refused: Vec<_> = events.iter().filter(is_refusal).collect();
+    assert_eq!(refused.len(), 1, "{events:?}");
+    assert!(refused[0].contains(r#"kind="Corrupt""#) && refused[0].contains(why), "{refused:?}");
+}
+
+#[tokio::test]
+async fn unreadable_event_replays_are_logged() {
+    recording::begin();
+    for (order, why) in [
+        (r#"{"id":"17"}"#, "the recorded response isn't JSON"),
+        (r#"{"id":"17","fail":true}"#, "can't read the stored failure"),
+    ] {
+        let store = MemoryStore::new();
+        let builder = Idempotency::builder(store.clone()).function("orders");
+        let idempotency = builder.on_handler_error(Recording::Record).build().unwrap();
+        let service = idempotency.events(key).layer(handler(&Runs::default()));
+        service.clone().oneshot(event(order)).await.ok();
+        let damaged = damage(&store);
+        let again =
+            async { assert_eq!(kind(service.oneshot(event(order)).await), ErrorKind::Corrupt, "{why}") };
+        assert_refused(&logged(again).await, &damaged, why);
+    }
+}
+
+#[tokio::test]
+async fn unreadable_results_are_logged() {
+    recording::begin();
+    let store = MemoryStore::new();
+    let idempotency = Idempotency::builder(store.clone()).function("orders").build().unwrap();
+    let charge = idempotency.operation("charge").unwrap();
+    let run = async || {
+        let work = || async { Ok::<_, std::io::Error>("receipt".to_owned()) };
+        charge.run(Key::new("order-17").unwrap(), &1, work).await
+    };
+    run().await.unwrap();
+    let damaged = damage(&store);
+    let again = async { assert_eq!(kind(run().await), ErrorKind::Corrupt) };
+    assert_refused(&logged(again).await, &damaged, "the recorded result isn't a valid");
+}
