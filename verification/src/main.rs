@@ -75,12 +75,12 @@ fn main() -> ExitCode {
         ["powertools"] => comparison(false),
         ["powertools", "--traces"] => comparison(true),
         ["simulate"] => simulation(100_000, 0),
-        ["simulate", count] => match count.parse() {
-            Ok(count) => simulation(count, 0),
-            Err(_) => return usage(),
+        ["simulate", count] => match counted(count) {
+            Some(count) => simulation(count, 0),
+            None => return usage(),
         },
-        ["simulate", count, first] => match (count.parse(), first.parse()) {
-            (Ok(count), Ok(first)) => simulation(count, first),
+        ["simulate", count, first] => match (counted(count), first.parse()) {
+            (Some(count), Ok(first)) => simulation(count, first),
             _ => return usage(),
         },
         ["campaign", rest @ ..] => match Campaign::from(rest) {
@@ -97,6 +97,11 @@ fn main() -> ExitCode {
         _ => return usage(),
     };
     if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// A count of schedules. With zero, nothing would be checked.
+fn counted(count: &str) -> Option<u64> {
+    count.parse().ok().filter(|count| *count > 0)
 }
 
 fn usage() -> ExitCode {
@@ -340,7 +345,7 @@ impl Campaign {
             [count, first] => (count, first),
             _ => return None,
         };
-        Some(Self { outages, count, first })
+        (count > 0).then_some(Self { outages, count, first })
     }
 
     fn play(&self) -> bool {

@@ -322,6 +322,9 @@ impl FromStr for Config {
         let seed = value("seed").ok_or("a schedule needs seed=NUMBER")?;
         let mut config = Self::from_seed(seed.parse().map_err(|_| format!("seed={seed} isn't a number"))?);
         let shown = config.to_string();
+        if let Some(valueless) = line.split_whitespace().find(|part| !part.contains('=')) {
+            return Err(format!("{valueless} has no value"));
+        }
         let name_of = |part: &'_ str| part.split_once('=').map_or(part, |(name, _)| name).to_owned();
         let mut known: Vec<_> = shown.split_whitespace().map(name_of).collect();
         known.extend(["sabotage", "undone", "outage"].map(str::to_owned));
@@ -335,6 +338,9 @@ impl FromStr for Config {
         ] {
             if let Some(text) = value(name) {
                 *field = number(name, text)?;
+                if *field == 0 {
+                    return Err(format!("{name} must be at least 1"));
+                }
             }
         }
         if let Some(text) = value("faults") {
