@@ -16,8 +16,9 @@ pub enum Execution {
     ///
     /// The handler can start again if the key is released: by an operator, by your own call of
     /// [`Claim::release`](crate::Claim::release), by an HTTP response with [`Recording::Release`], or because the
-    /// handler returns this library's own retryable error, such as that of a nested step that's in progress.
-    /// Before such a step, put only effects that may happen again, or make each of them a separate step.
+    /// handler returns this library's own retryable error, such as that of a nested step that's in progress. The library
+    /// can't look into the handler's error. It counts each error of a nested step that still exists when the handler
+    /// fails, so drop the errors that you don't return. Before such a step, put only effects that may happen again, or make each of them a separate step.
     ///
     /// A claim has no expiry until it's settled, so that neither a TTL nor a sweep removes a record with an
     /// unknown outcome. The table keeps one record for each crash until an operator settles the record.

@@ -133,25 +133,6 @@ impl<F: Format> Operation<F> {
         T: Serialize + DeserializeOwned,
         P: Serialize + ?Sized,
     {
-        match self.run_once_in(store, client, key, payload, operation).await {
-            Err(RunError::Idempotency(error)) => Err(RunError::Idempotency(refused_within(error))),
-            done => done,
-        }
-    }
-
-    /// Like [`run_in`](Self::run_in), but the operation around this one doesn't see its errors.
-    async fn run_once_in<T, E, P>(
-        &self,
-        store: &PostgresStore,
-        client: &mut tokio_postgres::Client,
-        key: &Key,
-        payload: &P,
-        operation: impl AsyncFnOnce(&tokio_postgres::Transaction<'_>) -> Result<T, E>,
-    ) -> Result<T, RunError<E>>
-    where
-        T: Serialize + DeserializeOwned,
-        P: Serialize + ?Sized,
-    {
         let fingerprint = self.fingerprint_of(payload)?;
         let (shown, driver) = (self.stored_key(key), self.idempotency().driver());
         let now = driver.now();
@@ -162,7 +143,7 @@ impl<F: Format> Operation<F> {
         let transaction = driver
             .in_time(now, ask_by, beginning)
             .await
-            .map_err(|error| refusal_error(&shown, Refusal::Unavailable, Some(error), now))?;
+            .map_err(|error| refused_within(refusal_error(&shown, Refusal::Unavailable, Some(error), now)))?;
         let mut open = match self.begin_in(store, &transaction, key, fingerprint).await? {
             Begun::Claimed(open) => open,
             Begun::Replay(replay) => return replay.result_of::<T, F, E>(&shown),
@@ -171,7 +152,11 @@ impl<F: Format> Operation<F> {
             running: Some(Running::inside(shown.clone())),
             ..OperationContext::unprotected(self.idempotency().invocation())
         };
+        let refusals = context.refusals.clone();
         let result = within(context, async { operation(&transaction).await }).await;
+        if result.is_err() {
+            refusals.pass_on();
+        }
         let (owner, answer_by) = (open.owner(), open.answer_by());
         if let Some(unclaimed) = open.take_unclaimed() {
             let (verdict, done) = match result {
@@ -195,10 +180,13 @@ impl<F: Format> Operation<F> {
             Settled::Recorded => {}
             Settled::Superseded(replay) => return replay.result_of::<T, F, E>(&shown),
         }
-        match driver.in_time(driver.now(), answer_by, Box::pin(store.commit(transaction))).await {
+        let now = driver.now();
+        // The commit is sent even if the answer is overdue, like every first attempt to settle.
+        let until = answer_by.filter(|answer_by| now < *answer_by).or_else(|| first_call_until(limits, now));
+        match driver.in_time(now, until, Box::pin(store.commit(transaction))).await {
             Ok(()) => {}
             Err(error) if error.is_maybe_applied() => {
-                find_out_whether_committed(driver, store, &shown, owner, error, answer_by).await?;
+                find_out_whether_committed(driver, store, &shown, owner, error, until).await?;
             }
             Err(error) => return Err(not_committed(&shown, error).into()),
         }

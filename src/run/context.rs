@@ -70,7 +70,7 @@ impl OperationContext {
 
 /// The library's own retryable errors that nested operations returned to a handler. The library watches them
 /// without holding them: an error that still exists when the handler has returned is inside the handler's
-/// result. A handler may pass the error on to the operation around it, which watches it too.
+/// result. If the handler fails, the operation around it watches the error from then on.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Refusals {
     watched: Arc<Mutex<Vec<Weak<()>>>>,
@@ -78,7 +78,7 @@ pub(crate) struct Refusals {
 }
 
 impl Refusals {
-    /// Nests a new handler's errors inside the caller's current operations.
+    /// Nests a new handler's errors inside the caller's current operation.
     pub(crate) fn inside() -> Self {
         let outer = CURRENT.try_with(|context| Arc::new(context.refusals.clone())).ok();
         Self { watched: Arc::default(), outer }
@@ -89,12 +89,22 @@ impl Refusals {
             return error;
         }
         let (error, watched) = error.watched();
-        let mut watching = Some(self);
-        while let Some(refusals) = watching {
-            refusals.watched.lock().unwrap_or_else(PoisonError::into_inner).push(watched.clone());
-            watching = refusals.outer.as_deref();
-        }
+        self.add([watched]);
         error
+    }
+
+    fn add(&self, errors: impl IntoIterator<Item = Weak<()>>) {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        watched.retain(|error| error.strong_count() > 0);
+        watched.extend(errors);
+    }
+
+    /// Notes that the handler failed, and that its error isn't recorded. The operation around it then watches the errors
+    /// that the handler kept, because the handler's error may contain one of them.
+    pub(crate) fn pass_on(&self) {
+        let Some(outer) = &self.outer else { return };
+        let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        outer.add(watched.into_iter().filter(|error| error.strong_count() > 0));
     }
 
     /// Whether one of these errors still exists, so that the handler kept it.

@@ -163,8 +163,13 @@ where
         Err(refused) if refused.by == RefusedBy::Store && driver.settings.fail_open => {
             observe::unprotected("store failure");
             let context = OperationContext::unprotected(invocation);
+            let refusals = context.refusals.clone();
             let policy = error_policy(driver, &Refusals::default());
-            let running = Box::pin(within(context, async { judge(handler().await, policy).1 }));
+            let running = Box::pin(within(context, async {
+                let (verdict, answer) = judge(handler().await, policy);
+                passed_on(verdict, &refusals);
+                answer
+            }));
             return unclaimed(driver.clock(), running).await.map(Protected::RanUnrecorded);
         }
         Err(refused) => return Err(refused.error.into()),
@@ -182,7 +187,7 @@ where
     // boxed, since every future that contains it would otherwise reserve its size again.
     let running = Box::pin(within(context.clone(), async {
         let result = handler().await;
-        Ok(judge(result, error_policy(driver, &refusals)))
+        Ok(judged(driver, &mut judge, result, &refusals))
     }));
     let mut ended: Ended<Result<_, Error>> = right.watch(driver.clock(), latest, running).await;
     right.report_run(&ended);
@@ -287,6 +292,25 @@ async fn give_up<U>(
     }
 }
 
+/// Judges a handler's result.
+fn judged<T, U>(
+    driver: &Driver,
+    judge: &mut impl FnMut(T, ErrorPolicy) -> (Verdict, U),
+    result: T,
+    refusals: &Refusals,
+) -> (Verdict, U) {
+    let (verdict, answer) = judge(result, error_policy(driver, refusals));
+    (passed_on(verdict, refusals), answer)
+}
+
+/// Passes the refusals on to the operation around this one if this verdict records nothing.
+fn passed_on(verdict: Verdict, refusals: &Refusals) -> Verdict {
+    if matches!(verdict, Verdict::Release | Verdict::Interrupted) {
+        refusals.pass_on();
+    }
+    verdict
+}
+
 /// Decides whether a handler's error is recorded. An error that contains this library's own retryable
 /// refusal of a nested step isn't recorded, even under at-most-once: recording it would lose the step.
 fn error_policy(driver: &Driver, refusals: &Refusals) -> ErrorPolicy {
@@ -334,7 +358,7 @@ where
     match on_declined(details).and_then(again) {
         Some(answer) => {
             let result = answer.await;
-            Ok(judge(result, error_policy(driver, refusals)))
+            Ok(judged(driver, judge, result, refusals))
         }
         None => Err(wrong_closure_type::<T>(key)),
     }

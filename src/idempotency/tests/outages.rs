@@ -1,5 +1,7 @@
 //! Store outages: outcomes are recorded after the outage, and every answer is sent in time.
 
+use std::sync::{Arc, Mutex};
+
 use super::{bank::Deposits, support::elsewhere, *};
 use crate::staging;
 
@@ -355,6 +357,28 @@ async fn refused_steps_below_a_step_release_the_at_most_once_key() {
     });
     assert!(outer.await.is_err());
     assert_eq!(bench.record("outer").status(), Status::Released);
+}
+
+/// The step between the two succeeds. It keeps the refusal, for example in a log, but the outer operation fails for
+/// another reason.
+#[tokio::test(start_paused = true)]
+async fn refusals_below_a_successful_step_release_nothing() {
+    let bench = Bench::with(|builder| builder.execution(Execution::AtMostOnce));
+    let steps = bench.beside(|builder| builder);
+    steps.abandon("inner", 1).await;
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let (operation, middle, log) = (bench.operation(), steps.operation(), Arc::clone(&kept));
+    let outer = operation.run(Key::new("outer").unwrap(), &1, || async move {
+        let inner = || async move {
+            let refusal = steps.run("inner", 1).await.unwrap_err();
+            log.lock().unwrap().push(refusal);
+            Ok::<_, TestError>("logged".to_owned())
+        };
+        middle.run(Key::new("middle").unwrap(), &1, inner).await.unwrap();
+        Err::<String, _>(TestError)
+    });
+    assert!(outer.await.is_err());
+    assert_eq!((kept.lock().unwrap().len(), bench.record("outer").status()), (1, Status::Failed));
 }
 
 #[tokio::test(start_paused = true)]

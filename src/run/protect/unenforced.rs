@@ -2,7 +2,7 @@
 
 use std::future::{Future, pending};
 
-use super::{NOT_APPLIED, Stopped, Target, answer_declined, error_policy, failure, panic_verdict};
+use super::{NOT_APPLIED, Stopped, Target, answer_declined, failure, judged, panic_verdict};
 use crate::{
     error::{Error, ErrorKind},
     failure::ErrorPolicy,
@@ -59,7 +59,7 @@ where
     };
     let running = Box::pin(within(context.clone(), async {
         let result = handler().await;
-        Ok(judge(result, error_policy(driver, &refusals)))
+        Ok(judged(driver, &mut judge, result, &refusals))
     }));
     let mut ended = with_company(driver, running, &mut asking).await;
     let mut declined_error: Option<Error> = None;
