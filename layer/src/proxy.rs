@@ -231,9 +231,9 @@ pub(crate) const MAX_BUFFERED: usize = 6_291_556;
 
 /// Returns a function that gets each part of an answer with these headers, and says whether the rest needn't be read.
 ///
-/// The rest of a stream isn't read once more than `most` bytes are there: it's too large to record. Of an HTTP response that's a stream, the whole head is
-/// read, since the status decides whether the response is an outcome. An answer that isn't a stream is read whole, since
-/// only whole JSON says what it is: an HTTP response, or a batch's failures.
+/// The rest of a stream isn't read if it's too large to record: if it has more than `most` bytes. The whole head of
+/// an HTTP response is read in any case, since the status decides whether the response is an outcome. An answer that
+/// isn't a stream is read whole, since only whole JSON says what it is: an HTTP response, or a batch's failures.
 fn enough(is_error: bool, headers: &HeaderMap, most: usize) -> impl FnMut(&[u8]) -> bool + use<> {
     let is_streamed = !is_error && recorded::is_streamed(headers);
     let mut head = http_event::is_stream(headers).then(http_event::Head::default);

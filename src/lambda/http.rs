@@ -278,13 +278,11 @@ where
         let inner = take_ready(&mut self.inner);
         let layer = self.layer.clone();
         Box::pin(async move {
-            let mut response = match layer.call(inner, request).await? {
+            Ok(match layer.call(inner, request).await? {
                 Answer::Whole(response) => response,
                 // Unreachable: this layer buffers every response whole.
                 Answer::Streamed(response, _) => response.into_response().await,
-            };
-            response.extensions_mut().insert(Exact);
-            Ok(response)
+            })
         })
     }
 }
@@ -445,7 +443,10 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
             self.problem(ProblemKind::OperationFailed)
         } else {
             match response::decode(replay.response(), &self.config.marker) {
-                Ok(response) => response,
+                Ok(mut response) => {
+                    response.extensions_mut().insert(Exact);
+                    response
+                }
                 Err(error) => {
                     observe::refused(key, &error, false);
                     return self.problem(&error);

@@ -132,8 +132,8 @@ fn into_bytes(mut data: impl Buf) -> Bytes {
     data.copy_to_bytes(data.remaining())
 }
 
-/// Marks a response of an [`HttpLayer`], whose body was converted for Lambda. A second conversion by `lambda_http`
-/// would decode the body as its headers say, and change bytes that don't match the headers.
+/// Marks a response whose body an [`HttpLayer`] has converted for Lambda, or replays. A second conversion by
+/// `lambda_http` would decode the body as its headers say, and change bytes that don't match the headers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Exact;
 
@@ -240,7 +240,9 @@ impl<R: IntoResponse + Send> Read<R> for HttpLayer {
     }
 
     async fn pass(response: R) -> Answer {
-        Answer::Whole(response.into_response().await)
+        let mut response = response.into_response().await;
+        response.extensions_mut().insert(Exact);
+        Answer::Whole(response)
     }
 }
 
