@@ -218,31 +218,41 @@ fn is_set(variable: &str) -> bool {
 }
 
 /// `url` with `…` in place of any user name and password before the query, and without the [`CREDENTIALS`] in the
-/// query. The library's function for descriptions does the same, but isn't public.
+/// query. A URL that no store accepts may have credentials anywhere, so only its scheme is left, or nothing. The library's
+/// function for descriptions does the same, but isn't public.
 fn without_credentials(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else {
-        // The only such URL is `memory:`. Any other text may contain a password anywhere.
-        return url.split_once(':').map_or_else(String::new, |(scheme, _)| format!("{scheme}:"));
+    let Some((scheme, rest)) = url.split_once("://").filter(|_| NamedStore::from_url(url).is_ok()) else {
+        // Any other text may contain a password anywhere.
+        return if url == "memory:" { url.to_owned() } else { "…".to_owned() };
     };
-    let (mut base, mut query) = rest.split_once('?').unwrap_or((rest, ""));
-    let mut hidden = "";
+    let (base, query) = rest.split_once('?').unwrap_or((rest, ""));
     if query.contains('@') && !is_valid(url) {
         // The `?` may belong to a password that isn't encoded.
-        let host = query.rsplit_once('@').map_or(query, |(_, host)| host);
-        (base, query, hidden) = (host.split('?').next().unwrap_or_default(), "", "…@");
+        return format!("{scheme}://…");
     }
-    if let Some((_, host)) = base.rsplit_once('@') {
-        (base, hidden) = (host, "…@");
-    }
-    let query = query.split('&').filter(|pair| !is_credential(pair)).collect::<Vec<_>>().join("&");
+    let (hidden, host) = base.rsplit_once('@').map_or(("", base), |(_, host)| ("…@", host));
+    let shown = query.split('&').filter(|pair| !is_credential(pair)).map(without_userinfo);
+    let query = shown.collect::<Vec<_>>().join("&");
     let mark = if query.is_empty() { "" } else { "?" };
-    format!("{scheme}://{hidden}{base}{mark}{query}")
+    format!("{scheme}://{hidden}{host}{mark}{query}")
 }
 
 /// Whether the parameter is one of the [`CREDENTIALS`], or may be: its name has an escape, which no name needs.
 fn is_credential(pair: &str) -> bool {
     let name = pair.split('=').next().unwrap_or_default();
     name.contains('%') || CREDENTIALS.iter().any(|known| name.eq_ignore_ascii_case(known))
+}
+
+/// The parameter, without an endpoint that may hold credentials.
+fn without_userinfo(pair: &str) -> &str {
+    let hides = |value: &str| {
+        let value = value.to_ascii_lowercase();
+        ["@", "?", "%40", "%3f"].iter().any(|mark| value.contains(mark))
+    };
+    match pair.split_once('=') {
+        Some(("endpoint", value)) if hides(value) => "endpoint=…",
+        _ => pair,
+    }
 }
 
 /// Whether a store accepts `url`, whose query contains an `@`. The PostgreSQL store never does.
@@ -277,9 +287,12 @@ mod tests {
             ("redis://cache?prefix=a@b", "redis://cache?prefix=a@b"),
             ("redis://:secret@cache?prefix=a@b", "redis://…@cache?prefix=a@b"),
             // A password that isn't encoded.
-            ("postgres://user:se?cret@db/orders?sslmode=require", "postgres://…@db/orders"),
-            ("redis://:se?cret@cache:6379?prefix=a", "redis://…@cache:6379"),
-            ("postgres:user:secret@db", "postgres:"),
+            ("postgres://user:se?cret@db/orders?sslmode=require", "postgres://…"),
+            ("redis://:se?cret@cache:6379?prefix=a", "redis://…"),
+            ("postgres://db/orders?user=app@corp&password=secret", "postgres://…"),
+            ("dynamodb://app?endpoint=http://u:secret@h:1&region=r", "dynamodb://app?endpoint=…&region=r"),
+            ("postgres:user:secret@db", "…"),
+            ("host=db password=secret hostaddr=::1", "…"),
             ("memory:", "memory:"),
         ] {
             assert_eq!(without_credentials(url), shown, "{url}");

@@ -21,6 +21,10 @@ const TABLE: &str = "IDEMPOTENCY_TABLE";
 /// The environment variable that names any store, by its URL.
 const STORE: &str = "IDEMPOTENCY_STORE";
 
+/// The URL of the store in memory.
+#[cfg(feature = "events")]
+const MEMORY: &str = "memory:";
+
 /// The parameters of a URL that hold credentials. PostgreSQL's driver accepts the first two.
 #[cfg(feature = "events")]
 const CREDENTIALS: [&str; 4] = ["user", "password", "passfile", "sslpassword"];
@@ -228,21 +232,23 @@ pub(crate) fn url_in_environment() -> Option<String> {
 }
 
 /// Removes user name and password from `url`: everything between `://` and the last `@` before the query, and the
-/// [`CREDENTIALS`] in the query. The command line has the same function, because this one isn't public.
+/// [`CREDENTIALS`] in the query. A URL that no store accepts may have credentials anywhere, so only its scheme is left, or
+/// nothing. The command line has the same function, because this one isn't public.
 #[cfg(feature = "events")]
 fn without_credentials(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else {
-        // The only such URL is `memory:`. Any other text may contain a password anywhere.
-        return url.split_once(':').map_or_else(String::new, |(scheme, _)| format!("{scheme}:"));
+    let scheme = url.split_once("://").filter(|_| parse("", url).is_ok());
+    let Some((scheme, rest)) = scheme else {
+        // Any other text may contain a password anywhere.
+        return if url == MEMORY { url.to_owned() } else { String::new() };
     };
-    let (mut base, mut query) = rest.split_once('?').unwrap_or((rest, ""));
+    let (base, query) = rest.split_once('?').unwrap_or((rest, ""));
     if query.contains('@') && !is_valid(url) {
         // The `?` may belong to a password that isn't encoded.
-        let host = query.rsplit_once('@').map_or(query, |(_, host)| host);
-        (base, query) = (host.split('?').next().unwrap_or_default(), "");
+        return format!("{scheme}://…");
     }
     let host = base.rsplit_once('@').map_or(base, |(_, host)| host);
-    let query = query.split('&').filter(|pair| !is_credential(pair)).collect::<Vec<_>>().join("&");
+    let shown = query.split('&').filter(|pair| !is_credential(pair)).map(without_userinfo);
+    let query = shown.collect::<Vec<_>>().join("&");
     let mark = if query.is_empty() { "" } else { "?" };
     format!("{scheme}://{host}{mark}{query}")
 }
@@ -252,6 +258,19 @@ fn without_credentials(url: &str) -> String {
 fn is_credential(pair: &str) -> bool {
     let name = pair.split('=').next().unwrap_or_default();
     name.contains('%') || CREDENTIALS.iter().any(|known| name.eq_ignore_ascii_case(known))
+}
+
+/// The parameter, without an endpoint that may hold credentials.
+#[cfg(feature = "events")]
+fn without_userinfo(pair: &str) -> &str {
+    let hides = |value: &str| {
+        let value = value.to_ascii_lowercase();
+        ["@", "?", "%40", "%3f"].iter().any(|mark| value.contains(mark))
+    };
+    match pair.split_once('=') {
+        Some(("endpoint", value)) if hides(value) => "endpoint=…",
+        _ => pair,
+    }
 }
 
 /// Whether a store accepts `url`, whose query contains an `@`. The PostgreSQL store never does.
@@ -404,12 +423,28 @@ mod tests {
             ("redis://cache?prefix=a@b", "redis://cache?prefix=a@b"),
             ("redis://:secret@cache?prefix=a@b", "redis://cache?prefix=a@b"),
             // A password that isn't encoded.
-            ("postgres://user:se?cret@db/orders", "postgres://db/orders"),
-            ("postgres://user:se?table=t@cret@db/orders?sslmode=require", "postgres://db/orders"),
-            ("redis://:se?cret@cache:6379?prefix=a", "redis://cache:6379"),
-            ("redis://secret?secret@cache", "redis://cache"),
-            ("dynamodb://t?password=secret@h", "dynamodb://h"),
-            ("postgres:user:secret@db", "postgres:"),
+            ("postgres://user:se?cret@db/orders", "postgres://…"),
+            ("postgres://user:se?table=t@cret@db/orders?sslmode=require", "postgres://…"),
+            ("postgres://db/orders?user=app@corp&password=secret", "postgres://…"),
+            ("redis://:se?cret@cache:6379?prefix=a", "redis://…"),
+            ("redis://cache?prefix=a@b&password=secret", "redis://…"),
+            // An endpoint with credentials.
+            (
+                "dynamodb://app?endpoint=http://user:secret@proxy:8000&region=r",
+                "dynamodb://app?endpoint=…&region=r",
+            ),
+            ("dynamodb://app?endpoint=http%3A%2F%2Fuser%3Asecret%40proxy", "dynamodb://app?endpoint=…"),
+            ("dynamodb://app?endpoint=http://h/?token=secret", "dynamodb://app?endpoint=…"),
+            (
+                "dynamodb://app?endpoint=http://127.0.0.1:8000",
+                "dynamodb://app?endpoint=http://127.0.0.1:8000",
+            ),
+            // No URL of a store.
+            ("dynamodb://t?password=secret@h", ""),
+            ("host=db password=secret hostaddr=::1", ""),
+            ("password=secret sslrootcert=file:///x", ""),
+            ("memory:secret", ""),
+            ("postgres:user:secret@db", ""),
             ("host=db password=secret", ""),
         ] {
             assert_eq!(without_credentials(url), shown, "{url}");
