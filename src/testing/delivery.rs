@@ -54,7 +54,7 @@ impl Delivery {
     }
 
     /// Whether the handler ran. It counts as run if the delivery claimed a key, sent an outcome without a claim, or
-    /// called the [ledger](super::Ledger).
+    /// called the [ledger](super::Ledger) while the store refused no claim.
     pub fn has_run(&self) -> bool {
         self.has_run
     }

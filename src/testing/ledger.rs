@@ -66,7 +66,7 @@ impl Ledger {
     /// Records an effect that can't fail and that nothing deduplicates, from code that isn't async. Each call counts.
     ///
     /// The process can die before and after the effect. Any other fault that the test planned for an effect happens at
-    /// the next [`call`](Self::call).
+    /// the next [`call`](Self::call). Under [`survive()`](crate::testing::survive()), only the death happens here.
     pub fn record(&self, effect: &str, detail: impl fmt::Display) {
         let detail = detail.to_string();
         if !self.world.pass_now(self.process, Point::BeforeEffect, Some(effect)) {

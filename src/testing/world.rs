@@ -114,10 +114,16 @@ impl Delivered {
     }
 
     /// Whether anything shows that the handler ran: a write, an outcome that was sent without a claim, or a call to the
-    /// ledger.
+    /// ledger. If the store refused the only claim, code around the operation made the call.
     pub(super) fn shows_run(&self) -> bool {
-        let is_of_handler =
-            |point: &Point| matches!(point, Point::BeforeEffect | Point::Before(Call::Conclude));
+        let asks_again =
+            |point: &Point| matches!(point, Point::Before(call) if call.is_claim() && *call != Call::Claim);
+        let is_denied = self.is_refused && !self.reached.iter().any(asks_again);
+        let is_of_handler = |point: &Point| match point {
+            Point::Before(Call::Conclude) => true,
+            Point::BeforeEffect => !is_denied,
+            _ => false,
+        };
         self.has_run || self.reached.iter().any(is_of_handler)
     }
 }

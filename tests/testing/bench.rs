@@ -10,7 +10,7 @@ use lambda_idempotency::{
 };
 use serde_json::Value;
 
-use super::{DEARER, Error, ORDER, OTHER, function_of, safe};
+use super::{DEARER, Error, ORDER, OTHER, function_of, pay, safe};
 
 #[test]
 fn deliveries_report_runs_requests_and_answers() {
@@ -103,6 +103,23 @@ fn failed_run_without_a_claim_is_reported() {
     assert!(story.contains("but the handler ran") && !story.contains("no handler ran"), "{story}");
     bench.deliver(&mut function, &Event::json(ORDER)).assert_ran();
     bench.deliver(&mut function, &Event::json(ORDER)).assert_replayed();
+}
+
+/// A middleware around the operation writes into the ledger too.
+#[test]
+fn effects_around_an_operation_leave_a_replay_a_replay() {
+    let bench = Bench::new();
+    let (idempotency, ledger) = (bench.idempotency(), bench.ledger());
+    let mut function = Function::new(move |order: Value| {
+        let (idempotency, ledger) = (idempotency.clone(), ledger.clone());
+        async move {
+            ledger.record("verify token", "alice");
+            pay(&idempotency, &ledger, &order, true).await
+        }
+    });
+    bench.deliver(&mut function, &Event::json(ORDER)).assert_ran();
+    bench.deliver(&mut function, &Event::json(ORDER)).assert_replayed();
+    bench.ledger().assert_count("verify token", 2);
 }
 
 /// The story says that no handler ran only if the store refused the claim.

@@ -1,6 +1,9 @@
 //! `survive` and `key_of`: what they find, how they report it, and how fast they are.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
 
 use lambda_idempotency::{
     Begun, Fingerprint, Key, Settled,
@@ -36,6 +39,31 @@ fn in_three_steps(bench: &Bench) -> Function {
             Ok::<_, super::Error>("charged")
         }
     })
+}
+
+/// Each unprotected run charges under the order's key, and answers with a new id.
+#[test]
+fn unprotected_runs_may_answer_differently() {
+    let answers = Arc::new(AtomicU64::new(0));
+    let open = |bench: &Bench| {
+        let idempotency = bench.builder().fail_open(true).build().unwrap();
+        let (ledger, answers) = (bench.ledger(), Arc::clone(&answers));
+        Function::new(move |order: Value| {
+            let (idempotency, ledger) = (idempotency.clone(), ledger.clone());
+            let answers = Arc::clone(&answers);
+            async move {
+                let id = order["id"].as_str().unwrap_or_default().to_owned();
+                let charge = || async {
+                    ledger.call("charge", Some(&id), &order["cents"]).await?;
+                    Ok::<_, super::Error>(answers.fetch_add(1, Ordering::Relaxed).to_string())
+                };
+                Ok::<_, super::Error>(
+                    idempotency.operation("pay")?.run(Key::new(&id)?, &order, charge).await?,
+                )
+            }
+        })
+    };
+    survive(open, &Event::json(ORDER)).assert_safe();
 }
 
 /// Three steps have more than 300 schedules with one fault.

@@ -220,7 +220,7 @@ pub(super) fn judge(played: &Played, expected: &Expected, seed: u64) -> Vec<Find
         // An answer that couldn't be recorded may differ from the recorded one.
         let is_recorded = |delivery: usize| {
             let delivery = &played.deliveries[delivery];
-            !delivery.has_run || !delivery.recorded.is_empty()
+            !delivery.shows_run() || !delivery.recorded.is_empty()
         };
         for (delivery, other) in played.answers.iter().filter(|(_, other)| !std::ptr::eq(other, answer)) {
             if other.is_whole()

@@ -9,7 +9,10 @@ use super::{
     judge::{Expected, Finding, Mistake, story_of},
     play::{Played, Subject, in_turn},
 };
-use crate::testing::fields::{self, Variant};
+use crate::testing::{
+    fields::{self, Variant},
+    world::Delivered,
+};
 
 /// The seed in a finding about other operations, since no numbered schedule shows these mistakes.
 const NO_SEED: u64 = 0;
@@ -172,7 +175,7 @@ fn judge_variant(played: &Played, expected: &Expected, own: &Expected, field: &s
         return Vec::new();
     }
     let (_, fewer) = expected.and(own).compared(&played.effects);
-    let has_run = played.deliveries.last().is_some_and(|delivery| delivery.has_run);
+    let has_run = played.deliveries.last().is_some_and(Delivered::shows_run);
     if has_run || (fewer.is_empty() && own.differs_from(expected)) {
         return Vec::new();
     }
