@@ -269,10 +269,13 @@ impl Bench {
 
     /// Waits until the handler has begun.
     async fn has_begun(&self, id: &str, answer: &mut oneshot::Receiver<Posted>) {
-        while self.effects(id).await == 0 {
-            assert_eq!(answer.try_recv(), Err(TryRecvError::Empty), "{id} didn't begin");
-            sleep(20).await;
-        }
+        let begins = async {
+            while self.effects(id).await == 0 {
+                assert_eq!(answer.try_recv(), Err(TryRecvError::Empty), "{id} didn't begin");
+                sleep(20).await;
+            }
+        };
+        tokio::time::timeout(DEADLINE / 10, begins).await.expect("the handler begins");
     }
 
     async fn record(&self, id: &str) -> Record {

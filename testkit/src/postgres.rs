@@ -49,7 +49,7 @@ while read -r line; do
         standby) end INT; touch "$2/data/standby.signal"; run "$@" ;;
         stop) end INT ;;
         crash) end QUIT ;;
-        start) run "$@" ;;
+        start) end INT; run "$@" ;;
     esac
 done
 end QUIT

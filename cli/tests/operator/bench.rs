@@ -23,6 +23,7 @@ use testkit::emulator::Emulator;
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader, Lines},
     process::{Child, ChildStdout, Command},
+    time::Instant,
 };
 
 pub(crate) const TABLE: &str = "idempotency-tests";
@@ -88,16 +89,20 @@ pub(crate) async fn run_in(environment: &[(&str, &str)], arguments: &[&str]) -> 
 pub(crate) struct Running {
     _process: Child,
     lines: Lines<BufReader<ChildStdout>>,
+    /// When all expected lines must have been read.
+    end: Instant,
 }
 
 impl Running {
     /// Reads lines up to and including the first one that contains `words`.
     pub(crate) async fn lines_until(&mut self, words: &str) -> Vec<String> {
-        let mut seen = Vec::new();
-        while !seen.last().is_some_and(|line: &String| line.contains(words)) {
-            let next = tokio::time::timeout(PATIENCE, self.lines.next_line()).await;
+        let mut seen: Vec<String> = Vec::new();
+        while !seen.last().is_some_and(|line| line.contains(words)) {
+            let next = tokio::time::timeout(self.end - Instant::now(), self.lines.next_line()).await;
             let line = next.unwrap_or_else(|_| panic!("no {words:?} after {seen:?}")).unwrap();
-            seen.push(line.unwrap_or_else(|| panic!("the command ended without {words:?}: {seen:?}")));
+            let line = line.unwrap_or_else(|| panic!("the command ended without {words:?}: {seen:?}"));
+            assert!(!line.contains("secret"), "{line}");
+            seen.push(line);
         }
         seen
     }
@@ -154,7 +159,7 @@ impl Bench {
         let mut command = command(&environment(self.emulator.endpoint()), arguments);
         let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(process.stdout.take().unwrap()).lines();
-        Running { _process: process, lines }
+        Running { _process: process, lines, end: Instant::now() + PATIENCE }
     }
 
     /// The function that the records belong to.

@@ -18,7 +18,7 @@ pub(crate) const END: &str = "work ends";
 
 /// The lease if the deadline isn't known.
 pub(crate) const FALLBACK: Duration = Duration::from_secs(20);
-pub(crate) const GRACE: Duration = Duration::from_millis(500);
+pub(crate) const GRACE: Duration = Duration::from_secs(3);
 pub(crate) const MARGIN: Duration = Duration::from_millis(200);
 
 #[derive(Clone, Debug, Deserialize, Serialize)]

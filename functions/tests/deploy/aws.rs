@@ -221,7 +221,7 @@ async fn work_is_cut_off_before_its_takeover() {
     // The emulator's deadline is weeks away.
     // The lease counts from a clock reading before the claim's own.
     let lease = Duration::from_millis(lease_until - claimed);
-    assert!(FALLBACK / 2 < lease && lease <= FALLBACK, "the lease isn't the fallback: {lease:?}");
+    assert!(FALLBACK - GRACE < lease && lease <= FALLBACK, "the lease isn't the fallback: {lease:?}");
     assert_eq!(emulator.lines("unknown_deadline"), 1, "{}", emulator.written());
     clock::pause(Duration::from_millis(300)).await;
     attempts_do_not_overlap(&emulator, "endless");

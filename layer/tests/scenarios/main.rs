@@ -31,7 +31,7 @@ use tokio::{sync::Semaphore, task::JoinSet};
 use testkit::tools::tool;
 
 use crate::{
-    play::{Stage, TABLE},
+    play::{Stage, TABLE, TIMED_OUT},
     report::Report,
     runtime::Runtime,
     sandbox::Mode,
@@ -111,8 +111,8 @@ type Played = (usize, String, Result<(), String>);
 /// A timer this late means that the machine paused, which the emulator's timeouts count too.
 const LATE: Duration = Duration::from_millis(50);
 
-/// Plays the group in one sandbox. Plays it once more if the emulator itself ended, since it isn't under test, or if a
-/// scenario failed while the machine paused.
+/// Plays the group in one sandbox. Plays it once more if the emulator itself ended, since it isn't under test. Plays a
+/// scenario once more if the machine paused and a delivery timed out, or came before a lease had expired.
 async fn play_group(
     group: &[(usize, Scenario)],
     runtime: Runtime,
@@ -120,28 +120,40 @@ async fn play_group(
     layer: Option<&str>,
     database: &Database,
 ) -> Vec<Played> {
-    let lateness = Lateness::watch();
-    let (results, end) = play_once(group, (runtime, mode), layer, database, "").await;
-    let (failed, late) = (results.iter().find(|(.., result)| result.is_err()), lateness.longest());
-    let reason = match (end, failed) {
-        (Some(end), _) => format!("the emulator ended ({end})"),
-        (None, Some((_, name, result))) if late > LATE => {
-            format!("a timer fired {late:?} late, and {name} had {result:?}")
-        }
-        _ => return results,
+    let (mut results, end, late) = play_once(group, (runtime, mode), layer, database, "").await;
+    let is_again = |result: &Result<(), String>| match result {
+        Err(problem) => late > LATE && [TIMED_OUT, "InProgress"].iter().any(|words| problem.contains(words)),
+        Ok(()) => false,
     };
-    println!("{} {}: played again, because {reason}", runtime.name(), mode.name());
-    play_once(group, (runtime, mode), layer, database, "-again").await.0
+    let again: Vec<_> = match end {
+        Some(_) => group.to_vec(),
+        None => std::iter::zip(group, &results)
+            .filter(|(_, (.., result))| is_again(result))
+            .map(|(scenario, _)| scenario.clone())
+            .collect(),
+    };
+    if again.is_empty() {
+        return results;
+    }
+    let column = (runtime.name(), mode.name());
+    println!("{column:?}: played again; emulator {end:?}; a timer was {late:?} late: {results:?}");
+    for played in play_once(&again, (runtime, mode), layer, database, "-again").await.0 {
+        if let Some(first) = results.iter_mut().find(|first| first.0 == played.0) {
+            *first = played;
+        }
+    }
+    results
 }
 
-/// Plays the group. Also returns how the emulator ended, if it did.
+/// Plays the group. Also returns how the emulator ended, if it did, and how late a timer was.
 async fn play_once(
     group: &[(usize, Scenario)],
     (runtime, mode): (Runtime, Mode),
     layer: Option<&str>,
     database: &Database,
     suffix: &str,
-) -> (Vec<Played>, Option<ExitStatus>) {
+) -> (Vec<Played>, Option<ExitStatus>, Duration) {
+    let lateness = Lateness::watch();
     let stage = Stage::start(&group[0].1, runtime, mode, layer, database).await;
     let mut results = Vec::new();
     for (at, scenario) in group {
@@ -159,7 +171,7 @@ async fn play_once(
         }
         results.push((*at, scenario.name.clone(), result));
     }
-    (results, stage.emulators_end())
+    (results, stage.emulators_end(), lateness.longest())
 }
 
 fn expect_all_ok(report: Option<Report>) {

@@ -128,6 +128,7 @@ impl Stage {
             seen: HashSet::new(),
             latest: HashMap::new(),
             started: None,
+            has_ended: false,
             from: self.proxy.arrived().len(),
         };
         for (at, step) in scenario.steps.iter().enumerate() {
@@ -161,6 +162,8 @@ struct Play<'a> {
     /// The response of each key's latest run.
     latest: HashMap<&'static str, Vec<u8>>,
     started: Option<(Event, JoinHandle<Answer>)>,
+    /// Whether the next delivery starts the function.
+    has_ended: bool,
     /// The number of requests that the store got before this play.
     from: usize,
 }
@@ -176,9 +179,9 @@ impl Play<'_> {
                 let end = clock::now_ms() + clock::millis(PATIENCE);
                 loop {
                     let answer = self.send(0, event).await;
-                    // After a kill, the function's start counts to the first delivery's timeout.
-                    let is_later = is_in_progress(&answer) || answer == Answer::TimedOut;
-                    if !is_later || clock::now_ms() > end {
+                    // After a process's end, the function's start counts to the first delivery's timeout.
+                    let is_start = std::mem::take(&mut self.has_ended) && answer == Answer::TimedOut;
+                    if !(is_start || is_in_progress(&answer)) || clock::now_ms() > end {
                         return self.judge(event, *then, &answer);
                     }
                     clock::pause(Duration::from_millis(250)).await;
@@ -233,8 +236,14 @@ impl Play<'_> {
                 clock::pause(Duration::from_millis(*ms)).await;
                 Ok(())
             }
-            Step::KillLayer => self.kill(PROGRAM),
-            Step::KillFunction => self.kill_function(),
+            Step::KillLayer => {
+                self.has_ended = true;
+                self.kill(PROGRAM)
+            }
+            Step::KillFunction => {
+                self.has_ended = true;
+                self.kill_function()
+            }
             Step::Restart => {
                 let started = Sandbox::start(&self.stage.function).await;
                 // Dropping the old sandbox stops it.
@@ -304,6 +313,7 @@ impl Play<'_> {
 
     fn judge(&mut self, event: &Event, then: Then, answer: &Answer) -> Result<(), String> {
         let found = || Err(format!("expected {then:?}, got {}", shown(answer)));
+        self.has_ended |= matches!(answer, Answer::Died(_) | Answer::TimedOut);
         match (then, answer) {
             (Then::Anything, _) | (Then::TimesOut, Answer::TimedOut) => Ok(()),
             (Then::Dies, Answer::Died(_)) => Ok(()),
@@ -470,11 +480,14 @@ fn header_of(bytes: &[u8], name: &str) -> Option<String> {
     Some(first.as_str().map_or_else(|| first.to_string(), str::to_owned))
 }
 
+/// A timeout, in a report.
+pub(crate) const TIMED_OUT: &str = "a timeout";
+
 fn shown(answer: &Answer) -> String {
     match answer {
         Answer::Payload(bytes) => short(bytes),
         Answer::Error { kind, message } => format!("the error {kind}: {}", short(message.as_bytes())),
-        Answer::TimedOut => "a timeout".into(),
+        Answer::TimedOut => TIMED_OUT.into(),
         Answer::Died(message) => format!("a dead process: {message}"),
     }
 }

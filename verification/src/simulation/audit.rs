@@ -13,7 +13,7 @@ use std::{
 
 use lambda_idempotency::{
     ClaimHandle, StoredKey,
-    store::{Generation, Outcome, Owner, Place, Record, Settlement, State, Write},
+    store::{Generation, Outcome, Owner, Record, Settlement, State, Write},
     time::Timestamp,
 };
 
@@ -119,8 +119,6 @@ impl Run {
 struct Recorded {
     generation: Generation,
     expires_at: u64,
-    /// The response, if it's in the record.
-    response: Option<Vec<u8>>,
     /// The response's digest, if the response is stored.
     sha256: Option<[u8; 32]>,
 }
@@ -537,18 +535,11 @@ fn record_outcome(
     outcome: &Outcome,
     expires_at: Timestamp,
 ) {
-    let response = match outcome {
-        Outcome::Retained(response) => match &response.place {
-            Place::Inline(bytes) => Some(bytes.to_vec()),
-            Place::Chunks(_) => None,
-        },
-        Outcome::Omitted => None,
-    };
     let sha256 = match outcome {
         Outcome::Retained(response) => Some(response.sha256),
         Outcome::Omitted => None,
     };
-    let recorded = Recorded { generation, expires_at: expires_at.as_millis(), response, sha256 };
+    let recorded = Recorded { generation, expires_at: expires_at.as_millis(), sha256 };
     book.recorded.entry(key.clone()).or_default().push(recorded);
 }
 

@@ -38,6 +38,8 @@ pub(in super::super) struct HalfDone<'w> {
 pub(in super::super) async fn kill<'w>(world: &'w World, orders: &'w Orders) -> Result<HalfDone<'w>> {
     let (stage, batch) = Stage::open_for_orders(world, orders, "half-done").await?;
     let mut sandbox = stage.sandbox().await?;
+    // Start a second process now, so that the redelivery comes within the leases however long a start takes.
+    stage.give_back(stage.sandbox().await?).await;
     let mut hold = stage.wire.hold_after(DONE, Point::Before(Call::Complete));
 
     let mark = stage.mark().await?;

@@ -21,7 +21,7 @@ use super::{
 };
 
 /// How many tries a process gets to reach its point in time.
-const TRIES: u32 = 8;
+const TRIES: u32 = 10;
 
 /// How the harness interrupts the process that pauses at a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,7 +151,7 @@ async fn play_until_reached(fleet: &Arc<Fleet>, point: Point, ending: Ending, ro
             return Ok(judged);
         }
     }
-    Err(Problem::new(format!("no process reached {point} in {TRIES} tries")))
+    Err(Problem::new(format!("no process reached {point} early enough in {TRIES} tries")))
 }
 
 /// Plays one round: pauses a process at the point, kills or freezes it there, and makes the next deliveries.

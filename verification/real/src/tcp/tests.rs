@@ -128,15 +128,24 @@ async fn connections_break_until_time_is_up() {
             (fault, other) => panic!("{fault}: {other:?}"),
         }
         assert!(proxy.struck() > 0, "{fault}");
-        assert_eq!(count.load(Ordering::SeqCst), 1, "{fault}");
-        proxy.break_for(Some(Duration::from_millis(300)), fault);
+        proxy.heal();
+        let answered = async {
+            while ask(proxy.address()).await.is_none() {
+                clock::pause(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, answered).await.unwrap_or_else(|_| panic!("{fault} doesn't heal"));
+        assert_eq!(count.load(Ordering::SeqCst), 2, "{fault}");
+
+        let (began, time) = (clock::start(), Duration::from_millis(300));
+        proxy.break_for(Some(time), fault);
         let answered = async {
             while ask(proxy.address()).await.is_none() {
                 clock::pause(Duration::from_millis(20)).await;
             }
         };
         tokio::time::timeout(PATIENCE, answered).await.unwrap_or_else(|_| panic!("{fault} doesn't end"));
-        assert!(count.load(Ordering::SeqCst) > 1, "{fault}");
+        assert!(began.elapsed() >= time, "{fault} ended after {:?}", began.elapsed());
     }
 }
 

@@ -24,7 +24,7 @@ pub(super) const SETTLE_WITHIN: Duration = Duration::from_secs(10);
 const FIRST_PAUSE: Duration = Duration::from_millis(25);
 const DOUBLINGS: u32 = 6;
 /// Time for everything but calls: encoding, scheduling, handlers. The judge adds the measured lateness of timers to it.
-const SLACK: Duration = Duration::from_secs(1);
+const SLACK: Duration = Duration::from_millis(250);
 /// If timers fire this late, requests lose a good part of their timeouts while they wait for a processor.
 const BUSY: Duration = Duration::from_millis(4);
 

@@ -6,7 +6,7 @@ use lambda_idempotency::{
 };
 use sha2::{Digest as _, Sha256};
 
-use super::{Audit, Book, Ended, Recorded, Run, violate};
+use super::{Audit, Book, Ended, Recorded, violate};
 use crate::simulation::{
     clock::SKEW_MARGIN,
     config::Way,
@@ -82,7 +82,7 @@ impl Audit {
         }
         let run = own_run.and_then(|run| book.runs.get(run));
         let had_time = run.is_some_and(|run| run.handler_ended.is_none_or(|ended| self.had_time(run, ended)));
-        let is_recorded = own_run.is_some_and(|run| has_outcome_of(book, run));
+        let is_recorded = own_run.is_some_and(|run| has_outcome_of(book, run, sha256));
         let is_unprotected = run.is_some_and(|run| run.is_unprotected);
         if is_own
             && !is_unprotected
@@ -240,16 +240,12 @@ fn check_given_back(book: &mut Book, at: u64, executor: u32, key: u64, error: &E
     }
 }
 
-/// Whether this run's outcome was recorded, under the run's own generation or a later one.
-fn has_outcome_of(book: &Book, run: usize) -> bool {
+/// Whether this run's outcome was recorded, under the run's own generation or a later one. `sha256` is the digest of the
+/// run's answer. A record without a digest has no response.
+fn has_outcome_of(book: &Book, run: usize, sha256: [u8; 32]) -> bool {
     let Some(run) = book.runs.get(run) else { return false };
-    let recorded = book.recorded.get(&run.stored);
-    recorded.is_some_and(|all| all.iter().any(|one| one.generation >= run.generation && one.is_of(run)))
-}
-
-impl Recorded {
-    fn is_of(&self, run: &Run) -> bool {
-        let begins = format!("\"run {} ", run.number);
-        self.response.as_ref().is_none_or(|response| response.starts_with(begins.as_bytes()))
-    }
+    let is_of_run = |one: &Recorded| {
+        one.generation >= run.generation && one.sha256.is_none_or(|recorded| recorded == sha256)
+    };
+    book.recorded.get(&run.stored).is_some_and(|all| all.iter().any(is_of_run))
 }

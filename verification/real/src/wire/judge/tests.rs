@@ -151,8 +151,8 @@ fn each_single_violation_is_found() {
         ("the record vanished", |f| f.deliveries[2].after.record = None),
         ("reported as applied", |f| f.exchanges[1] = exchange(Meaning::Complete, 400)),
         ("reported as definitely not applied", |f| f.calls[1].told = unavailable(false)),
-        ("the call took", |f| f.calls[0].took = Duration::from_secs(5)),
-        ("the answer took", |f| f.deliveries[0].took = Duration::from_secs(20)),
+        ("the call took", |f| f.calls[0].took = Duration::from_secs(1)),
+        ("the answer took", |f| f.deliveries[0].took = Duration::from_secs(5)),
         ("delivery 0 got no answer", |f| f.deliveries[0].answer = Answer::Hung),
     ];
     for (expected, wrong) in wrongs {
