@@ -10,7 +10,7 @@ use std::{
 
 use futures_util::future::join_all;
 use lambda_idempotency::{
-    Begun, ErrorKind, Fingerprint, Idempotency, Key, RunError, Settled, StoredKey,
+    Begun, ErrorKind, Fingerprint, Idempotency, Invocation, Key, RunError, Settled, StoredKey,
     settings::{Execution, Mode},
     store::{
         Status, Store as _, StoreErrorKind,
@@ -20,6 +20,7 @@ use lambda_idempotency::{
         },
     },
     testing::Fault,
+    time::{Clock as _, system_clock},
 };
 
 use super::{
@@ -191,6 +192,26 @@ async fn concurrent_duplicates_are_in_progress_immediately() {
     assert!(is_at_once.elapsed() < Duration::from_secs(1), "{:?}", is_at_once.elapsed());
     transaction.commit().await.unwrap();
     assert_eq!(shop.place(&mut other, "a", "12").await.unwrap(), "by hand");
+    assert_eq!(shop.placed().await, 1);
+}
+
+/// The work ends inside the answer's reserve. Its record is written there too.
+#[tokio::test]
+async fn late_work_is_still_committed() {
+    let server = server!();
+    let shop = Shop::new(server).await;
+    let (reserve, left) = (Duration::from_secs(8), Duration::from_secs(12));
+    let builder = Idempotency::builder(shop.store.clone()).function("shop").answer_reserve(reserve);
+    let now = system_clock().now();
+    let invocation = Invocation::entered(now, now.saturating_add(left), "r");
+    let operation = builder.build().unwrap().for_invocation(invocation).operation("place").unwrap();
+    let place = async |transaction: &Transaction<'_>| {
+        system_clock().sleep(left - reserve + Duration::from_millis(100)).await;
+        shop.insert(transaction).await
+    };
+    let (mut client, key) = (server.client().await, Key::new("a").unwrap());
+    let placed: Result<(), _> = operation.run_in(&shop.store, &mut client, &key, "12", place).await;
+    placed.unwrap();
     assert_eq!(shop.placed().await, 1);
 }
 
