@@ -23,6 +23,7 @@ use crate::{
         StoreError,
         postgres::{PostgresStore, tokio_postgres},
     },
+    time::Timestamp,
 };
 
 impl<F: Format> Operation<F> {
@@ -176,19 +177,21 @@ impl<F: Format> Operation<F> {
             return done;
         }
         let value = result.map_err(RunError::Handler)?;
-        match open.settle(Verdict::result::<T, F>(&shown, &value)).await? {
+        match open.settle(Verdict::result::<T, F>(&shown, &value)).await.map_err(refused_within)? {
             Settled::Recorded => {}
             Settled::Superseded(replay) => return replay.result_of::<T, F, E>(&shown),
         }
         let now = driver.now();
-        // The commit is sent even if the answer is overdue, like every first attempt to settle.
-        let until = answer_by.filter(|answer_by| now < *answer_by).or_else(|| first_call_until(limits, now));
+        // Like every first attempt to settle, the commit gets the answer's reserve if less than that is left.
+        let is_ample = |answer_by: &Timestamp| now.until(*answer_by) > limits.reserve;
+        let until = answer_by.filter(is_ample).or_else(|| first_call_until(limits, now));
         match driver.in_time(now, until, Box::pin(store.commit(transaction))).await {
             Ok(()) => {}
             Err(error) if error.is_maybe_applied() => {
-                find_out_whether_committed(driver, store, &shown, owner, error, until).await?;
+                let found = find_out_whether_committed(driver, store, &shown, owner, error, until).await;
+                found.map_err(refused_within)?;
             }
-            Err(error) => return Err(not_committed(&shown, error).into()),
+            Err(error) => return Err(refused_within(not_committed(&shown, error)).into()),
         }
         observe::concluded(&shown);
         Ok(value)

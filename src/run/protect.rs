@@ -164,12 +164,8 @@ where
             observe::unprotected("store failure");
             let context = OperationContext::unprotected(invocation);
             let refusals = context.refusals.clone();
-            let policy = error_policy(driver, &Refusals::default());
-            let running = Box::pin(within(context, async {
-                let (verdict, answer) = judge(handler().await, policy);
-                passed_on(verdict, &refusals);
-                answer
-            }));
+            let running =
+                Box::pin(within(context, async { judged(driver, &mut judge, handler().await, &refusals).1 }));
             return unclaimed(driver.clock(), running).await.map(Protected::RanUnrecorded);
         }
         Err(refused) => return Err(refused.error.into()),

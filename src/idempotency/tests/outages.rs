@@ -359,6 +359,24 @@ async fn refused_steps_below_a_step_release_the_at_most_once_key() {
     assert_eq!(bench.record("outer").status(), Status::Released);
 }
 
+/// The step between the two runs without protection, so nothing of it is recorded.
+#[tokio::test(start_paused = true)]
+async fn refusals_below_an_unprotected_step_release_the_at_most_once_key() {
+    let bench = Bench::with(|builder| builder.execution(Execution::AtMostOnce));
+    let open = bench.beside(|builder| builder.fail_open(true).on_handler_error(Recording::Record));
+    let steps = bench.beside(|builder| builder);
+    let (operation, middle, store) = (bench.operation(), open.operation(), bench.store.clone());
+    let outer = operation.run(Key::new("outer").unwrap(), &1, || async move {
+        store.fail_for(Duration::from_secs(1000), Meets(Fault::Throttle));
+        let inner = || async move { steps.run("inner", 1).await.map_err(Box::new) };
+        let ended = middle.run(Key::new("middle").unwrap(), &1, inner).await.map_err(Box::new);
+        store.fail_for(Duration::ZERO, Meets(Fault::Throttle));
+        ended
+    });
+    assert!(outer.await.is_err());
+    assert_eq!(bench.record("outer").status(), Status::Released);
+}
+
 /// The step between the two succeeds. It keeps the refusal, for example in a log, but the outer operation fails for
 /// another reason.
 #[tokio::test(start_paused = true)]

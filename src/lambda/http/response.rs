@@ -58,8 +58,8 @@ pub(super) fn encode(response: &Response<Body>, rules: &HeaderRules) -> Option<B
 /// Returns the bytes that the HTTP layer records and replays for `response`, for code that settles an operation outside
 /// the layer with [`Idempotency::resolve`](crate::Idempotency::resolve). A body of type `String` is replayed as
 /// text, a body of type `Vec<u8>` as binary. Behind `lambda_http::run`, a binary body also needs a content type that
-/// isn't text, such as `application/octet-stream`; behind [`run`](super::run), it doesn't. Headers that belong to one
-/// exchange, such as `Date` and `Set-Cookie`, are left out.
+/// isn't text, such as `application/octet-stream`; behind [`run`](super::run), it doesn't if the layer is the outermost
+/// service. Headers that belong to one exchange, such as `Date` and `Set-Cookie`, are left out.
 ///
 /// # Errors
 ///
