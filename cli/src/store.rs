@@ -218,10 +218,10 @@ fn is_set(variable: &str) -> bool {
 }
 
 /// `url` with `…` in place of any user name and password before the query, and without the [`CREDENTIALS`] in the
-/// query. A URL that no store accepts may have credentials anywhere, so only its scheme is left, or nothing. The library's
-/// function for descriptions does the same, but isn't public.
+/// query. If `url` isn't a store's, nothing is left. If its `?` may belong to a password, only the scheme is left. The
+/// library's function for descriptions does the same, but isn't public.
 fn without_credentials(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://").filter(|_| NamedStore::from_url(url).is_ok()) else {
+    let Some((scheme, rest)) = scheme_of(url).filter(|_| NamedStore::from_url(url).is_ok()) else {
         // Any other text may contain a password anywhere.
         return if url == "memory:" { url.to_owned() } else { "…".to_owned() };
     };
@@ -235,6 +235,12 @@ fn without_credentials(url: &str) -> String {
     let query = shown.collect::<Vec<_>>().join("&");
     let mark = if query.is_empty() { "" } else { "?" };
     format!("{scheme}://{hidden}{host}{mark}{query}")
+}
+
+/// Splits `url` at the `://` behind its scheme. Without one there, a later `://` may be part of anything.
+fn scheme_of(url: &str) -> Option<(&str, &str)> {
+    let (scheme, rest) = url.split_once(':')?;
+    Some((scheme, rest.strip_prefix("//")?))
 }
 
 /// Whether the parameter is one of the [`CREDENTIALS`], or may be: its name has an escape, which no name needs.
@@ -292,6 +298,7 @@ mod tests {
             ("postgres://db/orders?user=app@corp&password=secret", "postgres://…"),
             ("dynamodb://app?endpoint=http://u:secret@h:1&region=r", "dynamodb://app?endpoint=…&region=r"),
             ("postgres:user:secret@db", "…"),
+            ("postgres:user:secret@db?sslrootcert=file:///x", "…"),
             ("host=db password=secret hostaddr=::1", "…"),
             ("memory:", "memory:"),
         ] {

@@ -232,11 +232,11 @@ pub(crate) fn url_in_environment() -> Option<String> {
 }
 
 /// Removes user name and password from `url`: everything between `://` and the last `@` before the query, and the
-/// [`CREDENTIALS`] in the query. A URL that no store accepts may have credentials anywhere, so only its scheme is left, or
-/// nothing. The command line has the same function, because this one isn't public.
+/// [`CREDENTIALS`] in the query. If `url` isn't a store's, nothing is left. If its `?` may belong to a password, only the
+/// scheme is left. The command line has the same function, because this one isn't public.
 #[cfg(feature = "events")]
 fn without_credentials(url: &str) -> String {
-    let scheme = url.split_once("://").filter(|_| parse("", url).is_ok());
+    let scheme = scheme_of(url).filter(|_| parse("", url).is_ok());
     let Some((scheme, rest)) = scheme else {
         // Any other text may contain a password anywhere.
         return if url == MEMORY { url.to_owned() } else { String::new() };
@@ -251,6 +251,13 @@ fn without_credentials(url: &str) -> String {
     let query = shown.collect::<Vec<_>>().join("&");
     let mark = if query.is_empty() { "" } else { "?" };
     format!("{scheme}://{host}{mark}{query}")
+}
+
+/// Splits `url` at the `://` behind its scheme. Without one there, a later `://` may be part of anything.
+#[cfg(feature = "events")]
+fn scheme_of(url: &str) -> Option<(&str, &str)> {
+    let (scheme, rest) = url.split_once(':')?;
+    Some((scheme, rest.strip_prefix("//")?))
 }
 
 /// Whether the parameter is one of the [`CREDENTIALS`], or may be: its name has an escape, which no name needs.
@@ -445,6 +452,7 @@ mod tests {
             ("password=secret sslrootcert=file:///x", ""),
             ("memory:secret", ""),
             ("postgres:user:secret@db", ""),
+            ("postgres:user:secret@db?sslrootcert=file:///x", ""),
             ("host=db password=secret", ""),
         ] {
             assert_eq!(without_credentials(url), shown, "{url}");
