@@ -84,6 +84,12 @@ impl Refusals {
         Self { watched: Arc::default(), outer }
     }
 
+    /// Whether there's another context around the handler's.
+    #[cfg(feature = "testing")]
+    pub(crate) fn is_nested(&self) -> bool {
+        self.outer.is_some()
+    }
+
     fn watch(&self, error: Error) -> Error {
         if !error.is_retryable() {
             return error;

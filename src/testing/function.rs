@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::{
     error::ErrorKind,
     invocation::Invocation,
-    run::context::{OperationContext, within},
+    run::context::{OperationContext, surrounding, within},
     time::Timestamp,
 };
 
@@ -16,6 +16,33 @@ use crate::{
 pub(super) type Running = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
 type Call = dyn FnMut(Arc<str>, Entry) -> Running + Send;
+
+tokio::task_local! {
+    /// Whether the code around the operations has a context too. Tasks that the function spawns don't inherit this value.
+    static HAS_CONTEXT: bool;
+}
+
+/// The code that makes a call.
+pub(super) enum Caller {
+    /// A handler: the library gave it a context.
+    Handler,
+    /// The function's code around its operations.
+    Around,
+    /// A task that the function spawned.
+    Task,
+}
+
+/// Returns the calling code.
+pub(super) fn caller() -> Caller {
+    let is_handler = |&has_context: &bool| {
+        surrounding().is_some_and(|context| !has_context || context.refusals.is_nested())
+    };
+    match HAS_CONTEXT.try_with(is_handler) {
+        Ok(true) => Caller::Handler,
+        Ok(false) => Caller::Around,
+        Err(_) => Caller::Task,
+    }
+}
 
 /// The part of an invocation that Lambda adds to the event.
 #[derive(Clone, Debug)]
@@ -51,7 +78,8 @@ impl Function {
                     Err(error) => Err(Refusal::new("HandlerError", error.into().to_string())),
                 }
             };
-            Box::pin(async move { Answer::of(within(OperationContext::unprotected(invocation), run).await) })
+            let run = within(OperationContext::unprotected(invocation), run);
+            Box::pin(HAS_CONTEXT.scope(true, async move { Answer::of(run.await) }))
         })
     }
 
@@ -67,7 +95,7 @@ impl Function {
     {
         Self::of(move |event: Arc<str>, entry| {
             let mut service = service.clone();
-            Box::pin(async move {
+            Box::pin(HAS_CONTEXT.scope(false, async move {
                 let payload = match serde_json::from_str(&event) {
                     Ok(payload) => payload,
                     Err(error) => return Answer::of(Err(unreadable(&error))),
@@ -77,7 +105,7 @@ impl Function {
                 }
                 let answered = service.call(lambda_runtime::LambdaEvent::new(payload, entry.context())).await;
                 Answer::of(answered.map_err(Refusal::reported).and_then(|response| encoded(&response)))
-            })
+            }))
         })
     }
 

@@ -12,6 +12,7 @@ use std::{
 
 use super::{
     fault::Fault,
+    function::{Caller, caller},
     given::Given,
     point::{Call, Point},
     random::Random,
@@ -87,6 +88,10 @@ pub(super) struct Delivered {
     /// Whether a write shows that the handler ran: the delivery has claimed a key, or recorded an outcome without a
     /// claim.
     pub(super) has_run: bool,
+    /// Whether an operation's handler has called the ledger.
+    is_called_by_handler: bool,
+    /// Whether a task that the function spawned has called the ledger.
+    is_called_by_task: bool,
     /// Whether the store has refused a claim of the delivery.
     pub(super) is_refused: bool,
     /// Whether the delivery claimed a key without an expiry, as at-most-once operations do.
@@ -113,18 +118,26 @@ impl Delivered {
         }
     }
 
+    /// Notes a call to the ledger.
+    fn called(&mut self) {
+        match caller() {
+            Caller::Handler => self.is_called_by_handler = true,
+            Caller::Around => {}
+            Caller::Task => self.is_called_by_task = true,
+        }
+    }
+
     /// Whether anything shows that the handler ran: a write, an outcome that was sent without a claim, or a call to the
-    /// ledger. If the store refused the only claim, code around the operation made the call.
+    /// ledger. A spawned task may belong to the handler or to the code around it. If the store refused the only claim, it
+    /// counts as belonging to the code around it.
     pub(super) fn shows_run(&self) -> bool {
         let asks_again =
             |point: &Point| matches!(point, Point::Before(call) if call.is_claim() && *call != Call::Claim);
-        let is_denied = self.is_refused && !self.reached.iter().any(asks_again);
-        let is_of_handler = |point: &Point| match point {
-            Point::Before(Call::Conclude) => true,
-            Point::BeforeEffect => !is_denied,
-            _ => false,
-        };
-        self.has_run || self.reached.iter().any(is_of_handler)
+        let is_denied = || self.is_refused && !self.reached.iter().any(asks_again);
+        self.has_run
+            || self.is_called_by_handler
+            || self.reached.contains(&Point::Before(Call::Conclude))
+            || self.is_called_by_task && !is_denied()
     }
 }
 
@@ -382,6 +395,9 @@ impl World {
         }
         let nth = delivery.reached.len();
         delivery.reached.push(point);
+        if point == Point::BeforeEffect {
+            delivery.called();
+        }
         let due = delivery.orders.iter().position(|orders| orders.fault(nth, point).is_some_and(can_happen));
         let Some(fault) = due.and_then(|due| delivery.orders.remove(due).fault(nth, point)) else {
             return Step::Go;

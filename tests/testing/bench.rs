@@ -105,21 +105,37 @@ fn failed_run_without_a_claim_is_reported() {
     bench.deliver(&mut function, &Event::json(ORDER)).assert_replayed();
 }
 
-/// A middleware around the operation writes into the ledger too.
+/// A middleware around the operation writes into the ledger too. An optimistic replay claims nothing.
 #[test]
 fn effects_around_an_operation_leave_a_replay_a_replay() {
+    for is_optimistic in [false, true] {
+        let bench = Bench::new();
+        let (claimed, ledger) = (bench.idempotency(), bench.ledger());
+        let idempotency = if is_optimistic { claimed.optimistic_reading_first().unwrap() } else { claimed };
+        let mut function = Function::new(move |order: Value| {
+            let (idempotency, ledger) = (idempotency.clone(), ledger.clone());
+            async move {
+                ledger.record("verify token", "alice");
+                pay(&idempotency, &ledger, &order, !is_optimistic).await
+            }
+        });
+        bench.deliver(&mut function, &Event::json(ORDER)).assert_ran();
+        bench.deliver(&mut function, &Event::json(ORDER)).assert_replayed();
+        bench.ledger().assert_count("verify token", 2);
+    }
+}
+
+/// In shadow mode, the store refuses the duplicate's claim, and the handler runs nevertheless.
+#[test]
+fn shadow_runs_of_duplicates_are_runs() {
     let bench = Bench::new();
-    let (idempotency, ledger) = (bench.idempotency(), bench.ledger());
-    let mut function = Function::new(move |order: Value| {
-        let (idempotency, ledger) = (idempotency.clone(), ledger.clone());
-        async move {
-            ledger.record("verify token", "alice");
-            pay(&idempotency, &ledger, &order, true).await
-        }
-    });
-    bench.deliver(&mut function, &Event::json(ORDER)).assert_ran();
-    bench.deliver(&mut function, &Event::json(ORDER)).assert_replayed();
-    bench.ledger().assert_count("verify token", 2);
+    let idempotency = bench.builder().mode(Mode::Shadow).build().unwrap();
+    let mut function = function_of(idempotency, bench.ledger(), false);
+    for _ in 0..2 {
+        let delivery = bench.deliver(&mut function, &Event::json(ORDER));
+        delivery.assert_ran();
+        assert!(catch_unwind(|| _ = delivery.assert_replayed()).is_err());
+    }
 }
 
 /// The story says that no handler ran only if the store refused the claim.
