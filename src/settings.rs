@@ -18,7 +18,8 @@ pub enum Execution {
     /// [`Claim::release`](crate::Claim::release), by an HTTP response with [`Recording::Release`], or because the
     /// handler returns this library's own retryable error, such as that of a nested step that's in progress. The library
     /// can't look into the handler's error. It counts each error of a nested step that still exists when the handler
-    /// fails, so drop the errors that you don't return. Before such a step, put only effects that may happen again, or make each of them a separate step.
+    /// fails, so drop the errors that you don't return. Before such a step, put only effects that may happen again, or
+    /// make each of them a separate step.
     ///
     /// A claim has no expiry until it's settled, so that neither a TTL nor a sweep removes a record with an
     /// unknown outcome. The table keeps one record for each crash until an operator settles the record.
@@ -159,7 +160,8 @@ pub struct Settings {
     ///
     /// Set it to `false` where dropping the handler's future stops nothing, because the work runs in another
     /// process. The library then waits for the result, and records even a late one, unless another claim has taken
-    /// over. Your code must answer the caller in time, and drop the future of work that never ends.
+    /// over. Your code must answer the caller in time, and drop the future of work that never ends. A batch worker waits
+    /// for running handlers too, so Lambda may end the invocation at its deadline.
     pub cut_off: bool,
     /// How to handle a stale claim. Default: take it over.
     pub execution: Execution,

@@ -144,7 +144,8 @@ impl<R: Record> Batch<R> {
 }
 
 impl<R: Record> Delivery<'_, R> {
-    /// Runs the lanes until all have ended or the response is due.
+    /// Runs the lanes until all have ended or the response is due. If handlers are never cut off, this waits for them
+    /// past the deadline, as [`Settings::cut_off`](crate::settings::Settings::cut_off) says.
     async fn run(&self, lanes: Vec<Lane>) {
         let mut waiting = lanes.into_iter();
         let width = self.batch.choices.concurrency.get();
@@ -159,7 +160,8 @@ impl<R: Record> Delivery<'_, R> {
             }
         };
         // A record that's still running when the response is due has no result, so it's redelivered.
-        let _ = until(self.batch.idempotency.driver().clock(), self.times.answer_at, all).await;
+        let answer_at = self.times.answer_at.filter(|_| self.batch.idempotency.settings().cut_off);
+        let _ = until(self.batch.idempotency.driver().clock(), answer_at, all).await;
         // Dropping a handler's future may panic. The response must be sent anyway.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(running)));
     }
