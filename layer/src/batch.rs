@@ -19,7 +19,7 @@ use crate::{
     invoke::{Answer, raw},
     proxy::Protection,
 };
-use together::Together;
+use together::{Ends, Together};
 
 /// A concurrency above the size of any batch, so that the library claims all records at once.
 const ALL: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
@@ -118,6 +118,7 @@ where
             "the event is a batch, and IDEMPOTENCY_COMPARE is set: records are always compared as a whole",
         );
     }
+    let _ends = Ends(Arc::clone(together));
     let progress = Arc::clone(together);
     let concurrency = match rules.batch {
         BatchMode::Whole => ALL,
@@ -128,6 +129,9 @@ where
         .concurrency(concurrency)
         .on_progress(move |records| progress.in_flight(records));
     let answered = batch.oneshot(LambdaEvent::new(raw, event.context.clone())).await;
+    if let Some(own) = together.take_own() {
+        return Answer::Own(Box::new(own));
+    }
     let answer = match answered {
         Ok(answer) => answer,
         Err(error) => return Answer::error(error),

@@ -7,7 +7,10 @@ use std::sync::{
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, header};
-use lambda_idempotency::ClaimHandle;
+use lambda_idempotency::{
+    ClaimHandle, Invocation,
+    time::{Clock as _, Timestamp, system_clock},
+};
 use lambda_runtime::Context;
 use serde::Deserialize;
 use serde_json::{Map, Value, value::RawValue};
@@ -43,10 +46,14 @@ pub(crate) struct Event {
     pub(crate) body: Bytes,
     /// The headers as the library reads them.
     pub(crate) context: Context,
+    /// The invocation's deadline, if it's plausible.
+    pub(crate) deadline: Option<Timestamp>,
     /// Whether the function was called.
     has_begun: AtomicBool,
     /// Whether an answer was sent to the Runtime API, or is on its way.
     is_answered: AtomicBool,
+    /// Whether the Runtime API has responded to the answer.
+    is_posted: AtomicBool,
 }
 
 /// The fields that show an event's kind.
@@ -92,8 +99,10 @@ impl Event {
             headers.remove(name);
         }
         let context = context(&headers);
-        let [has_begun, is_answered] = [false; 2].map(AtomicBool::new);
-        Ok(Self { headers, body, context, has_begun, is_answered })
+        let deadline = Timestamp::from_millis(context.deadline);
+        let deadline = Invocation::entered(system_clock().now(), deadline, "").deadline();
+        let [has_begun, is_answered, is_posted] = [false; 3].map(AtomicBool::new);
+        Ok(Self { headers, body, context, deadline, has_begun, is_answered, is_posted })
     }
 
     /// The request id.
@@ -122,6 +131,23 @@ impl Event {
     /// Whether the calling code must send its answer. Only the first call returns true: Lambda takes one answer.
     pub(crate) fn answers_now(&self) -> bool {
         !self.is_answered.swap(true, Ordering::Relaxed)
+    }
+
+    /// Notes that the Runtime API has responded to the answer.
+    pub(crate) fn posted(&self) {
+        self.is_posted.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the Runtime API has responded to the answer. If it rejected the answer, the function may send another.
+    pub(crate) fn is_posted(&self) -> bool {
+        self.is_posted.load(Ordering::Relaxed)
+    }
+
+    /// Whether it's too late to hand the event to the function: it was answered, or its deadline has passed. Another
+    /// delivery of it may run then.
+    pub(crate) fn is_over(&self) -> bool {
+        let has_passed = |deadline| system_clock().now() >= deadline;
+        self.is_answered.load(Ordering::Relaxed) || self.deadline.is_some_and(has_passed)
     }
 
     /// The event's kind, by its fields. An event that isn't JSON is one operation.

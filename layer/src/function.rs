@@ -2,7 +2,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use bytes::Bytes;
@@ -10,7 +10,10 @@ use http::{HeaderMap, HeaderValue, Response};
 use hyper::body::Incoming;
 use tokio::sync::oneshot;
 
-use crate::upstream::{AnyBody, INVOCATION_ID, REQUEST_ID, full};
+use crate::{
+    event::Event,
+    upstream::{AnyBody, INVOCATION_ID, REQUEST_ID, full},
+};
 
 /// The limit for concurrent events of one request id, such as the records of a batch.
 const MOST_OF_ONE_ID: usize = 100_000;
@@ -18,7 +21,8 @@ const MOST_OF_ONE_ID: usize = 100_000;
 /// An event for the function, and where its answer goes.
 #[derive(Debug)]
 struct Delivery {
-    request_id: String,
+    /// The invocation that the event belongs to.
+    invocation: Arc<Event>,
     headers: HeaderMap,
     body: Bytes,
     limit: usize,
@@ -28,7 +32,7 @@ struct Delivery {
 /// An event that the function is running.
 #[derive(Debug)]
 struct Running {
-    invocation_id: Option<HeaderValue>,
+    invocation: Arc<Event>,
     /// How many bytes of a streamed answer to read before the rest is passed through.
     limit: usize,
     posted: oneshot::Sender<Posted>,
@@ -77,8 +81,8 @@ struct State {
     running: HashMap<String, Running>,
     /// The number of open polls of the real Runtime API.
     polls: usize,
-    /// The number of invocations that the real Runtime API handed out and that aren't answered yet.
-    open: usize,
+    /// The invocations that the real Runtime API handed out and that aren't answered yet.
+    open: Vec<Arc<Event>>,
 }
 
 /// The function's side of the proxy.
@@ -93,11 +97,12 @@ impl Function {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Serves the function's poll: returns a queued event, or a receiver for the next event.
+    /// Serves the function's poll: returns a queued event, or a receiver for the next event. Drops queued events that
+    /// nothing waits for, and those whose invocation is over.
     pub(crate) fn next(&self) -> Result<Response<AnyBody>, oneshot::Receiver<Response<AnyBody>>> {
         let mut state = self.state();
         while let Some(delivery) = state.queued.pop_front() {
-            if !delivery.posted.is_closed() {
+            if !delivery.posted.is_closed() && !delivery.invocation.is_over() {
                 return Ok(state.begin(delivery).1);
             }
         }
@@ -107,16 +112,17 @@ impl Function {
     }
 
     /// Hands an event to the function as soon as the function polls, and waits for its answer. Reads at most `limit`
-    /// bytes of a streamed answer. `None` if the connection broke before the function had the event.
+    /// bytes of a streamed answer. `None` if the connection broke, or the invocation was over, before the function had
+    /// the event.
     pub(crate) async fn run(
         &self,
-        request_id: &str,
+        invocation: &Arc<Event>,
         headers: HeaderMap,
         body: Bytes,
         limit: usize,
     ) -> Option<Posted> {
         let (posted, answer) = oneshot::channel();
-        self.hand_over(Delivery { request_id: request_id.to_owned(), headers, body, limit, posted });
+        self.hand_over(Delivery { invocation: Arc::clone(invocation), headers, body, limit, posted });
         answer.await.ok()
     }
 
@@ -161,49 +167,58 @@ impl Function {
         state.running.remove(request_id).map(|running| running.posted)
     }
 
-    /// Returns how many polls of the real Runtime API to begin, one for each idle poller, and counts them as open.
+    /// Returns how many polls of the real Runtime API to begin, one for each idle poller, and counts them as open. A
+    /// function that still runs an event whose invocation has ended is no poller: it's busy until it answers.
     pub(crate) fn polls_to_begin(&self) -> usize {
         let mut state = self.state();
         state.waiting.retain(|waiter| !waiter.is_closed());
-        let pollers = state.waiting.len() + state.running.len();
-        let missing = pollers.saturating_sub(state.polls + state.open);
+        let awaited = state.running.values().filter(|running| !running.posted.is_closed());
+        let pollers = state.waiting.len() + awaited.count();
+        let missing = pollers.saturating_sub(state.polls + state.open.len());
         state.polls += missing;
         missing
     }
 
-    /// Whether the function has answered all its events, but Lambda doesn't have every answer yet.
+    /// Whether there's an invocation whose events the function has answered, but Lambda doesn't have the answer yet.
     pub(crate) fn is_settling(&self) -> bool {
         let state = self.state();
-        state.open > 0 && state.running.is_empty()
+        let runs =
+            |open: &Arc<Event>| state.running.values().any(|running| Arc::ptr_eq(&running.invocation, open));
+        state.open.iter().any(|open| !runs(open))
     }
 
     /// Notes that a poll has ended, with or without an invocation.
-    pub(crate) fn polled(&self, is_invocation: bool) {
+    pub(crate) fn polled(&self, invocation: Option<&Arc<Event>>) {
         let mut state = self.state();
         state.polls = state.polls.saturating_sub(1);
-        state.open += usize::from(is_invocation);
+        state.open.extend(invocation.cloned());
     }
 
     /// Notes that an invocation is answered.
-    pub(crate) fn closed(&self) {
-        let mut state = self.state();
-        state.open = state.open.saturating_sub(1);
+    pub(crate) fn closed(&self, invocation: &Arc<Event>) {
+        self.state().open.retain(|open| !Arc::ptr_eq(open, invocation));
+    }
+
+    /// Whether the layer is about to answer this invocation, so that the function mustn't.
+    pub(crate) fn will_be_answered(&self, request_id: &str, invocation_id: Option<&HeaderValue>) -> bool {
+        let is_it = |open: &Arc<Event>| {
+            open.request_id() == request_id && is_same(open.headers.get(INVOCATION_ID), invocation_id)
+        };
+        self.state().open.iter().any(|open| is_it(open) && !open.is_posted())
     }
 }
 
 impl State {
     fn runs(&self, request_id: &str, invocation_id: Option<&HeaderValue>) -> Option<&Running> {
-        self.running.get(request_id).filter(|running| match (&running.invocation_id, invocation_id) {
-            (Some(sent), Some(echoed)) => sent == echoed,
-            // Older runtimes don't send the invocation id back.
-            _ => true,
-        })
+        let running = self.running.get(request_id)?;
+        is_same(running.invocation.headers.get(INVOCATION_ID), invocation_id).then_some(running)
     }
 
     /// Notes that the function runs this event. Returns its id, and the response that carries the event. If the
     /// function already runs an event of this request id, a number is appended to the id.
     fn begin(&mut self, delivery: Delivery) -> (String, Response<AnyBody>) {
-        let Delivery { request_id, mut headers, body, limit, posted } = delivery;
+        let Delivery { invocation, mut headers, body, limit, posted } = delivery;
+        let request_id = invocation.request_id().to_owned();
         let id = match self.running.contains_key(&request_id) {
             false => request_id,
             true => (2..MOST_OF_ONE_ID)
@@ -214,10 +229,14 @@ impl State {
         if let Ok(value) = HeaderValue::from_str(&id) {
             headers.insert(REQUEST_ID, value);
         }
-        let invocation_id = headers.get(INVOCATION_ID).cloned();
-        self.running.insert(id.clone(), Running { invocation_id, limit, posted });
+        self.running.insert(id.clone(), Running { invocation, limit, posted });
         let mut response = Response::new(full(body));
         *response.headers_mut() = headers;
         (id, response)
     }
+}
+
+/// Whether a function's answer belongs to the invocation with the id `sent`. Older runtimes don't send the id back.
+fn is_same(sent: Option<&HeaderValue>, echoed: Option<&HeaderValue>) -> bool {
+    sent.zip(echoed).is_none_or(|(sent, echoed)| sent == echoed)
 }

@@ -7,7 +7,7 @@ use std::{pin::pin, sync::Arc, time::Duration};
 
 use http::{HeaderMap, HeaderValue, Response};
 use lambda_idempotency::{
-    ErrorKind, Invocation, RunError,
+    ErrorKind, RunError,
     settings::Mode,
     time::{Clock as _, Timestamp, system_clock},
 };
@@ -75,9 +75,8 @@ impl Answer {
 }
 
 /// Runs one invocation, and posts its answer. A panic ends this invocation alone.
-pub(crate) async fn invoke(protection: &Arc<Protection>, event: Event) {
-    let event = Arc::new(event);
-    let running = tokio::spawn(protected(Arc::clone(protection), Arc::clone(&event)));
+pub(crate) async fn invoke(protection: &Arc<Protection>, event: &Arc<Event>) {
+    let running = tokio::spawn(protected(Arc::clone(protection), Arc::clone(event)));
     if running.await.is_ok() {
         return;
     }
@@ -90,10 +89,10 @@ pub(crate) async fn invoke(protection: &Arc<Protection>, event: Event) {
     );
     protection.telemetry.internal_error();
     let answer = match passes {
-        true => unprotected(protection, &event).await,
+        true => unprotected(protection, event).await,
         false => Answer::refusal(INTERNAL, "the idempotency layer failed; its log says more"),
     };
-    post(protection, &event, answer).await;
+    post(protection, event, answer).await;
 }
 
 /// Runs the event without protection.
@@ -110,7 +109,7 @@ async fn unprotected(protection: &Arc<Protection>, event: &Arc<Event>) -> Answer
 async fn protected(protection: Arc<Protection>, event: Arc<Event>) {
     let rules = &protection.rules;
     let kind = rules.kind.unwrap_or_else(|| event.kind());
-    let deadline = deadline(&event);
+    let deadline = event.deadline;
     let longest = deadline
         .map_or(LONGEST_RUN, |deadline| system_clock().now().until(deadline).saturating_add(GIVEN_UP_AFTER));
     let answering = async {
@@ -140,11 +139,6 @@ async fn protected(protection: Arc<Protection>, event: Arc<Event>) {
         Ok(None) => {}
         Err(_) => tracing::warn!(request_id = event.request_id(), "the function never answered"),
     }
-}
-
-/// The invocation's deadline, if it's plausible.
-fn deadline(event: &Event) -> Option<Timestamp> {
-    Invocation::entered(system_clock().now(), Timestamp::from_millis(event.context.deadline), "").deadline()
 }
 
 /// Protects an event that's one operation.
@@ -211,9 +205,13 @@ fn also(own: Option<Box<Posted>>, answer: Answer) -> Answer {
 
 /// Tells the function that its answer was accepted.
 pub(crate) fn accept(reply: oneshot::Sender<Response<AnyBody>>) {
-    let accepted = upstream::answer(http::StatusCode::ACCEPTED, &b"{\"status\":\"OK\"}"[..]);
     // The function may have hung up.
-    let _ = reply.send(accepted);
+    let _ = reply.send(accepted());
+}
+
+/// The Runtime API's response to an answer that it accepted.
+pub(crate) fn accepted() -> Response<AnyBody> {
+    upstream::answer(http::StatusCode::ACCEPTED, &b"{\"status\":\"OK\"}"[..])
 }
 
 /// Awaits the library's call. If the deadline is near, and the function has answered but its outcome isn't recorded
@@ -274,6 +272,7 @@ pub(crate) async fn post(protection: &Protection, event: &Event, answer: Answer)
     protection.telemetry.flush();
     let path = format!("invocation/{}/{}", event.request_id(), if is_error { "error" } else { "response" });
     let answered = protection.upstream.post(&path, headers, body).await;
+    event.posted();
     tell(protection, event, &answered);
     if let Some(reply) = reply {
         if is_late(&answered) {

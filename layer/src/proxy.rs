@@ -109,19 +109,20 @@ impl Protection {
             Ok(response) => Event::of(response),
             Err(error) => {
                 tracing::error!(error = &*error, "the Runtime API doesn't answer");
-                self.function.polled(false);
+                self.function.polled(None);
                 return self.function.pass(answer(StatusCode::BAD_GATEWAY, Bytes::new()));
             }
         };
         match polled {
             Ok(event) => {
-                self.function.polled(true);
-                invoke::invoke(&self, event).await;
-                self.function.closed();
+                let event = Arc::new(event);
+                self.function.polled(Some(&event));
+                invoke::invoke(&self, &event).await;
+                self.function.closed(&event);
                 self.pump();
             }
             Err(refusal) => {
-                self.function.polled(false);
+                self.function.polled(None);
                 self.function.pass(refusal.map(upstream::full));
             }
         }
@@ -146,6 +147,10 @@ impl Protection {
     ) -> Result<Response<AnyBody>, BoxError> {
         let invocation_id = request.headers().get(INVOCATION_ID).cloned();
         let Some(limit) = self.function.limit_of(request_id, invocation_id.as_ref()) else {
+            // A second answer to the same event, for example. Lambda would take it instead of the layer's.
+            if self.function.will_be_answered(request_id, invocation_id.as_ref()) {
+                return Ok(invoke::accepted());
+            }
             return pass(&self.upstream, request).await;
         };
         let path = request.uri().path().to_owned();
@@ -153,6 +158,9 @@ impl Protection {
         let body = read(body, enough(is_error, &parts.headers, limit)).await?;
         // Take the event only when the body is complete. If the body breaks off, the event must still count as running.
         let Some(waiting) = self.function.answered(request_id, invocation_id.as_ref()) else {
+            if self.function.will_be_answered(request_id, invocation_id.as_ref()) {
+                return Ok(invoke::accepted());
+            }
             return self.late(&path, parts.headers, body).await;
         };
         let (reply, replied) = oneshot::channel();
@@ -162,8 +170,7 @@ impl Protection {
             Err(Posted { .. }) => Err(()),
         };
         // If the invocation was answered without this answer, tell the function that its answer was accepted.
-        Ok(replied
-            .unwrap_or_else(|()| answer(StatusCode::ACCEPTED, Bytes::from_static(b"{\"status\":\"OK\"}"))))
+        Ok(replied.unwrap_or_else(|()| invoke::accepted()))
     }
 
     async fn late(

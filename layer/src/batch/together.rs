@@ -1,16 +1,19 @@
 //! Hands records to the function: several in one event, or one at a time.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use bytes::Bytes;
 use http::HeaderMap;
-use lambda_idempotency::Failure;
+use lambda_idempotency::{Failure, settings::Mode};
 use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
-use tokio::sync::oneshot;
+use tokio::{
+    sync::{OnceCell, oneshot},
+    task::AbortHandle,
+};
 
 use super::{Handed, records};
 use crate::{
@@ -49,6 +52,10 @@ struct State {
     waiting: Vec<Waiting>,
     /// The function's last error for a whole event.
     error: Option<(HeaderMap, Bytes)>,
+    /// The function's own answer to the original event.
+    own: Option<Posted>,
+    /// The tasks that call the function.
+    calls: Vec<AbortHandle>,
 }
 
 /// The records of one batch that the function runs.
@@ -56,6 +63,17 @@ pub(super) struct Together {
     protection: Arc<Protection>,
     event: Arc<Event>,
     state: Mutex<State>,
+    /// The outcome for each identifier, if the function gets the original event.
+    original: OnceCell<HashMap<String, Fate>>,
+}
+
+/// Ends a batch's calls of the function when it's dropped, so that the function gets no record of a batch that's over.
+pub(super) struct Ends(pub(super) Arc<Together>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.state().calls.iter().for_each(AbortHandle::abort);
+    }
 }
 
 impl Together {
@@ -64,6 +82,7 @@ impl Together {
             protection: Arc::clone(protection),
             event: Arc::clone(event),
             state: Mutex::default(),
+            original: OnceCell::new(),
         })
     }
 
@@ -81,6 +100,11 @@ impl Together {
         self.state().error.clone()
     }
 
+    /// Takes the function's own answer to the original event, if the function got that event.
+    pub(super) fn take_own(&self) -> Option<Posted> {
+        self.state().own.take()
+    }
+
     /// Notes how many records are in flight.
     pub(super) fn in_flight(self: &Arc<Self>, records: usize) {
         self.state().in_flight = records;
@@ -94,6 +118,10 @@ impl Together {
     /// If the function failed for this record, or never got it.
     pub(super) async fn run(self: Arc<Self>, record: Handed) -> Result<(), Failure> {
         let fate = match self.protection.rules.batch {
+            BatchMode::Whole if self.gives_original() => {
+                let fates = self.original.get_or_init(|| self.call_original()).await;
+                fates.get(&record.identifier).cloned()
+            }
             BatchMode::Each => self.call(&[record]).await.pop(),
             BatchMode::Whole => {
                 let (fate, ended) = oneshot::channel();
@@ -124,10 +152,10 @@ impl Together {
             }
             std::mem::take(&mut state.waiting)
         };
-        let order = self.order();
-        waiting.sort_by_key(|waiting| order.iter().position(|id| *id == waiting.record.identifier));
+        let order: HashMap<String, usize> = self.order().into_iter().zip(0..).collect();
+        waiting.sort_by_key(|waiting| order.get(&waiting.record.identifier));
         let together = Arc::clone(self);
-        tokio::spawn(async move {
+        let calling = tokio::spawn(async move {
             let (records, senders): (Vec<_>, Vec<_>) =
                 waiting.into_iter().map(|waiting| (waiting.record, waiting.fate)).unzip();
             let fates = together.call(&records).await;
@@ -136,6 +164,24 @@ impl Together {
                 let _ = sender.send(fate);
             }
         });
+        self.state().calls.push(calling.abort_handle());
+    }
+
+    /// Whether the function gets the original event once, for all its records: in shadow mode, the function runs as
+    /// without the layer. With a claim field, each record needs its claim's facts.
+    fn gives_original(&self) -> bool {
+        let has_field = matches!(self.claim_field(), Some(ClaimField::Event(_)));
+        self.protection.rules.settings.mode != Mode::Enforce && !has_field
+    }
+
+    /// Calls the function with the original event, and keeps its answer. Returns the outcome for each identifier, or
+    /// none if the function never got the event.
+    async fn call_original(&self) -> HashMap<String, Fate> {
+        let identifiers = self.order();
+        let Some(posted) = self.post(self.event.body.clone()).await else { return HashMap::new() };
+        let fates = self.fates(&identifiers, &posted);
+        self.state().own = Some(posted);
+        identifiers.into_iter().zip(fates).collect()
     }
 
     /// The records' identifiers, in the event's order.
@@ -163,17 +209,19 @@ impl Together {
 
     /// Calls the function with these records. Returns one outcome per record, or none if the function never got them.
     async fn call(&self, records: &[Handed]) -> Vec<Fate> {
-        let body = self.body(records);
-        self.event.begins();
-        let headers = self.event.headers.clone();
-        // The answer to a batch isn't recorded, so it's read whole even if it's streamed.
-        let function = &self.protection.function;
-        let Some(posted) = function.run(self.event.request_id(), headers, body, MAX_BUFFERED).await else {
-            return Vec::new();
-        };
-        let fates = self.fates(records, &posted);
+        let Some(posted) = self.post(self.body(records)).await else { return Vec::new() };
+        let identifiers: Vec<_> = records.iter().map(|record| record.identifier.clone()).collect();
+        let fates = self.fates(&identifiers, &posted);
         accept(posted.reply);
         fates
+    }
+
+    /// Hands this event to the function, and waits for its answer. `None` if the function never got it.
+    async fn post(&self, body: Bytes) -> Option<Posted> {
+        self.event.begins();
+        // The answer to a batch isn't recorded, so it's read whole even if it's streamed.
+        let headers = self.event.headers.clone();
+        self.protection.function.run(&self.event, headers, body, MAX_BUFFERED).await
     }
 
     /// The event with these records. If all records are there, unchanged, it's the original event.
@@ -186,8 +234,8 @@ impl Together {
         format!("{{\"Records\":[{}]}}", records.join(",")).into()
     }
 
-    fn fates(&self, records: &[Handed], posted: &Posted) -> Vec<Fate> {
-        let all = |fate: Fate| vec![fate; records.len()];
+    fn fates(&self, identifiers: &[String], posted: &Posted) -> Vec<Fate> {
+        let all = |fate: Fate| vec![fate; identifiers.len()];
         let body = match &posted.body {
             Payload::Whole(bytes) | Payload::Broken(bytes, _) => bytes.clone(),
             // Lambda doesn't read a batch's answer that's larger than its limit, and redelivers the batch.
@@ -198,15 +246,14 @@ impl Together {
             let (error_type, message, is_recorded) = turn::reported(posted, &self.protection.rules);
             return all(Fate::Error { error_type, message, is_recorded });
         }
-        let identifiers: Vec<_> = records.iter().map(|record| record.identifier.as_str()).collect();
-        let Some(failed) = failed(&body, &identifiers) else { return all(Fate::Failed) };
+        let Some(failed) = failed(&body, identifiers) else { return all(Fate::Failed) };
         let (is_stream, mut is_behind) = (self.is_stream(), false);
-        let fate = |id: &str| {
+        let fate = |id: &String| {
             let is_failed = failed.contains(id);
             is_behind |= is_failed && is_stream;
             if is_failed || is_behind { Fate::Failed } else { Fate::Done }
         };
-        identifiers.into_iter().map(fate).collect()
+        identifiers.iter().map(fate).collect()
     }
 
     /// Whether the batch is a stream's. Lambda then redelivers every record from the first failure.
@@ -218,15 +265,16 @@ impl Together {
 /// The records that the function's response reports as failed. `None` if Lambda would treat the whole batch as failed,
 /// because an identifier is empty or isn't in the event ("Implementing partial batch responses", AWS Lambda developer
 /// guide).
-fn failed(response: &[u8], identifiers: &[&str]) -> Option<HashSet<String>> {
+fn failed(response: &[u8], identifiers: &[String]) -> Option<HashSet<String>> {
     let response: Value = serde_json::from_slice(response).unwrap_or_default();
     let failures = match response.get("batchItemFailures") {
         None | Some(Value::Null) => return Some(HashSet::new()),
         Some(failures) => failures.as_array()?,
     };
+    let known: HashSet<&str> = identifiers.iter().map(String::as_str).collect();
     let named = failures.iter().map(|item| {
         let identifier = item.get("itemIdentifier")?.as_str()?;
-        identifiers.contains(&identifier).then(|| identifier.to_owned())
+        known.contains(identifier).then(|| identifier.to_owned())
     });
     named.collect()
 }
@@ -237,7 +285,8 @@ mod tests {
 
     #[test]
     fn failures_are_read_like_lambda_reads_them() {
-        let of = |response: &str| failed(response.as_bytes(), &["a", "b"]).map(|failed| failed.len());
+        let known = ["a", "b"].map(str::to_owned);
+        let of = |response: &str| failed(response.as_bytes(), &known).map(|failed| failed.len());
         for success in
             ["null", "", "{}", "\"done\"", r#"{"batchItemFailures": []}"#, r#"{"batchItemFailures": null}"#]
         {

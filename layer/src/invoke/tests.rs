@@ -76,7 +76,7 @@ impl Bench {
             .header("lambda-runtime-deadline-ms", deadline)
             .body(Bytes::from_static(b"{\"id\":1}"))
             .unwrap();
-        let event = Event::of(response).unwrap();
+        let event = Arc::new(Event::of(response).unwrap());
         let answering = async {
             let next = match self.protection.function.next() {
                 Ok(next) => next,
@@ -90,7 +90,7 @@ impl Bench {
             // The function's process runs on.
             std::future::pending::<()>().await;
         };
-        let invoking = invoke(&self.protection, event);
+        let invoking = invoke(&self.protection, &event);
         tokio::select! {
             () = invoking => {}
             () = answering => {}

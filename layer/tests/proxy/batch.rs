@@ -1,5 +1,7 @@
 //! Batches, record by record.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::{
@@ -181,6 +183,63 @@ async fn pollers_share_the_records_of_a_batch() {
     assert_eq!(returned(&posted(waiting).await), ["b"]);
 }
 
+/// Only Lambda can stop the function, and only at the deadline. Until the function answers, the layer answers and polls
+/// for nothing.
+#[tokio::test]
+async fn batches_wait_for_their_function() {
+    let lambda = Lambda::start().await;
+    let function = Function::start(&lambda, &[BY_ID]).await;
+    let mut first = lambda.deliver_with(messages(&[("a", 1), ("b", 2)]), Duration::from_secs(2), &[]);
+    let next = function.next().await;
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    assert!(first.try_recv().is_err(), "the batch was answered while its function ran");
+    assert_eq!(lambda.polls(), 1, "the function was busy");
+    function.respond(&next, failures(&["b"])).await;
+    assert_eq!(returned(&posted(first).await), ["b"]);
+    // The late outcome is recorded.
+    let again = lambda.deliver(messages(&[("a", 1)]));
+    assert!(function.gets_nothing().await);
+    assert!(returned(&posted(again).await).is_empty());
+}
+
+/// After the deadline, another delivery may run the records that wait for a poll.
+#[tokio::test]
+async fn waiting_records_never_run_after_the_deadline() {
+    let lambda = Lambda::start().await;
+    let settings = [BY_ID, ("IDEMPOTENCY_BATCH", "each"), ("AWS_LAMBDA_MAX_CONCURRENCY", "3")];
+    let function = Function::start(&lambda, &settings).await;
+    let batch = messages(&[("a", 1), ("b", 2), ("c", 3)]);
+    let waiting = lambda.deliver_with(batch, Duration::from_secs(2), &[]);
+    let next = function.next().await;
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    function.respond(&next, "null").await;
+    assert!(function.gets_nothing().await);
+    let missing: Vec<_> = ["a", "b", "c"].into_iter().filter(|id| [*id] != *ids(&next)).collect();
+    assert_eq!(returned(&posted(waiting).await), missing);
+}
+
+/// The function runs as without the layer: it gets the original event once, and Lambda gets its own answer.
+#[tokio::test]
+async fn shadow_mode_leaves_batches_unchanged() {
+    let lambda = Lambda::start().await;
+    let function = Function::start(&lambda, &[BY_ID, ("IDEMPOTENCY_MODE", "shadow")]).await;
+    let records =
+        [("a1", 1), ("a2", 2), ("a3", 1)].map(|(id, n)| message(id, &json!({ "id": n }), Some("g")));
+    let batch = json!({ "Records": records }).to_string();
+    for answer in [failures(&["a2"]), " null".to_owned(), "\"done\"".to_owned()] {
+        let waiting = lambda.deliver(&batch);
+        let next = function.next().await;
+        assert_eq!(next.body, batch);
+        function.respond(&next, answer.clone()).await;
+        assert_eq!(posted(waiting).await.text(), answer);
+    }
+    let failing = lambda.deliver(&batch);
+    let next = function.next().await;
+    assert_eq!(next.body, batch);
+    function.fail(&next, "KeyError").await;
+    assert_eq!(posted(failing).await.error_type(), "KeyError");
+}
+
 #[tokio::test]
 async fn fifo_groups_keep_their_order() {
     let lambda = Lambda::start().await;
@@ -201,6 +260,23 @@ async fn fifo_groups_keep_their_order() {
     assert_eq!(ids(&next), ["a3"]);
     function.respond(&next, failures(&[])).await;
     assert_eq!(returned(&posted(waiting).await), ["b1", "b2"]);
+}
+
+/// Lambda would take the second answer for the whole batch.
+#[tokio::test]
+async fn second_answers_to_a_record_are_dropped() {
+    let lambda = Lambda::start().await;
+    let function = Function::start(&lambda, &[BY_ID]).await;
+    let records = [("a1", 1), ("a2", 2)].map(|(id, n)| message(id, &json!({ "id": n }), Some("a")));
+    let waiting = lambda.deliver(json!({ "Records": records }).to_string());
+    let first = function.next().await;
+    for _ in 0..2 {
+        assert_eq!(function.respond(&first, "null").await.status, 202);
+    }
+    let second = function.next().await;
+    assert_eq!(ids(&second), ["a2"]);
+    function.respond(&second, failures(&["a2"])).await;
+    assert_eq!(returned(&posted(waiting).await), ["a2"]);
 }
 
 fn kinesis(numbers: &[u32]) -> String {
