@@ -26,7 +26,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 
 use crate::{
     config::Config,
-    http::STREAM_TYPE,
+    http::{LONGEST_HEAD, is_stream},
     proxy::{Protection, Proxy},
     recorded, server,
     telemetry::Telemetry,
@@ -112,7 +112,7 @@ impl Lambda {
                 let answered = Answered {
                     is_error: kind == "error",
                     is_broken: trailers.contains_key(ERROR_TYPE),
-                    is_stream: parts.headers.get("content-type").is_some_and(|name| name == STREAM_TYPE),
+                    is_stream: is_stream(&parts.headers),
                     is_streamed: recorded::is_streamed(&parts.headers),
                     // JSON escapes a character of a content type with at most one more byte.
                     head: 100 + 2 * parts.headers.get("content-type").map_or(0, |name| name.len()),
@@ -385,13 +385,16 @@ fn replayed(again: &Answered) -> Option<(u64, Vec<u8>)> {
     Some((head["statusCode"].as_u64()?, body))
 }
 
-/// The JSON of an HTTP response, and the body behind it if it's a stream.
+/// The JSON of an HTTP response, and the body behind it if it's a stream. A REST API reads the head of any stream.
 fn split(answered: &Answered) -> Option<(&[u8], Option<&[u8]>)> {
-    if !answered.is_stream {
-        return Some((&answered.body, None));
+    let body: &[u8] = &answered.body;
+    let end = body.windows(8).position(|window| window == [0; 8]);
+    let parts = end.map(|end| (&body[..end], Some(&body[end + 8..])));
+    if answered.is_stream {
+        return parts;
     }
-    let end = answered.body.windows(8).position(|window| window == [0; 8])?;
-    Some((&answered.body[..end], Some(&answered.body[end + 8..])))
+    let is_head = |head: &[u8]| matches!(serde_json::from_slice::<Value>(head), Ok(Value::Object(_)));
+    parts.filter(|(head, _)| answered.is_streamed && is_head(head)).or(Some((body, None)))
 }
 
 /// A front end's reading of an answer to an HTTP request.
@@ -405,10 +408,12 @@ enum Meant {
 
 impl Meant {
     fn by(answered: &Answered) -> Self {
-        let is_raw = answered.is_streamed && !answered.is_stream;
-        if is_raw && answered.body.len() > MAX_RESPONSE {
-            return Self::Response(200, answered.body.to_vec());
+        if answered.is_stream && answered.body.is_empty() {
+            return Self::Response(200, Vec::new());
         }
+        let is_raw = answered.is_streamed && !answered.is_stream;
+        // The layer may stop reading such a stream before its JSON ends.
+        let is_long = is_raw && answered.body.len() > LONGEST_HEAD;
         let Some((head, streamed)) = split(answered) else { return Self::Nothing };
         let Ok(Value::Object(fields)) = serde_json::from_slice(head) else {
             return if is_raw { Self::Response(200, head.to_vec()) } else { Self::Nothing };
@@ -420,7 +425,8 @@ impl Meant {
             && count("isBase64Encoded") == 0;
         let known = ["statusCode", "body"];
         match (fields.get("statusCode").and_then(Value::as_u64), fields.get("body")) {
-            _ if !is_plain || fields.keys().any(|name| !known.contains(&name.as_str())) => Self::Unclear,
+            _ if is_long || !is_plain => Self::Unclear,
+            _ if fields.keys().any(|name| !known.contains(&name.as_str())) => Self::Unclear,
             (Some(status @ 200..600), None) => Self::Response(status, streamed.unwrap_or_default().to_vec()),
             (Some(status @ 200..600), Some(Value::String(body))) => {
                 Self::Response(status, streamed.unwrap_or(body.as_bytes()).to_vec())

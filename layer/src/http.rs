@@ -2,7 +2,9 @@
 
 mod envelope;
 
-pub(crate) use envelope::{Head, STREAM_TYPE, is_stream};
+pub(crate) use envelope::Head;
+#[cfg(feature = "fuzz")]
+pub(crate) use envelope::{LONGEST_HEAD, is_stream};
 
 use std::{
     pin::Pin,
@@ -14,10 +16,7 @@ use std::{
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response, header};
-use lambda_http::{
-    Body, IntoResponse, RequestExt as _,
-    request::{LambdaRequest, RequestContext},
-};
+use lambda_http::{Body, IntoResponse, request::LambdaRequest};
 use lambda_idempotency::{
     lambda::http::{HttpLayer, guarded},
     time::Timestamp,
@@ -33,6 +32,7 @@ use crate::{
     recorded,
     turn::Turn,
 };
+use envelope::FrontEnd;
 
 /// Marks the function's own response, on its way through the library's layer.
 #[derive(Clone, Copy)]
@@ -78,12 +78,16 @@ pub(crate) async fn request(
         Err(error) => return Some(Answer::error(error)),
     };
     let seen = Arc::new(Seen::default());
-    let function = turn.clone();
+    let (function, learns) = (turn.clone(), Arc::clone(protection));
     let inner = service_fn(move |request: Request<Body>| {
-        let function = function.clone();
-        let infers = infers(&request);
+        let (function, learns) = (function.clone(), Arc::clone(&learns));
+        let front_end = FrontEnd::of(&request);
         async move {
-            let mut response = function.run(|posted| envelope::response(posted, infers)).await?;
+            let (mut response, is_stream) =
+                function.run(|posted| envelope::response(posted, front_end)).await?;
+            if is_stream {
+                learns.streams.store(true, Ordering::Relaxed);
+            }
             response.extensions_mut().insert(Own);
             Ok(Exact(response))
         }
@@ -101,7 +105,9 @@ pub(crate) async fn request(
         (Ok(_), Some(own)) if seen.is_own.load(Ordering::Relaxed) => Answer::Own(own),
         // The stream is too large to record, so the record has no response. The function's own stream is still sent.
         (Ok(_), Some(own))
-            if recorded::is_streamed(&own.headers) && seen.is_withheld.load(Ordering::Relaxed) =>
+            if recorded::is_streamed(&own.headers)
+                && seen.is_withheld.load(Ordering::Relaxed)
+                && !turn.is_replay() =>
         {
             Answer::Own(own)
         }
@@ -111,28 +117,34 @@ pub(crate) async fn request(
             if let Some(own) = own {
                 accept(own.reply);
             }
-            seen.streamed().unwrap_or_else(|| Answer::json_of(&response))
+            // The library refuses an unreadable request before `seen` can see the refusal.
+            let unseen = || envelope::streamed_again(&response);
+            let streams = protection.streams.load(Ordering::Relaxed);
+            let body = seen.streamed().or_else(|| streams.then(unseen).flatten());
+            body.map_or_else(|| Answer::json_of(&response), stream)
         }
     })
 }
 
-/// Whether the front end accepts a response without `statusCode`. Payload format 2.0 does.
-fn infers(request: &Request<Body>) -> bool {
-    matches!(request.extensions().request_context_ref(), Some(RequestContext::ApiGatewayV2(_)))
+/// A stream with this head and body.
+fn stream(body: Bytes) -> Answer {
+    let content_type = HeaderValue::from_static(envelope::STREAM_TYPE);
+    let headers: HeaderMap = recorded::headers_of(Some(content_type), true);
+    Answer::Made { is_error: false, headers, body: recorded::body_of(body, true) }
 }
 
 /// The library's layer with the user's rules.
 fn layer(protection: &Protection, turn: &Turn) -> Result<HttpLayer, lambda_idempotency::Error> {
     let Rules { key, passes_unkeyed, methods, callers, compare, .. } = &protection.rules;
     let replayed = turn.clone();
-    let mut layer = protection.http.http().on_replay(move |_, _| replayed.replays());
-    let is_required = match (passes_unkeyed, key) {
-        (Some(passes), _) => !passes,
-        // A request without the header runs unprotected. If the user chose key fields, a request must have them.
-        (None, KeyOf::Fields(_)) => true,
-        (None, _) => false,
-    };
-    layer = layer.required(is_required);
+    // `on_replay` isn't called if the recorded response wasn't retained.
+    let mut layer = protection.http.http().replay_if(move |_, _| {
+        replayed.replays();
+        std::future::ready(true)
+    });
+    // If the key isn't the header, a request without a key must not run unprotected unless the user says so.
+    let passes = passes_unkeyed.unwrap_or(matches!(key, KeyOf::Header));
+    layer = layer.required(!passes);
     if let KeyOf::Fields(fields) = key {
         layer = layer.key_fields(fields.clone());
     }
@@ -167,11 +179,8 @@ impl Seen {
     }
 
     /// Takes the response as a stream, if the function streams its responses.
-    fn streamed(&self) -> Option<Answer> {
-        let body = self.streamed.lock().unwrap_or_else(PoisonError::into_inner).take()?;
-        let content_type = HeaderValue::from_static(envelope::STREAM_TYPE);
-        let headers: HeaderMap = recorded::headers_of(Some(content_type), true);
-        Some(Answer::Made { is_error: false, headers, body: recorded::body_of(body, true) })
+    fn streamed(&self) -> Option<Bytes> {
+        self.streamed.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 

@@ -240,18 +240,15 @@ pub(crate) const MAX_BUFFERED: usize = 6_291_556;
 ///
 /// The rest of a stream isn't read if it's too large to record: if it has more than `most` bytes. The whole head of
 /// an HTTP response is read in any case, since the status decides whether the response is an outcome. An answer that
-/// isn't a stream is read whole, since only whole JSON says what it is: an HTTP response, or a batch's failures.
+/// isn't a stream is read whole, since only whole JSON says what it is: an HTTP response, or a batch's failures. So is
+/// streamed JSON, up to the limit of the front ends that buffer it.
 fn enough(is_error: bool, headers: &HeaderMap, most: usize) -> impl FnMut(&[u8]) -> bool + use<> {
-    let is_streamed = !is_error && recorded::is_streamed(headers);
-    let mut head = http_event::is_stream(headers).then(http_event::Head::default);
+    let has_limit = !is_error && recorded::is_streamed(headers) && !recorded::is_json(headers);
+    let mut head = http_event::Head::of(headers);
     let (mut length, longest) = (0_usize, most.max(MAX_BUFFERED));
     move |part| {
         length = length.saturating_add(part.len());
-        let recorded = match &mut head {
-            Some(head) => head.body_after(part),
-            None => Some(length),
-        };
-        length > longest || is_streamed && recorded.is_some_and(|recorded| recorded > most)
+        length > longest || has_limit && head.body_after(part).is_some_and(|body| body > most)
     }
 }
 
@@ -319,6 +316,19 @@ mod tests {
         ] {
             assert!(matches!(route(&method, path), Route::Other), "{path}");
         }
+    }
+
+    #[test]
+    fn heads_and_json_are_read_over_the_limit() {
+        let stops = |content_type, parts: &[&[u8]]| {
+            let headers = recorded::headers_of(Some(HeaderValue::from_static(content_type)), true);
+            let mut is_enough = enough(false, &headers, 3);
+            parts.iter().map(|part| is_enough(part)).collect::<Vec<_>>()
+        };
+        let head: [&[u8]; 3] = [b"{\"statusCode\":503}", &[0; 8], b"text"];
+        assert_eq!(stops("application/octet-stream", &head), [false, false, true]);
+        assert_eq!(stops("application/json", &[b"{\"statusCode\":", b"503}"]), [false, false]);
+        assert_eq!(stops("text/plain", &[b"one", b" two"]), [false, true]);
     }
 
     #[test]

@@ -103,6 +103,11 @@ pub(crate) fn is_streamed(headers: &HeaderMap) -> bool {
     headers.get(RESPONSE_MODE).is_some_and(|mode| mode.as_bytes().eq_ignore_ascii_case(STREAMING.as_bytes()))
 }
 
+/// Whether an answer with these headers is JSON.
+pub(crate) fn is_json(headers: &HeaderMap) -> bool {
+    headers.get(header::CONTENT_TYPE).is_some_and(|name| name.as_bytes().starts_with(b"application/json"))
+}
+
 fn begins_like_an_envelope(json: &[u8]) -> bool {
     let start = json.trim_ascii_start().strip_prefix(b"{").map(<[u8]>::trim_ascii_start);
     let start = start.and_then(|start| start.strip_prefix(b"\""));

@@ -16,7 +16,6 @@ use crate::{
     event::Event,
     function::{Payload, Posted},
     proxy::Protection,
-    recorded,
     upstream::ERROR_TYPE,
 };
 
@@ -70,12 +69,7 @@ impl Turn {
         let posted = posted.ok_or_else(|| Failure::transient("the function never got the event"))?;
         let read = match posted.is_error || matches!(posted.body, Payload::Broken(..)) {
             true => Err(failure(&posted, &protection.rules)),
-            false => {
-                if recorded::is_streamed(&posted.headers) {
-                    protection.streams.store(true, Ordering::Relaxed);
-                }
-                Ok(read(&posted))
-            }
+            false => Ok(read(&posted)),
         };
         *self.posted() = Some(posted);
         self.0.has_posted.notify_one();

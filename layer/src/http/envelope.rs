@@ -7,9 +7,9 @@ use std::{borrow::Cow, collections::BTreeMap};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
-use lambda_http::Body;
-use serde::Deserialize;
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header};
+use lambda_http::{Body, RequestExt as _, request::RequestContext};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 
 use crate::{
@@ -21,15 +21,64 @@ use crate::{
 pub(crate) const STREAM_TYPE: &str = "application/vnd.awslambda.http-integration-response";
 /// The bytes between the head and the body of a streamed response.
 const SEPARATOR: [u8; 8] = [0; 8];
+/// API Gateway looks for the separator in this many bytes ("Set up a Lambda proxy integration with payload response
+/// streaming in API Gateway", API Gateway developer guide).
+pub(crate) const LONGEST_HEAD: usize = 16 * 1024;
 
 /// Whether an answer with these headers is a streamed HTTP response.
 pub(crate) fn is_stream(headers: &HeaderMap) -> bool {
     headers.get(header::CONTENT_TYPE).is_some_and(|name| name == STREAM_TYPE)
 }
 
-/// Finds the end of a streamed response's head, part by part.
-#[derive(Debug, Default)]
+/// How a request's front end reads the function's answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FrontEnd {
+    /// A REST API, which reads the head of a stream of any type.
+    RestApi,
+    /// A function URL. A stream is the body, unless its type says that it begins with a head.
+    FunctionUrl,
+    /// An HTTP API, which buffers streams.
+    HttpApi,
+    /// A load balancer or VPC Lattice, which buffer streams.
+    Other,
+}
+
+impl FrontEnd {
+    /// The request's front end.
+    pub(super) fn of(request: &Request<Body>) -> Self {
+        match request.extensions().request_context_ref() {
+            Some(RequestContext::ApiGatewayV1(_)) => Self::RestApi,
+            Some(RequestContext::ApiGatewayV2(context)) => match context.domain_name.as_deref() {
+                Some(name) if name.contains(".lambda-url.") => Self::FunctionUrl,
+                _ => Self::HttpApi,
+            },
+            _ => Self::Other,
+        }
+    }
+
+    fn streams(self) -> bool {
+        matches!(self, Self::RestApi | Self::FunctionUrl)
+    }
+
+    /// Whether JSON without a status is a response. In payload format 2.0, it is, unless it's streamed.
+    fn infers(self, is_streamed: bool) -> bool {
+        match self {
+            Self::HttpApi => true,
+            Self::FunctionUrl => !is_streamed,
+            Self::RestApi | Self::Other => false,
+        }
+    }
+}
+
+/// Finds the end of a stream's head, part by part.
+#[derive(Debug)]
 pub(crate) struct Head {
+    /// Whether the stream's type says that it has a head.
+    is_certain: bool,
+    /// The length of the head so far.
+    length: usize,
+    /// Whether the head's JSON has begun.
+    has_begun: bool,
     /// How many zero bytes the parts so far end with, up to the separator's length.
     zeros: usize,
     /// The length of the body so far, once the head has ended.
@@ -37,13 +86,25 @@ pub(crate) struct Head {
 }
 
 impl Head {
-    /// Returns the length of the body after this part. `None` if the head hasn't ended.
+    /// Begins a stream with these headers.
+    pub(crate) fn of(headers: &HeaderMap) -> Self {
+        Self { is_certain: is_stream(headers), length: 0, has_begun: false, zeros: 0, body: None }
+    }
+
+    /// Returns the length of the body after this part. `None` if the head hasn't ended. The stream is all body once it
+    /// can't begin with a head.
     pub(crate) fn body_after(&mut self, part: &[u8]) -> Option<usize> {
         let mut rest = part;
         while self.body.is_none() {
             let (byte, behind) = rest.split_first()?;
+            self.length += 1;
+            self.has_begun |= *byte == b'{';
             self.zeros = if *byte == 0 { self.zeros + 1 } else { 0 };
-            self.body = (self.zeros == SEPARATOR.len()).then_some(0);
+            let is_json = self.has_begun || byte.is_ascii_whitespace();
+            self.body = match self.is_certain || is_json && self.length <= LONGEST_HEAD {
+                true => (self.zeros == SEPARATOR.len()).then_some(0),
+                false => Some(self.length),
+            };
             rest = behind;
         }
         self.body = self.body.map(|length| length.saturating_add(rest.len()));
@@ -67,9 +128,9 @@ struct Envelope<'e> {
     is_base64_encoded: Option<bool>,
 }
 
-/// The response that the front end makes from the function's answer. With `infers`, JSON without a status becomes the
-/// body. A malformed answer becomes a 502, as at the front end.
-pub(super) fn response(posted: &Posted, infers: bool) -> Response<Body> {
+/// The response that the front end makes from the function's answer, and whether it reads the answer as a stream. A
+/// malformed answer becomes a 502, as at the front end.
+pub(super) fn response(posted: &Posted, front_end: FrontEnd) -> (Response<Body>, bool) {
     let begun;
     let bytes: &[u8] = match &posted.body {
         Payload::Whole(bytes) | Payload::Broken(bytes, _) => bytes,
@@ -78,21 +139,36 @@ pub(super) fn response(posted: &Posted, infers: bool) -> Response<Body> {
             &begun
         }
     };
-    let read = match (is_stream(&posted.headers), &posted.body) {
+    let (has_type, streams) = (is_stream(&posted.headers), is_streamed(&posted.headers));
+    let headed = || (streams && front_end == FrontEnd::RestApi).then(|| of_stream(bytes)).flatten();
+    let read = match (has_type, &posted.body) {
+        // Node's client writes the head before the first part of the body, so a response without a body has no head.
+        // A function URL answers 200 (middyjs/middy#1189).
+        (true, _) if bytes.is_empty() => Some(Response::default()),
         (true, _) => of_stream(bytes),
         // It's too large for Lambda, or a stream that's too large to record. The function has run, so it counts as an
-        // outcome that can't be recorded.
-        (false, Payload::Endless(..)) => Some(Response::new(Body::Binary(bytes.to_vec()))),
-        (false, _) if is_streamed(&posted.headers) => {
-            of_envelope(bytes).or_else(|| Some(raw(bytes, posted.headers.get(header::CONTENT_TYPE))))
+        // outcome that can't be recorded, unless its head has another status.
+        (false, Payload::Endless(..)) => {
+            Some(headed().unwrap_or_default().map(|_| Body::Binary(bytes.to_vec())))
         }
-        (false, _) => of_envelope(bytes).or_else(|| infers.then(|| inferred(bytes)).flatten()),
+        (false, _) => {
+            let infers = front_end.infers(streams);
+            match of_envelope(bytes).or_else(|| infers.then(|| inferred(bytes)).flatten()) {
+                Some(buffered) => return (buffered, false),
+                None if streams => {
+                    let content_type = posted.headers.get(header::CONTENT_TYPE);
+                    Some(headed().unwrap_or_else(|| raw(bytes, content_type)))
+                }
+                None => None,
+            }
+        }
     };
-    read.unwrap_or_else(|| {
+    let response = read.unwrap_or_else(|| {
         let mut malformed = Response::new(Body::Empty);
         *malformed.status_mut() = StatusCode::BAD_GATEWAY;
         malformed
-    })
+    });
+    (response, streams && (has_type || front_end.streams()))
 }
 
 fn of_envelope(bytes: &[u8]) -> Option<Response<Body>> {
@@ -183,6 +259,12 @@ fn add(headers: &mut HeaderMap, name: &str, value: &Value) {
     }
 }
 
+/// A response that was written as JSON, as a stream. `None` if the JSON has no status.
+pub(super) fn streamed_again(response: &impl Serialize) -> Option<Bytes> {
+    let json = serde_json::to_vec(response).ok()?;
+    Some(streamed(&of_envelope(&json)?))
+}
+
 /// The response as a stream: its head, the separator, and its body.
 pub(super) fn streamed(response: &Response<Body>) -> Bytes {
     let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
@@ -207,11 +289,23 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
+    use crate::recorded::headers_of;
+
+    fn read(body: &[u8], headers: HeaderMap, front_end: FrontEnd) -> (Response<Body>, bool) {
+        let body = Payload::Whole(Bytes::copy_from_slice(body));
+        response(&Posted { is_error: false, headers, body, reply: oneshot::channel().0 }, front_end)
+    }
 
     fn of(body: &[u8], content_type: &'static str, infers: bool) -> Response<Body> {
-        let headers = HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static(content_type))]);
-        let body = Payload::Whole(Bytes::copy_from_slice(body));
-        response(&Posted { is_error: false, headers, body, reply: oneshot::channel().0 }, infers)
+        let headers = headers_of(Some(HeaderValue::from_static(content_type)), false);
+        read(body, headers, if infers { FrontEnd::HttpApi } else { FrontEnd::Other }).0
+    }
+
+    /// The status and the body of a stream, and whether the front end reads it as a stream.
+    fn stream_of(body: &[u8], content_type: &'static str, front_end: FrontEnd) -> (u16, Vec<u8>, bool) {
+        let headers = headers_of(Some(HeaderValue::from_static(content_type)), true);
+        let (response, is_stream) = read(body, headers, front_end);
+        (response.status().as_u16(), response.body().to_vec(), is_stream)
     }
 
     #[test]
@@ -255,6 +349,49 @@ mod tests {
         let json = of(br#"{"n": 1}"#, "application/json", true);
         assert_eq!((json.status().as_u16(), json.body()), (200, &Body::Text("{\"n\": 1}".into())));
         assert_eq!(*of(b"\"hi\"", "application/json", true).body(), Body::Text("hi".into()));
+    }
+
+    #[test]
+    fn streams_are_read_like_front_ends_read_them() {
+        use FrontEnd::{FunctionUrl, HttpApi, Other, RestApi};
+        let whole = |body: &[u8], is_stream| (200, body.to_vec(), is_stream);
+        let headed = b"{\"statusCode\":503}\0\0\0\0\0\0\0\0text";
+        for (front_end, read) in [
+            (RestApi, (503, b"text".to_vec(), true)),
+            (FunctionUrl, whole(headed, true)),
+            (HttpApi, whole(headed, false)),
+            (Other, whole(headed, false)),
+        ] {
+            assert_eq!(stream_of(headed, "application/octet-stream", front_end), read, "{front_end:?}");
+            let enveloped = stream_of(br#"{"statusCode":201,"body":"x"}"#, "application/json", front_end);
+            assert_eq!(enveloped, (201, b"x".to_vec(), false), "{front_end:?}");
+            let bare = stream_of(br#"{"n":1}"#, "application/json", front_end);
+            let is_stream = matches!(front_end, RestApi | FunctionUrl);
+            assert_eq!(bare, whole(br#"{"n":1}"#, is_stream), "{front_end:?}");
+            assert_eq!(stream_of(b"", STREAM_TYPE, front_end), whole(b"", true), "{front_end:?}");
+            assert_eq!(stream_of(b"{}", STREAM_TYPE, front_end).0, 502, "{front_end:?}");
+        }
+    }
+
+    /// The length of the body after each of these parts of a stream of this type.
+    fn lengths(content_type: &'static str, parts: &[&[u8]]) -> Vec<Option<usize>> {
+        let mut head = Head::of(&headers_of(Some(HeaderValue::from_static(content_type)), true));
+        parts.iter().map(|part| head.body_after(part)).collect()
+    }
+
+    #[test]
+    fn head_ends_at_the_separator() {
+        let parts = [&b" {\"statusCode\":200}\0\0\0"[..], b"\0\0\0\0\0ab", b"\0\0\0\0\0\0\0\0"];
+        for content_type in [STREAM_TYPE, "application/octet-stream"] {
+            assert_eq!(lengths(content_type, &parts), [None, Some(2), Some(10)], "{content_type}");
+        }
+        let long = vec![b' '; LONGEST_HEAD];
+        assert_eq!(lengths(STREAM_TYPE, &[b"text", &long]), [None, None]);
+        assert_eq!(lengths("text/plain", &[b"text", &SEPARATOR]), [Some(4), Some(12)]);
+        assert_eq!(
+            lengths("text/plain", &[&long, b"{", &SEPARATOR]),
+            [None, Some(LONGEST_HEAD + 1), Some(LONGEST_HEAD + 9)]
+        );
     }
 
     #[test]

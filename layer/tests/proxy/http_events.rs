@@ -1,5 +1,7 @@
 //! HTTP events: the `Idempotency-Key` contract.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use serde_json::{Value, json};
 use testkit::front_ends::{FRONT_ENDS, POST, Sent, event};
@@ -125,6 +127,21 @@ async fn unkeyed_requests_pass_unless_refused() {
 }
 
 #[tokio::test]
+async fn only_the_header_key_passes_unkeyed_requests() {
+    for (key, passes) in [("header", true), ("request-id", false), ("eventbridge", false), ("sqs", false)] {
+        let lambda = Lambda::start().await;
+        let function = Function::start(&lambda, &[("IDEMPOTENCY_KEY", key)]).await;
+        let waiting = lambda.deliver(event("http-api", Sent { key: None, ..POST }).to_string());
+        if passes {
+            function.respond(&function.next().await, created().to_string()).await;
+        } else {
+            assert!(function.gets_nothing().await, "{key}");
+        }
+        assert_eq!(status(&posted(waiting).await), if passes { 201 } else { 400 }, "{key}");
+    }
+}
+
+#[tokio::test]
 async fn key_can_come_from_the_body() {
     let lambda = Lambda::start().await;
     let function = Function::start(&lambda, &[("IDEMPOTENCY_KEY", "/order_id")]).await;
@@ -178,15 +195,37 @@ pub(crate) const STREAM: [(&str, &str); 3] = [
     ("transfer-encoding", "chunked"),
 ];
 
-/// Answers two equal requests with this post, and checks whether the second one ran. Returns both answers.
+/// The headers of a stream of this type.
+fn stream_of(content_type: &str) -> [(&str, &str); 3] {
+    [("content-type", content_type), STREAM[1], STREAM[2]]
+}
+
+/// The head and the body of a streamed response.
+fn parts(posted: &Posted) -> (Value, String) {
+    let text = posted.text();
+    let (head, body) = text.split_once("\0\0\0\0\0\0\0\0").unwrap();
+    (serde_json::from_str(head).unwrap(), body.to_owned())
+}
+
+/// Answers two equal requests to a function URL with this post, and checks whether the second one ran. Returns both
+/// answers.
 async fn twice(headers: &[(&str, &str)], body: &str, runs_again: bool) -> [Posted; 2] {
+    twice_behind("function-url", headers, body, runs_again).await
+}
+
+async fn twice_behind(
+    front_end: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+    runs_again: bool,
+) -> [Posted; 2] {
     let lambda = Lambda::start().await;
     let settings = [KEY, &[("IDEMPOTENCY_MAX_RESPONSE", "1000")]].concat();
     let function = Function::start(&lambda, &settings).await;
-    let first = lambda.deliver(event("function-url", POST).to_string());
+    let first = lambda.deliver(event(front_end, POST).to_string());
     function.post(&function.next().await, "response", headers, body.to_owned().into()).await;
     let first = posted(first).await;
-    let again = lambda.deliver(event("function-url", POST).to_string());
+    let again = lambda.deliver(event(front_end, POST).to_string());
     if runs_again {
         function.post(&function.next().await, "response", headers, body.to_owned().into()).await;
     } else {
@@ -226,14 +265,100 @@ async fn server_errors_over_the_limit_release_the_key() {
 /// Without a head, the whole stream is a function URL's body, with the status 200.
 #[tokio::test]
 async fn streams_without_a_head_are_replayed() {
-    let headers = [("content-type", "text/plain"), STREAM[1], STREAM[2]];
-    let [first, again] = twice(&headers, "part one, part two", false).await;
+    let [first, again] = twice(&stream_of("text/plain"), "part one, part two", false).await;
     assert_eq!(first.text(), "part one, part two");
-    let again = again.text();
-    let (head, body) = again.split_once("\0\0\0\0\0\0\0\0").unwrap();
-    let head: Value = serde_json::from_str(head).unwrap();
+    let (head, body) = parts(&again);
     assert_eq!((&head["statusCode"], &head["headers"]["content-type"]), (&json!(200), &json!("text/plain")));
     assert_eq!(body, "part one, part two");
+}
+
+/// Node's client writes the head before the first part of the body, so it posts nothing for a response without a body.
+#[tokio::test]
+async fn empty_streams_are_replayed() {
+    let [first, again] = twice(&STREAM, "", false).await;
+    assert_eq!((first.text().as_str(), first.headers["content-type"].as_str()), ("", STREAM[0].1));
+    let (head, body) = parts(&again);
+    assert_eq!((&head["statusCode"], &head["headers"]["idempotent-replayed"]), (&json!(200), &json!("true")));
+    assert_eq!(body, "");
+}
+
+/// AWS's sample for REST APIs writes the head itself, without its type.
+#[tokio::test]
+async fn rest_apis_read_heads_of_any_type() {
+    let headers = stream_of("application/octet-stream");
+    let stream = |status: u16, length: usize| {
+        let head = json!({ "statusCode": status, "headers": { "x-receipt": "17" } });
+        format!("{head}{}{}", "\0".repeat(8), "a".repeat(length))
+    };
+    for length in [10, 3000] {
+        let failed = stream(503, length);
+        let [first, again] = twice_behind("rest-api", &headers, &failed, true).await;
+        assert_eq!((first.text(), again.text()), (failed.clone(), failed));
+    }
+    let paid = stream(201, 10);
+    let [first, again] = twice_behind("rest-api", &headers, &paid, false).await;
+    assert_eq!(first.text(), paid);
+    let (head, body) = parts(&again);
+    assert_eq!((&head["statusCode"], body.as_str()), (&json!(201), "aaaaaaaaaa"));
+    let headers_of_replay = &head["headers"];
+    assert_eq!(
+        (&headers_of_replay["x-receipt"], &headers_of_replay["idempotent-replayed"]),
+        (&json!("17"), &json!("true"))
+    );
+
+    let [_, again] = twice_behind("rest-api", &headers, &stream(201, 3000), false).await;
+    assert!(again.text().contains("not-retained"), "{again:?}");
+    let failed = stream(503, 10);
+    let [_, again] = twice(&headers, &failed, false).await;
+    assert_eq!(parts(&again).1, failed, "a function URL reads no head");
+}
+
+/// HTTP APIs and load balancers buffer streams, and read them as JSON.
+#[tokio::test]
+async fn streamed_envelopes_are_replayed_as_json() {
+    for (front_end, content_type) in [("http-api", "application/octet-stream"), ("alb", "application/json")] {
+        let lambda = Lambda::start().await;
+        let function = Function::start(&lambda, KEY).await;
+        let first = lambda.deliver(event(front_end, POST).to_string());
+        let (next, headers) = (function.next().await, stream_of(content_type));
+        function.post(&next, "response", &headers, created().to_string().into()).await;
+        assert_eq!(posted(first).await.json(), created(), "{front_end}");
+        for (body, expected) in [(POST.body, 201), ("{}", 422)] {
+            let own = lambda.deliver(event(front_end, Sent { body, ..POST }).to_string());
+            assert!(function.gets_nothing().await);
+            assert_eq!(status(&posted(own).await), expected, "{front_end}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn streamed_json_over_the_limit_is_read() {
+    let headers = stream_of("application/json");
+    let large = json!({ "statusCode": 503, "body": "a".repeat(20_000) }).to_string();
+    let [first, again] = twice_behind("http-api", &headers, &large, true).await;
+    assert_eq!((first.text(), again.text()), (large.clone(), large));
+    let large = json!({ "statusCode": 201, "body": "a".repeat(20_000) }).to_string();
+    let [first, again] = twice_behind("http-api", &headers, &large, false).await;
+    assert_eq!(first.text(), large);
+    assert_eq!((status(&again), again.text().contains("not-retained")), (409, true), "{again:?}");
+}
+
+#[tokio::test]
+async fn fenced_stream_gets_the_successors_refusal() {
+    let lambda = Lambda::start().await;
+    let settings = [("IDEMPOTENCY_MAX_RESPONSE", "1000"), ("IDEMPOTENCY_ON_IN_PROGRESS", "wait:20s")];
+    let function = Function::start(&lambda, &[KEY, &settings].concat()).await;
+    let request = event("function-url", POST).to_string();
+    let stream = |length| format!("{}{}{}", json!({ "statusCode": 201 }), "\0".repeat(8), "a".repeat(length));
+    let fenced = lambda.deliver_with(&request, Duration::from_secs(1), &[]);
+    let slow = function.next().await;
+    // The successor waits until the lease has expired.
+    let successor = lambda.deliver(&request);
+    function.post(&function.next().await, "response", &STREAM, stream(3000).into()).await;
+    assert_eq!(posted(successor).await.text(), stream(3000));
+    function.post(&slow, "response", &STREAM, stream(10).into()).await;
+    let fenced = posted(fenced).await;
+    assert!(fenced.text().contains("not-retained"), "{fenced:?}");
 }
 
 #[tokio::test]
@@ -266,6 +391,20 @@ async fn malformed_request_is_refused_with_400() {
     let waiting = lambda.deliver(broken.to_string());
     assert!(function.gets_nothing().await);
     assert_eq!(status(&posted(waiting).await), 400);
+}
+
+#[tokio::test]
+async fn streaming_function_refuses_malformed_requests_in_streams() {
+    let lambda = Lambda::start().await;
+    let settings = [KEY, &[("IDEMPOTENCY_STREAMING", "true")]].concat();
+    let function = Function::start(&lambda, &settings).await;
+    let mut broken = event("function-url", POST);
+    broken["isBase64Encoded"] = true.into();
+    broken["body"] = "not base64!".into();
+    let waiting = lambda.deliver(broken.to_string());
+    assert!(function.gets_nothing().await);
+    let (head, body) = parts(&posted(waiting).await);
+    assert_eq!((&head["statusCode"], body.contains("request-unreadable")), (&json!(400), true));
 }
 
 /// VPC Lattice sends headers as lists. Its events have no caller unless IAM verified one.
