@@ -16,7 +16,7 @@ use lambda_idempotency::{
     store::{NamedStore, Store},
 };
 
-use crate::{event::Kind, recorded};
+use crate::{event::Kind, limited::Limited, recorded};
 
 /// The beginning of every variable's name.
 const PREFIX: &str = "IDEMPOTENCY_";
@@ -25,7 +25,7 @@ const TASK_ROOT: &str = "/var/task";
 /// The proxy's default port if the layer runs as an extension.
 const PORT: u16 = 9415;
 
-/// The settings' variables, without the prefix. The JSON file uses the same names in lower case.
+/// The settings' variables, without the prefix. The JSON file uses the same names in lower case, and has no `port`.
 const NAMES: [&str; 24] = [
     "TABLE",
     "STORE",
@@ -164,7 +164,7 @@ impl Rules {
     ///
     /// The library's error message, if it refuses the settings.
     pub(crate) fn open(&self, store: Arc<dyn Store>) -> Result<Idempotency, String> {
-        self.build(Idempotency::builder(store))
+        self.build(Idempotency::builder(Limited::new(store)))
     }
 
     fn build(&self, builder: Builder) -> Result<Idempotency, String> {
@@ -396,6 +396,10 @@ fn in_file(text: &str) -> Result<BTreeMap<String, String>, String> {
         let variable = name.to_uppercase();
         if name != name.to_lowercase() || !NAMES.contains(&variable.as_str()) {
             return Err(format!("`{name}` isn't a setting of the layer; the settings are {}", all_names()));
+        }
+        if variable == "PORT" {
+            let problem = "`port` can't be in the file, since the wrapper script doesn't read it";
+            return Err(format!("{problem}; set the variable IDEMPOTENCY_PORT instead"));
         }
         let text = match &value {
             Value::Array(parts) => {

@@ -14,6 +14,7 @@ mod extension;
 mod function;
 mod http;
 mod invoke;
+mod limited;
 mod proxy;
 mod recorded;
 mod server;
@@ -21,7 +22,7 @@ mod telemetry;
 mod turn;
 mod upstream;
 
-use std::{ffi::OsString, process::ExitCode, sync::Arc};
+use std::{ffi::OsString, process::ExitCode, sync::Arc, time::Duration};
 
 use config::Config;
 use extension::Extension;
@@ -34,6 +35,13 @@ const USAGE: &str = "usage: idempotency-extension [-- COMMAND ARGUMENTS…]\n\n\
                      With a command, it starts the function's runtime behind the proxy. Without one, it's a Lambda\n\
                      extension, and the wrapper script starts the runtime. Settings are in the environment, in\n\
                      variables that begin with IDEMPOTENCY_.";
+
+/// How long the program waits for outcomes that are being recorded, once the function's process has ended.
+const LAST_SETTLEMENTS: Duration = Duration::from_secs(5);
+/// The same for an extension, once it has the event SHUTDOWN. Lambda kills the extension when the shutdown has taken
+/// 2,000 ms, of which up to 500 ms belong to the runtime, which ends first ("Using the Lambda Extensions API to create
+/// extensions", AWS Lambda developer guide). The last 100 ms are for the program's exit.
+const SETTLEMENTS_AT_SHUTDOWN: Duration = Duration::from_millis(1_400);
 
 /// Runs the program. `arguments` doesn't include the program's name.
 ///
@@ -114,7 +122,7 @@ async fn in_front(
         .map_err(|error| format!("{} can't be started: {error}", command[0].display()))?;
     let code = child.ended().await?;
     if let Some(protection) = protection {
-        protection.settled().await;
+        protection.settled(LAST_SETTLEMENTS).await;
     }
     Ok(ExitCode::from(code))
 }
@@ -124,8 +132,11 @@ async fn beside(upstream: Upstream, built: Result<Built, String>) -> Result<Exit
     let extension;
     let serving = match built {
         // Listen before registering: the runtime needs the port, and starts once every extension is registered.
-        Ok((proxy, _, port)) => match server::listen(port).await {
-            Ok((listener, _)) => Ok(tokio::spawn(server::serve(listener, proxy))),
+        Ok((proxy, protection, port)) => match server::listen(port).await {
+            Ok((listener, _)) => {
+                tokio::spawn(server::serve(listener, proxy));
+                Ok(protection)
+            }
             Err(error) => {
                 Err(format!("can't listen on loopback port {port}: {error}; set IDEMPOTENCY_PORT to another"))
             }
@@ -133,13 +144,20 @@ async fn beside(upstream: Upstream, built: Result<Built, String>) -> Result<Exit
         Err(problem) => Err(problem),
     };
     extension = Extension::register(upstream).await?;
-    if let Err(problem) = serving {
-        if let Err(error) = extension.cannot_start(&problem).await {
-            tracing::error!(error = &*error, "couldn't report that the extension can't start");
+    let protection = match serving {
+        Ok(protection) => protection,
+        Err(problem) => {
+            if let Err(error) = extension.cannot_start(&problem).await {
+                tracing::error!(error = &*error, "couldn't report that the extension can't start");
+            }
+            return Err(problem.into());
         }
-        return Err(problem.into());
-    }
+    };
     extension.ended().await?;
+    // After a timeout, the function's last answer may still be on its way to the store.
+    if let Some(protection) = protection {
+        protection.settled(SETTLEMENTS_AT_SHUTDOWN).await;
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -26,9 +26,6 @@ use crate::{
     },
 };
 
-/// How long the program waits before it exits, for outcomes that are being recorded.
-const LAST_SETTLEMENTS: Duration = Duration::from_secs(5);
-
 /// The parts that the protected invocations share.
 #[derive(Debug)]
 pub(crate) struct Protection {
@@ -184,14 +181,14 @@ impl Protection {
         Ok(self.upstream.post(path, headers, body).await?.map(upstream::full))
     }
 
-    /// Waits until the function's answers are recorded and sent, for at most `LAST_SETTLEMENTS`.
-    pub(crate) async fn settled(&self) {
+    /// Waits until the function's answers are recorded and sent, for at most `longest`.
+    pub(crate) async fn settled(&self, longest: Duration) {
         let settled = async {
             while self.function.is_settling() {
                 system_clock().sleep(Duration::from_millis(5)).await;
             }
         };
-        let _ = tokio::time::timeout(LAST_SETTLEMENTS, settled).await;
+        let _ = tokio::time::timeout(longest, settled).await;
     }
 }
 

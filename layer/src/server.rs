@@ -1,15 +1,20 @@
 //! The HTTP server for the function, on loopback.
 
-use std::{io, net::SocketAddr};
+use std::{io, net::SocketAddr, time::Duration};
 
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use lambda_idempotency::time::{Clock as _, system_clock};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpListener,
 };
 
 use crate::{proxy::Proxy, upstream::MAX_HEAD};
+
+/// The pause after a failed accept. Without it, the server would retry at full speed until the process can open files
+/// again.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// Listens on this port of the loopback interface, or on a free port if `port` is 0.
 ///
@@ -25,7 +30,14 @@ pub(crate) async fn listen(port: u16) -> io::Result<(TcpListener, SocketAddr)> {
 /// Serves the Runtime API, one task for each connection.
 pub(crate) async fn serve(listener: TcpListener, proxy: Proxy) {
     loop {
-        let Ok((stream, _)) = listener.accept().await else { continue };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "couldn't accept a connection of the function");
+                system_clock().sleep(PAUSE).await;
+                continue;
+            }
+        };
         // Small answers are sent at once.
         let _ = stream.set_nodelay(true);
         tokio::spawn(connection(stream, proxy.clone()));

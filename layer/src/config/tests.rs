@@ -163,6 +163,8 @@ fn file_problems_name_the_file() {
         ("{\"key\": \"/id\"", "line 1"),
         (r#"{"Key": "/id"}"#, "`Key` isn't a setting"),
         (r#"{"config": "x"}"#, "`config` isn't a setting"),
+        // The wrapper script tells the runtime the port, and reads only the variable.
+        (r#"{"port": 9416}"#, "set the variable IDEMPOTENCY_PORT instead"),
         (r#"{"key": {}}"#, "`key` isn't a text"),
         (r#"{"key": ""}"#, "`key` isn't a text"),
         (

@@ -1,7 +1,12 @@
 //! The program as a process: its start, its settings, its child, and the Extensions API.
 
-use std::{process::Stdio, time::Duration};
+use std::{
+    process::Stdio,
+    time::{Duration, Instant},
+};
 
+use lambda_idempotency_rehearsal::database::{ACCESS_KEY, Database, REGION};
+use lambda_idempotency_verification_real::wire::{HttpWay, Meaning, Proxy};
 use testkit::ports::free_port;
 
 use super::bench::{Function, Lambda, PATIENCE, fresh_path, kill, posted, program};
@@ -150,12 +155,11 @@ async fn settings_can_be_in_a_file() {
     std::fs::remove_file(file).unwrap();
 }
 
-#[tokio::test]
-async fn extension_serves_until_the_sandbox_ends() {
-    let lambda = Lambda::start().await;
+/// Starts the program as an extension. It's ready once it waits for its first event.
+async fn extension(lambda: &Lambda, settings: &[(&str, &str)]) -> Function {
     let port = free_port().to_string();
-    let settings = [WORKING[0], WORKING[1], ("IDEMPOTENCY_PORT", port.as_str())];
-    let child = program(&lambda, &settings).stdout(Stdio::null()).spawn().unwrap();
+    let mut command = program(lambda, settings);
+    let child = command.env("IDEMPOTENCY_PORT", &port).stdout(Stdio::null()).spawn().unwrap();
     tokio::time::timeout(PATIENCE, async {
         while lambda.others().len() < 2 {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -163,18 +167,128 @@ async fn extension_serves_until_the_sandbox_ends() {
     })
     .await
     .expect("the extension registers and waits");
+    Function::at(format!("127.0.0.1:{port}"), child)
+}
+
+#[tokio::test]
+async fn extension_serves_until_the_sandbox_ends() {
+    let lambda = Lambda::start().await;
+    let mut function = extension(&lambda, WORKING).await;
     let others = lambda.others();
     assert_eq!(others[0].path, "/2020-01-01/extension/register");
     assert_eq!(others[0].headers["lambda-extension-name"], "idempotency");
     assert_eq!(others[0].body, b"{\"events\":[\"SHUTDOWN\"]}");
     assert_eq!(others[1].headers["lambda-extension-identifier"], "extension-1");
-    let mut function = Function::at(format!("127.0.0.1:{port}"), child);
     let waiting = lambda.deliver(r#"{"id": 1}"#);
     function.respond(&function.next().await, "1").await;
     assert_eq!(posted(waiting).await.text(), "1");
     lambda.shut_down();
     let ended = tokio::time::timeout(PATIENCE, function.child.wait()).await.expect("it ends").unwrap();
     assert_eq!(ended.code(), Some(0));
+}
+
+/// A table of records, and the wire to it.
+async fn table() -> (Database, Proxy) {
+    let database = Database::embedded().await.unwrap();
+    database.create_idempotency_table("records").await.unwrap();
+    let wire = Proxy::before(database.endpoint().clone(), Duration::from_secs(1)).await.unwrap();
+    (database, wire)
+}
+
+/// The settings for the table behind this endpoint.
+fn on_table(endpoint: &str) -> [(&str, &str); 6] {
+    [
+        ("IDEMPOTENCY_KEY", "/id"),
+        ("IDEMPOTENCY_TABLE", "records"),
+        ("AWS_ENDPOINT_URL_DYNAMODB", endpoint),
+        ("AWS_REGION", REGION),
+        ("AWS_ACCESS_KEY_ID", ACCESS_KEY),
+        ("AWS_SECRET_ACCESS_KEY", ACCESS_KEY),
+    ]
+}
+
+/// Ends the sandbox while an extension records the answer `1` to the delivered event, and waits until the extension has
+/// ended. From the recording on, the wire breaks this many requests in this way. Returns how long the end took.
+async fn shut_down_while_recording(
+    lambda: &Lambda,
+    wire: &Proxy,
+    settings: &[(&str, &str)],
+    requests: usize,
+    fault: HttpWay,
+) -> Duration {
+    let mut function = extension(lambda, settings).await;
+    let event = function.next().await;
+    wire.break_after(0, requests, fault);
+    let begins = async {
+        while !wire.arrived().iter().any(|(meaning, _)| *meaning == Meaning::Complete) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    // Lambda ends the runtime before it sends SHUTDOWN, so the function's request breaks off here.
+    tokio::select! {
+        answered = function.respond(&event, "1") => panic!("{answered:?} came before the record"),
+        begun = tokio::time::timeout(PATIENCE, begins) => begun.expect("the recording begins"),
+    }
+    let begun = Instant::now();
+    lambda.shut_down();
+    let ended = tokio::time::timeout(PATIENCE, function.child.wait()).await.expect("it ends").unwrap();
+    assert_eq!(ended.code(), Some(0));
+    begun.elapsed()
+}
+
+/// A function that answers just before its deadline times out while its answer is being recorded.
+#[tokio::test]
+async fn extension_records_the_answer_before_it_ends() {
+    let (lambda, (_database, wire)) = (Lambda::start().await, table().await);
+    let endpoint = wire.endpoint();
+    let settings = on_table(&endpoint);
+    let first = lambda.deliver(r#"{"id": 1}"#);
+    // The SDK pauses before each of its retries, of which the last succeeds.
+    shut_down_while_recording(&lambda, &wire, &settings, 4, HttpWay::ErrorBefore).await;
+    let function = Function::start(&lambda, &settings).await;
+    let again = lambda.deliver(r#"{"id": 1}"#);
+    assert!(function.gets_nothing().await);
+    assert_eq!(posted(again).await.text(), "1");
+    assert_eq!(posted(first).await.text(), "1");
+}
+
+#[tokio::test]
+async fn shutdown_limits_the_wait_for_records() {
+    let (lambda, (_database, wire)) = (Lambda::start().await, table().await);
+    let endpoint = wire.endpoint();
+    let _first = lambda.deliver(r#"{"id": 1}"#);
+    let took =
+        shut_down_while_recording(&lambda, &wire, &on_table(&endpoint), 100, HttpWay::HangBefore).await;
+    // Lambda kills the extension after 2 s. A loaded machine may need longer.
+    assert!(took < Duration::from_secs(4), "{took:?}");
+}
+
+/// While the process can't open another file, no connection can be accepted.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn failed_accepts_are_logged_and_retried() {
+    use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+
+    let lambda = Lambda::start().await;
+    let function = Function::start(&lambda, WORKING).await;
+    let process = Pid::from_raw(function.child.id().unwrap().try_into().unwrap());
+    let usual = getrlimit(Resource::Nofile);
+    let begun = Instant::now();
+    prlimit(process, Resource::Nofile, Rlimit { current: Some(0), ..usual }).unwrap();
+    let _waiting = tokio::net::TcpStream::connect(function.address()).await.unwrap();
+    let failures = || function.log().matches("couldn't accept a connection").count();
+    let failing = async {
+        while failures() < 3 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, failing).await.expect("failed accepts in the log");
+    prlimit(process, Resource::Nofile, usual).unwrap();
+    let (failures, time) = (failures(), begun.elapsed());
+    assert!(failures as u128 <= 1 + time.as_millis() / 50, "{failures} failures in {time:?}");
+    let waiting = lambda.deliver(r#"{"id": 1}"#);
+    function.respond(&function.next().await, "1").await;
+    assert_eq!(posted(waiting).await.text(), "1");
 }
 
 #[tokio::test]

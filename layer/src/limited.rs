@@ -1,0 +1,82 @@
+//! A store with a limit for concurrent calls. A batch's records are claimed at once, and a batch may have 10,000 records.
+
+use std::sync::Arc;
+
+use lambda_idempotency::{
+    StoredKey,
+    store::{BoxFuture, Record, ResponseChunks, Store, StoreError, Transactions, Write, WriteOutcome},
+};
+use tokio::sync::Semaphore;
+
+/// The limit for concurrent calls. Each call may take a connection of its own, and Lambda limits the function and the
+/// layer together to 1,024 open files ("Lambda quotas", AWS Lambda developer guide).
+const MOST_CALLS: usize = 64;
+
+/// A store that makes a limited number of calls at the same time. Other calls wait.
+#[derive(Debug)]
+pub(crate) struct Limited {
+    store: Arc<dyn Store>,
+    calls: Semaphore,
+}
+
+impl Limited {
+    pub(crate) fn new(store: Arc<dyn Store>) -> Self {
+        Self { store, calls: Semaphore::new(MOST_CALLS) }
+    }
+
+    async fn within<T>(&self, call: BoxFuture<'_, T>) -> T {
+        // Nothing closes the semaphore. Without a permit, the call would only be one too many.
+        let _permit = self.calls.acquire().await;
+        call.await
+    }
+}
+
+impl Store for Limited {
+    fn apply<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        write: &'a Write,
+    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
+        Box::pin(self.within(self.store.apply(key, write)))
+    }
+
+    fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+        Box::pin(self.within(self.store.read(key)))
+    }
+
+    fn chunks(&self) -> Option<&dyn ResponseChunks> {
+        self.store.chunks()
+    }
+
+    fn transactions(&self) -> Option<&dyn Transactions> {
+        self.store.transactions()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use lambda_idempotency::store::memory::MemoryStore;
+    use tokio::task::JoinSet;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn calls_over_the_limit_wait() {
+        let limited = Arc::new(Limited::new(Arc::new(MemoryStore::new())));
+        let [now, most] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
+        let mut calls = JoinSet::new();
+        for _ in 0..500 {
+            let (limited, now, most) = (Arc::clone(&limited), Arc::clone(&now), Arc::clone(&most));
+            let call = async move {
+                most.fetch_max(now.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+                tokio::task::yield_now().await;
+                now.fetch_sub(1, Ordering::Relaxed);
+            };
+            calls.spawn(async move { limited.within(Box::pin(call)).await });
+        }
+        calls.join_all().await;
+        assert_eq!(most.load(Ordering::Relaxed), MOST_CALLS);
+    }
+}
