@@ -16,7 +16,7 @@ use tower::{Service, ServiceExt as _};
 use crate::{
     config::{BatchAnswer, BatchMode, ClaimField},
     event::{Event, Kind, with_field},
-    invoke::{Answer, raw},
+    invoke::{Answer, INTERNAL, raw},
     proxy::Protection,
 };
 use together::{Ends, Together};
@@ -128,10 +128,17 @@ where
         .required(!rules.passes_unkeyed.unwrap_or(false))
         .concurrency(concurrency)
         .on_progress(move |records| progress.in_flight(records));
-    let answered = batch.oneshot(LambdaEvent::new(raw, event.context.clone())).await;
+    let calling = batch.oneshot(LambdaEvent::new(raw, event.context.clone()));
+    let answered = tokio::select! {
+        answered = calling => Some(answered),
+        () = together.compared() => None,
+    };
     if let Some(own) = together.take_own() {
         return Answer::Own(Box::new(own));
     }
+    let Some(answered) = answered else {
+        return Answer::refusal(INTERNAL, "the function's answer was lost");
+    };
     let answer = match answered {
         Ok(answer) => answer,
         Err(error) => return Answer::error(error),

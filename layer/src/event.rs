@@ -143,8 +143,7 @@ impl Event {
         self.is_posted.load(Ordering::Relaxed)
     }
 
-    /// Whether it's too late to hand the event to the function: it was answered, or its deadline has passed. Another
-    /// delivery of it may run then.
+    /// Whether the event was answered, or its deadline has passed. Another delivery of it may run then.
     pub(crate) fn is_over(&self) -> bool {
         let has_passed = |deadline| system_clock().now() >= deadline;
         self.is_answered.load(Ordering::Relaxed) || self.deadline.is_some_and(has_passed)

@@ -8,6 +8,7 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response};
 use hyper::body::Incoming;
+use lambda_idempotency::settings::Execution;
 use tokio::sync::oneshot;
 
 use crate::{
@@ -86,12 +87,18 @@ struct State {
 }
 
 /// The function's side of the proxy.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Function {
     state: Mutex<State>,
+    /// Whether the function may get an event after the deadline: under at-most-once, no other delivery runs it.
+    may_run_late: bool,
 }
 
 impl Function {
+    pub(crate) fn new(execution: Execution) -> Self {
+        Self { state: Mutex::default(), may_run_late: execution == Execution::AtMostOnce }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         // No code between two related changes can panic, so a poisoned lock's state is consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -102,13 +109,18 @@ impl Function {
     pub(crate) fn next(&self) -> Result<Response<AnyBody>, oneshot::Receiver<Response<AnyBody>>> {
         let mut state = self.state();
         while let Some(delivery) = state.queued.pop_front() {
-            if !delivery.posted.is_closed() && !delivery.invocation.is_over() {
+            if self.may_begin(&delivery) {
                 return Ok(state.begin(delivery).1);
             }
         }
         let (waiter, event) = oneshot::channel();
         state.waiting.push_back(waiter);
         Err(event)
+    }
+
+    /// Whether the event may still run.
+    fn may_begin(&self, delivery: &Delivery) -> bool {
+        !delivery.posted.is_closed() && (self.may_run_late || !delivery.invocation.is_over())
     }
 
     /// Hands an event to the function as soon as the function polls, and waits for its answer. Reads at most `limit`
@@ -127,6 +139,9 @@ impl Function {
     }
 
     fn hand_over(&self, delivery: Delivery) {
+        if !self.may_begin(&delivery) {
+            return;
+        }
         let mut state = self.state();
         state.waiting.retain(|waiter| !waiter.is_closed());
         match state.waiting.pop_front() {
@@ -199,10 +214,13 @@ impl Function {
         self.state().open.retain(|open| !Arc::ptr_eq(open, invocation));
     }
 
-    /// Whether the layer is about to answer this invocation, so that the function mustn't.
+    /// Whether the layer is about to answer this invocation, so that the function mustn't. Its events may have numbers
+    /// behind the request id.
     pub(crate) fn will_be_answered(&self, request_id: &str, invocation_id: Option<&HeaderValue>) -> bool {
         let is_it = |open: &Arc<Event>| {
-            open.request_id() == request_id && is_same(open.headers.get(INVOCATION_ID), invocation_id)
+            let is_numbered = |rest: &str| rest.is_empty() || rest.starts_with('-');
+            request_id.strip_prefix(open.request_id()).is_some_and(is_numbered)
+                && is_same(open.headers.get(INVOCATION_ID), invocation_id)
         };
         self.state().open.iter().any(|open| is_it(open) && !open.is_posted())
     }

@@ -34,7 +34,7 @@ const GIVEN_UP_AFTER: Duration = Duration::from_secs(15 * 60);
 /// How long the layer waits for the function's answer if the deadline is unknown.
 const LONGEST_RUN: Duration = Duration::from_secs(24 * 60 * 60);
 /// The type of an error of the layer itself.
-const INTERNAL: &str = "Idempotency.Internal";
+pub(crate) const INTERNAL: &str = "Idempotency.Internal";
 
 /// The answer to an invocation, for the Runtime API.
 pub(crate) enum Answer {

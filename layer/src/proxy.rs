@@ -88,7 +88,8 @@ impl Protection {
         telemetry: Telemetry,
     ) -> Result<Arc<Self>, lambda_idempotency::Error> {
         let http = idempotency.with_settings(|settings| settings.max_response = rules.max_response)?;
-        let (function, streams) = (Function::default(), AtomicBool::new(rules.streams));
+        let function = Function::new(rules.settings.execution);
+        let streams = AtomicBool::new(rules.streams);
         Ok(Arc::new(Self { idempotency, http, rules, function, upstream, telemetry, streams }))
     }
 

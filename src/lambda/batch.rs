@@ -89,12 +89,14 @@
 //!
 //! Near the invocation's deadline the worker claims no new record. Then it cuts off handlers that still run,
 //! settles the records whose handlers have returned, and responds in time ([`reserve`](Batch::reserve)).
-//! Unfinished records are redelivered. If a handler was cut off, its key is free when the lease expires. Under
+//! Unfinished records are redelivered. Without a [`cut_off`](crate::settings::Settings::cut_off), the worker waits for
+//! running handlers past the deadline, and responds once they have returned. If a handler was cut off, its key is free when the lease expires. Under
 //! at-most-once, the operation's outcome is then unknown, and an operator has to resolve it.
 
 mod answer;
 mod dynamodb;
 mod handler;
+mod handlers;
 mod kinesis;
 mod lanes;
 mod locate;
@@ -348,8 +350,8 @@ impl<R> Batch<R> {
     ///
     /// A handler without protection has no outcome to record, so it runs until the response is due, at half of that
     /// time before the deadline: a record without a key ([`required`](Batch::required)), a run after a failed claim
-    /// ([`fail_open`](crate::settings::Settings::fail_open)), and every run while idempotency isn't enforced. So does a
-    /// handler that [`cut_off`](crate::settings::Settings::cut_off) lets run.
+    /// ([`fail_open`](crate::settings::Settings::fail_open)), and every run while idempotency isn't enforced. Without a
+    /// [`cut_off`](crate::settings::Settings::cut_off), the response waits for every running handler.
     pub fn reserve(mut self, time: Duration) -> Self {
         self.choices.reserve = time;
         self

@@ -144,6 +144,12 @@ impl Staging {
         self.slot().staged.on_declined = Some(answer);
     }
 
+    /// Whether the handler has staged writes.
+    #[cfg(feature = "events")]
+    pub(crate) fn has_writes(&self) -> bool {
+        self.slot().staged.writes.is_some()
+    }
+
     /// Returns the staged writes, and accepts no more.
     pub(crate) fn close(&self) -> Staged {
         let mut slot = self.slot();

@@ -433,6 +433,26 @@ async fn handlers_without_a_cut_off_run_past_the_deadline() {
     }
 }
 
+/// The handler returns just before the deadline, and the store is too slow for its settlement. A redelivery would run it
+/// again.
+#[tokio::test(start_paused = true)]
+async fn late_successes_are_acknowledged_in_time() {
+    for takes in ["takes 9700", "takes 9900"] {
+        let clock = Paused::new();
+        let build = |builder: Builder| builder.clock(clock.clone()).cut_off(false);
+        let bench = Bench::over(Arc::new(MemoryStore::new()), build);
+        let worker = bench.worker(by_order);
+        let (batch, began) = (sqs([Message::new("m1", takes)]), clock.now());
+        let returned = tokio::join!(deliver_by(&worker, &batch, clock.after(10_000)), async {
+            tokio::time::advance(Duration::from_millis(1)).await;
+            bench.is_slow(30_000);
+        });
+        assert_eq!(returned.0, [""; 0], "{takes}");
+        let took = began.until(clock.now()).as_millis();
+        assert!(took < 10_000, "{takes}: answered after {took} ms");
+    }
+}
+
 /// The handler returns just before handlers are cut off. The worker still waits for its settlement, which ends later.
 #[tokio::test(start_paused = true)]
 async fn pending_settlements_are_awaited() {

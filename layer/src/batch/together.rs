@@ -3,15 +3,20 @@
 use std::{
     collections::{HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use bytes::Bytes;
 use http::HeaderMap;
-use lambda_idempotency::{Failure, settings::Mode};
+use lambda_idempotency::{
+    Failure,
+    settings::Mode,
+    time::{Clock as _, system_clock},
+};
 use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
 use tokio::{
-    sync::{OnceCell, oneshot},
+    sync::{Notify, OnceCell, oneshot},
     task::AbortHandle,
 };
 
@@ -24,6 +29,10 @@ use crate::{
     proxy::{MAX_BUFFERED, Protection},
     turn,
 };
+
+/// How long the function's answer waits in shadow mode until its records are compared and recorded. The records of a
+/// FIFO group take turns, so a silent store would delay the answer once for each.
+const COMPARED_WITHIN: Duration = Duration::from_millis(100);
 
 /// The outcome for one record.
 #[derive(Clone, Debug)]
@@ -65,6 +74,8 @@ pub(super) struct Together {
     state: Mutex<State>,
     /// The outcome for each identifier, if the function gets the original event.
     original: OnceCell<HashMap<String, Fate>>,
+    /// Notified once the function has answered the original event.
+    has_own: Notify,
 }
 
 /// Ends a batch's calls of the function when it's dropped, so that the function gets no record of a batch that's over.
@@ -83,6 +94,7 @@ impl Together {
             event: Arc::clone(event),
             state: Mutex::default(),
             original: OnceCell::new(),
+            has_own: Notify::new(),
         })
     }
 
@@ -103,6 +115,12 @@ impl Together {
     /// Takes the function's own answer to the original event, if the function got that event.
     pub(super) fn take_own(&self) -> Option<Posted> {
         self.state().own.take()
+    }
+
+    /// Waits until the function has answered the original event, and then a little for the library's comparison.
+    pub(super) async fn compared(&self) {
+        self.has_own.notified().await;
+        system_clock().sleep(COMPARED_WITHIN).await;
     }
 
     /// Notes how many records are in flight.
@@ -181,6 +199,7 @@ impl Together {
         let Some(posted) = self.post(self.event.body.clone()).await else { return HashMap::new() };
         let fates = self.fates(&identifiers, &posted);
         self.state().own = Some(posted);
+        self.has_own.notify_one();
         identifiers.into_iter().zip(fates).collect()
     }
 

@@ -11,6 +11,9 @@ use super::{
 
 const BY_ID: (&str, &str) = ("IDEMPOTENCY_KEY", "/id");
 
+/// The function's timeout, in tests that exceed it.
+const TIMEOUT: Duration = Duration::from_secs(6);
+
 fn message(id: &str, body: &Value, group: Option<&str>) -> Value {
     let queue = if group.is_some() { "q.fifo" } else { "q" };
     let attributes = group.map_or(json!({}), |group| json!({ "MessageGroupId": group }));
@@ -189,9 +192,9 @@ async fn pollers_share_the_records_of_a_batch() {
 async fn batches_wait_for_their_function() {
     let lambda = Lambda::start().await;
     let function = Function::start(&lambda, &[BY_ID]).await;
-    let mut first = lambda.deliver_with(messages(&[("a", 1), ("b", 2)]), Duration::from_secs(2), &[]);
+    let mut first = lambda.deliver_with(messages(&[("a", 1), ("b", 2)]), TIMEOUT, &[]);
     let next = function.next().await;
-    tokio::time::sleep(Duration::from_millis(2500)).await;
+    tokio::time::sleep(TIMEOUT + Duration::from_millis(500)).await;
     assert!(first.try_recv().is_err(), "the batch was answered while its function ran");
     assert_eq!(lambda.polls(), 1, "the function was busy");
     function.respond(&next, failures(&["b"])).await;
@@ -209,9 +212,9 @@ async fn waiting_records_never_run_after_the_deadline() {
     let settings = [BY_ID, ("IDEMPOTENCY_BATCH", "each"), ("AWS_LAMBDA_MAX_CONCURRENCY", "3")];
     let function = Function::start(&lambda, &settings).await;
     let batch = messages(&[("a", 1), ("b", 2), ("c", 3)]);
-    let waiting = lambda.deliver_with(batch, Duration::from_secs(2), &[]);
+    let waiting = lambda.deliver_with(batch, TIMEOUT, &[]);
     let next = function.next().await;
-    tokio::time::sleep(Duration::from_millis(2500)).await;
+    tokio::time::sleep(TIMEOUT + Duration::from_millis(500)).await;
     function.respond(&next, "null").await;
     assert!(function.gets_nothing().await);
     let missing: Vec<_> = ["a", "b", "c"].into_iter().filter(|id| [*id] != *ids(&next)).collect();

@@ -4,7 +4,7 @@ use std::{future::Future, sync::Arc};
 
 use serde::Serialize;
 
-use super::run::Reason;
+use super::{handlers::Handlers, run::Reason};
 use crate::{
     error::{Error, RecordedFailure},
     failure::{ErrorPolicy, Failure, OnError},
@@ -22,12 +22,13 @@ pub(super) type KeyOf<R> = Arc<dyn Fn(&R) -> Result<Option<Key>, Error> + Send +
 
 /// A record's handler, without its result type.
 pub(super) trait Handle<R>: Send + Sync {
-    /// Claims the record's key, runs the handler, and settles the claim.
+    /// Claims the record's key, runs the handler as the one at `place` in `handlers`, and settles the claim.
     fn protected<'a>(
         &'a self,
         driver: &'a Driver,
         target: Target,
         record: R,
+        handlers: (&'a Handlers, usize),
     ) -> BoxFuture<'a, Result<Protected<Result<(), Reason>>, Stopped>>;
 
     /// Runs the handler without a claim.
@@ -46,8 +47,10 @@ where
         driver: &'a Driver,
         target: Target,
         record: R,
+        (handlers, place): (&'a Handlers, usize),
     ) -> BoxFuture<'a, Result<Protected<Result<(), Reason>>, Stopped>> {
-        Box::pin(protect_caught(driver, target, move || self(record), judge, as_it_is))
+        let handler = move || handlers.run(place, self(record));
+        Box::pin(protect_caught(driver, target, handler, judge, as_it_is))
     }
 
     fn unprotected(&self, record: R) -> BoxFuture<'_, Result<(), Failure>> {

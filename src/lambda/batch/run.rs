@@ -2,17 +2,23 @@
 
 use std::{
     collections::HashMap,
+    future::pending,
     panic::{AssertUnwindSafe, catch_unwind},
+    pin::pin,
     sync::{Mutex, PoisonError},
     time::Duration,
 };
 
-use futures_util::stream::{FuturesUnordered, StreamExt};
+use futures_util::{
+    future::select,
+    stream::{FuturesUnordered, StreamExt},
+};
 use lambda_runtime::LambdaEvent;
 use serde_json::value::RawValue;
 
 use super::{
     Batch, answer,
+    handlers::Handlers,
     lanes::{Lane, Planned, Work},
     record::{self, Record},
     visibility::{self, Shown},
@@ -29,7 +35,7 @@ use crate::{
         protect::{Protected, Stopped, Target, unclaimed, until},
     },
     settings::Execution,
-    time::Timestamp,
+    time::{Clock, Timestamp},
 };
 
 /// The lease of a stream's record: how long the record stays in progress after its process dies. A short lease is
@@ -73,6 +79,7 @@ struct Delivery<'b, R> {
     planned: Vec<Planned>,
     invocation: Invocation,
     times: Times,
+    handlers: Handlers,
     /// How each record ended, by its place in the batch. `None` means that the record hasn't ended.
     fates: Mutex<Vec<Option<Fate>>>,
 }
@@ -81,14 +88,15 @@ struct Delivery<'b, R> {
 #[derive(Clone, Copy)]
 struct Times {
     no_claim_after: Option<Timestamp>,
-    /// When running handlers are cut off, unless they run without protection. Records whose handlers have returned may
-    /// still be settled.
+    /// When running handlers are cut off, unless they run without protection or are never cut off. Records whose
+    /// handlers have returned may still be settled.
     cut_off: Option<Timestamp>,
     /// When settlements stop being retried.
     settle_until: Option<Timestamp>,
-    /// When the response is due. The worker doesn't wait for records after this time.
+    /// When the response is due. After this time, the worker waits only for handlers that are never cut off.
     answer_at: Option<Timestamp>,
-    /// When to give up on hiding messages. Without hiding, messages are only redelivered earlier.
+    /// When to give up on hiding messages, and on settling what a late handler has answered. Without hiding, messages
+    /// are only redelivered earlier.
     hide_until: Option<Timestamp>,
 }
 
@@ -111,7 +119,8 @@ impl<R: Record> Batch<R> {
             None => invocation,
         };
         let fates = Mutex::new(vec![None; records.len()]);
-        let delivery = Delivery { batch: self, records, planned, invocation, times, fates };
+        let handlers = Handlers::default();
+        let delivery = Delivery { batch: self, records, planned, invocation, times, handlers, fates };
         delivery.run(lanes).await;
         delivery.hide().await;
         delivery.answer()
@@ -160,10 +169,29 @@ impl<R: Record> Delivery<'_, R> {
             }
         };
         // A record that's still running when the response is due has no result, so it's redelivered.
-        let answer_at = self.times.answer_at.filter(|_| self.batch.idempotency.settings().cut_off);
-        let _ = until(self.batch.idempotency.driver().clock(), answer_at, all).await;
+        match self.batch.idempotency.settings().cut_off {
+            true => _ = until(self.clock(), self.times.answer_at, all).await,
+            false => _ = select(pin!(all), pin!(self.overdue())).await,
+        }
         // Dropping a handler's future may panic. The response must be sent anyway.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(running)));
+    }
+
+    /// Waits until the response is due and no handler is running. Then settlements have the last bit of time before the
+    /// deadline. After the deadline, nothing waits for the response, so they have all the time that they need.
+    async fn overdue(&self) {
+        let (clock, Some(answer_at)) = (self.clock(), self.times.answer_at) else { return pending().await };
+        clock.sleep(clock.now().until(answer_at)).await;
+        self.handlers.idle().await;
+        let now = clock.now();
+        match (self.times.hide_until, self.invocation.deadline()) {
+            (Some(last), Some(deadline)) if now < deadline => clock.sleep(now.until(last)).await,
+            _ => pending().await,
+        }
+    }
+
+    fn clock(&self) -> &dyn Clock {
+        self.batch.idempotency.driver().clock()
     }
 
     /// Runs a lane's records one after the other.
@@ -194,7 +222,7 @@ impl<R: Record> Delivery<'_, R> {
         };
         let (key, fingerprint) = match &planned.work {
             Work::Protected(key, fingerprint) => (key, *fingerprint),
-            Work::Unprotected => return self.unprotected(raw).await,
+            Work::Unprotected => return self.unprotected(place, raw).await,
             Work::Refused(kind, _) => return Fate::Returned(Reason::Refused(*kind)),
         };
         // If idempotency isn't enforced, duplicates run too.
@@ -204,12 +232,18 @@ impl<R: Record> Delivery<'_, R> {
             // The payloads differ, so the earlier record's failure doesn't apply to this record.
             _ => {}
         }
-        let fate = self.protected(key, fingerprint, raw).await;
+        let fate = self.protected(place, key, fingerprint, raw).await;
         seen.insert(key, (fingerprint, fate.clone()));
         fate
     }
 
-    async fn protected(&self, key: &StoredKey, fingerprint: Fingerprint, raw: &RawValue) -> Fate {
+    async fn protected(
+        &self,
+        place: usize,
+        key: &StoredKey,
+        fingerprint: Fingerprint,
+        raw: &RawValue,
+    ) -> Fate {
         if self.is_late() {
             return Fate::Returned(Reason::NoTimeLeft);
         }
@@ -225,7 +259,7 @@ impl<R: Record> Delivery<'_, R> {
             cut_off: self.times.cut_off,
             way: self.batch.idempotency.way(),
         };
-        match self.batch.handler.protected(driver, target, record).await {
+        match self.batch.handler.protected(driver, target, record, (&self.handlers, place)).await {
             Ok(Protected::Ran(Ok(())) | Protected::RanUnrecorded(Ok(()))) => Fate::Done,
             Ok(Protected::Ran(Err(Reason::FailedForGood))) => self.failed_permanently(),
             Ok(Protected::RanUnrecorded(Err(reason))) => Fate::Returned(unrecorded(reason)),
@@ -245,7 +279,7 @@ impl<R: Record> Delivery<'_, R> {
         }
     }
 
-    async fn unprotected(&self, raw: &RawValue) -> Fate {
+    async fn unprotected(&self, place: usize, raw: &RawValue) -> Fate {
         let record = match R::read(raw) {
             _ if self.is_late() => return Fate::Returned(Reason::NoTimeLeft),
             Ok(record) => record,
@@ -253,8 +287,8 @@ impl<R: Record> Delivery<'_, R> {
         };
         observe::unprotected("missing key");
         let surroundings = OperationContext::unprotected(self.invocation.clone());
-        let running = within(surroundings, self.batch.handler.unprotected(record));
-        match unclaimed(self.batch.idempotency.driver().clock(), running).await {
+        let handler = self.handlers.run(place, self.batch.handler.unprotected(record));
+        match unclaimed(self.clock(), within(surroundings, handler)).await {
             Ok(Ok(())) => Fate::Done,
             Ok(Err(failure)) => Fate::Returned(unrecorded(Reason::of(&failure))),
             Err(_) => Fate::Returned(Reason::Panicked),
@@ -300,7 +334,11 @@ impl<R: Record> Delivery<'_, R> {
     ///
     /// [`ErrorKind::AllFailed`] if every record's handler failed, and `fail_if_all_fail` is set.
     fn answer(self) -> Result<Box<RawValue>, Error> {
-        let fates = std::mem::take(&mut *self.fates.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut fates = std::mem::take(&mut *self.fates.lock().unwrap_or_else(PoisonError::into_inner));
+        for (place, fate) in fates.iter_mut().enumerate() {
+            // Its outcome couldn't be recorded in time. If it were redelivered, it would run again.
+            *fate = fate.take().or_else(|| self.handlers.has_succeeded(place).then_some(Fate::Done));
+        }
         for place in (0..).zip(&fates).filter_map(|(place, fate)| fate.is_none().then_some(place)) {
             self.tell(place, &Reason::NoTimeLeft);
         }
