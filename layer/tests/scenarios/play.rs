@@ -179,8 +179,9 @@ impl Play<'_> {
                 let end = clock::now_ms() + clock::millis(PATIENCE);
                 loop {
                     let answer = self.send(0, event).await;
-                    // After a process's end, the function's start counts to the first delivery's timeout.
-                    let is_start = std::mem::take(&mut self.has_ended) && answer == Answer::TimedOut;
+                    // After a process's end, the function's start counts to the next deliveries' timeouts.
+                    let is_start = self.has_ended && answer == Answer::TimedOut;
+                    self.has_ended = is_start;
                     if !(is_start || is_in_progress(&answer)) || clock::now_ms() > end {
                         return self.judge(event, *then, &answer);
                     }
