@@ -36,3 +36,4 @@ pub mod secrets;
 pub mod skip;
 pub mod source;
 pub mod tools;
+pub mod unpaused;

@@ -214,12 +214,13 @@ impl Server {
         self.url_at(self.port)
     }
 
-    /// Creates a store on a new table that no other test uses.
+    /// Creates a store on a new table that no other test uses. Its timeouts are long, unless `configure` changes them.
     pub async fn store(
         &self,
         configure: impl FnOnce(StoreBuilder<PostgresStore>) -> StoreBuilder<PostgresStore>,
     ) -> PostgresStore {
-        let store = configure(PostgresStore::builder(self.url()).table(fresh_table())).build().unwrap();
+        let builder = patient(PostgresStore::builder(self.url()).table(fresh_table()));
+        let store = configure(builder).build().unwrap();
         store.create_table().await.unwrap();
         store
     }
@@ -268,6 +269,13 @@ impl Drop for Server {
         drop(self.supervisor.stdin.take());
         let _ended = self.supervisor.wait();
     }
+}
+
+/// Configures long timeouts, since a busy machine may pause the server or the test for seconds. The lock timeout is for
+/// statements that wait for another transaction.
+pub fn patient(builder: StoreBuilder<PostgresStore>) -> StoreBuilder<PostgresStore> {
+    let minute = Duration::from_secs(60);
+    builder.connect_timeout(minute).statement_timeout(minute).lock_timeout(minute / 2)
 }
 
 /// A table name that no other test uses.

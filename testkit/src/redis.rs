@@ -109,7 +109,8 @@ impl RedisServer {
     }
 
     /// Starts a Sentinel that watches `primary` under the name `records`. It can promote a replica without other
-    /// Sentinels.
+    /// Sentinels. It waits a minute for the primary, so that a pause on a busy machine doesn't start a failover. A test
+    /// that kills the primary shortens `down-after-milliseconds` afterwards.
     pub fn sentinel_of(primary: SocketAddr) -> Self {
         let folder = new_folder();
         for _ in 0..20 {
@@ -117,7 +118,7 @@ impl RedisServer {
             let file = folder.join("sentinel.conf");
             let settings = format!(
                 "port {port}\nbind 127.0.0.1\ndir {}\nsentinel monitor records {} {} 1\n\
-                 sentinel down-after-milliseconds records 500\nsentinel failover-timeout records 3000\n",
+                 sentinel down-after-milliseconds records 60000\nsentinel failover-timeout records 3000\n",
                 folder.display(),
                 primary.ip(),
                 primary.port()

@@ -2,6 +2,7 @@
 
 use std::{
     env,
+    net::SocketAddr,
     process::Command,
     time::{Duration, Instant},
 };
@@ -14,9 +15,10 @@ use lambda_idempotency::{
     ErrorKind,
     store::{Store, StoreBuilder, StoreErrorKind, dynamodb::DynamoDbStore},
 };
+use testkit::unpaused::unpaused;
 
 use super::{
-    emulator::{SECRET, TABLE, builder, client, config, emulator},
+    emulator::{SECRET, TABLE, builder, client, config, emulator, on, patient},
     fixtures::key,
     wire::{Reply, Wire},
 };
@@ -115,8 +117,7 @@ async fn environment_variables_select_the_table() {
 #[tokio::test]
 async fn user_agents_identify_the_library() {
     let wire = Wire::scripted(None, &[Reply::internal()]).await;
-    let store = builder(wire.address).operation_timeout(Duration::from_millis(200)).build().await.unwrap();
-    store.read(&key()).await.unwrap_err();
+    on(&wire).await.read(&key()).await.unwrap_err();
     let head = wire.heads()[0].to_ascii_lowercase();
     let agent = head.lines().find(|line| line.starts_with("user-agent:")).unwrap();
     let expected = concat!("lib/lambda-idempotency/", env!("CARGO_PKG_VERSION"));
@@ -136,28 +137,37 @@ async fn debug_shows_no_secrets() {
     assert!(format!("{store:?}").contains(r#"table: "idempotency", region: Some("eu-west-1")"#), "{store:?}");
 }
 
-/// Returns how long an unanswered read takes, and its number of attempts.
-async fn hanging_read(
-    configure: impl FnOnce(std::net::SocketAddr) -> StoreBuilder<DynamoDbStore>,
-) -> (Duration, usize) {
-    let wire = Wire::scripted(None, &[Reply::Hang]).await;
-    let store = configure(wire.address).build().await.unwrap();
-    let start = Instant::now();
-    let error = store.read(&key()).await.unwrap_err();
-    assert_eq!(error.kind(), StoreErrorKind::Unavailable);
-    assert!(error.to_string().contains("didn't answer in time"), "{error}");
-    (start.elapsed(), wire.requests().len())
+/// Checks that an unanswered read takes between `least` and `most` milliseconds, and that its number of attempts fits.
+async fn hanging_read_takes(
+    [least, most]: [u64; 2],
+    attempts_fit: impl Fn(usize) -> bool,
+    configure: impl Fn(SocketAddr) -> StoreBuilder<DynamoDbStore>,
+) {
+    let fits = |(took, attempts): &(Duration, usize)| {
+        (Duration::from_millis(least)..Duration::from_millis(most)).contains(took) && attempts_fit(*attempts)
+    };
+    let measure = async || {
+        let wire = Wire::scripted(None, &[Reply::Hang]).await;
+        let store = configure(wire.address).build().await.unwrap();
+        let start = Instant::now();
+        let error = store.read(&key()).await.unwrap_err();
+        let took = start.elapsed();
+        assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+        assert!(error.to_string().contains("didn't answer in time"), "{error}");
+        (took, wire.requests().len())
+    };
+    let measured = unpaused(measure, fits).await;
+    assert!(fits(&measured), "{measured:?}");
 }
 
 #[tokio::test]
 async fn default_timeouts_apply_when_clients_disable_them() {
-    let (took, attempts) = hanging_read(|address| {
+    let of_client = |address| {
         let config = config(address).timeout_config(TimeoutConfig::disabled()).build();
         DynamoDbStore::builder(TABLE).client(Client::from_conf(config))
-    })
-    .await;
-    assert!((Duration::from_millis(2500)..Duration::from_millis(3500)).contains(&took), "{took:?}");
-    assert!(attempts >= 2, "an attempt ends after one second");
+    };
+    // An attempt ends after one second.
+    hanging_read_takes([2500, 3500], |attempts| attempts >= 2, of_client).await;
 }
 
 #[tokio::test]
@@ -170,14 +180,11 @@ async fn a_clients_timeouts_are_kept() {
         let config = config(address).timeout_config(timeouts.clone()).build();
         DynamoDbStore::builder(TABLE).client(Client::from_conf(config))
     };
-    let (took, _) = hanging_read(of_client).await;
-    assert!((Duration::from_millis(100)..Duration::from_millis(900)).contains(&took), "{took:?}");
+    hanging_read_takes([100, 900], |_| true, of_client).await;
     // The store's own timeouts override the client's.
     let longer = Duration::from_millis(1200);
-    let (took, attempts) =
-        hanging_read(|address| of_client(address).attempt_timeout(longer).operation_timeout(longer)).await;
-    assert!((Duration::from_millis(1100)..Duration::from_millis(2000)).contains(&took), "{took:?}");
-    assert_eq!(attempts, 1);
+    let overridden = |address| of_client(address).attempt_timeout(longer).operation_timeout(longer);
+    hanging_read_takes([1100, 2000], |attempts| attempts == 1, overridden).await;
 }
 
 #[tokio::test]
@@ -190,7 +197,8 @@ async fn a_clients_retries_are_kept() {
         let wire = Wire::scripted(None, &[Reply::internal()]).await;
         let retries = retries.with_initial_backoff(Duration::from_millis(1));
         let config = config(wire.address).retry_config(retries).build();
-        let store = DynamoDbStore::new(Client::from_conf(config), TABLE).unwrap();
+        let builder = DynamoDbStore::builder(TABLE).client(Client::from_conf(config));
+        let store = patient(builder).build().await.unwrap();
         let error = store.read(&key()).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Unavailable);
         assert!(!error.is_maybe_applied(), "a read writes nothing");

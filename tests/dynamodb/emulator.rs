@@ -22,7 +22,7 @@ use lambda_idempotency::{
 use testkit::emulator::ENDPOINT;
 use tokio::{io::AsyncWriteExt as _, net::TcpListener};
 
-use super::wire::{forward, read_message};
+use super::wire::{Wire, forward, read_message};
 
 pub(crate) type Item = HashMap<String, AttributeValue>;
 
@@ -32,11 +32,6 @@ pub(crate) const TABLE: &str = "idempotency";
 pub(crate) const SECRET: &str = "secret-access-key-of-the-test";
 
 const ACCESS_KEY: &str = "access-key";
-
-/// Whether the tests use a DynamoDB that the environment names.
-fn is_external() -> bool {
-    std::env::var_os(ENDPOINT).is_some()
-}
 
 /// Starts an emulator that ends with the test's runtime. If the environment names a running DynamoDB, returns a proxy
 /// that gives this test its own tables there.
@@ -89,8 +84,29 @@ pub(crate) fn client(address: SocketAddr) -> Client {
     Client::from_conf(config(address).build())
 }
 
+/// Configures long timeouts. A busy machine may pause the process for seconds, and a write that's sent again would find
+/// its own record.
+pub(crate) fn patient(builder: StoreBuilder<DynamoDbStore>) -> StoreBuilder<DynamoDbStore> {
+    builder.attempt_timeout(Duration::from_secs(20)).operation_timeout(Duration::from_secs(60))
+}
+
 pub(crate) fn builder(address: SocketAddr) -> StoreBuilder<DynamoDbStore> {
-    DynamoDbStore::builder(TABLE).client(client(address))
+    patient(DynamoDbStore::builder(TABLE).client(client(address)))
+}
+
+/// Builds a store on the wire. Only some tests let a connection hang, and they choose a shorter timeout.
+pub(crate) async fn on(wire: &Wire) -> DynamoDbStore {
+    builder(wire.address).build().await.unwrap()
+}
+
+/// Builds a store for a wire that hangs on every attempt, so that the call must fail.
+pub(crate) async fn hasty(wire: &Wire) -> DynamoDbStore {
+    builder(wire.address).attempt_timeout(Duration::from_millis(600)).build().await.unwrap()
+}
+
+/// Builds a store for a wire that hangs on the first attempt. The next attempt may take some seconds.
+pub(crate) async fn resending(wire: &Wire) -> DynamoDbStore {
+    builder(wire.address).attempt_timeout(Duration::from_secs(6)).build().await.unwrap()
 }
 
 /// A store with its own table, and a plain client to inspect it.
@@ -109,13 +125,7 @@ impl Table {
         configure: impl FnOnce(StoreBuilder<DynamoDbStore>) -> StoreBuilder<DynamoDbStore>,
     ) -> Self {
         let address = emulator().await;
-        let mut builder = builder(address);
-        if is_external() {
-            // All tests share the external DynamoDB, so it may be busy.
-            builder =
-                builder.attempt_timeout(Duration::from_secs(20)).operation_timeout(Duration::from_secs(60));
-        }
-        let store = configure(builder).build().await.unwrap();
+        let store = configure(builder(address)).build().await.unwrap();
         let _ = store.create_table().await.unwrap();
         Self { address, client: client(address), store }
     }

@@ -10,13 +10,18 @@ use aws_sdk_dynamodb::{
     Client,
     config::{BehaviorVersion, Config, Region, retry::RetryConfig},
 };
-use lambda_idempotency::store::{
-    Record, ResponseChunks, Revision, Store, StoreError, StoreErrorKind, Write, WriteOutcome,
-    dynamodb::DynamoDbStore,
+use futures_util::future::join_all;
+use lambda_idempotency::{
+    StoredKey,
+    store::{
+        ResponseChunks, Revision, Store, StoreError, StoreErrorKind, Write, WriteOutcome,
+        dynamodb::DynamoDbStore,
+    },
 };
+use tokio::net::TcpSocket;
 
 use super::{
-    emulator::{TABLE, Table, builder, config},
+    emulator::{TABLE, Table, builder, config, hasty, on, patient, resending},
     fixtures::{
         SETTLED_UNTIL, completed, item, key, lock, next_lock, owner, release, resolve, settle, settlements,
         started,
@@ -24,19 +29,11 @@ use super::{
     wire::{Reply, Wire},
 };
 
-/// Builds a store on the wire with a short attempt timeout.
-async fn on(wire: &Wire) -> DynamoDbStore {
-    builder(wire.address)
-        .attempt_timeout(Duration::from_millis(600))
-        .operation_timeout(Duration::from_millis(2500))
-        .build()
-        .await
-        .unwrap()
-}
-
 async fn claim(script: &[Reply]) -> (Result<WriteOutcome, StoreError>, usize) {
     let wire = Wire::scripted(None, script).await;
-    let written = on(&wire).await.apply(&key(), &Write::Claim(lock())).await;
+    let hangs = script.iter().any(|reply| matches!(reply, Reply::Hang));
+    let store = if hangs { hasty(&wire).await } else { on(&wire).await };
+    let written = store.apply(&key(), &Write::Claim(lock())).await;
     (written, wire.requests().len())
 }
 
@@ -92,7 +89,8 @@ async fn each_answer_maps_to_kind_and_certainty() {
         let start = Instant::now();
         let (written, made) = claim(&script).await;
         let error = written.unwrap_err();
-        assert!(start.elapsed() < Duration::from_secs(3), "{name}: {:?}", start.elapsed());
+        // No request waits for an attempt's timeout of 20 s.
+        assert!(start.elapsed() < Duration::from_secs(15), "{name}: {:?}", start.elapsed());
         assert_eq!(error.kind(), kind, "{name}: {error}");
         assert_eq!(error.is_maybe_applied(), maybe_applied, "{name}: {error}");
         if let Some(requests) = requests {
@@ -115,11 +113,12 @@ async fn hangs_after_throttling_are_ambiguous() {
 async fn timeouts_between_attempts_are_ambiguous() {
     // The SDK's backoff before the second attempt lasts until the operation times out.
     let wire = Wire::scripted(None, &[Reply::throttled()]).await;
-    let waits = Duration::from_secs(100_000);
+    let waits = Duration::from_secs(10_000_000);
     let retries = RetryConfig::standard().with_initial_backoff(waits).with_max_backoff(waits);
     let client = Client::from_conf(config(wire.address).retry_config(retries).build());
-    let builder = DynamoDbStore::builder(TABLE).client(client);
-    let store = builder.operation_timeout(Duration::from_millis(600)).build().await.unwrap();
+    // Long enough for the first attempt, even on a busy machine.
+    let builder = patient(DynamoDbStore::builder(TABLE).client(client));
+    let store = builder.operation_timeout(Duration::from_secs(6)).build().await.unwrap();
     let error = store.apply(&key(), &Write::Claim(lock())).await.unwrap_err();
     assert!(error.to_string().contains("didn't answer in time"), "{error}");
     assert!(error.is_maybe_applied());
@@ -128,15 +127,16 @@ async fn timeouts_between_attempts_are_ambiguous() {
 
 #[tokio::test]
 async fn outages_are_definite_and_within_budget() {
-    // This port has no listener any more.
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    drop(listener);
+    // The socket keeps its port from other tests, and never listens.
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = socket.local_addr().unwrap();
     let store = builder(address).build().await.unwrap();
     for write in [Write::Claim(lock()), settle(release(false))] {
         let start = Instant::now();
         let error = store.apply(&key(), &write).await.unwrap_err();
-        assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+        // The store doesn't wait for an attempt's timeout of 20 s.
+        assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
         assert_eq!(error.kind(), StoreErrorKind::Unavailable);
         assert!(!error.is_maybe_applied(), "no server could have applied it");
         assert_eq!(
@@ -157,7 +157,8 @@ async fn without_credentials_nothing_is_sent() {
         .behavior_version(BehaviorVersion::latest())
         .region(Region::new("eu-west-1"))
         .endpoint_url(format!("http://{}", wire.address));
-    let store = DynamoDbStore::new(Client::from_conf(config.build()), TABLE).unwrap();
+    let builder = DynamoDbStore::builder(TABLE).client(Client::from_conf(config.build()));
+    let store = patient(builder).build().await.unwrap();
     let error = store.apply(&key(), &Write::Claim(lock())).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unavailable);
     assert!(!error.is_maybe_applied(), "{error:?}");
@@ -185,7 +186,8 @@ async fn lost_requests_are_retried() {
     assert_eq!(wire.requests(), ["PutItem", "PutItem"]);
 }
 
-/// Returns how long ten reads take if their pooled connection is cut at each request, as after a freeze.
+/// Returns how long the eight fastest of ten reads take if their pooled connection is cut at each request, as after a
+/// freeze. A busy machine may pause the process during one of the others.
 async fn ten_reads_on_dead_connections(cut: Reply, retries: RetryConfig) -> Duration {
     let table = Table::new().await;
     let decide = move |nth: usize, _: &str| match nth % 3 {
@@ -194,20 +196,22 @@ async fn ten_reads_on_dead_connections(cut: Reply, retries: RetryConfig) -> Dura
     };
     let wire = Wire::new(Some(table.address), decide).await;
     let client = config(wire.address).retry_config(retries).build();
-    let store = DynamoDbStore::new(Client::from_conf(client), TABLE).unwrap();
-    let mut waited = Duration::ZERO;
+    let builder = DynamoDbStore::builder(TABLE).client(Client::from_conf(client));
+    let store = patient(builder).build().await.unwrap();
+    let mut waits = Vec::new();
     for _ in 0..10 {
         // The first read puts a connection into the pool. The second finds it dead.
         assert_eq!(store.read(&key()).await.unwrap(), None);
         let began = Instant::now();
         assert_eq!(store.read(&key()).await.unwrap(), None);
-        waited += began.elapsed();
+        waits.push(began.elapsed());
     }
     assert_eq!(wire.requests().len(), 30);
-    waited
+    waits.sort();
+    waits[..8].iter().sum()
 }
 
-/// With the SDK's own first backoff, up to a second, ten reads take five seconds on average.
+/// With the SDK's own first backoff, up to a second, the eight fastest reads take over three seconds on average.
 #[tokio::test]
 async fn dead_pooled_connections_cost_milliseconds() {
     // The store keeps a client's own retry settings. In this test, these settings behave like the SDK's defaults.
@@ -216,37 +220,37 @@ async fn dead_pooled_connections_cost_milliseconds() {
     for cut in [Reply::Close, Reply::Reset] {
         let waited = ten_reads_on_dead_connections(cut, RetryConfig::standard()).await;
         eprintln!("with the store's: {waited:?}");
-        assert!(waited < Duration::from_secs(3), "{waited:?}");
+        assert!(waited < Duration::from_millis(1500), "{waited:?}");
     }
 }
 
 #[tokio::test]
 async fn retried_writes_find_their_own_record() {
-    // The first attempt is applied, but its answer is lost. The SDK's second attempt finds the first attempt's claim.
+    let take_over = Write::TakeOver { seen: Revision::of(&started()), lock: next_lock() };
+    let reclaim = Write::Reclaim { seen: Revision::of(&completed()), lock: next_lock() };
+    let mut cases = vec![
+        ("T1", None, Write::Claim(lock())),
+        ("T3", Some(started()), take_over),
+        ("T2", Some(completed()), reclaim),
+    ];
+    cases.extend(settlements().into_iter().map(|(name, done)| (name, Some(started()), settle(done))));
+    // The first attempt is applied, but its answer is lost. The SDK's second attempt finds the first attempt's record.
     for lost in [Reply::ForwardThenClose, Reply::ForwardThenHang] {
         let table = Table::new().await;
-        let wire = Wire::scripted(Some(table.address), &[lost.clone(), Reply::Forward]).await;
-        let written = on(&wire).await.apply(&key(), &Write::Claim(lock())).await.unwrap();
-        assert_eq!(written, WriteOutcome::Refused(Some(started())));
-
-        let wire = Wire::scripted(Some(table.address), &[lost.clone(), Reply::Forward]).await;
-        let take_over = Write::TakeOver { seen: Revision::of(&started()), lock: next_lock() };
-        let written = on(&wire).await.apply(&key(), &take_over).await.unwrap();
-        assert_eq!(written, WriteOutcome::Refused(take_over.apply_to(Some(&started()))));
-
-        for (name, settlement) in settlements() {
-            table.put(item(&key(), &started())).await;
-            let wire = Wire::scripted(Some(table.address), &[lost.clone(), Reply::Forward]).await;
-            let write = settle(settlement);
-            let written = on(&wire).await.apply(&key(), &write).await.unwrap();
-            assert_eq!(written, WriteOutcome::Refused(write.apply_to(Some(&started()))), "{name}");
-        }
-
-        table.put(item(&key(), &completed())).await;
-        let wire = Wire::scripted(Some(table.address), &[lost, Reply::Forward]).await;
-        let reclaim = Write::Reclaim { seen: Revision::of(&completed()), lock: next_lock() };
-        let written = on(&wire).await.apply(&key(), &reclaim).await.unwrap();
-        assert_eq!(written, WriteOutcome::Refused(Some(Record::from(next_lock()))));
+        // They run concurrently, because each hanging attempt takes seconds.
+        let writes = cases.iter().map(|(name, before, write)| {
+            let (table, script) = (&table, [lost.clone(), Reply::Forward]);
+            async move {
+                let key = StoredKey::from_stored(*name);
+                if let Some(before) = before {
+                    table.put(item(&key, before)).await;
+                }
+                let wire = Wire::scripted(Some(table.address), &script).await;
+                let written = resending(&wire).await.apply(&key, write).await.unwrap();
+                assert_eq!(written, WriteOutcome::Refused(write.apply_to(before.as_ref())), "{name}");
+            }
+        });
+        join_all(writes).await;
     }
 }
 
@@ -255,7 +259,7 @@ async fn writes_without_answers_are_ambiguous() {
     for lost in [Reply::ForwardThenClose, Reply::ForwardThenHang] {
         let table = Table::new().await;
         let wire = Wire::scripted(Some(table.address), &[lost]).await;
-        let error = on(&wire).await.apply(&key(), &Write::Claim(lock())).await.unwrap_err();
+        let error = hasty(&wire).await.apply(&key(), &Write::Claim(lock())).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Unavailable);
         assert!(error.is_maybe_applied());
         assert_eq!(table.store.read(&key()).await.unwrap(), Some(started()));
@@ -373,7 +377,7 @@ async fn writes_are_conditional_and_reads_consistent() {
 async fn unwritable_or_unreadable_chunks_are_errors() {
     let wire = Wire::scripted(None, &[Reply::error(400, "AccessDeniedException", "no")]).await;
     let store = on(&wire).await;
-    let bytes = bytes::Bytes::from(vec![1; 1_000_000]);
+    let bytes = bytes::Bytes::from(vec![1; 4_000_000]);
     let error = store.write_chunks(&key(), owner(1), &bytes, SETTLED_UNTIL).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Rejected);
     assert!(wire.requests().len() <= 4, "it ends at the first failure");
@@ -385,8 +389,7 @@ async fn unwritable_or_unreadable_chunks_are_errors() {
 #[tokio::test]
 async fn at_most_four_chunks_are_sent_concurrently() {
     let wire = Wire::scripted(None, &[Reply::Hang]).await;
-    let long = Duration::from_secs(60);
-    let store = builder(wire.address).attempt_timeout(long).operation_timeout(long).build().await.unwrap();
+    let store = on(&wire).await;
     let (key, bytes) = (key(), bytes::Bytes::from(vec![1; 4_000_000]));
     let four_arrive = async {
         while wire.requests().len() < 4 {

@@ -16,7 +16,7 @@ use lambda_idempotency::{
 };
 
 use super::{
-    emulator::{TABLE, Table, builder, client, config, emulator},
+    emulator::{TABLE, Table, builder, client, config, emulator, patient},
     fixtures::{SETTLED_UNTIL, key, lock, owner, release, settle},
     wire::{Reply, Wire},
 };
@@ -223,8 +223,8 @@ async fn throttled_once(keys: &[(&str, ScalarAttributeType)]) -> (Wire, DynamoDb
     let wire =
         Wire::new(Some(address), |nth, _| if nth == 0 { Reply::throttled() } else { Reply::Forward }).await;
     let once = config(wire.address).retry_config(RetryConfig::disabled()).build();
-    let store = DynamoDbStore::builder(TABLE).client(Client::from_conf(once)).sort_key("sk").build().await;
-    (wire, store.unwrap())
+    let builder = patient(DynamoDbStore::builder(TABLE).client(Client::from_conf(once)));
+    (wire, builder.sort_key("sk").build().await.unwrap())
 }
 
 /// A throttled check doesn't show the table's sort key, so the claim isn't sent. The next claim repeats the check.

@@ -82,10 +82,7 @@ async fn until_gone(server: &Server) {
 #[tokio::test]
 async fn a_killed_server_keeps_its_records() {
     let Some(mut server) = Server::start("") else { return };
-    let patient = |builder: lambda_idempotency::store::StoreBuilder<PostgresStore>| {
-        builder.connect_timeout(PATIENCE).statement_timeout(PATIENCE)
-    };
-    let store = server.store(patient).await;
+    let store = server.store(|builder| builder).await;
     let lock = lock();
     make(&store, &key("done"), &Write::Claim(lock.clone())).await;
     make(&store, &key("done"), &completion(&lock)).await;

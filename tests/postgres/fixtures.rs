@@ -11,7 +11,7 @@ use lambda_idempotency::{
     time::{Clock as _, Timestamp, system_clock},
 };
 
-pub(super) use testkit::postgres::{Server, fresh_table};
+pub(super) use testkit::postgres::{Server, fresh_table, patient};
 
 /// Evaluates to the shared server. If there's none, returns from the test, which is then skipped.
 macro_rules! server {

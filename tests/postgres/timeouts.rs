@@ -8,8 +8,10 @@ use lambda_idempotency::{
     testing::Fault,
 };
 
+use testkit::api::Ahead;
+
 use super::{
-    fixtures::{completion, fresh_table, key, lock, make, server},
+    fixtures::{Server, completion, fresh_table, key, lock, make, patient, server},
     wire::Wire,
 };
 
@@ -19,8 +21,21 @@ type Set = fn(StoreBuilder<PostgresStore>) -> StoreBuilder<PostgresStore>;
 const TIMEOUTS: [(&str, Set); 2] =
     [("startup", |builder| builder), ("transaction", StoreBuilder::timeouts_per_transaction)];
 
+/// How long a statement may wait for another transaction.
+const LOCK: Duration = Duration::from_millis(300);
+
+/// A statement times out after six seconds, because a busy machine may pause a process for almost as long.
 fn impatient(builder: StoreBuilder<PostgresStore>) -> StoreBuilder<PostgresStore> {
-    builder.statement_timeout(Duration::from_millis(600)).lock_timeout(Duration::from_millis(300))
+    builder.statement_timeout(Duration::from_secs(6)).lock_timeout(LOCK)
+}
+
+/// Creates an impatient store behind a wire, with an open connection, and a patient store on the same table.
+async fn behind_a_wire(server: &Server) -> (Wire, PostgresStore, PostgresStore) {
+    let (wire, direct) = (Wire::to(server.port()).await, server.store(|builder| builder).await);
+    let builder = patient(PostgresStore::builder(server.url_at(wire.port()))).table(direct.table());
+    let store = impatient(builder).build().unwrap();
+    make(&store, &key("warm"), &Write::Claim(lock())).await;
+    (wire, store, direct)
 }
 
 /// Migrations, `VACUUM FULL` and `LOCK TABLE` block statements before they begin. A statement that the store
@@ -48,7 +63,7 @@ async fn abandoned_claims_behind_locks_are_not_applied() {
 async fn abandoned_slow_claims_are_not_applied() {
     let server = server!();
     for (timeouts, set) in TIMEOUTS {
-        let store = server.store(|builder| set(impatient(builder))).await;
+        let store = server.store(|builder| builder).await;
         let (table, operator) = (store.table(), server.client().await);
         let slow = format!(
             "CREATE FUNCTION {table}_slow() RETURNS trigger LANGUAGE plpgsql AS \
@@ -56,7 +71,9 @@ async fn abandoned_slow_claims_are_not_applied() {
              CREATE TRIGGER slow BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION {table}_slow()"
         );
         operator.batch_execute(&slow).await.unwrap();
-        assert!(store.apply(&key("slow"), &Write::Claim(lock())).await.is_err());
+        let builder = patient(PostgresStore::builder(server.url())).table(&table).lock_timeout(LOCK);
+        let hasty = set(builder.statement_timeout(2 * LOCK)).build().unwrap();
+        assert!(hasty.apply(&key("slow"), &Write::Claim(lock())).await.is_err());
         tokio::time::sleep(Duration::from_secs(2)).await;
         assert_eq!(store.read(&key("slow")).await.unwrap(), None, "{timeouts}");
     }
@@ -68,14 +85,15 @@ async fn abandoned_slow_claims_are_not_applied() {
 async fn slow_preparations_send_no_claim() {
     let server = server!();
     let wire = Wire::to(server.port()).await;
-    let builder = PostgresStore::builder(server.url_at(wire.port())).table(fresh_table()).connections(1);
-    let store = impatient(builder).prepared_statements(true).build().unwrap();
+    let builder = patient(PostgresStore::builder(server.url_at(wire.port()))).table(fresh_table());
+    let builder = builder.connections(1).statement_timeout(Duration::from_secs(20)).lock_timeout(LOCK);
+    let store = builder.prepared_statements(true).build().unwrap();
     store.create_table().await.unwrap();
     let key = key("prepared");
     // This prepares only the read.
     assert_eq!(store.read(&key).await.unwrap(), None);
     wire.requests();
-    wire.delay_next(Duration::from_millis(300));
+    wire.delay_next(Duration::from_millis(5500));
     let error = store.apply(&key, &Write::Claim(lock())).await.unwrap_err();
     assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Unavailable, false), "{error}");
     tokio::time::sleep(Duration::from_millis(500)).await;
@@ -89,52 +107,46 @@ async fn slow_preparations_send_no_claim() {
 /// The network delays a claim until after its sender got an error, so a timeout at the server doesn't help.
 #[tokio::test]
 async fn late_claims_never_replace_an_outcome() {
-    let server = server!();
-    let wire = Wire::to(server.port()).await;
-    let builder = PostgresStore::builder(server.url_at(wire.port())).table(fresh_table());
-    let store = impatient(builder).build().unwrap();
-    store.create_table().await.unwrap();
-    make(&store, &key("warm"), &Write::Claim(lock())).await;
+    let (wire, store, direct) = behind_a_wire(server!()).await;
     let (key, second) = (key("kept"), lock());
     wire.fail_next(Fault::Late);
     let error = store.apply(&key, &Write::Claim(lock())).await.unwrap_err();
     assert!(error.is_maybe_applied() && wire.has_failed(), "{error:?}");
-    make(&store, &key, &Write::Claim(second.clone())).await;
-    make(&store, &key, &completion(&second)).await;
-    let before = store.read(&key).await.unwrap();
+    make(&direct, &key, &Write::Claim(second.clone())).await;
+    make(&direct, &key, &completion(&second)).await;
+    let before = direct.read(&key).await.unwrap();
     wire.deliver();
     tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!(store.read(&key).await.unwrap(), before);
+    assert_eq!(direct.read(&key).await.unwrap(), before);
 }
 
 /// No other delivery takes the key before a late claim arrives. The late claim blocks the key until its lease expires.
 /// The next delivery runs after that.
 #[tokio::test]
 async fn late_claims_block_until_their_lease_expires() {
-    let server = server!();
-    let wire = Wire::to(server.port()).await;
-    let builder = PostgresStore::builder(server.url_at(wire.port())).table(fresh_table());
-    let store = impatient(builder).build().unwrap();
-    store.create_table().await.unwrap();
-    let margin = Duration::from_millis(10);
-    let engine = Idempotency::builder(store.clone()).function("late").skew_margin(margin).build().unwrap();
+    let (wire, store, direct) = behind_a_wire(server!()).await;
+    let clock = Ahead::default();
+    let engine = Idempotency::builder(direct.clone()).function("late").clock(clock.clone()).build().unwrap();
     let operation = engine.operation("late").unwrap();
     let stored = operation.stored_key(&Key::new("a").unwrap());
     let mut late = lock();
     late.fingerprint = lambda_idempotency::Fingerprint::of("12").unwrap();
-    late.lease_until = late.lock_acquired_at.saturating_add(Duration::from_secs(3));
-    make(&store, &key("warm"), &Write::Claim(lock())).await;
     wire.fail_next(Fault::Late);
     assert!(store.apply(&stored, &Write::Claim(late.clone())).await.is_err());
     wire.deliver();
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!(store.read(&stored).await.unwrap(), Some(late.into()));
+    for _ in 0..600 {
+        if direct.read(&stored).await.unwrap().is_some() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(direct.read(&stored).await.unwrap(), Some(late.into()));
     let run = async || {
         let work = async || Ok::<_, std::io::Error>("done".to_owned());
         operation.run(Key::new("a").unwrap(), "12", work).await
     };
     let busy = run().await.unwrap_err();
     assert!(busy.to_string().contains("another delivery"), "{busy}");
-    tokio::time::sleep(Duration::from_secs(4)).await;
+    clock.set(120);
     assert_eq!(run().await.unwrap(), "done");
 }

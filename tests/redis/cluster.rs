@@ -1,37 +1,26 @@
 //! Clusters: one node, and two that share the slots and move them.
 
-use std::{
-    net::TcpListener,
-    sync::{Arc, OnceLock},
-};
+use std::sync::{Arc, OnceLock};
 
 use lambda_idempotency::{
     StoredKey, conformance,
     store::{Store, StoreErrorKind, WriteOutcome},
 };
+use tokio::net::TcpSocket;
 
 use super::{
-    fixtures::{chain, claim, claimed, complete, completed, fresh_key, hasty, patient, started},
+    fixtures::{chain, claim, claimed, complete, completed, fresh_key, patient, started, until},
     wire::{Reply, Wire},
 };
 use testkit::redis::RedisServer;
 
-const CLUSTER: [&str; 4] = ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"];
+/// With a short timeout, a pause of one node on a busy machine would take the cluster down.
+const CLUSTER: [&str; 4] = ["--cluster-enabled", "yes", "--cluster-node-timeout", "60000"];
 const LAST_SLOT: u16 = 16_383;
 
 fn serve(server: &RedisServer, first: u16, last: u16) {
     let answer = server.run(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()]);
     assert_eq!(answer, "OK");
-}
-
-pub(super) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    for _ in 0..500 {
-        if holds() {
-            return;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
-    panic!("not reached in time: {what}");
 }
 
 fn is_up(server: &RedisServer) -> bool {
@@ -77,7 +66,7 @@ fn key_in(server: &RedisServer, first_half: bool) -> StoredKey {
 async fn a_single_node_cluster_conforms() {
     let Some(server) = RedisServer::start(&CLUSTER) else { return };
     // The node has no slots yet.
-    let error = claim(&hasty(&url(&server)), &fresh_key()).await.unwrap_err();
+    let error = claim(&patient(&url(&server)), &fresh_key()).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unavailable);
     assert!(!error.is_maybe_applied() && error.to_string().contains("slot"), "{error}");
     serve(&server, 0, LAST_SLOT);
@@ -112,7 +101,7 @@ async fn requests_go_to_the_slots_node() {
     let there: usize = nodes.iter().map(|node| node.run(&["DBSIZE"]).parse::<usize>().unwrap()).sum();
     assert_eq!(found, there);
     // With two nodes, the error names the URL scheme to use.
-    let error = claim(&hasty(&nodes[0].url()), &key_in(&nodes[0], false)).await.unwrap_err();
+    let error = claim(&patient(&nodes[0].url()), &key_in(&nodes[0], false)).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Rejected);
     assert!(error.to_string().contains("redis-cluster://"), "{error}");
 }
@@ -129,7 +118,7 @@ async fn moved_slots_are_followed() {
     assert_eq!(claim(&store, &key).await.unwrap(), WriteOutcome::Refused(Some(started())));
     let (host, port) = (other.address().ip().to_string(), other.address().port().to_string());
     let redis_key = format!("idempotency:{key}");
-    assert_eq!(one.run(&["MIGRATE", &host, &port, &redis_key, "0", "5000"]), "OK");
+    assert_eq!(one.run(&["MIGRATE", &host, &port, &redis_key, "0", "60000"]), "OK");
     // The key is on the new node, but the slot is still on the old one, which answers ASK.
     assert_eq!(claim(&store, &key).await.unwrap(), WriteOutcome::Refused(Some(started())));
     assert_eq!(store.apply(&key, &complete()).await.unwrap(), WriteOutcome::Applied);
@@ -154,7 +143,7 @@ async fn lost_nodes_are_definite_and_others_serve() {
         assert_eq!(node.run(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]), "OK");
     }
     let (here, there) = (key_in(&one, true), key_in(&one, false));
-    let store = hasty(&format!("{}?node={}", url(&other), one.address()));
+    let store = patient(&format!("{}?node={}", url(&other), one.address()));
     for key in [&here, &there] {
         claimed(&store, key).await;
     }
@@ -186,7 +175,7 @@ async fn node(port: Option<u16>) -> Wire {
 
 /// Reads a record from a fake node, which must fail. Returns how often the node got `command`.
 async fn failed_read(wire: &Wire, command: &str) -> usize {
-    let store = hasty(&format!("{}?cluster=true", wire.url()));
+    let store = patient(&format!("{}?cluster=true", wire.url()));
     let error = store.read(&fresh_key()).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{}", chain(&error));
     wire.commands().iter().filter(|name| *name == command).count()
@@ -199,8 +188,11 @@ async fn redirections_end_after_the_fifth() {
 
 #[tokio::test]
 async fn unreachable_nodes_cause_one_slot_refresh() {
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    assert_eq!(failed_read(&node(Some(closed.port())).await, "CLUSTER").await, 2);
+    // The socket keeps its port from other tests, and never listens.
+    let closed = TcpSocket::new_v4().unwrap();
+    closed.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let port = closed.local_addr().unwrap().port();
+    assert_eq!(failed_read(&node(Some(port)).await, "CLUSTER").await, 2);
 }
 
 #[tokio::test]
@@ -218,7 +210,7 @@ async fn failed_slot_requests_are_classified() {
             _ => Reply::Answer("+OK\r\n"),
         })
         .await;
-        let store = hasty(&format!("{}?cluster=true", wire.url()));
+        let store = patient(&format!("{}?cluster=true", wire.url()));
         let error = claim(&store, &fresh_key()).await.unwrap_err();
         assert_eq!((error.kind(), error.is_maybe_applied()), (kind, false));
         assert!(error.to_string().contains(says), "{}", chain(&error));

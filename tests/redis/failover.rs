@@ -12,10 +12,7 @@ use lambda_idempotency::{
 };
 use tokio::net::{TcpListener, TcpStream};
 
-use super::{
-    cluster::until,
-    fixtures::{chain, claim, claimed, complete, completed, fresh_key, hasty, started},
-};
+use super::fixtures::{chain, claim, claimed, complete, completed, fresh_key, patient, started, until};
 use testkit::redis::RedisServer;
 
 /// An address that points to one server and later to another, as a DNS name or a proxy does. It ends with the
@@ -83,7 +80,7 @@ async fn a_promoted_replica_can_lose_acknowledged_writes() {
     let link = Name::of(&primary).await;
     let replica = replica_of(link.address).await;
     let name = Name::of(&primary).await;
-    let store = hasty(&name.url());
+    let store = patient(&name.url());
     let [kept, half, lost] = [fresh_key(), fresh_key(), fresh_key()];
     claimed(&store, &kept).await;
     assert_eq!(store.apply(&kept, &complete()).await.unwrap(), WriteOutcome::Applied);
@@ -125,7 +122,7 @@ async fn a_replica_promoted_by_sentinel_serves() {
     let replica = replica_of(primary.address()).await;
     let sentinel = RedisServer::sentinel_of(primary.address());
     let (name, key) = (Name::of(&primary).await, fresh_key());
-    let store = hasty(&name.url());
+    let store = patient(&name.url());
     claimed(&store, &key).await;
     until("the replica has the claim", || has(&replica, &key, "STARTED")).await;
     let port = replica.address().port().to_string();
@@ -139,14 +136,11 @@ async fn a_replica_promoted_by_sentinel_serves() {
     name.lead_to(primary.address());
     let error = claim(&store, &fresh_key()).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{}", chain(&error));
+    let patience = ["SENTINEL", "SET", "records", "down-after-milliseconds", "2000"];
+    assert_eq!(sentinel.run(&patience), "OK");
     let chosen = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "records"];
-    for _ in 0..6 {
-        // Sentinel takes up to ten seconds to promote the replica.
-        if sentinel.run(&chosen).ends_with(&port) {
-            break;
-        }
-        tokio::time::sleep(std::time::Duration::from_secs(2)).await;
-    }
+    // Sentinel takes up to ten seconds to promote the replica. After a pause of its own, it waits half a minute first.
+    until("the Sentinel has chosen the replica", || sentinel.run(&chosen).ends_with(&port)).await;
     until("the replica is the primary", || replica.run(&["ROLE"]).starts_with("master")).await;
     name.lead_to(replica.address());
     assert_eq!(store.apply(&key, &complete()).await.unwrap(), WriteOutcome::Applied);
@@ -162,7 +156,7 @@ async fn killed_servers_keep_synced_writes() {
         [(&["--appendonly", "yes", "--appendfsync", "always"][..], true), (&["--appendonly", "no"], false)]
     {
         let Some(mut server) = RedisServer::start(settings) else { return };
-        let (store, key) = (hasty(&server.url()), fresh_key());
+        let (store, key) = (patient(&server.url()), fresh_key());
         claimed(&store, &key).await;
         assert_eq!(store.apply(&key, &complete()).await.unwrap(), WriteOutcome::Applied);
         server.crash();

@@ -11,6 +11,7 @@ use lambda_idempotency::{
     },
     time::Timestamp,
 };
+use testkit::redis::RedisServer;
 
 /// A key that no other test uses.
 pub(crate) fn fresh_key() -> StoredKey {
@@ -124,16 +125,27 @@ pub(crate) fn writes_on_started() -> Vec<Write> {
     writes
 }
 
-/// A store with short timeouts.
+/// A store for a server that never answers, so that the call must fail.
 pub(crate) fn hasty(url: &str) -> RedisStore {
-    let (attempt, operation) = (Duration::from_millis(600), Duration::from_millis(2500));
-    RedisStore::builder(url).attempt_timeout(attempt).operation_timeout(operation).build().unwrap()
+    with_attempts_of(Duration::from_millis(600), url)
 }
 
-/// A store with timeouts for a busy machine.
+/// How long an attempt of [`resending`] takes if it gets no answer.
+pub(crate) const ATTEMPT: Duration = Duration::from_secs(6);
+
+/// A store for a server that doesn't answer the first attempt. The next attempt may take some seconds.
+pub(crate) fn resending(url: &str) -> RedisStore {
+    with_attempts_of(ATTEMPT, url)
+}
+
+/// A store with timeouts for a busy machine, which may pause the server or the test for seconds.
 pub(crate) fn patient(url: &str) -> RedisStore {
-    let (attempt, operation) = (Duration::from_secs(20), Duration::from_secs(60));
-    RedisStore::builder(url).attempt_timeout(attempt).operation_timeout(operation).build().unwrap()
+    with_attempts_of(Duration::from_secs(20), url)
+}
+
+fn with_attempts_of(attempt: Duration, url: &str) -> RedisStore {
+    let builder = RedisStore::builder(url).attempt_timeout(attempt);
+    builder.operation_timeout(Duration::from_secs(60)).build().unwrap()
 }
 
 pub(crate) async fn claim(store: &RedisStore, key: &StoredKey) -> Result<WriteOutcome, StoreError> {
@@ -143,6 +155,25 @@ pub(crate) async fn claim(store: &RedisStore, key: &StoredKey) -> Result<WriteOu
 /// Makes a claim, which must succeed.
 pub(crate) async fn claimed(store: &RedisStore, key: &StoredKey) {
     assert_eq!(claim(store, key).await.unwrap(), WriteOutcome::Applied);
+}
+
+/// Waits until `holds`.
+pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..3000 {
+        if holds() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("not reached in time: {what}");
+}
+
+/// Waits until the server has this many clients. It may notice late that a client has closed its connection.
+pub(crate) async fn until_clients(server: &RedisServer, count: usize) {
+    until(&format!("{count} clients"), || {
+        server.run(&["CLIENT", "LIST", "TYPE", "normal"]).lines().count() == count
+    })
+    .await;
 }
 
 /// Returns an error's text, `Debug` form and sources.

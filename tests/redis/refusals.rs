@@ -5,13 +5,13 @@ use lambda_idempotency::store::{
 };
 
 use super::fixtures::{
-    EXPIRES_AT, chain, claim, claimed, complete, completed, extend, fresh_key, hasty, lasting, lock, ms,
-    patient, settle, started, writes_on_started,
+    EXPIRES_AT, chain, claim, claimed, complete, completed, extend, fresh_key, lasting, lock, ms, patient,
+    settle, started, until, writes_on_started,
 };
 use testkit::redis::{RedisServer, shared};
 
 async fn refused(server: &RedisServer, kind: StoreErrorKind, says: &str) {
-    let (store, key) = (hasty(&server.url()), fresh_key());
+    let (store, key) = (patient(&server.url()), fresh_key());
     let error = claim(&store, &key).await.unwrap_err();
     assert_eq!(error.kind(), kind, "{}", chain(&error));
     assert!(!error.is_maybe_applied(), "{}", chain(&error));
@@ -142,7 +142,7 @@ async fn busy_servers_are_reported() {
         stream.write_all(b"*3\r\n$4\r\nEVAL\r\n$17\r\nwhile true do end\r\n$1\r\n0\r\n").unwrap();
         let _ = stream.read(&mut [0; 100]);
     });
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    until("the script runs", || server.run(&["PING"]).starts_with("-BUSY")).await;
     refused(&server, StoreErrorKind::Unavailable, "busy").await;
     assert_eq!(server.run(&["SCRIPT", "KILL"]), "OK");
     busy.join().unwrap();
@@ -152,7 +152,7 @@ async fn busy_servers_are_reported() {
 async fn missing_passwords_are_reported_without_secrets() {
     let Some(server) = RedisServer::start(&["--requirepass", "correct"]) else { return };
     for user in ["", ":secret@", "default:secret@", "nobody:secret@"] {
-        let store = hasty(&format!("redis://{user}{}", server.address()));
+        let store = patient(&format!("redis://{user}{}", server.address()));
         let error = claim(&store, &fresh_key()).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Rejected, "{user}: {}", chain(&error));
         assert!(!error.is_maybe_applied(), "{user}: {}", chain(&error));
@@ -167,10 +167,10 @@ async fn missing_passwords_are_reported_without_secrets() {
     // The reverse: the URL has a password, but the server doesn't require one.
     let Some(server) = shared() else { return };
     let error =
-        claim(&hasty(&format!("redis://:secret@{}", server.address())), &fresh_key()).await.unwrap_err();
+        claim(&patient(&format!("redis://:secret@{}", server.address())), &fresh_key()).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Rejected, "{error}");
     assert!(!chain(&error).contains("secret"), "{}", chain(&error));
-    let error = claim(&hasty(&format!("redis://{}/99", server.address())), &fresh_key()).await.unwrap_err();
+    let error = claim(&patient(&format!("redis://{}/99", server.address())), &fresh_key()).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Rejected, "{error}");
     assert!(error.to_string().contains("no database"), "{error}");
 }
@@ -184,7 +184,7 @@ async fn documented_permissions_are_sufficient_and_necessary() {
         let mut rule = vec!["ACL", "SETUSER", name, "reset", "on", ">pw", "~idempotency:*", "+ping"];
         rule.extend(needed.iter().filter(|command| **command != without));
         assert_eq!(server.run(&rule), "OK");
-        hasty(&format!("redis://{name}:pw@{}", server.address()))
+        patient(&format!("redis://{name}:pw@{}", server.address()))
     };
     let store = user("enough", "");
     for write in writes_on_started() {
@@ -211,7 +211,7 @@ async fn documented_permissions_are_sufficient_and_necessary() {
     }
     // This user has access to other keys only.
     server.run(&["ACL", "SETUSER", "elsewhere", "on", ">pw", "~other:*", "+@all"]);
-    let store = hasty(&format!("redis://elsewhere:pw@{}", server.address()));
+    let store = patient(&format!("redis://elsewhere:pw@{}", server.address()));
     assert_eq!(claim(&store, &fresh_key()).await.unwrap_err().kind(), StoreErrorKind::Rejected);
 }
 
@@ -277,7 +277,7 @@ async fn exhausted_client_limits_are_reported() {
         }
     };
     for user in ["", ":pw@"] {
-        let store = hasty(&format!("redis://{user}{}", server.address()));
+        let store = patient(&format!("redis://{user}{}", server.address()));
         let error = claim(&store, &fresh_key()).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{}", chain(&error));
     }

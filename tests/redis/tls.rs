@@ -4,9 +4,10 @@ use std::{
     fs,
     path::Path,
     process::{Command, Stdio},
+    time::Duration,
 };
 
-use lambda_idempotency::store::{Store, StoreErrorKind, WriteOutcome, redis::RedisStore};
+use lambda_idempotency::store::{Store, StoreBuilder, StoreErrorKind, WriteOutcome, redis::RedisStore};
 
 use super::fixtures::{chain, claim, complete, completed, fresh_key, hasty, started};
 use testkit::redis::{RedisServer, has, new_folder};
@@ -52,13 +53,18 @@ fn secure_server() -> Option<(RedisServer, Vec<u8>)> {
     Some((server, authority))
 }
 
+/// Configures timeouts for a busy machine, where a handshake may take seconds.
+fn patient(builder: StoreBuilder<RedisStore>) -> StoreBuilder<RedisStore> {
+    builder.attempt_timeout(Duration::from_secs(20)).operation_timeout(Duration::from_secs(60))
+}
+
 #[tokio::test]
 async fn tls_verifies_authority_and_name() {
     let Some((server, authority)) = secure_server() else { return };
     let port = server.tls_port();
     for host in ["127.0.0.1", "localhost"] {
         let url = format!("rediss://{host}:{port}");
-        let store = RedisStore::builder(&url).root_certificates(authority.clone()).build().unwrap();
+        let store = patient(RedisStore::builder(&url).root_certificates(authority.clone())).build().unwrap();
         let key = fresh_key();
         assert_eq!(claim(&store, &key).await.unwrap(), WriteOutcome::Applied);
         assert_eq!(store.read(&key).await.unwrap(), Some(started()));
@@ -67,17 +73,18 @@ async fn tls_verifies_authority_and_name() {
     }
     // The URL names the file, as the environment and the command line do.
     let file = server.folder().join("ca.pem");
-    let store = RedisStore::new(format!("rediss://127.0.0.1:{port}?sslrootcert={}", file.display())).unwrap();
+    let url = format!("rediss://127.0.0.1:{port}?sslrootcert={}", file.display());
+    let store = patient(RedisStore::builder(url)).build().unwrap();
     assert_eq!(claim(&store, &fresh_key()).await.unwrap(), WriteOutcome::Applied);
     let error = RedisStore::new(format!("rediss://127.0.0.1:{port}?sslrootcert=/no/such.pem")).unwrap_err();
     assert!(error.to_string().contains("\"/no/such.pem\" can't be read"), "{error}");
     // One store doesn't know the authority. The other connects by a name that isn't in the certificate.
     let url = format!("rediss://:secret@127.0.0.1:{port}");
     let by_another_name = format!("rediss://:secret@127.0.0.2:{port}");
-    let other = RedisStore::builder(by_another_name).root_certificates(authority.clone()).build().unwrap();
-    let mut untrusted = vec![(other, "certificate")];
+    let other = patient(RedisStore::builder(by_another_name).root_certificates(authority.clone()));
+    let mut untrusted = vec![(other.build().unwrap(), "certificate")];
     // On a machine without any certificates, building the store fails instead.
-    untrusted.extend(RedisStore::new(&url).map(|store| (store, "UnknownIssuer")));
+    untrusted.extend(patient(RedisStore::builder(&url)).build().map(|store| (store, "UnknownIssuer")));
     for (store, says) in untrusted {
         let error = claim(&store, &fresh_key()).await.unwrap_err();
         if error.kind() == StoreErrorKind::Unavailable && chain(&error).contains("refused") {
