@@ -142,9 +142,19 @@ impl StoredResponse {
 
     /// Whether this is `response`, as stored. `None` if that's unknown, because the kept bytes are encrypted.
     pub(crate) fn is_of(&self, response: &[u8]) -> Option<bool> {
-        let is_plain = self.labels().is_ok_and(|labels| labels.key_id.is_none());
         let is_it = || self.length == response.len() as u64 && self.check_digest(response).is_ok();
-        is_plain.then(is_it)
+        self.is_plain().then(is_it)
+    }
+
+    /// The maximum length of the kept bytes. Compression only makes them shorter than the response. Encryption makes
+    /// them longer by a length that only the cipher knows, so an encrypted response has no maximum.
+    pub(crate) fn kept_limit(&self) -> u64 {
+        if self.is_plain() { self.length } else { u64::MAX }
+    }
+
+    /// Whether the kept bytes are known not to be encrypted.
+    fn is_plain(&self) -> bool {
+        self.labels().is_ok_and(|labels| labels.key_id.is_none())
     }
 
     /// Decodes `kept` into the response.

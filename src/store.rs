@@ -143,7 +143,8 @@ pub trait ResponseChunks: Send + Sync {
     ) -> BoxFuture<'a, Result<u32, StoreError>>;
 
     /// Reads the bytes that `owner` wrote into `count` chunks beside `key`, strongly consistent, at most `limit`
-    /// bytes.
+    /// bytes. For an encrypted response, `limit` is [`u64::MAX`], because its length as stored isn't recorded. So don't
+    /// reserve memory by `limit`.
     ///
     /// # Errors
     ///

@@ -175,7 +175,7 @@ impl<'t> InTransaction<'t> {
         }
         let (driver, key) = (&self.driver, &self.key);
         let answer_by = self.state.plan().limits.answer_by;
-        let until = self.state.prepare_until(driver.now());
+        let until = driver.prepare_until(&self.state);
         let intent = driver.intent(key, self.state.plan().owner, verdict, until).await;
         let driven = driver.drive(key, &mut self.state, Event::Settle(intent), &self.records).await;
         let end = match (driven.action, driven.store_error) {

@@ -120,7 +120,7 @@ impl Driver {
             Copying::No => None,
             Copying::Put | Copying::Over(_) => verdict.response().cloned(),
         };
-        let until = state.prepare_until(self.now());
+        let until = self.prepare_until(state);
         let intent = self.intent(key, state.plan().owner, verdict, until).await;
         let intent = if writes.is_some() { intent.committed() } else { intent };
         let ticket = response.as_ref().and_then(|_| Some(self.cache()?.ticket()));
@@ -142,14 +142,26 @@ impl Driver {
         Ok(ending)
     }
 
+    /// Returns when the preparation of a settlement must end if it begins now. `None` means that it's tried once.
+    pub(super) fn prepare_until(&self, state: &State) -> Option<Timestamp> {
+        let now = self.now();
+        let limits = state.plan().limits;
+        if limits.answer_by.is_none_or(|answer_by| now.until(answer_by) > limits.reserve) {
+            return Some(state.prepare_until(now));
+        }
+        // The front end may have stopped waiting long before the deadline. Its client's retry needs the response.
+        let left = now.until(limits.last_call?).min(limits.settle_within);
+        Some(now.saturating_add(left / 2))
+    }
+
     /// Prepares a settlement: encodes the response, and writes it in chunks if it's too large for the record,
-    /// by the time `until`.
+    /// by the time `until`. If `until` is `None`, this tries once.
     pub(super) async fn intent(
         &self,
         key: &StoredKey,
         owner: Owner,
         verdict: Verdict,
-        until: Timestamp,
+        until: Option<Timestamp>,
     ) -> Intent {
         match verdict {
             Verdict::Complete(response, format) => {
@@ -177,7 +189,7 @@ impl Driver {
         owner: Owner,
         response: Bytes,
         format: Option<&'static str>,
-        until: Timestamp,
+        until: Option<Timestamp>,
     ) -> Outcome {
         let length = response.len();
         if self.settings.max_response == 0 {
@@ -188,7 +200,7 @@ impl Driver {
             observe::not_retained(key, Some(length), None);
             return Outcome::Omitted;
         }
-        match self.keep(key, owner, response, format, Some(until)).await {
+        match self.keep(key, owner, response, format, until).await {
             Ok(stored) => Outcome::Retained(stored),
             Err(error) => {
                 observe::not_retained(key, Some(length), Some(&error));
@@ -308,7 +320,7 @@ impl Driver {
                 return Err(corrupt("the response is in chunks, which this store can't read"));
             }
             (Place::Chunks(count), Some(chunks)) => {
-                let reading = chunks.read_chunks(key, record.owner, *count, response.length);
+                let reading = chunks.read_chunks(key, record.owner, *count, response.kept_limit());
                 let read = self.in_time(self.now(), until, reading).await;
                 read.map_err(|error| store_error(key, "the response couldn't be read", error))?
             }

@@ -2,13 +2,11 @@
 //! and whether the store reports each as definite.
 
 mod alone;
+mod secrets;
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
 };
 
 use aws_sdk_dynamodb::types::{
@@ -22,9 +20,10 @@ use lambda_idempotency::{
         dynamodb::{Declined, DynamoDbStore, Transaction},
     },
 };
+use testkit::api::Ahead;
 
 use super::{
-    emulator::{TABLE, Table, builder},
+    emulator::{TABLE, Table, hasty, on, resending},
     fixtures::{
         SETTLED_UNTIL, completed, inline, item, key, lasting_lock, owner, s, settle, started, with_state,
     },
@@ -63,12 +62,6 @@ fn complete() -> Write {
 
 fn conclude(seen: Option<&Record>) -> Write {
     Write::Conclude { seen: seen.map(Revision::of), record: completed() }
-}
-
-/// Builds a store on the wire with a short attempt timeout.
-async fn on(wire: &Wire) -> DynamoDbStore {
-    let store = builder(wire.address).attempt_timeout(Duration::from_millis(600));
-    store.operation_timeout(Duration::from_millis(2500)).build().await.unwrap()
 }
 
 async fn commit(
@@ -363,13 +356,15 @@ async fn only_definite_failures_are_reported_definite() {
         ("denied", vec![Reply::error(400, "AccessDeniedException", "no")], Rejected, false),
         ("no reasons", vec![Reply::error(400, "TransactionCanceledException", "?")], Conflict, false),
     ] {
+        let hangs = matches!(script[..], [Reply::Hang]);
         let wire = Wire::new(None, move |nth, operation| match operation {
             "TransactWriteItems" => script[nth.min(script.len() - 1)].clone(),
             // After an invalid request the store describes the table.
             _ => Reply::error(400, "AccessDeniedException", "no"),
         })
         .await;
-        let error = commit(&on(&wire).await, &complete(), &one()).await.unwrap_err();
+        let store = if hangs { hasty(&wire).await } else { on(&wire).await };
+        let error = commit(&store, &complete(), &one()).await.unwrap_err();
         assert_eq!((error.kind(), error.is_maybe_applied()), (kind, maybe_applied), "{name}: {error}");
         assert!(name != "no table" || error.to_string().contains("or one of the handler's"), "{error}");
     }
@@ -381,7 +376,8 @@ async fn resent_transactions_are_recognised_by_token_or_record() {
         let table = Table::new().await;
         table.put(item(&key(), &started())).await;
         let wire = Wire::scripted(Some(table.address), &[lost.clone(), Reply::Forward]).await;
-        assert_eq!(written(commit(&on(&wire).await, &complete(), &one()).await), WriteOutcome::Applied);
+        let committed = commit(&resending(&wire).await, &complete(), &one()).await;
+        assert_eq!(written(committed), WriteOutcome::Applied);
         assert_eq!((wire.requests().len(), table.effects().await), (2, 1));
     }
     let table = Table::new().await;
@@ -412,8 +408,8 @@ async fn oversized_transactions_are_refused_before_sending() {
         let transactions = store.transactions().unwrap();
         let checked = transactions.check(&key(), &writes).unwrap_err();
         let sent = commit(&store, &complete(), &writes).await.unwrap_err();
-        for error in [checked, sent] {
-            assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Rejected, false));
+        for (error, kind) in [(checked, StoreErrorKind::Rejected), (sent, StoreErrorKind::Unstorable)] {
+            assert_eq!((error.kind(), error.is_maybe_applied()), (kind, false));
             assert!(error.to_string().contains(says), "{error}");
         }
     }
@@ -430,10 +426,7 @@ async fn oversized_transactions_are_refused_before_sending() {
 /// Ten items of 399 KB make 3.9 MB, next to a record of less than 1 KB. DynamoDB's limit for a transaction is 4 MB.
 #[tokio::test]
 async fn transactions_hold_nearly_four_megabytes() {
-    let table = Table::with(|builder| {
-        builder.attempt_timeout(Duration::from_secs(20)).operation_timeout(Duration::from_secs(60))
-    })
-    .await;
+    let table = Table::new().await;
     table.put(item(&key(), &started())).await;
     let large = |id: usize| {
         let put = Put::builder().table_name(TABLE).item("id", s(id.to_string()));
@@ -456,7 +449,8 @@ async fn transactions_hold_nearly_four_megabytes() {
         Write::Conclude { seen: None, record: with_state(State::Failed(response)) },
     ] {
         let error = commit(&table.store, &over, &writes).await.unwrap_err();
-        assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Rejected, false));
+        // No retry can help.
+        assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Unstorable, false));
         assert!(error.to_string().contains("bytes together"), "{error}");
     }
 }
@@ -555,17 +549,17 @@ async fn network_failures_leave_one_effect() {
                 })
                 .await;
                 let store = on(&wire).await;
-                let builder = Idempotency::builder(store).function("tests");
-                let idempotency =
-                    builder.lease_fallback(Duration::from_millis(300)).lease_grace(Duration::from_millis(50));
-                let idempotency = idempotency.skew_margin(Duration::from_millis(50)).build().unwrap();
+                let clock = Ahead::default();
+                let builder = Idempotency::builder(store).function("tests").clock(clock.clone());
+                let idempotency = builder.build().unwrap();
                 let idempotency = if is_optimistic { idempotency.optimistic().unwrap() } else { idempotency };
                 let what = format!("{fault:?} from request {from} for {faulty}, optimistic: {is_optimistic}");
                 if run(&idempotency, 3).await.is_ok() {
                     assert_eq!(table.effects().await, 1, "{what}");
                 } else {
                     healed.store(true, Ordering::SeqCst);
-                    tokio::time::sleep(Duration::from_millis(500)).await;
+                    // The lease has expired.
+                    clock.set(120);
                     assert!(run(&idempotency, 3).await.is_ok(), "{what}");
                 }
                 assert_eq!(table.effects().await, 1, "{what}");

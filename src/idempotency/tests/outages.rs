@@ -111,6 +111,31 @@ async fn front_end_limit_ends_retries() {
     assert!(took > seconds(19.0) && took <= seconds(20.0), "{took:?}");
 }
 
+/// The retry after a gateway's timeout needs the response.
+#[tokio::test(start_paused = true)]
+async fn responses_after_front_end_limit_are_kept() {
+    for (took, is_reachable) in [(28.9, true), (35.0, true), (35.0, false)] {
+        let bench = Bench::new();
+        bench.store.limit_inline(1);
+        let now = bench.now();
+        let invocation = Invocation::entered(now, now.saturating_add(seconds(60.0)), "id")
+            .with_caller_waiting_until(now.saturating_add(seconds(29.0)));
+        let store = bench.store.clone();
+        let handler = async move {
+            tokio::time::sleep(seconds(took)).await;
+            if !is_reachable {
+                store.script([Meets(Fault::Silence)]);
+            }
+            Ok("a response".to_owned())
+        };
+        let answer = bench.within(invocation).with_handler("k", 1, handler).await;
+        assert_eq!(answer.unwrap(), "a response");
+        assert!(now.until(bench.now()) < seconds(60.0));
+        let State::Completed(outcome) = bench.record("k").state else { panic!("not completed") };
+        assert_eq!(matches!(outcome, Outcome::Retained(_)), is_reachable, "{took} s");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn claim_during_outage_fails_in_time() {
     for script in all() {

@@ -235,6 +235,21 @@ async fn formats_read_earlier_json_records() {
     assert_eq!(again.await.unwrap(), "json");
 }
 
+/// The retry after a gateway's timeout needs the response.
+#[tokio::test(start_paused = true)]
+async fn late_responses_are_still_encrypted() {
+    let bench = Bench::with(|builder| builder.cipher(Vault::default()));
+    let now = bench.now();
+    let after = |seconds| now.saturating_add(Duration::from_secs(seconds));
+    let invocation = Invocation::entered(now, after(60), "id").with_caller_waiting_until(after(29));
+    let handler = async {
+        tokio::time::sleep(Duration::from_secs(35)).await;
+        Ok(SECRET.to_owned())
+    };
+    assert_eq!(bench.within(invocation).with_handler("k", 1, handler).await.unwrap(), SECRET);
+    assert_eq!(ask(&bench, "another run's").await.unwrap(), SECRET);
+}
+
 /// If `max_response` is 0, no response is kept, and no event reports a response as lost.
 #[tokio::test(start_paused = true)]
 async fn zero_max_response_keeps_no_response() {

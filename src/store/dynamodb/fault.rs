@@ -2,7 +2,8 @@
 //! to fix it.
 //!
 //! It never keeps an SDK error, which contains the whole answer, including the old item. It keeps the service's error
-//! code, the first line of its message and the request's id.
+//! code, the first line of its message and the request's id. If a request has the handler's own writes, it keeps only
+//! known texts of a message about invalid values, because DynamoDB quotes the values.
 
 use std::{error::Error as StdError, fmt};
 
@@ -59,6 +60,30 @@ pub(super) enum Class {
     /// The service rejects the request for another reason: permission, account, credentials.
     Refused,
 }
+
+/// What DynamoDB says about an invalid write, without the names and values that it quotes around these words.
+const WITHOUT_VALUES: [&str; 20] = [
+    "Transaction request cannot include multiple operations on one item",
+    "The provided key element does not match the schema",
+    "Item size has exceeded the maximum allowed size",
+    "Item size to update has exceeded the maximum allowed size",
+    "Missing the key",
+    "Type mismatch for key",
+    "The AttributeValue for a key attribute cannot contain an empty",
+    "This attribute is part of the key",
+    "Supplied AttributeValue is empty",
+    "cannot be converted to a numeric value",
+    "Number overflow",
+    "Number underflow",
+    "more than 38 significant digits in a Number",
+    "contains duplicates",
+    "An operand in the update expression has an incorrect data type",
+    "The document path provided in the update expression is invalid for update",
+    "The provided expression refers to an attribute that does not exist in the item",
+    "used in expression is not defined",
+    "unused in expressions",
+    "Attribute name is a reserved keyword",
+];
 
 /// The throttling codes: DynamoDB's own, and those that its front ends share with other services, from the SDK's list
 /// of codes to retry.
@@ -182,6 +207,14 @@ impl Fault {
         Self { class, ..self }
     }
 
+    /// Removes what may quote a value of the handler's own writes.
+    pub(super) fn without_values(mut self) -> Self {
+        if let Some(code) = &self.cause.code {
+            self.cause.text = without_values(code, &self.cause.text).to_owned();
+        }
+        self
+    }
+
     /// Converts to the store's error, about `table` in `region`.
     pub(super) fn into_error(self, table: &str, region: Option<&str>) -> StoreError {
         let message = self.message(table, region);
@@ -282,6 +315,18 @@ fn innermost(error: &(dyn StdError + 'static)) -> String {
 fn is_about_credentials(error: &(dyn StdError + 'static)) -> bool {
     std::iter::successors(Some(error), |&error| error.source())
         .any(|error| error.to_string().to_ascii_lowercase().contains("credential"))
+}
+
+/// Returns the part of `message` that contains no value of the handler's own writes. An error of this code quotes the
+/// values that it calls invalid, so only a known text is kept.
+pub(super) fn without_values<'a>(code: &str, message: &'a str) -> &'a str {
+    match code {
+        "ValidationException" | "ValidationError" => WITHOUT_VALUES
+            .into_iter()
+            .find(|known| message.contains(*known))
+            .unwrap_or("DynamoDB's message isn't shown, because it may quote a value; check the write"),
+        _ => sentence(message),
+    }
 }
 
 /// A message's first line, cut to the maximum length. In a message about a wrong signature, the next lines

@@ -230,6 +230,11 @@ impl DynamoDbStore {
 
     /// Checks that the writes have this store's type and are within its limits. Without a `write`, the response's size
     /// isn't known yet, and counts as 0.
+    ///
+    /// # Errors
+    ///
+    /// With a `write`, [`StoreErrorKind::Unstorable`] if the writes aren't within the limits. Any other is
+    /// [`StoreErrorKind::Rejected`].
     fn checked<'a>(
         &self,
         key: &StoredKey,
@@ -240,7 +245,9 @@ impl DynamoDbStore {
         let own_key = self.record_key(key);
         let bytes = limits::item_bytes(&own_key) + write.map_or(0, response_bytes);
         let own = limits::Own { table: &self.inner.table, key: &own_key, bytes };
-        limits::check(transaction, &own).map_err(|why| StoreError::new(StoreErrorKind::Rejected, why))?;
+        // `Rejected` would make the library retry a commit that fails the same way each time.
+        let kind = if write.is_some() { StoreErrorKind::Unstorable } else { StoreErrorKind::Rejected };
+        limits::check(transaction, &own).map_err(|why| StoreError::new(kind, why))?;
         Ok(transaction)
     }
 }
@@ -300,6 +307,10 @@ impl Transactions for DynamoDbStore {
     ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>> {
         Box::pin(async move {
             let own = transaction_of(writes)?;
+            // DynamoDB rejects a transaction without items. With a record, the same writes are valid.
+            if own.is_empty() {
+                return Ok(CommitOutcome::Answered(WriteOutcome::Applied));
+            }
             let request = self.inner.client.transact_write_items();
             let request = request.set_transact_items(Some(own.items.clone())).client_request_token(token);
             let (answer, findings) = observed(request.send()).await;

@@ -86,8 +86,13 @@ impl Location {
             key_prefix: None,
             root_certificates: None,
         };
+        // An unencoded `?` in a password ends the host, so the rest of the password looks like parameters.
+        let may_be_password = text.split_once('?').is_some_and(|(_, rest)| rest.contains('@'));
         for (name, value) in url.query_pairs() {
-            location.set(&name, &value)?;
+            let known = location.set(&name, &value)?;
+            if !known {
+                return Err(unknown_parameter((!may_be_password).then_some(&*name)));
+            }
         }
         if location.is_cluster && location.database != 0 {
             return Err(invalid("names a database, but a cluster has only one; leave it out"));
@@ -101,7 +106,8 @@ impl Location {
         Ok(location)
     }
 
-    fn set(&mut self, name: &str, value: &str) -> Result<(), Error> {
+    /// Sets a parameter. Returns `false` if there's no parameter of this name.
+    fn set(&mut self, name: &str, value: &str) -> Result<bool, Error> {
         match name {
             "cluster" => match value {
                 "true" => self.is_cluster = true,
@@ -118,12 +124,18 @@ impl Location {
                 return Err(invalid("has the parameter sslrootcert without a value"));
             }
             "sslrootcert" => self.root_certificates = Some(value.to_owned()),
-            _ => {
-                let known = "use cluster, node, prefix or sslrootcert";
-                return Err(invalid(format!("has the unknown parameter {name:?}; {known}")));
-            }
+            _ => return Ok(false),
         }
-        Ok(())
+        Ok(true)
+    }
+}
+
+/// Returns the error for an unknown parameter. Without a `name`, that may be a part of the password.
+fn unknown_parameter(name: Option<&str>) -> Error {
+    let known = "use cluster, node, prefix or sslrootcert";
+    match name {
+        Some(name) => invalid(format!("has the unknown parameter {name:?}; {known}")),
+        None => invalid(format!("has an unknown parameter; {known}, and encode a ? in the password as %3F")),
     }
 }
 
@@ -213,6 +225,9 @@ mod tests {
             ("redis://secret@h", "without a password"),
             ("redis://:secret@h/notes", "database"),
             ("redis://:secret@h?colour=red", "colour"),
+            ("redis://app:?secret@h", "%3F"),
+            ("redis://app:?secret=a@h", "%3F"),
+            ("redis://app:?secret#a@h", "%3F"),
             ("redis://:secret@h?prefix=", "prefix"),
             ("rediss://:secret@h?sslrootcert=", "sslrootcert"),
             ("redis://:secret@h?sslrootcert=ca.pem", "write rediss://"),

@@ -1,9 +1,18 @@
 //! A handler's writes in their own `TransactWriteItems`, without a record.
 
-use lambda_idempotency::store::Store as _;
+use lambda_idempotency::store::{Store as _, WriteOutcome, dynamodb::Transaction};
 
-use super::{TABLE, TOKEN, cancelled, on, one};
+use super::{TABLE, TOKEN, cancelled, hasty, on, one, written};
 use crate::wire::{Reply, Wire};
+
+#[tokio::test]
+async fn empty_transactions_alone_send_nothing() {
+    let wire = Wire::scripted(None, &[Reply::error(400, "ValidationException", "no items")]).await;
+    let store = on(&wire).await;
+    let committed = store.transactions().unwrap().commit_alone(&Transaction::new(), TOKEN).await;
+    assert_eq!(written(committed), WriteOutcome::Applied);
+    assert!(wire.requests().is_empty());
+}
 
 #[tokio::test]
 async fn errors_without_a_record_name_none() {
@@ -29,7 +38,8 @@ async fn errors_without_a_record_name_none() {
         ),
     ] {
         let wire = Wire::scripted(None, &script).await;
-        let store = on(&wire).await;
+        let hangs = matches!(script[..], [Reply::Hang]);
+        let store = if hangs { hasty(&wire).await } else { on(&wire).await };
         let committed = store.transactions().unwrap().commit_alone(&one(), TOKEN).await;
         let error = committed.unwrap_err().to_string();
         assert!(error.contains(says) && !error.contains("record") && !error.contains(TABLE), "{error}");

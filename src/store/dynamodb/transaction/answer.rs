@@ -12,7 +12,7 @@ use crate::{
         dynamodb::{
             DynamoDbStore,
             attempts::Findings,
-            fault::{Class, Fault, is_about_size, sentence},
+            fault::{Class, Fault, is_about_size, sentence, without_values},
         },
     },
 };
@@ -77,7 +77,7 @@ impl DynamoDbStore {
         let region = self.region().map(|region| format!(" in {region}"));
         let endpoint = findings.endpoint.as_ref().map(|endpoint| format!(" at {endpoint}"));
         let place: String = [region, endpoint].into_iter().flatten().collect();
-        let (mut fault, transaction) = (Fault::new(error, findings), self.transaction(key));
+        let (mut fault, transaction) = (Fault::new(error, findings).without_values(), self.transaction(key));
         let message = match (key, fault.class) {
             (None, class) => {
                 // No write concerns this store's table, so its keys explain nothing.
@@ -160,10 +160,11 @@ impl DynamoDbStore {
             |reason: &CancellationReason| reason.code().is_some_and(|code| code != NONE && code != CONDITION);
         let told = |what: String, reason: &CancellationReason, is_the_handlers: bool| {
             let code = reason.code().unwrap_or_default();
-            let message = sentence(reason.message().unwrap_or("no message"));
+            let message = reason.message().unwrap_or("no message");
             let is_for_good = is_about_size(code, message) || (is_the_handlers && code == INVALID);
             let kind = if is_for_good { StoreErrorKind::Unstorable } else { StoreErrorKind::Rejected };
-            let text = format!("DynamoDB rejected the transaction because of {what}: {code}: {message}");
+            let shown = if is_the_handlers { without_values(code, message) } else { sentence(message) };
+            let text = format!("DynamoDB rejected the transaction because of {what}: {code}: {shown}");
             StoreError::new(kind, text)
         };
         if is_wrong(records) {
