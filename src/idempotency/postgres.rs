@@ -119,6 +119,9 @@ impl<F: Format> Operation<F> {
     /// it's unknown whether the commit succeeded: a retry finds out. If idempotency isn't enforced,
     /// [`ErrorKind::Unrecorded`] means the same, and a retry may repeat the writes.
     ///
+    /// After a failed statement, PostgreSQL commits nothing of its transaction. If `operation` returns `Ok` even so,
+    /// `run_in` fails with [`ErrorKind::Invalid`]. Return the statement's error, or run the statement in a savepoint.
+    ///
     /// # Cancel safety
     ///
     /// Dropping the future rolls everything back, or leaves everything committed.
@@ -185,7 +188,7 @@ impl<F: Format> Operation<F> {
         // Like every first attempt to settle, the commit gets the answer's reserve if less than that is left.
         let is_ample = |answer_by: &Timestamp| now.until(*answer_by) > limits.reserve;
         let until = answer_by.filter(is_ample).or_else(|| first_call_until(limits, now));
-        match driver.in_time(now, until, Box::pin(store.commit(transaction))).await {
+        match driver.in_time(now, until, Box::pin(store.commit_after_write(transaction))).await {
             Ok(()) => {}
             Err(error) if error.is_maybe_applied() => {
                 let found = find_out_whether_committed(driver, store, &shown, owner, error, until).await;

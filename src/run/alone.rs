@@ -9,6 +9,7 @@ use crate::{
     run::{
         driver::{Driver, pause},
         refusal::declined,
+        staging::NO_TRANSACTIONS,
     },
     store::{CommitOutcome, OwnWrites, StoreError, StoreErrorKind},
     time::Timestamp,
@@ -41,8 +42,7 @@ pub(super) async fn commit_alone(
 ) -> Result<Alone, Error> {
     let store = driver.store().clone();
     let Some(transactions) = store.transactions() else {
-        let error =
-            StoreError::new(StoreErrorKind::Rejected, "this store doesn't support transactional writes");
+        let error = StoreError::new(StoreErrorKind::Rejected, NO_TRANSACTIONS);
         return Err(declined(key, Decline::Store(error.kind()), Some(error), false));
     };
     let owner = driver.owner()?;

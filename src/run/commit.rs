@@ -14,8 +14,9 @@ use crate::{
         driver::Declined,
         refusal::{declined, fenced, not_concluded},
         response::Verdict,
+        staging::NO_TRANSACTIONS,
     },
-    store::{OwnWrites, StoreErrorKind},
+    store::{OwnWrites, StoreError, StoreErrorKind},
 };
 
 /// Why [`Claim::commit`] stored neither the outcome nor the writes.
@@ -120,7 +121,7 @@ impl Claim {
     /// still be applied, the message says so, and settling the claim finds out or prevents it:
     ///
     /// - [`ErrorKind::Declined`]: a condition of the handler's writes failed.
-    /// - [`ErrorKind::Invalid`]: the store doesn't accept these writes.
+    /// - [`ErrorKind::Invalid`]: the store doesn't accept these writes, or doesn't support transactions.
     /// - [`ErrorKind::Unavailable`]: the store couldn't apply them, or every attempt conflicted.
     ///
     /// These errors don't contain the claim:
@@ -142,7 +143,11 @@ impl Claim {
         writes: W,
     ) -> Result<Settled, NotCommitted> {
         let store = self.driver().store();
-        let checked = store.transactions().map_or(Ok(()), |store| store.check(self.key(), &writes));
+        let checked = match store.transactions() {
+            Some(transactions) => transactions.check(self.key(), &writes),
+            // The settlement would retry this error, and no retry can succeed.
+            None => Err(StoreError::new(StoreErrorKind::Rejected, NO_TRANSACTIONS)),
+        };
         if let Err(wrong) = checked {
             let error = declined(self.key(), Decline::Store(StoreErrorKind::Rejected), Some(wrong), false);
             return Err(NotCommitted { error, claim: Some(Box::new(self)), details: None });

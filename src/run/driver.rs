@@ -16,7 +16,7 @@ use crate::{
     key::StoredKey,
     protocol::{Action, Decline, End, Event, Fault, Input, Plan, Rules, State, refusal_for, step},
     record::{Owner, Record},
-    run::{cache::LocalCache, lease::Timing},
+    run::{cache::LocalCache, lease::Timing, staging::NO_TRANSACTIONS},
     settings::Settings,
     store::{Cipher, CommitOutcome, OwnWrites, Store, StoreError, StoreErrorKind, Write, WriteOutcome},
     time::{Clock, Timestamp},
@@ -281,7 +281,7 @@ impl Requests for ToStore<'_> {
         Box::pin(async move {
             let rejected = |why: &'static str| Err(StoreError::new(StoreErrorKind::Rejected, why));
             let Some(transactions) = self.store.transactions() else {
-                return rejected("this store doesn't support transactional writes");
+                return rejected(NO_TRANSACTIONS);
             };
             let (Some(writes), Some((owner, generation))) = (self.writes, write.settled_as()) else {
                 return rejected("the transaction has no writes");

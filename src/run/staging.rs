@@ -13,6 +13,9 @@ use crate::{
     store::{OwnWrites, Store, StoreError},
 };
 
+/// The error for transactional writes to a store that doesn't have [`Transactions`](crate::store::Transactions).
+pub(super) const NO_TRANSACTIONS: &str = "this store doesn't support transactional writes";
+
 /// A handler's answer, of any type.
 pub(crate) type AnyAnswer = Box<dyn Any + Send>;
 /// The closure that returns the handler's answer when a condition of its writes has failed.
@@ -85,7 +88,7 @@ impl Staging {
             ));
         }
         let Some(transactions) = self.shared.store.transactions() else {
-            return Err(self.invalid("this store doesn't support transactional writes"));
+            return Err(self.invalid(NO_TRANSACTIONS));
         };
         let all = match slot.staged.writes.as_deref() {
             None => writes,

@@ -308,11 +308,7 @@ impl PostgresStore {
         let values = [Value::Text(key.as_str())];
         let rows = inner.run(&inner.statements.read, &values, Sends::Question).await?;
         let row = inner.only(&rows)?;
-        if row.try_get(STANDBY).unwrap_or(true) {
-            // After a fail-over, the address leads to another server, so drop the old connections.
-            inner.connections.drop_idle();
-            return Err(inner.error(Fault::standby()));
-        }
+        inner.refuse_standby(row)?;
         inner.record_in(key, row)
     }
 }
@@ -406,6 +402,16 @@ impl Inner {
         // If the snapshot's record meets the condition, another transaction has changed the record since.
         let stands_in_the_way = write.apply_to(record.as_ref()).is_none();
         Ok(stands_in_the_way.then_some(WriteOutcome::Refused(record)))
+    }
+
+    /// Refuses the answer of a standby: its records may be old, and it doesn't have the primary's locks.
+    fn refuse_standby(&self, row: &Row) -> Result<(), StoreError> {
+        if row.try_get(STANDBY).unwrap_or(true) {
+            // After a fail-over, the address leads to another server, so drop the old connections.
+            self.connections.drop_idle();
+            return Err(self.error(Fault::standby()));
+        }
+        Ok(())
     }
 
     fn record_in(&self, key: &StoredKey, row: &Row) -> Result<Option<Record>, StoreError> {

@@ -11,20 +11,15 @@ use lambda_idempotency::{
 };
 
 use super::{
-    fixtures::{Server, completion, fresh_table, key, lock, make, server},
+    fixtures::{Server, completion, fresh_table, key, lock, make, patient, server},
     wire::Wire,
 };
 
-/// Short enough for a fast test, and long enough for a busy machine.
-const STATEMENT: Duration = Duration::from_secs(2);
+/// Short enough for a fast test, and longer than a busy machine pauses a process.
+const STATEMENT: Duration = Duration::from_secs(8);
 
 fn impatient(builder: StoreBuilder<PostgresStore>) -> StoreBuilder<PostgresStore> {
-    builder.statement_timeout(STATEMENT).lock_timeout(Duration::from_millis(300))
-}
-
-/// Configures long timeouts, for statements that wait for another transaction.
-fn patient(builder: StoreBuilder<PostgresStore>) -> StoreBuilder<PostgresStore> {
-    builder.statement_timeout(Duration::from_secs(60)).lock_timeout(Duration::from_secs(30))
+    patient(builder).statement_timeout(STATEMENT).lock_timeout(Duration::from_millis(300))
 }
 
 /// Waits for a statement on `table` that waits for another transaction, and returns its session.
@@ -133,13 +128,21 @@ async fn closed_connections_are_dropped_together() {
     let server = server!();
     let wire = Wire::to(server.port()).await;
     let builder = PostgresStore::builder(server.url_at(wire.port())).table(fresh_table()).connections(3);
-    let store = patient(builder).connect_timeout(Duration::from_secs(20)).build().unwrap();
+    let store = patient(builder).build().unwrap();
     store.create_table().await.unwrap();
     let warm = key("warm");
     store.read(&warm).await.unwrap();
-    // The open connection answers before the two new ones, so the pool lends it next.
-    let read = tokio::join!(store.read(&warm), store.read(&warm), store.read(&warm));
-    assert!(read.0.is_ok() && read.1.is_ok() && read.2.is_ok());
+    // The claims need two new connections, and wait for the operator's lock. So the open connection returns to the pool
+    // first, and the pool lends it next.
+    let operator = server.client().await;
+    operator.batch_execute(&format!("BEGIN; LOCK TABLE {} IN SHARE MODE", store.table())).await.unwrap();
+    let read = async {
+        assert_eq!(store.read(&warm).await.unwrap(), None);
+        operator.batch_execute("ROLLBACK").await.unwrap();
+    };
+    let (one, other) = (key("one"), key("other"));
+    let (claim, another) = (Write::Claim(lock()), Write::Claim(lock()));
+    tokio::join!(read, make(&store, &one, &claim), make(&store, &other, &another));
     let before = wire.connections();
     wire.cut_first();
     make(&store, &warm, &Write::Claim(lock())).await;
@@ -159,14 +162,16 @@ async fn recently_used_connections_are_not_checked() {
 #[tokio::test]
 async fn terminated_sessions_are_replaced_or_ambiguous() {
     let server = server!();
-    let store = server.store(|builder| patient(builder).connections(1)).await;
+    let store = server.store(|builder| builder.connections(1)).await;
     let (key, operator, other) = (key("terminated"), server.client().await, server.client().await);
     let lock = lock();
     make(&store, &key, &Write::Claim(lock.clone())).await;
     let table = store.table();
     let terminate = format!(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE '%{table}%' AND pid <> pg_backend_pid()"
+        "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity \
+         WHERE query LIKE '%{table}%' AND pid <> pg_backend_pid()"
     );
+    // The session has ended once this returns. The store's connection then reads so.
     operator.batch_execute(&terminate).await.unwrap();
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(store.read(&key).await.unwrap().is_some(), "a terminated session is replaced");
@@ -234,7 +239,7 @@ async fn read_only_servers_are_unavailable() {
     let url = format!("{}?options=-c%20default_transaction_read_only%3Don", server.url());
     let table = fresh_table();
     let store = impatient(PostgresStore::builder(url)).table(&table).build().unwrap();
-    let maker = PostgresStore::builder(server.url()).table(&table).build().unwrap();
+    let maker = patient(PostgresStore::builder(server.url())).table(&table).build().unwrap();
     maker.create_table().await.unwrap();
     let error = store.apply(&key("read-only"), &Write::Claim(lock())).await.unwrap_err();
     assert_error(&error, StoreErrorKind::Unavailable, false, "is read-only");
@@ -251,6 +256,13 @@ async fn standbys_are_neither_written_nor_trusted() {
     let error = store.apply(&key("other"), &Write::Claim(lock())).await.unwrap_err();
     assert_error(&error, StoreErrorKind::Unavailable, false, "is read-only");
     let error = store.read(&key("standby")).await.unwrap_err();
+    assert_error(&error, StoreErrorKind::Unavailable, false, "is read-only");
+    // A standby doesn't have the primary's locks: a free lock doesn't show that a transaction has ended.
+    let error = store.look(&key("standby")).await.unwrap_err();
+    assert_error(&error, StoreErrorKind::Unavailable, false, "is read-only");
+    let mut client = server.client().await;
+    let transaction = client.transaction().await.unwrap();
+    let error = store.lock_and_read_in(&transaction, &key("standby")).await.unwrap_err();
     assert_error(&error, StoreErrorKind::Unavailable, false, "is read-only");
     assert_eq!(store.check_table().await.unwrap(), [TableProblem::Standby]);
 }
@@ -289,8 +301,11 @@ async fn server_errors_map_to_their_kinds() {
 #[tokio::test]
 async fn failed_or_excess_connections_send_nothing() {
     let server = server!();
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let store = PostgresStore::builder(server.url_at(nobody)).build().unwrap();
+    // The socket keeps its port from other tests, and never listens.
+    let nobody = tokio::net::TcpSocket::new_v4().unwrap();
+    nobody.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let url = server.url_at(nobody.local_addr().unwrap().port());
+    let store = patient(PostgresStore::builder(url)).build().unwrap();
     let error = store.apply(&key("refused"), &Write::Claim(lock())).await.unwrap_err();
     assert_error(&error, StoreErrorKind::Unavailable, false, "couldn't be reached");
 
@@ -306,7 +321,7 @@ async fn failed_or_excess_connections_send_nothing() {
     let create = format!("CREATE ROLE {role} LOGIN PASSWORD 'correct-horse' CONNECTION LIMIT 0");
     operator.batch_execute(&create).await.unwrap();
     let url = server.url().replace("://test:", &format!("://{role}:"));
-    let error = PostgresStore::builder(url).build().unwrap().read(&key("full")).await.unwrap_err();
+    let error = patient(PostgresStore::builder(url)).build().unwrap().read(&key("full")).await.unwrap_err();
     assert_error(&error, StoreErrorKind::Unavailable, false, "failed to serve");
 }
 
@@ -314,8 +329,7 @@ async fn failed_or_excess_connections_send_nothing() {
 #[tokio::test]
 async fn exhausted_pools_send_nothing() {
     let server = server!();
-    let store =
-        server.store(|builder| patient(builder).connections(1).connect_timeout(Duration::from_secs(2))).await;
+    let store = server.store(|builder| builder.connections(1).connect_timeout(Duration::from_secs(6))).await;
     let (key, operator, lock) = (key("busy"), server.client().await, lock());
     make(&store, &key, &Write::Claim(lock.clone())).await;
     operator.batch_execute(&format!("BEGIN; SELECT 1 FROM {} FOR UPDATE", store.table())).await.unwrap();
@@ -348,7 +362,7 @@ async fn server_refusals_say_what_to_do() {
         (server.url(), format!("nowhere.{table}"), "idempotency table create"),
         (as_role, table.clone(), "grant"),
     ] {
-        let store = PostgresStore::builder(url).table(table).build().unwrap();
+        let store = patient(PostgresStore::builder(url)).table(table).build().unwrap();
         let error = store.apply(&key("rejected"), &Write::Claim(lock())).await.unwrap_err();
         assert_error(&error, StoreErrorKind::Rejected, false, says);
         let error = store.read(&key("rejected")).await.unwrap_err();

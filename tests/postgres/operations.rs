@@ -131,6 +131,16 @@ async fn transactions_stay_whole_without_records() {
         let failed = operation.run_in(&shop.store, &mut client, &key, "12", failing);
         assert!(matches!(failed.await, Err(RunError::Handler(_))));
         assert_eq!(shop.placed().await, 2, "{mode:?}");
+        // PostgreSQL rolls a failed transaction back on COMMIT.
+        let hiding = async |transaction: &Transaction<'_>| {
+            shop.insert(transaction).await?;
+            let failed = transaction.batch_execute("SELECT 1 / 0").await;
+            Ok::<_, Error>(failed.is_err())
+        };
+        let key = Key::new("g").unwrap();
+        let hidden = operation.run_in(&shop.store, &mut client, &key, "12", hiding).await;
+        assert_eq!(kind(hidden), ErrorKind::Invalid, "{mode:?}");
+        assert_eq!(shop.placed().await, 2, "{mode:?}");
         // Two concurrent deliveries call `begin_in`.
         let (one, two) = (client.transaction().await.unwrap(), other.transaction().await.unwrap());
         for transaction in [&one, &two] {

@@ -2,10 +2,10 @@
 
 use super::{
     bank::Deposits,
-    support::{Script, elsewhere},
+    support::{Plain, Script, elsewhere},
     *,
 };
-use crate::{Resolution, settings::Mode, staging};
+use crate::{Begun, Idempotency, Resolution, Settled, settings::Mode, staging};
 
 #[tokio::test(start_paused = true)]
 async fn fenced_caller_gets_the_successors_outcome() {
@@ -121,7 +121,6 @@ async fn outcome_is_recorded_after_record_removal() {
 
 #[tokio::test(start_paused = true)]
 async fn claims_settle_by_complete_fail_or_release() {
-    use crate::{Begun, Settled};
     let bench = Bench::new();
     let key = Key::new("k").unwrap();
     let fingerprint = Fingerprint::of(&1).unwrap();
@@ -154,7 +153,6 @@ async fn claims_settle_by_complete_fail_or_release() {
 
 #[tokio::test(start_paused = true)]
 async fn fenced_and_unrecorded_are_distinct_errors() {
-    use crate::Begun;
     let bench = Bench::with(|builder| builder.settle_within(Duration::ZERO));
     let fingerprint = Fingerprint::of(&1).unwrap();
     let begin = |key: &'static str| {
@@ -260,6 +258,24 @@ async fn declined_commit_reports_an_unresolved_attempt() {
             let _ = bench.store.apply_late();
         }
         let settled = not_committed.into_claim().unwrap().complete("sold out").await;
-        assert_eq!(matches!(settled, Ok(crate::Settled::Superseded(_))), in_doubt, "{settled:?}");
+        assert_eq!(matches!(settled, Ok(Settled::Superseded(_))), in_doubt, "{settled:?}");
     }
+}
+
+/// No retry can succeed on such a store, so the claim comes back at once.
+#[tokio::test(start_paused = true)]
+async fn commit_needs_a_transactional_store() {
+    let builder = Idempotency::builder(Plain::default()).function("tests");
+    let idempotency = builder.settle_within(Duration::from_secs(1)).build().unwrap();
+    let operation = idempotency.operation("step").unwrap();
+    let begun = operation.begin(Key::new("k").unwrap(), Fingerprint::of(&1).unwrap()).await.unwrap();
+    let Begun::Claimed(claim) = begun else { panic!("a replay") };
+    let began = tokio::time::Instant::now();
+    let not_committed = claim.commit("paid", Deposits::of("till", 1)).await.unwrap_err();
+    assert_eq!(began.elapsed(), Duration::ZERO);
+    let error = not_committed.error();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.to_string().contains("doesn't support transactional writes"), "{error}");
+    let settled = not_committed.into_claim().unwrap().complete("done").await;
+    assert!(matches!(settled, Ok(Settled::Recorded)), "{settled:?}");
 }

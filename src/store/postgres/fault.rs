@@ -374,11 +374,10 @@ impl Fault {
                  scram-sha-256 and a certificate with a known hash. Leave out `channel_binding=require` if there is a \
                  pooler in between"
             ),
-            Class::FailedTransaction => {
-                format!(
-                    "an earlier statement of the transaction failed, so {the_table} wasn't queried; roll it back"
-                )
-            }
+            Class::FailedTransaction => format!(
+                "an earlier statement of the transaction failed, so PostgreSQL commits nothing of it, in {the_table} \
+                 or elsewhere; roll it back, and return that statement's error"
+            ),
             Class::Unstorable => format!(
                 "{the_table} can't store the record: it is too large, or has characters that the database's encoding \
                  lacks"

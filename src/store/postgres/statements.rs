@@ -41,7 +41,8 @@ pub(super) struct Statements {
     pub(super) resolve: Statement,
     /// Reads a record, and whether a standby answers.
     pub(super) read: Statement,
-    /// Takes a key's lock until the transaction ends, if the lock is free. Reads the record and the schema's version.
+    /// Takes a key's lock until the transaction ends, if the lock is free. Reads the record, the schema's version, and
+    /// whether a standby answers.
     pub(super) lock_and_read: Statement,
     /// Reads the schema's version, and the session's process and limits.
     pub(super) session: Statement,
@@ -59,7 +60,7 @@ pub(super) struct Statements {
 pub(super) const MADE: &str = "made";
 /// The column that says whether there is a record.
 pub(super) const FOUND: &str = "found";
-/// The column of `read` that says whether the server is a standby.
+/// The column of `read` and `lock_and_read` that says whether the server is a standby.
 pub(super) const STANDBY: &str = "standby";
 /// The column of `lock_and_read` that says whether the key's lock was free.
 pub(super) const FREE: &str = "free";
@@ -193,6 +194,7 @@ impl Statements {
             format!("({columns}) = ROW({values}), {}", nothing(&Column::RESERVED))
         };
         let held = |with: &mut Parameters| format!("{STARTED} AND {}", with.as_seen(&HELD));
+        let standby = format!("pg_is_in_recovery() AS {STANDBY}");
         Self {
             insert: writing(table, &insert),
             reclaim: update(&put, &|with| with.as_seen(&RECLAIM)),
@@ -212,14 +214,14 @@ impl Statements {
             resolve: update(&|with| format!("{}, {}", with.settle(), with.set(&HELD)), &|with| {
                 with.as_seen(&VERSION)
             }),
-            read: reading(table, &format!("pg_is_in_recovery() AS {STANDBY}"), vec![Type::TEXT]),
+            read: reading(table, &standby, vec![Type::TEXT]),
             lock_and_read: reading(
                 table,
                 // The lock's number contains the table's oid. So different tables never share a lock, and one table
                 // has the same lock under any name.
                 &format!(
                     "pg_try_advisory_xact_lock($2 # ('{table}'::regclass::oid::bigint << 32)) AS {FREE}, \
-                     ({}) AS {SCHEMA_VERSION}",
+                     ({}) AS {SCHEMA_VERSION}, {standby}",
                     version(table)
                 ),
                 vec![Type::TEXT, Type::INT8],

@@ -34,11 +34,25 @@ impl PostgresStore {
     /// # Errors
     ///
     /// As [`Store::apply`](crate::store::Store::apply). If the answer was lost, the error is marked as ambiguous.
+    /// [`StoreErrorKind::Rejected`] if an earlier statement of the transaction failed: nothing was written.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future leaves the transaction committed or rolled back.
     pub async fn commit(&self, transaction: Transaction<'_>) -> Result<(), StoreError> {
+        // PostgreSQL rolls a failed transaction back on COMMIT, and the client reports that as success.
+        let asked = transaction.batch_execute("SELECT 1");
+        let answered = time::within(self.inner.statement_timeout, asked).await;
+        match answered {
+            Some(Ok(())) => self.commit_after_write(transaction).await,
+            Some(Err(error)) => Err(self.inner.error(Fault::sent(&error).of_question())),
+            None => Err(self.inner.error(Fault::timed_out().of_question())),
+        }
+    }
+
+    /// Like `commit`, for a transaction whose last statement was a write of this store. The write would have failed in
+    /// a failed transaction, so this needs no round trip to find out.
+    pub(crate) async fn commit_after_write(&self, transaction: Transaction<'_>) -> Result<(), StoreError> {
         match time::within(self.inner.statement_timeout, transaction.commit()).await {
             Some(Ok(())) => Ok(()),
             Some(Err(error)) => Err(self.fault_of(&error)),
@@ -144,6 +158,7 @@ impl PostgresStore {
 impl Inner {
     fn looked(&self, key: &StoredKey, rows: &[Row]) -> Result<Option<Record>, StoreError> {
         let row = self.only(rows)?;
+        self.refuse_standby(row)?;
         match row.try_get(SCHEMA_VERSION).map_err(|_| self.odd_answer())? {
             Some(version) => self.judge_version(version)?,
             None => return Err(self.error(Fault::missing_table())),
