@@ -284,7 +284,8 @@ impl<R> Batch<R> {
     /// Each queue, stream or table has its own keys: the key 17 in the queue `ship` and the key 17 in the queue
     /// `cancel` identify two operations. Set a name if the source's records may arrive from another ARN later: from a
     /// dead-letter queue that this function drains, or from another queue after a redrive or a move. All workers with
-    /// the same source name, function and operation share their keys.
+    /// the same source name, function and operation share their keys. A redrive gives each SQS message a new id, so its
+    /// [`message_key`](SqsMessage::message_key) changes: use a key from the body there.
     ///
     /// ```
     /// # use lambda_idempotency::{Failure, Idempotency, Key, lambda::batch::SqsMessage, store::memory::MemoryStore};

@@ -322,7 +322,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         let now = self.idempotency.driver().now();
         let context = parts.extensions.request_context_ref();
         let most_bytes = Self::most_bytes(context);
-        let invocation = match front_end::waits_until(context, self.config.answer_within, now) {
+        let invocation = match front_end::waits_until(context, self.config.answer_within, STREAMING, now) {
             Some(until) => invocation.with_caller_waiting_until(until),
             None => invocation,
         };
@@ -475,11 +475,14 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
                 (Verified::Unnamed, _) => return self.unnamed_is_shared(VERIFIED).map(|()| None),
             },
         };
-        if caller.is_none() {
-            let credentials = credentials::carried_in(&parts.headers, &self.config.ignored_cookies);
-            match (credentials, self.config.unnamed) {
+        // All users of an app may share its API key, so their own credentials need a named caller too.
+        let is_api_key = matches!(caller, Some(Caller::ApiKey { .. }));
+        if caller.is_none() || is_api_key {
+            let mut carried = credentials::carried_in(&parts.headers, &self.config.ignored_cookies);
+            let unnamed = carried.find(|name| !is_api_key || name.as_str() != credentials::API_KEY);
+            match (unnamed, self.config.unnamed) {
                 (Some(header), _) => self.unnamed_is_shared(header.as_str())?,
-                (None, Unnamed::Refused) => return Err(self.caller_missing()),
+                (None, Unnamed::Refused) if caller.is_none() => return Err(self.caller_missing()),
                 (None, _) => {}
             }
         }

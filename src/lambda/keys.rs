@@ -8,7 +8,7 @@
 //! | S3 | [`s3`] | every notification of one PUT or DELETE of an object | the object written again, even with the same bytes |
 //! | Step Functions | [`step_functions`] | every retry of one entry into the state | the state entered again, in a loop or a redrive |
 //! | an asynchronous invoke | [`events_by_request_id`](crate::Idempotency::events_by_request_id) | Lambda's own retries | an invoke that its caller repeats |
-//! | SQS | [`SqsMessage::message_key`](super::batch::SqsMessage::message_key) | every delivery of one message | a message that was sent twice |
+//! | SQS | [`SqsMessage::message_key`](super::batch::SqsMessage::message_key) | every delivery of one message | a message that was sent twice, or redriven from a dead-letter queue |
 //! | Kinesis | [`KinesisRecord::sequence_key`](super::batch::KinesisRecord::sequence_key) | every delivery of one record | a record that its producer put twice |
 //! | DynamoDB Streams | [`DynamoDbRecord::event_key`](super::batch::DynamoDbRecord::event_key) | every delivery of one change | the next write of the item |
 //! | Kafka | [`kafka_record`] | every delivery of one record | a record that its producer sent twice |

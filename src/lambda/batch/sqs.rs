@@ -35,7 +35,8 @@ impl SqsMessage {
     }
 
     /// The key of this one message. All deliveries of the message have this key. If a sender sends twice, the second
-    /// message has another key.
+    /// message has another key. A redrive from a dead-letter queue gives the message a new id, and so another key
+    /// ("Configuring a dead-letter queue redrive", Amazon SQS developer guide).
     ///
     /// # Errors
     ///

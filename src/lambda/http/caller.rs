@@ -242,7 +242,7 @@ fn of_rest_api(
 fn of_lattice(identity: &VpcLatticeRequestV2Identity) -> Verified {
     match (identity.identity_type.as_deref(), named_by(&identity.principal)) {
         (Some("AWS_IAM"), Some(principal)) => Verified::Caller(Caller::Iam(principal.to_owned())),
-        (None, None) => Verified::Nobody,
+        (None | Some("NONE"), None) => Verified::Nobody,
         _ => Verified::Unnamed,
     }
 }
@@ -478,6 +478,20 @@ mod tests {
                 Verified::Unnamed => assert!(expected_unnamed, "{name}"),
                 Verified::Nobody => panic!("{name} doesn't identify a caller"),
             }
+        }
+    }
+
+    #[test]
+    fn lattice_without_authentication_has_no_caller() {
+        for (kind, principal, expected) in [
+            (None, None, Verified::Nobody),
+            (Some("NONE"), None, Verified::Nobody),
+            (Some("NONE"), Some("p"), Verified::Unnamed),
+            (Some("AWS_IAM"), None, Verified::Unnamed),
+            (None, Some("p"), Verified::Unnamed),
+        ] {
+            let identity = serde_json::json!({ "type": kind, "principal": principal });
+            assert_eq!(of_lattice(&serde_json::from_value(identity).unwrap()), expected, "{kind:?}");
         }
     }
 

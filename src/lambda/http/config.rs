@@ -263,12 +263,12 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
     }
 
     /// Gives the API a name of your choice, in place of the ids in its events. A retry then finds its record
-    /// even if it arrives after the API was replaced, its stage was renamed, or its custom domain got another
+    /// even if it arrives after the API was replaced, its stage was renamed, or a REST API's custom domain got another
     /// base path. All APIs and stages that share the name and call this function count as one API.
     ///
     /// The name matters for callers that belong to one API: a Lambda authorizer's principal, an API key, a client
     /// certificate. By default, such a caller belongs to `<API id>/<stage>`. If the API has a name, the path is
-    /// compared without the stage and the base path.
+    /// compared without the stage, and for REST APIs also without the base path.
     ///
     /// ```
     /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
@@ -292,9 +292,9 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
     /// it for APIs whose responses don't depend on the caller. Named callers keep their own namespaces.
     ///
     /// Without this setting, the layer refuses a keyed request that carries credentials (`Authorization`, an API key,
-    /// a client certificate, a cookie) but has no named caller. The client gets 500 and `caller-unknown`, and nothing
-    /// is claimed. The reason: the handler may check the credentials, and a replay never reaches the handler. Keyed
-    /// requests without credentials share the anonymous namespace.
+    /// a client certificate, a cookie) but has no named caller, or only a REST API's key beside them. The client gets
+    /// 500 and `caller-unknown`, and nothing is claimed. The reason: the handler may check the credentials, and a
+    /// replay never reaches the handler. Keyed requests without credentials share the anonymous namespace.
     pub fn shared_namespace(self) -> Self {
         self.with(|config| config.unnamed = Unnamed::Shared)
     }
@@ -353,11 +353,12 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
     }
 
     /// How long the front end waits for a response, counted from the request's start if the event contains that
-    /// time. Default: 29 seconds behind API Gateway. Otherwise only the invocation's deadline is a limit. After this
-    /// time, the layer doesn't retry a settlement, since the caller would no longer get the response.
+    /// time. Default: 29 seconds behind API Gateway, or 5 minutes if a REST API streams
+    /// ([`streaming`](Self::streaming)). Otherwise only the invocation's deadline is a limit. After this time, the
+    /// layer doesn't retry a settlement, since the caller would no longer get the response.
     ///
-    /// Set it if API Gateway's quota was raised, or if a load balancer or proxy closes idle connections
-    /// earlier.
+    /// Set it if API Gateway's quota was raised, if an edge-optimized REST API streams (30 seconds), or if a load
+    /// balancer or proxy closes idle connections earlier.
     pub fn answer_within(self, limit: Duration) -> Self {
         self.with(|config| config.answer_within = Some(limit))
     }
@@ -455,16 +456,17 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
     }
 
     /// Answers a duplicate with this response when the operation is done but its response wasn't kept, in place of
-    /// 409. The response gets the replay marker. Use it for jobs whose response no caller needs: with
-    /// [`max_response`](crate::settings::Settings::max_response) 0, no response is stored. A duplicate of a recorded
-    /// failure still gets `operation-failed`.
+    /// 409. The operation has ended, whatever its status was: it may have answered 402, for example. So the substitute
+    /// mustn't say that it succeeded. The response gets the replay marker. Use it for jobs whose response no caller
+    /// needs: with [`max_response`](crate::settings::Settings::max_response) 0, no response is stored. A duplicate of a
+    /// recorded failure still gets `operation-failed`.
     ///
     /// ```
     /// # use lambda_http::{Body, http::Response};
     /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
     /// # let builder = lambda_idempotency::Idempotency::builder(store).function("reports");
     /// let idempotency = builder.max_response(0).build()?;
-    /// let layer = idempotency.http().on_not_retained(|| Response::new(Body::from(r#"{"done":true}"#)));
+    /// let layer = idempotency.http().on_not_retained(|| Response::new(Body::from(r#"{"ended":true}"#)));
     /// # let _ = layer;
     /// # Ok::<(), lambda_idempotency::Error>(())
     /// ```

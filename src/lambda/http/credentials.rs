@@ -26,9 +26,15 @@ impl IgnoredCookies {
     }
 }
 
-/// The name of the first header that carries a credential.
-pub(super) fn carried_in<'a>(headers: &'a HeaderMap, ignored: &IgnoredCookies) -> Option<&'a HeaderName> {
-    headers.iter().find_map(|(name, value)| {
+/// The header with a REST API's key.
+pub(super) const API_KEY: &str = "x-api-key";
+
+/// The names of the headers that carry credentials.
+pub(super) fn carried_in<'a>(
+    headers: &'a HeaderMap,
+    ignored: &'a IgnoredCookies,
+) -> impl Iterator<Item = &'a HeaderName> {
+    headers.iter().filter_map(move |(name, value)| {
         let carries = match name {
             name if *name == header::COOKIE => has_cookie(value.as_bytes(), ignored),
             name => is_credential(name.as_str()),
@@ -56,7 +62,7 @@ mod tests {
         }
         let mut cookies = IgnoredCookies::default();
         cookies.add(ignored.iter().copied());
-        carried_in(&headers, &cookies).map(ToString::to_string)
+        carried_in(&headers, &cookies).next().map(ToString::to_string)
     }
 
     #[test]

@@ -9,6 +9,9 @@ use crate::time::Timestamp;
 /// API Gateway's integration timeout for REST, HTTP and WebSocket APIs is at most 29 or 30 seconds, unless a
 /// quota increase was granted ("Amazon API Gateway quotas", API Gateway developer guide).
 const API_GATEWAY: Duration = Duration::from_secs(29);
+/// A REST API may stream a response for 15 minutes, but closes a Regional or private endpoint's stream that's idle
+/// for 5 ("Stream the integration response", API Gateway developer guide). The layer buffers before it sends.
+const IDLE_STREAM: Duration = Duration::from_secs(5 * 60);
 
 /// Lambda's limit for a response that isn't streamed: 6 MB and 100 bytes, as its own error says ("Response
 /// payload size exceeded maximum allowed payload size (6291556 bytes)"; "Lambda quotas", AWS Lambda developer
@@ -32,10 +35,14 @@ pub(super) fn most_bytes(context: Option<&RequestContext>) -> Option<usize> {
 pub(super) fn waits_until(
     context: Option<&RequestContext>,
     answer_within: Option<Duration>,
+    is_streaming: bool,
     now: Timestamp,
 ) -> Option<Timestamp> {
     let (limit, started) = match context {
-        Some(RequestContext::ApiGatewayV1(context)) => (Some(API_GATEWAY), context.request_time_epoch),
+        Some(RequestContext::ApiGatewayV1(context)) => {
+            let limit = if is_streaming { IDLE_STREAM } else { API_GATEWAY };
+            (Some(limit), context.request_time_epoch)
+        }
         Some(RequestContext::ApiGatewayV2(context)) => {
             let is_function_url =
                 context.domain_name.as_deref().is_some_and(|name| name.contains(".lambda-url."));
@@ -70,8 +77,18 @@ mod tests {
 
     fn left(context: Option<RequestContext>, answer_within: Option<u64>) -> Option<u128> {
         let now = Timestamp::from_millis(NOW);
-        let until = waits_until(context.as_ref(), answer_within.map(Duration::from_secs), now)?;
+        let until = waits_until(context.as_ref(), answer_within.map(Duration::from_secs), false, now)?;
         Some(now.until(until).as_millis())
+    }
+
+    #[test]
+    fn rest_apis_wait_longer_for_streams() {
+        let now = Timestamp::from_millis(NOW);
+        let left = |answer_within| {
+            Some(now.until(waits_until(Some(&rest(NOW - 5000)), answer_within, true, now)?).as_secs())
+        };
+        assert_eq!(left(None), Some(295));
+        assert_eq!(left(Some(Duration::from_secs(30))), Some(25), "an edge-optimized endpoint");
     }
 
     #[test]

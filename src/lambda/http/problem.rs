@@ -148,7 +148,7 @@ impl ProblemKind {
             ),
             Self::NotRetained => (
                 "The operation is done, but its response wasn't kept",
-                "The operation succeeded and isn't repeated. Fetch its result another way.",
+                "The operation has ended, whatever its status was, and isn't repeated. Fetch its result another way.",
             ),
             Self::Declined => (
                 "The operation's conditions aren't met",
@@ -496,6 +496,13 @@ mod tests {
         let (title, detail) = shown(Problem::from(ProblemKind::OutcomeUnknown));
         assert!(detail.ends_with("Check whether it took effect before you send the request again."));
         assert!(!format!("{title} {detail}").contains("isn't repeated"));
+    }
+
+    /// A 4xx that wasn't kept is recorded as done too.
+    #[test]
+    fn unretained_responses_do_not_promise_success() {
+        let (_, detail) = shown(Problem::from(ProblemKind::NotRetained));
+        assert!(!detail.contains("succeeded") && detail.contains("whatever its status was"), "{detail}");
     }
 
     #[test]

@@ -49,9 +49,9 @@ fn path(builder: FingerprintBuilder, parts: &Parts) -> FingerprintBuilder {
     )
 }
 
-/// Adds the path in a form that is the same in every stage, and under every base path of a custom domain. An HTTP
-/// API's path begins with the stage, unless the stage is `$default`. A REST API's path begins with the base path, so
-/// its resource and parameters are used instead.
+/// Adds the path in a form that is the same in every stage, and for REST APIs under every base path of a custom domain.
+/// An HTTP API's path begins with the stage, unless the stage is `$default`. A REST API's path begins with the base
+/// path, so its resource and parameters are used instead.
 fn portable_path(builder: FingerprintBuilder, parts: &Parts) -> FingerprintBuilder {
     match parts.extensions.request_context_ref() {
         Some(RequestContext::ApiGatewayV1(context)) => {

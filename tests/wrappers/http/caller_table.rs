@@ -55,6 +55,10 @@ const ROWS: &[Row] = &[
         context(event)["identity"]["apiKey"] = who.into();
         context(event)["identity"]["apiKeyId"] = format!("id of {who}").into();
     }),
+    Row(REST, "API key and `Authorization`, no authorizer", REFUSED, Refused, |event, who, n| {
+        context(event)["identity"]["apiKeyId"] = "the app's".into();
+        bearer(event, who, n);
+    }),
     Row(REST, "authorizer without `principalId`", REFUSED, Refused, |event, who, _| {
         context(event)["authorizer"] = json!({"plan": who});
     }),

@@ -49,11 +49,11 @@ async fn at_most_once_every_status_is_recorded() {
     }
 }
 
-/// No answer is stored. Duplicates of a success get the substitute.
+/// No answer is stored. Duplicates of an operation that has ended get the substitute, whatever its status was.
 #[tokio::test]
 async fn unretained_responses_have_a_chosen_substitute() {
     let done = || Response::builder().status(202).body(Body::from("done")).unwrap();
-    for (status, is_done) in [("201", true), ("500", false)] {
+    for (status, is_done) in [("201", true), ("402", true), ("500", false)] {
         let runs = Runs::default();
         let builder = Idempotency::builder(empty_store()).function("payments").max_response(0);
         let idempotency = builder.build().unwrap();
