@@ -183,7 +183,7 @@ impl Function {
     }
 
     /// Returns how many polls of the real Runtime API to begin, one for each idle poller, and counts them as open. A
-    /// function that still runs an event whose invocation has ended is no poller: it's busy until it answers.
+    /// function that still runs an event whose invocation has ended doesn't poll: it's busy until it answers.
     pub(crate) fn polls_to_begin(&self) -> usize {
         let mut state = self.state();
         state.waiting.retain(|waiter| !waiter.is_closed());

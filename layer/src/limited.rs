@@ -8,7 +8,7 @@ use lambda_idempotency::{
 };
 use tokio::sync::Semaphore;
 
-/// The limit for concurrent calls. Each call may take a connection of its own, and Lambda limits the function and the
+/// The limit for concurrent calls. Each call may take its own connection, and Lambda limits the function and the
 /// layer together to 1,024 open files ("Lambda quotas", AWS Lambda developer guide).
 const MOST_CALLS: usize = 64;
 

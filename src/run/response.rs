@@ -142,26 +142,27 @@ impl Driver {
         Ok(ending)
     }
 
-    /// Returns when the preparation of a settlement must end if it begins now. `None` means that it's tried once.
-    pub(super) fn prepare_until(&self, state: &State) -> Option<Timestamp> {
+    /// Returns when the preparation of a settlement must end if it begins now.
+    pub(super) fn prepare_until(&self, state: &State) -> Timestamp {
         let now = self.now();
         let limits = state.plan().limits;
         if limits.answer_by.is_none_or(|answer_by| now.until(answer_by) > limits.reserve) {
-            return Some(state.prepare_until(now));
+            return state.prepare_until(now);
         }
         // The front end may have stopped waiting long before the deadline. Its client's retry needs the response.
-        let left = now.until(limits.last_call?).min(limits.settle_within);
-        Some(now.saturating_add(left / 2))
+        // Without a last call, the settlement itself has no limit, and the preparation must not use up its time.
+        let left = limits.last_call.map_or(limits.reserve, |last| now.until(last));
+        now.saturating_add(left.min(limits.settle_within) / 2)
     }
 
     /// Prepares a settlement: encodes the response, and writes it in chunks if it's too large for the record,
-    /// by the time `until`. If `until` is `None`, this tries once.
+    /// by the time `until`.
     pub(super) async fn intent(
         &self,
         key: &StoredKey,
         owner: Owner,
         verdict: Verdict,
-        until: Option<Timestamp>,
+        until: Timestamp,
     ) -> Intent {
         match verdict {
             Verdict::Complete(response, format) => {
@@ -189,7 +190,7 @@ impl Driver {
         owner: Owner,
         response: Bytes,
         format: Option<&'static str>,
-        until: Option<Timestamp>,
+        until: Timestamp,
     ) -> Outcome {
         let length = response.len();
         if self.settings.max_response == 0 {
@@ -200,7 +201,7 @@ impl Driver {
             observe::not_retained(key, Some(length), None);
             return Outcome::Omitted;
         }
-        match self.keep(key, owner, response, format, until).await {
+        match self.keep(key, owner, response, format, Some(until)).await {
             Ok(stored) => Outcome::Retained(stored),
             Err(error) => {
                 observe::not_retained(key, Some(length), Some(&error));

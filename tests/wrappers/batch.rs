@@ -453,6 +453,20 @@ async fn late_successes_are_acknowledged_in_time() {
     }
 }
 
+/// A store that answers in time gets the settlement of a late handler.
+#[tokio::test(start_paused = true)]
+async fn late_successes_are_recorded() {
+    let clock = Paused::new();
+    let build = |builder: Builder| builder.clock(clock.clone()).cut_off(false);
+    let bench = Bench::over(Arc::new(MemoryStore::new()), build);
+    bench.is_slow(20);
+    let (worker, batch) = (bench.worker(by_order), sqs([Message::new("m1", "takes 9880")]));
+    for _ in 0..2 {
+        assert_eq!(deliver_by(&worker, &batch, clock.after(10_000)).await, [""; 0]);
+    }
+    assert_eq!(bench.ran().len(), 1, "the duplicate is answered from the record");
+}
+
 /// The handler returns just before handlers are cut off. The worker still waits for its settlement, which ends later.
 #[tokio::test(start_paused = true)]
 async fn pending_settlements_are_awaited() {

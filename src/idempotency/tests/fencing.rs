@@ -262,7 +262,7 @@ async fn declined_commit_reports_an_unresolved_attempt() {
     }
 }
 
-/// No retry can succeed on such a store, so the claim comes back at once.
+/// No retry can succeed on such a store, so the call fails at once, and returns the claim.
 #[tokio::test(start_paused = true)]
 async fn commit_needs_a_transactional_store() {
     let builder = Idempotency::builder(Plain::default()).function("tests");

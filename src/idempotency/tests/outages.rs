@@ -136,6 +136,24 @@ async fn responses_after_front_end_limit_are_kept() {
     }
 }
 
+/// Without a cut-off, the settlement has no limit. Its preparation has one, so that the outcome is recorded in time.
+#[tokio::test(start_paused = true)]
+async fn silent_chunks_never_delay_a_late_settlement() {
+    let bench = Bench::with(|builder| builder.cut_off(false));
+    bench.store.limit_inline(1);
+    let deadline = bench.now().saturating_add(seconds(10.0));
+    let store = bench.store.clone();
+    let handler = async move {
+        tokio::time::sleep(seconds(9.6)).await;
+        store.script([Meets(Fault::Silence)]);
+        Ok("a response".to_owned())
+    };
+    assert_eq!(bench.in_invocation(deadline).with_handler("k", 1, handler).await.unwrap(), "a response");
+    assert!(bench.now() < deadline);
+    let State::Completed(outcome) = bench.record("k").state else { panic!("not completed") };
+    assert!(matches!(outcome, Outcome::Omitted));
+}
+
 #[tokio::test(start_paused = true)]
 async fn claim_during_outage_fails_in_time() {
     for script in all() {

@@ -177,15 +177,17 @@ impl<R: Record> Delivery<'_, R> {
         let _ = catch_unwind(AssertUnwindSafe(|| drop(running)));
     }
 
-    /// Waits until the response is due and no handler is running. Then settlements have the last bit of time before the
-    /// deadline. After the deadline, nothing waits for the response, so they have all the time that they need.
+    /// Waits until the response is due and no handler is running. Then settlements have half of the time until the
+    /// deadline, or longer. After the deadline, nothing waits for the response, so they have all the time they need.
     async fn overdue(&self) {
         let (clock, Some(answer_at)) = (self.clock(), self.times.answer_at) else { return pending().await };
         clock.sleep(clock.now().until(answer_at)).await;
         self.handlers.idle().await;
         let now = clock.now();
         match (self.times.hide_until, self.invocation.deadline()) {
-            (Some(last), Some(deadline)) if now < deadline => clock.sleep(now.until(last)).await,
+            (Some(last), Some(deadline)) if now < deadline => {
+                clock.sleep(now.until(last).max(now.until(deadline) / 2)).await;
+            }
             _ => pending().await,
         }
     }

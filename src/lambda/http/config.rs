@@ -289,7 +289,8 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
 
     /// Puts all keys of callers without a name into one namespace, whatever credentials their requests carry:
     /// **each of these callers gets the others' recorded responses** if it sends the same key and request. Use
-    /// it for APIs whose responses don't depend on the caller. Named callers keep their own namespaces.
+    /// it for APIs whose responses don't depend on the caller. Named callers keep their own namespaces, and so does
+    /// each REST API's key.
     ///
     /// Without this setting, the layer refuses a keyed request that carries credentials (`Authorization`, an API key,
     /// a client certificate, a cookie) but has no named caller, or only a REST API's key beside them. The client gets

@@ -2,8 +2,8 @@
 //! to fix it.
 //!
 //! It never keeps an SDK error, which contains the whole answer, including the old item. It keeps the service's error
-//! code, the first line of its message and the request's id. If a request has the handler's own writes, it keeps only
-//! known texts of a message about invalid values, because DynamoDB quotes the values.
+//! code, the first line of its message and the request's id. DynamoDB quotes invalid values. So if a request has writes
+//! that the handler staged, a message about invalid values is kept only as one of the known texts.
 
 use std::{error::Error as StdError, fmt};
 
@@ -61,14 +61,15 @@ pub(super) enum Class {
     Refused,
 }
 
-/// What DynamoDB says about an invalid write, without the names and values that it quotes around these words.
-const WITHOUT_VALUES: [&str; 20] = [
+/// DynamoDB's texts about an invalid write, without the names and values that it quotes around these words.
+const WITHOUT_VALUES: [&str; 25] = [
     "Transaction request cannot include multiple operations on one item",
     "The provided key element does not match the schema",
     "Item size has exceeded the maximum allowed size",
     "Item size to update has exceeded the maximum allowed size",
     "Missing the key",
     "Type mismatch for key",
+    "Type mismatch for Index Key",
     "The AttributeValue for a key attribute cannot contain an empty",
     "This attribute is part of the key",
     "Supplied AttributeValue is empty",
@@ -77,6 +78,10 @@ const WITHOUT_VALUES: [&str; 20] = [
     "Number underflow",
     "more than 38 significant digits in a Number",
     "contains duplicates",
+    "Incorrect operand type",
+    "Syntax error",
+    "Two document paths overlap",
+    "Two document paths conflict",
     "An operand in the update expression has an incorrect data type",
     "The document path provided in the update expression is invalid for update",
     "The provided expression refers to an attribute that does not exist in the item",
@@ -207,7 +212,7 @@ impl Fault {
         Self { class, ..self }
     }
 
-    /// Removes what may quote a value of the handler's own writes.
+    /// Removes the parts that may quote a value of the handler's writes.
     pub(super) fn without_values(mut self) -> Self {
         if let Some(code) = &self.cause.code {
             self.cause.text = without_values(code, &self.cause.text).to_owned();
@@ -317,8 +322,8 @@ fn is_about_credentials(error: &(dyn StdError + 'static)) -> bool {
         .any(|error| error.to_string().to_ascii_lowercase().contains("credential"))
 }
 
-/// Returns the part of `message` that contains no value of the handler's own writes. An error of this code quotes the
-/// values that it calls invalid, so only a known text is kept.
+/// Returns the part of `message` that contains no value of the handler's writes. DynamoDB's validation errors quote
+/// invalid values, so only a known text is kept.
 pub(super) fn without_values<'a>(code: &str, message: &'a str) -> &'a str {
     match code {
         "ValidationException" | "ValidationError" => WITHOUT_VALUES
