@@ -70,7 +70,7 @@ async fn settle(store: &PostgresStore, key: &StoredKey, lock: &Lock) {
 
 /// Waits until nothing listens at the server's port.
 async fn until_gone(server: &Server) {
-    for _ in 0..600 {
+    for _ in 0..3000 {
         if std::net::TcpStream::connect(("127.0.0.1", server.port())).is_err() {
             return;
         }
@@ -112,6 +112,7 @@ async fn an_asynchronous_standby_can_lose_writes() {
     make(&store, &key, &completion(&lock)).await;
 
     primary.crash();
+    until_gone(&primary).await;
     until(&standby, "pg_promote()").await;
     assert_eq!(found(&store, "half").await.unwrap().status(), Status::Started, "the completion is lost");
 }
@@ -211,6 +212,7 @@ async fn a_promoted_standby_is_found() {
         until(&standby, &format!("EXISTS (SELECT FROM {table})")).await;
 
         primary.crash();
+        until_gone(&primary).await;
         until(&standby, "pg_promote()").await;
         let began = Instant::now();
         settle(&store, &key, &lock).await;
@@ -239,7 +241,7 @@ async fn silent_hosts_leave_time_for_others() {
     }
     let hosts = server.url().replace(&own, &format!("{address},{own}"));
     let store = PostgresStore::builder(hosts + "?sslmode=disable").table(fresh_table());
-    let store = store.connect_timeout(PATIENCE).build().unwrap();
+    let store = store.connect_timeout(PATIENCE).statement_timeout(PATIENCE).build().unwrap();
     store.create_table().await.unwrap();
     make(&store, &key("next"), &Write::Claim(lock())).await;
 }

@@ -17,7 +17,7 @@ use lambda_idempotency::{
     time::{Clock as _, Timestamp, system_clock},
 };
 
-use super::fixtures::{Server, fresh_table, key, lock, make, server};
+use super::fixtures::{Server, fresh_table, key, lock, make, patient, server};
 use testkit::pgbouncer::PgBouncer;
 
 /// The variable with a started process's URL, which names its table.
@@ -25,16 +25,15 @@ const URL: &str = "POOLED_STORE";
 /// The variable with the time at which both processes begin their claims.
 const BEGINS: &str = "POOLED_BEGINS";
 const CLAIMS: usize = 300;
-/// Opening a connection may take this long on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// A statement times out after this time, because a busy machine may pause a process for almost as long.
+const STATEMENT: Duration = Duration::from_secs(8);
 
 /// Makes the claims of one of the two processes that the next test starts.
 #[tokio::test]
 #[ignore = "the test below runs it in two processes at once"]
 async fn claims_in_its_own_process() {
     let (Ok(url), Ok(begins)) = (env::var(URL), env::var(BEGINS)) else { return };
-    let builder = PostgresStore::builder(url).connect_timeout(PATIENCE).statement_timeout(PATIENCE);
-    let store = builder.build().unwrap();
+    let store = patient(PostgresStore::builder(url)).build().unwrap();
     let begins = Timestamp::from_millis(begins.parse().unwrap());
     tokio::time::sleep(system_clock().now().until(begins)).await;
     for n in 0..CLAIMS {
@@ -67,7 +66,7 @@ async fn processes_behind_a_pooler_keep_their_tables() {
     let tables = [fresh_table(), fresh_table()];
     let (mut processes, begins) = (Vec::new(), system_clock().now().saturating_add(Duration::from_secs(1)));
     for table in &tables {
-        let store = PostgresStore::builder(server.url()).table(table).build().unwrap();
+        let store = patient(PostgresStore::builder(server.url())).table(table).build().unwrap();
         store.create_table().await.unwrap();
         processes.push(process(
             &format!("{}?timeouts=transaction&table={table}", server.url_at(pooler.port())),
@@ -82,8 +81,8 @@ async fn processes_behind_a_pooler_keep_their_tables() {
 /// Creates a store behind `pooler`, whose URL has these parameters and this user.
 fn behind(server: &Server, pooler: &PgBouncer, user: &str, table: &str, parameters: &str) -> PostgresStore {
     let url = server.url_at(pooler.port()).replace("://test:", &format!("://{user}:"));
-    let builder = PostgresStore::builder(format!("{url}?table={table}&{parameters}"));
-    builder.connect_timeout(PATIENCE).statement_timeout(Duration::from_secs(2)).build().unwrap()
+    let builder = patient(PostgresStore::builder(format!("{url}?table={table}&{parameters}")));
+    builder.statement_timeout(STATEMENT).lock_timeout(Duration::from_millis(250)).build().unwrap()
 }
 
 /// The store prepares no statement before it knows that its session is exclusive.
@@ -104,14 +103,16 @@ async fn prepared_statements_behind_a_pooler_are_refused() {
     }
     assert_eq!(rows(server, &table).await, 0);
     let direct = PostgresStore::builder(format!("{}?table={table}&prepared=true", server.url()));
-    let direct = direct.connect_timeout(PATIENCE).build().unwrap();
+    let direct = patient(direct).build().unwrap();
     make(&direct, &key("direct"), &Write::Claim(lock())).await;
 }
 
-/// Creates a role with the timeouts, as `?timeouts=role` needs it.
-const LIMITED: &str = "DO $$ BEGIN CREATE ROLE limited SUPERUSER LOGIN PASSWORD 'correct-horse'; \
+/// Creates a role with the timeouts, as `?timeouts=role` needs it. The statements form one transaction. Several tests
+/// run them, and PostgreSQL rejects two concurrent changes of a role, so each waits for a lock first.
+const LIMITED: &str = "SELECT pg_advisory_xact_lock(1); \
+    DO $$ BEGIN CREATE ROLE limited SUPERUSER LOGIN PASSWORD 'correct-horse'; \
     EXCEPTION WHEN duplicate_object OR unique_violation THEN END $$; \
-    ALTER ROLE limited SET statement_timeout = '750ms'; ALTER ROLE limited SET lock_timeout = '250ms'";
+    ALTER ROLE limited SET statement_timeout = '6s'; ALTER ROLE limited SET lock_timeout = '250ms'";
 
 /// A URL for direct connections points to a pooler. The error names the parameter to add, whether the pooler
 /// refuses startup options or drops them.
@@ -189,7 +190,7 @@ async fn abandoned_queued_claims_are_not_applied() {
     let Some(pooler) = PgBouncer::before(server, 1, "") else { return };
     let table = server.store(|builder| builder).await.table();
     server.client().await.batch_execute(LIMITED).await.unwrap();
-    for (user, timeouts) in [("test", "transaction"), ("limited", "role")] {
+    let abandoned = async |user: &str, timeouts: &str| {
         let store = behind(server, &pooler, user, &table, &format!("timeouts={timeouts}"));
         make(&store, &key(user), &Write::Claim(lock())).await;
         let url = server.url_at(pooler.port()).replace("://test:", &format!("://{user}:"));
@@ -201,5 +202,7 @@ async fn abandoned_queued_claims_are_not_applied() {
         holder.batch_execute("COMMIT").await.unwrap();
         tokio::time::sleep(Duration::from_millis(500)).await;
         assert_eq!(store.read(&late).await.unwrap(), None, "{timeouts}");
-    }
+    };
+    // Each user has its own session.
+    tokio::join!(abandoned("test", "transaction"), abandoned("limited", "role"));
 }

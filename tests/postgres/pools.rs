@@ -20,7 +20,7 @@ use lambda_idempotency::{
     },
 };
 
-use super::fixtures::{fresh_table, key, lock, make, server};
+use super::fixtures::{fresh_table, key, lock, make, patient, server};
 
 fn pool_of(url: &str, connections: usize) -> Pool {
     let manager = Manager::new(url.parse().unwrap(), NoTls);
@@ -35,7 +35,7 @@ async fn completions_do_not_wait_for_the_pool() {
     let server = server!();
     let pool = pool_of(&server.url(), 1);
     let table = fresh_table();
-    let store = PostgresStore::pool_builder(pool.clone()).table(&table).build().unwrap();
+    let store = patient(PostgresStore::pool_builder(pool.clone())).table(&table).build().unwrap();
     store.create_table().await.unwrap();
     let builder = Idempotency::builder(store).function("orders").settle_within(Duration::from_secs(4));
     let idempotency = builder.build().unwrap();
@@ -75,8 +75,8 @@ async fn completions_do_not_wait_for_the_pool() {
 async fn an_exhausted_pool_still_serves_records() {
     let server = server!();
     let pool = pool_of(&server.url(), 1);
-    let builder = PostgresStore::pool_builder(pool.clone()).table(fresh_table());
-    let store = builder.connect_timeout(Duration::from_secs(5)).build().unwrap();
+    let builder = patient(PostgresStore::pool_builder(pool.clone())).table(fresh_table());
+    let store = builder.connect_timeout(Duration::from_secs(20)).build().unwrap();
     let _lent = pool.get().await.unwrap();
     store.create_table().await.unwrap();
     make(&store, &key("used-up"), &Write::Claim(lock())).await;

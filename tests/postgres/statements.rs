@@ -3,14 +3,14 @@
 use lambda_idempotency::store::{Store as _, StoreBuilder, Write, WriteOutcome, postgres::PostgresStore};
 
 use super::{
-    fixtures::{Server, completion, fresh_table, key, lock, make, server},
+    fixtures::{Server, completion, fresh_table, key, lock, make, patient, server},
     wire::Wire,
 };
 
 async fn counted(server: &Server, configure: fn(StoreBuilder<PostgresStore>) -> StoreBuilder<PostgresStore>) {
     let wire = Wire::to(server.port()).await;
-    let builder = PostgresStore::builder(server.url_at(wire.port())).table(fresh_table()).connections(1);
-    let store = configure(builder).build().unwrap();
+    let builder = patient(PostgresStore::builder(server.url_at(wire.port()))).table(fresh_table());
+    let store = configure(builder.connections(1)).build().unwrap();
     store.create_table().await.unwrap();
     let operator = server.client().await;
     operator.batch_execute("CREATE EXTENSION IF NOT EXISTS pg_stat_statements").await.ok();

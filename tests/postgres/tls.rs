@@ -1,11 +1,11 @@
 //! TLS, on a server with its own certificate.
 
-use std::{fs, process::Command, time::Duration};
+use std::{fs, process::Command};
 
 use lambda_idempotency::store::{Store as _, StoreErrorKind, Write, postgres::PostgresStore};
 use testkit::skip::skip;
 
-use super::fixtures::{Server, key, lock, make, server};
+use super::fixtures::{Server, key, lock, make, patient, server};
 
 const RSA: [&str; 2] = ["-newkey", "rsa:2048"];
 
@@ -41,12 +41,11 @@ async fn certificates_are_verified_by_the_given_root() {
         return;
     };
     let url = |mode: &str| server.url().replace("127.0.0.1", "localhost") + "?sslmode=" + mode;
-    let builder = |mode| PostgresStore::builder(url(mode)).statement_timeout(Duration::from_secs(5));
+    let builder = |mode| patient(PostgresStore::builder(url(mode)));
 
     let file = folder.join("server.crt").display().to_string();
-    let store = PostgresStore::builder(format!("{}&sslrootcert={file}&prepared=true", url("verify-full")))
-        .build()
-        .unwrap();
+    let verified = format!("{}&sslrootcert={file}&prepared=true", url("verify-full"));
+    let store = patient(PostgresStore::builder(verified)).build().unwrap();
     store.create_table().await.unwrap();
     make(&store, &key("tls"), &Write::Claim(lock())).await;
     let client = builder("require").root_certificates(pem).build().unwrap();
@@ -65,7 +64,7 @@ async fn certificates_are_verified_by_the_given_root() {
     // The certificate isn't valid for another host.
     let other = url("require").replace("localhost", "127.0.0.1");
     let pem = fs::read(folder.join("server.crt")).unwrap();
-    let store = PostgresStore::builder(other).root_certificates(pem).build().unwrap();
+    let store = patient(PostgresStore::builder(other)).root_certificates(pem).build().unwrap();
     assert_eq!(store.read(&key("tls")).await.unwrap_err().kind(), StoreErrorKind::Rejected);
     assert!(builder("disable").build().unwrap().read(&key("tls")).await.unwrap().is_some());
     fs::remove_dir_all(&folder).unwrap();
@@ -89,8 +88,7 @@ async fn channel_binding_is_used_where_required() {
         let url = server.url().replace("127.0.0.1", "localhost") + "?sslmode=require&channel_binding=";
         let store = |binding: &str| {
             let builder = PostgresStore::builder(format!("{url}{binding}")).root_certificates(pem.clone());
-            let patience = Duration::from_secs(10);
-            builder.connect_timeout(patience).statement_timeout(patience).build().unwrap()
+            patient(builder).build().unwrap()
         };
         store("prefer").create_table().await.unwrap();
         store("disable").read(&key("bound")).await.unwrap();
@@ -108,11 +106,11 @@ async fn channel_binding_is_used_where_required() {
 #[tokio::test]
 async fn required_tls_refuses_plaintext_servers() {
     let server = server!();
-    let store = PostgresStore::builder(server.url() + "?sslmode=require").build().unwrap();
+    let store = patient(PostgresStore::builder(server.url() + "?sslmode=require")).build().unwrap();
     let error = store.read(&key("tls")).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Rejected);
     assert!(error.to_string().contains("sslmode=disable"), "{error}");
     let store = server.store(|builder| builder).await;
     let builder = PostgresStore::builder(server.url() + "?sslmode=prefer").table(store.table());
-    assert_eq!(builder.build().unwrap().read(&key("tls")).await.unwrap(), None);
+    assert_eq!(patient(builder).build().unwrap().read(&key("tls")).await.unwrap(), None);
 }

@@ -139,7 +139,7 @@ async fn a_replica_promoted_by_sentinel_serves() {
     let patience = ["SENTINEL", "SET", "records", "down-after-milliseconds", "2000"];
     assert_eq!(sentinel.run(&patience), "OK");
     let chosen = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "records"];
-    // Sentinel takes up to ten seconds to promote the replica. After a pause of its own, it waits half a minute first.
+    // Sentinel takes up to ten seconds to promote the replica. After a pause, it waits half a minute first.
     until("the Sentinel has chosen the replica", || sentinel.run(&chosen).ends_with(&port)).await;
     until("the replica is the primary", || replica.run(&["ROLE"]).starts_with("master")).await;
     name.lead_to(replica.address());

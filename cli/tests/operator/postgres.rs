@@ -8,7 +8,7 @@ use lambda_idempotency::{
 use serde_json::json;
 
 use super::bench::{KEY, RESPONSE, run_in};
-use testkit::postgres::{Server, fresh_table};
+use testkit::postgres::{Server, fresh_table, patient};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_command_works_on_postgres() {
@@ -51,7 +51,7 @@ async fn every_command_works_on_postgres() {
     assert!(fit.code == 0 && fit.out.starts_with(&format!("table `{table}` is ok")), "{fit:?}");
 
     assert_eq!(run(&["list"]).await.out, "no matching records\n");
-    let store = PostgresStore::builder(&url).build().unwrap();
+    let store = patient(PostgresStore::builder(&url)).build().unwrap();
     let now = system_clock().now().as_millis();
     let lock = Lock {
         owner: Owner::random().unwrap(),
@@ -96,12 +96,8 @@ async fn url_parameters_choose_the_statement_mode() {
         let url = format!("{}?table={table}&{parameters}", server.url());
         run_in(&[("IDEMPOTENCY_STORE", url.as_str())], &["list"]).await
     };
-    PostgresStore::builder(format!("{}?table={table}", server.url()))
-        .build()
-        .unwrap()
-        .create_table()
-        .await
-        .unwrap();
+    let builder = patient(PostgresStore::builder(format!("{}?table={table}", server.url())));
+    builder.build().unwrap().create_table().await.unwrap();
     for parameters in ["prepared=true", "timeouts=startup", "timeouts=transaction&prepared=true"] {
         let listed = run(parameters).await;
         assert_eq!((listed.code, listed.out.as_str()), (0, "no matching records\n"), "{parameters}");

@@ -8,7 +8,7 @@ use lambda_idempotency::{
 use serde_json::json;
 
 use super::bench::run_in;
-use testkit::postgres::{Server, fresh_table};
+use testkit::postgres::{Server, fresh_table, patient};
 
 async fn claim(store: &PostgresStore, name: &str, expired_for_s: Option<u64>) -> StoredKey {
     let past = |seconds: u64| Timestamp::from_millis(system_clock().now().as_millis() - seconds * 1000);
@@ -32,7 +32,7 @@ async fn claim(store: &PostgresStore, name: &str, expired_for_s: Option<u64>) ->
 async fn expired_records_are_swept_in_batches() {
     let Some(server) = Server::shared() else { return };
     let url = format!("{}?table={}", server.url(), fresh_table());
-    let store = PostgresStore::builder(&url).build().unwrap();
+    let store = patient(PostgresStore::builder(&url)).build().unwrap();
     store.create_table().await.unwrap();
     for n in 0..25 {
         claim(&store, &n.to_string(), Some(7_200)).await;
