@@ -90,8 +90,9 @@
 //! Near the invocation's deadline the worker claims no new record. Then it cuts off handlers that still run,
 //! settles the records whose handlers have returned, and responds in time ([`reserve`](Batch::reserve)).
 //! Unfinished records are redelivered. Without a [`cut_off`](crate::settings::Settings::cut_off), the worker waits for
-//! running handlers past the deadline, and responds once they have returned. If a handler was cut off, its key is free when the lease expires. Under
-//! at-most-once, the operation's outcome is then unknown, and an operator has to resolve it.
+//! running handlers past the deadline, and responds once they have returned. If a handler was cut off, its key is free
+//! when the lease expires. Under at-most-once, the operation's outcome is then unknown, and an operator has to resolve
+//! it.
 
 mod answer;
 mod dynamodb;
