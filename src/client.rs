@@ -9,7 +9,7 @@
 //! use lambda_idempotency::{Key, client::{self, IdempotentRequests}};
 //! use reqwest_middleware::ClientBuilder;
 //!
-//! # async fn pay(store: impl Fn(&str)) -> Result<(), Box<dyn std::error::Error>> {
+//! # async fn pay(store: impl Fn(&str), forget: impl Fn(&str)) -> Result<(), Box<dyn std::error::Error>> {
 //! let http = reqwest::Client::builder()
 //!     .timeout(std::time::Duration::from_secs(8)) // for each attempt
 //!     .redirect(reqwest::redirect::Policy::none()) // a redirect would forward the key
@@ -20,11 +20,14 @@
 //! store(key.as_str()); // before sending, so that a restart after a crash uses the same key
 //! let response = client
 //!     .post("https://api.example/payments")
-//!     .with_extension(key)
+//!     .with_extension(key.clone())
 //!     .body(r#"{"amount_cents":1250,"currency":"EUR"}"#)
 //!     .send()
 //!     .await?;
 //! println!("{}, replayed: {}", response.status(), client::is_replay(&response));
+//! if response.status().is_success() || client::is_replay(&response) {
+//!     forget(key.as_str()); // keep the key until you have an outcome
+//! }
 //! # Ok(())
 //! # }
 //! ```
@@ -62,20 +65,33 @@
 //! All operations of a client share a [quota](IdempotentRequests::retry_quota) of retries, as in the standard retry
 //! mode of AWS's SDKs, so that retries don't multiply the load in an outage. The quota has 500 tokens. A retry takes 5,
 //! or 10 after a timeout. A retry that waits for an outcome (409, 425) takes none. An operation that gets a final
-//! response returns the tokens of its last retry, or 1 if it had no retry. If too few tokens are left, you get the last
-//! response at once.
+//! response returns the tokens of its last retry that took any, or 1 if no retry took any. If too few tokens are left,
+//! you get the last response at once.
 //!
 //! # Results
 //!
-//! - A response, from the last attempt: [`is_replay`], [`attempts`] and [`operation_key`] describe it. You read its
-//!   body. If the body breaks off, the middleware doesn't retry: send the operation again with the same key, and
-//!   you get the body from the record.
+//! - A response, from the last attempt: [`is_replay`], [`attempts`], [`operation_key`] and [`is_outcome_open`]
+//!   describe it. Keep the key until you have an outcome: if [`is_outcome_open`] is true, the operation may have run or
+//!   not, whatever the response's status. You read the response's body. If the body breaks off, the middleware doesn't
+//!   retry: send the operation again with the same key, and you get the body from the record.
 //! - No response: an error that contains [`Unanswered`], which [`unanswered`] finds. The operation may have run
-//!   or not. Send the operation again with [`Unanswered::key`].
+//!   or not. Send the operation again with [`Unanswered::key`]. An error of another middleware on the first attempt
+//!   doesn't contain the key: if that middleware can fail after it has sent the request, store the key first, as above.
 //!
 //! # Limits
 //!
 //! - A body that can't be cloned (a stream) is sent once, with its key.
+//! - A multipart form gets a new random boundary each time you build it. With the same key, its body differs, and the
+//!   server answers 422. Encode the form once, and store its bytes and its `Content-Type` with the key.
+//! - `RequestBuilder::build` of `reqwest-middleware` drops the extensions, and with them the key: the request gets
+//!   another key when you execute it. Use `send`, or `execute_with_extensions`, or set the header yourself.
+//! - One value of `Extensions` is for one operation. A key that the middleware draws stays in it until a 2xx, or a
+//!   replay of a status that isn't retried, so that a middleware before this one can send the operation again. To repeat
+//!   a request after a 2xx, as after a body that broke off, set the key yourself.
+//! - Send a stored key in the same form as before, quoted or [bare](IdempotentRequests::bare). Some servers read these
+//!   as two keys.
+//! - If you drop the future of `send`, as `tokio::time::timeout` does, you lose a key that the middleware drew. Draw
+//!   and store the key first, or limit the operation with the [budget](IdempotentRequests::budget).
 //! - The middleware has no timeout for a single attempt, only the budget. Give `reqwest` a `timeout`, or a
 //!   `connect_timeout` and a `read_timeout`: without these, a silent connection uses up the whole budget.
 //! - The code `in-progress` counts only with 409. With other statuses, the table above decides without it.
@@ -98,7 +114,7 @@ mod quota;
 pub use {reqwest, reqwest_middleware};
 
 pub use error::{Unanswered, unanswered};
-pub use operation::{attempts, is_replay, operation_key};
+pub use operation::{attempts, is_outcome_open, is_replay, operation_key};
 
 use std::{sync::Arc, time::Duration};
 
@@ -237,9 +253,10 @@ impl IdempotentRequests {
 impl Middleware for IdempotentRequests {
     /// # Errors
     ///
-    /// [`Unanswered`] if the last attempt got no response. This library's [`Error`](crate::Error) if there is no key
+    /// [`Unanswered`] if the last attempt got no response, or if a later attempt than the first, or a redirect, failed
+    /// with another error. This library's [`Error`](crate::Error) if there is no key
     /// to send, with [`ErrorKind::InvalidKey`](crate::ErrorKind::InvalidKey) if the request's own key isn't valid.
-    /// Other errors from the inner middlewares are passed on.
+    /// Other errors of the first attempt are passed on.
     ///
     /// # Cancel safety
     ///
@@ -257,6 +274,11 @@ impl Middleware for IdempotentRequests {
         }
         let key =
             Sendable::of(&mut request, &self.header, self.is_bare, extensions).map_err(Error::middleware)?;
-        Operation::new(self, key.into_key()).run(request, extensions, next).await
+        let operation = Operation::new(self, key.into_key(), request.url().clone());
+        let response = operation.run(request, extensions, next).await?;
+        if operation::is_settled(&response) {
+            key::forget_drawn(extensions);
+        }
+        Ok(response)
     }
 }

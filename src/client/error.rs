@@ -1,4 +1,4 @@
-//! The error for an operation without a response.
+//! The error for an operation without a final response.
 
 use std::{error::Error as StdError, fmt, time::Duration};
 
@@ -12,15 +12,17 @@ use crate::key::Key;
 /// you get the recorded response. The server keeps the record for 24 h by default. If you retry later, the operation
 /// runs again.
 ///
-/// ```
-/// use lambda_idempotency::{Key, client};
+/// A response may leave the outcome open too: see [`is_outcome_open`](super::is_outcome_open).
 ///
-/// # fn keep(_: &Key) {}
+/// ```
+/// use lambda_idempotency::{Key, client::{self, Unanswered}};
+///
+/// # fn keep(_: Option<&Key>) {}
 /// # fn example(sent: Result<reqwest::Response, reqwest_middleware::Error>) {
-/// if let Err(error) = sent
-///     && let Some(unanswered) = client::unanswered(&error)
-/// {
-///     keep(unanswered.key());
+/// match &sent {
+///     Ok(response) if client::is_outcome_open(response) => keep(client::operation_key(response)),
+///     Ok(_) => {} // the outcome, or a refusal such as a 400
+///     Err(error) => keep(client::unanswered(error).map(Unanswered::key)),
 /// }
 /// # }
 /// ```
@@ -30,11 +32,11 @@ pub struct Unanswered {
     pub(super) attempts: u32,
     pub(super) budget: Duration,
     pub(super) last_status: Option<StatusCode>,
-    pub(super) source: Option<reqwest::Error>,
+    pub(super) source: Option<reqwest_middleware::Error>,
 }
 
 impl Unanswered {
-    /// The operation's key.
+    /// The operation's key. Send it in the same form as before, quoted or [bare](super::IdempotentRequests::bare).
     pub fn key(&self) -> &Key {
         &self.key
     }
@@ -50,9 +52,13 @@ impl Unanswered {
         self.last_status
     }
 
-    /// Why the last attempt got no whole response. `None` if the attempt was dropped because the budget ended first.
+    /// Why the last attempt got no whole response. `None` if the budget ended first, or if another middleware failed:
+    /// then [`source`](StdError::source) is that middleware's error.
     pub fn last_error(&self) -> Option<&reqwest::Error> {
-        self.source.as_ref()
+        match self.source.as_ref()? {
+            reqwest_middleware::Error::Reqwest(error) => Some(error),
+            reqwest_middleware::Error::Middleware(_) => None,
+        }
     }
 }
 
@@ -70,7 +76,10 @@ impl fmt::Display for Unanswered {
 
 impl StdError for Unanswered {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.source.as_ref().map(|error| error as _)
+        match self.source.as_ref()? {
+            reqwest_middleware::Error::Reqwest(error) => Some(error),
+            reqwest_middleware::Error::Middleware(error) => Some(&**error),
+        }
     }
 }
 

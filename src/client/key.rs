@@ -33,6 +33,20 @@ impl Key {
     }
 }
 
+/// The key that this middleware put into a request's extensions, to tell it from a caller's key.
+#[derive(Clone)]
+struct Drawn(Key);
+
+/// Removes a drawn key from `extensions`, because its operation has an outcome: another operation with the same
+/// extensions would get that outcome. A caller's key stays.
+pub(super) fn forget_drawn(extensions: &mut Extensions) {
+    if let Some(Drawn(drawn)) = extensions.remove::<Drawn>()
+        && extensions.get::<Key>() == Some(&drawn)
+    {
+        extensions.remove::<Key>();
+    }
+}
+
 /// A key that a header can carry: printable ASCII.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Sendable(Key);
@@ -59,7 +73,8 @@ impl Sendable {
     /// Returns the key of `request`: from its header, from `extensions`, or a new one.
     ///
     /// A key that isn't from the header is put into the header and into `extensions`. A middleware before this one may
-    /// send its own copy of the request again: with the same extensions, that's the same operation.
+    /// send its own copy of the request again: with the same extensions, that's the same operation, until a drawn key's
+    /// operation has an outcome that's never retried.
     pub(super) fn of(
         request: &mut Request,
         name: &HeaderName,
@@ -78,8 +93,12 @@ impl Sendable {
             }
             return Ok(sent);
         }
+        let is_drawn = given.is_none();
         let key = given.map_or_else(|| Key::draw().and_then(Self::new), Ok)?;
         request.headers_mut().insert(name, key.to_header(is_bare)?);
+        if is_drawn {
+            extensions.insert(Drawn(key.0.clone()));
+        }
         extensions.insert(key.0.clone());
         Ok(key)
     }

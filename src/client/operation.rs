@@ -10,7 +10,7 @@ use std::{
 
 use http::{Extensions, HeaderMap};
 use reqwest::{
-    Request, Response, StatusCode,
+    Request, Response, StatusCode, Url,
     header::{HeaderName, RETRY_AFTER},
 };
 use reqwest_middleware::{Error, Next};
@@ -38,6 +38,7 @@ struct Answered {
     key: Key,
     attempts: u32,
     is_replay: bool,
+    is_open: bool,
 }
 
 /// Whether the response is from the record of an earlier attempt, or of an earlier operation with the same key. The
@@ -57,6 +58,29 @@ pub fn attempts(response: &Response) -> Option<u32> {
 /// The operation's key, whether you set the key or the middleware drew it. `None` if the request wasn't an operation.
 pub fn operation_key(response: &Response) -> Option<&Key> {
     response.extensions().get::<Answered>().map(|answered| &answered.key)
+}
+
+/// Whether the operation's outcome is still open: it may have run or may still be running, but this response isn't its
+/// outcome. Keep the key then, and send the operation again with it.
+///
+/// True if the operation wasn't retried again although the response calls for a retry, such as a 503. Of responses that
+/// aren't replays, it's true for a 409, and for all but a 2xx after the first attempt: an earlier attempt may have run.
+/// False if the request wasn't an operation.
+///
+/// Only the attempts of this [`send`](reqwest_middleware::RequestBuilder::send) count. If an earlier `send` left the
+/// outcome open, it stays open until you get a 2xx or a replay.
+pub fn is_outcome_open(response: &Response) -> bool {
+    response.extensions().get::<Answered>().is_some_and(|answered| answered.is_open)
+}
+
+/// Whether the operation may have run although it has no outcome yet. A 409 may be another attempt's, which still runs.
+fn is_open(status: StatusCode, attempts: u32) -> bool {
+    status == StatusCode::CONFLICT || (attempts > 1 && !status.is_success())
+}
+
+/// Whether the response is an outcome that a middleware before this one won't ask for again.
+pub(super) fn is_settled(response: &Response) -> bool {
+    response.status().is_success() || (is_replay(response) && !may_be_sent_again(response.status()))
 }
 
 fn is_marked(headers: &HeaderMap, marker: &HeaderName) -> bool {
@@ -93,16 +117,17 @@ struct Attempts {
 pub(super) struct Operation<'a> {
     rules: &'a IdempotentRequests,
     key: Key,
+    url: Url,
     budget: Budget,
     attempts: Attempts,
-    /// The tokens that the last retry took.
+    /// The tokens of the last retry that took any.
     last_cost: Option<u32>,
 }
 
 impl<'a> Operation<'a> {
-    pub(super) fn new(rules: &'a IdempotentRequests, key: Key) -> Self {
+    pub(super) fn new(rules: &'a IdempotentRequests, key: Key, url: Url) -> Self {
         let budget = Budget::start(&rules.clock, rules.budget);
-        Self { rules, key, budget, attempts: Attempts::default(), last_cost: None }
+        Self { rules, key, url, budget, attempts: Attempts::default(), last_cost: None }
     }
 
     pub(super) async fn run(
@@ -125,8 +150,12 @@ impl<'a> Operation<'a> {
                 _ => return self.end(attempted),
             }
             self.note(&attempted, wait.unwrap_or_default());
+            // Dropped before the wait, because an unread response occupies its connection.
             drop(attempted);
-            self.rules.clock.sleep(wait.unwrap_or_default()).await;
+            let pause = self.rules.clock.sleep(wait.unwrap_or_default());
+            if self.budget.within(pause).await.is_none() {
+                return Err(self.unanswered(None));
+            }
         }
     }
 
@@ -152,8 +181,12 @@ impl<'a> Operation<'a> {
             Attempted::Lost(error) if error.is_timeout() => Cause::Timeout,
             Attempted::Lost(_) | Attempted::Last(_) => Cause::Lost,
         };
-        self.last_cost = self.rules.quota.take(cause);
-        self.last_cost.is_some()
+        let Some(cost) = self.rules.quota.take(cause) else { return false };
+        // A retry that waits for an outcome takes no tokens. A success still returns those of an earlier retry.
+        if cost > 0 {
+            self.last_cost = Some(cost);
+        }
+        true
     }
 
     fn note(&self, attempted: &Attempted, wait: Duration) {
@@ -165,25 +198,34 @@ impl<'a> Operation<'a> {
     }
 
     fn end(self, attempted: Attempted) -> Result<Response, Error> {
-        let mut response = match attempted {
-            Attempted::Last(result) => {
-                let response = result?;
+        let (mut response, is_given_up) = match attempted {
+            Attempted::Last(Err(error)) => return Err(self.failed(error)),
+            Attempted::Last(Ok(response)) => {
                 self.rules.quota.succeeded(self.last_cost);
-                response
+                (response, false)
             }
-            Attempted::Answered(response) => response,
-            Attempted::Lost(error) => return Err(self.unanswered(Some(error))),
+            Attempted::Answered(response) => (response, true),
+            Attempted::Lost(error) => return Err(self.unanswered(Some(error.into()))),
         };
         let is_replay = is_marked(response.headers(), &self.rules.marker);
-        response.extensions_mut().insert(Answered {
-            key: self.key,
-            attempts: self.attempts.count,
-            is_replay,
-        });
+        let attempts = self.attempts.count;
+        let is_open = is_given_up || (!is_replay && is_open(response.status(), attempts));
+        response.extensions_mut().insert(Answered { key: self.key, attempts, is_replay, is_open });
         Ok(response)
     }
 
-    fn unanswered(self, source: Option<reqwest::Error>) -> Error {
+    /// The caller's error for an error that isn't retried. An earlier attempt may have run, and so may a request that
+    /// the server redirected, so the caller then needs the key.
+    fn failed(self, error: Error) -> Error {
+        if self.attempts.count > 1 || is_redirected(&error, &self.url) {
+            // The URL's query may contain a token.
+            self.unanswered(Some(error.without_url()))
+        } else {
+            error
+        }
+    }
+
+    fn unanswered(self, source: Option<Error>) -> Error {
         let Self { rules, key, attempts: Attempts { count: attempts, last_status }, .. } = self;
         Error::middleware(Unanswered { key, attempts, budget: rules.budget, last_status, source })
     }
@@ -222,6 +264,12 @@ impl IdempotentRequests {
 /// couldn't be built or redirected doesn't count.
 fn is_lost(error: &reqwest::Error) -> bool {
     error.is_request()
+}
+
+/// Whether the server redirected the request, and `reqwest` then refused to follow. If the new URL's scheme is neither
+/// `http` nor `https`, `reqwest` reports the same kind of error as for a request to that URL.
+fn is_redirected(error: &Error, sent_to: &Url) -> bool {
+    error.is_redirect() || (error.is_builder() && error.url().is_some_and(|url| url != sent_to))
 }
 
 /// The time limit of an operation.

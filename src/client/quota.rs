@@ -10,7 +10,7 @@ use reqwest::StatusCode;
 pub(super) const CAPACITY: u32 = 500;
 const RETRY: u32 = 5;
 const RETRY_AFTER_TIMEOUT: u32 = 10;
-/// The tokens that an operation returns to the quota if it needed no retry.
+/// The tokens that an operation returns to the quota if no retry took any.
 const FIRST_SUCCESS: u32 = 1;
 
 /// Why an operation is sent again.
@@ -53,11 +53,11 @@ impl Quota {
         Some(cause.cost())
     }
 
-    /// Called for an operation that got a final response. Puts back the tokens that its last retry took, or one token
-    /// if it had no retry.
-    pub(super) fn succeeded(&self, last_retry: Option<u32>) {
+    /// Called for an operation that got a final response. Puts back the tokens of its last retry that took any, or one
+    /// token if no retry took any.
+    pub(super) fn succeeded(&self, last_cost: Option<u32>) {
         let mut left = self.left();
-        *left = left.saturating_add(last_retry.unwrap_or(FIRST_SUCCESS)).min(self.capacity);
+        *left = left.saturating_add(last_cost.unwrap_or(FIRST_SUCCESS)).min(self.capacity);
     }
 
     fn left(&self) -> MutexGuard<'_, u32> {

@@ -65,6 +65,29 @@ async fn replays_are_marked_and_final() {
 }
 
 #[tokio::test]
+async fn responses_tell_open_outcomes() {
+    let busy = || answer_with(409, &[("retry-after", "60")], "busy");
+    let replay = || answer_with(500, &[("idempotent-replayed", "true")], "");
+    for (script, status, is_open) in [
+        (vec![busy()], 409, true),
+        (vec![answer(504), busy()], 409, true),
+        (vec![Reply::Dropped, answer(401)], 401, true),
+        (vec![answer(504), problem(500, "operation-failed", false)], 500, true),
+        (vec![Reply::Dropped, replay()], 500, false),
+        (vec![Reply::Dropped, answer(201)], 201, false),
+        (vec![answer(401)], 401, false),
+        (vec![answer(409)], 409, true),
+        (vec![problem(409, "outcome-unknown", false)], 409, true),
+        (vec![Reply::Dropped, answer(302)], 302, true),
+        (vec![replay()], 500, false),
+    ] {
+        let stage = Stage::new(script).await;
+        let response = stage.payment().send().await.unwrap();
+        assert_eq!((response.status().as_u16(), client::is_outcome_open(&response)), (status, is_open));
+    }
+}
+
+#[tokio::test]
 async fn the_replay_marker_is_configurable() {
     let marked = || answer_with(503, &[("x-replayed", "true"), ("idempotent-replayed", "no")], "");
     let stage = Stage::new([marked(), marked()]).await;

@@ -1,8 +1,20 @@
 //! The limits of retries: the budget, the number of attempts, and a body that can be sent only once.
 
-use std::time::Duration;
+use std::{
+    future::{pending, poll_fn},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::Poll,
+    time::Duration,
+};
 
-use lambda_idempotency::client::{self, IdempotentRequests};
+use lambda_idempotency::{
+    client::{self, IdempotentRequests},
+    store::BoxFuture,
+    time::{Clock, Timestamp},
+};
 use reqwest::Body;
 use tokio::time::timeout;
 
@@ -74,6 +86,45 @@ async fn the_real_clock_enforces_the_budget() {
     assert_eq!(client::unanswered(&sent.unwrap_err()).unwrap().attempts(), 1);
 }
 
+/// A clock that is set back by an hour once the budget has started. The budget's timer ends during the first wait,
+/// which lasts forever.
+#[derive(Clone, Debug, Default)]
+struct SetBack {
+    has_started: Arc<AtomicBool>,
+    is_waiting: Arc<AtomicBool>,
+}
+
+impl Clock for SetBack {
+    fn now(&self) -> Timestamp {
+        let hour = 3600 * u64::from(!self.has_started.load(Ordering::SeqCst));
+        Timestamp::from_secs(1_795_166_144 + hour)
+    }
+
+    fn sleep(&self, _: Duration) -> BoxFuture<'static, ()> {
+        if self.has_started.swap(true, Ordering::SeqCst) {
+            self.is_waiting.store(true, Ordering::SeqCst);
+            return Box::pin(pending());
+        }
+        let is_waiting = Arc::clone(&self.is_waiting);
+        Box::pin(poll_fn(
+            move |_| {
+                if is_waiting.load(Ordering::SeqCst) { Poll::Ready(()) } else { Poll::Pending }
+            },
+        ))
+    }
+}
+
+#[tokio::test]
+async fn budgets_end_waits_despite_clock_steps() {
+    let stage = Stage::new([answer_with(503, &[("retry-after", "1000")], "")]).await;
+    let client = client(IdempotentRequests::new().clock(SetBack::default()));
+    let sent = timeout(20 * SECOND, client.post(stage.server.url("/")).send());
+    let error = sent.await.expect("the client ends its wait").unwrap_err();
+    let unanswered = client::unanswered(&error).unwrap();
+    assert_eq!((unanswered.attempts(), stage.received().len()), (1, 1));
+    assert_eq!(unanswered.last_status().unwrap(), 503);
+}
+
 #[tokio::test]
 async fn responses_report_their_attempts() {
     for (limit, expected) in [(0, 1), (1, 1), (4, 4)] {
@@ -129,6 +180,17 @@ async fn successes_refill_the_retry_quota() {
     // Five operations that succeed on the first attempt then refill the quota for one more retry.
     let first = [(201, 2), (503, 2)];
     assert_eq!(sent, [&first[..], &[(201, 1); 5], &[(201, 2)]].concat());
+}
+
+#[tokio::test]
+async fn waits_for_outcomes_return_earlier_tokens() {
+    let replies = || [answer(503), problem(409, "in-progress", true), answer(201)];
+    let stage = Stage::new(replies().into_iter().chain(replies())).await;
+    let client = stage.client_with(IdempotentRequests::new().retry_quota(5));
+    for nth in 0..2 {
+        let response = client.post(stage.server.url("/payments")).send().await.unwrap();
+        assert_eq!((response.status().as_u16(), client::attempts(&response)), (201, Some(3)), "{nth}");
+    }
 }
 
 /// A server that answers `in-progress` is up, so its clients wait for the outcome.

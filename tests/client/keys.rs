@@ -1,5 +1,6 @@
 //! One key per operation: generated, given by the caller, or already in the request.
 
+use lambda_http::http::Extensions;
 use lambda_idempotency::{
     ErrorKind, Key,
     client::{self, IdempotentRequests},
@@ -8,7 +9,7 @@ use reqwest::{Method, header::HeaderName};
 
 use super::{
     http_server::Reply,
-    stage::{BODY, Stage, StageClock, answer},
+    stage::{BODY, Stage, StageClock, answer, answer_with},
 };
 
 #[tokio::test]
@@ -143,6 +144,30 @@ async fn outer_retries_reuse_the_key() {
         keys.len() == 3 && keys[0].is_some() && keys.iter().all(|key| *key == keys[0]),
         "the attempts have different keys"
     );
+}
+
+#[tokio::test]
+async fn reused_extensions_get_a_new_key() {
+    let replay = |status| answer_with(status, &[("idempotent-replayed", "true")], "");
+    let stage = Stage::new([answer(201), replay(402), answer(422), replay(500), replay(500)]).await;
+    let (client, mut extensions) = (stage.client(), Extensions::new());
+    let url = stage.server.url("/payments");
+    for _ in 0..6 {
+        let request = client.post(&url).body(BODY).build().unwrap();
+        client.execute_with_extensions(request, &mut extensions).await.unwrap();
+    }
+    let keys = stage.keys();
+    assert!(keys.iter().all(Option::is_some));
+    assert!(keys[0] != keys[1] && keys[1] != keys[2], "an operation got the key of another");
+    assert!(keys[2] == keys[3], "422 isn't an outcome");
+    assert!(keys[3] == keys[4] && keys[4] == keys[5], "another middleware may retry a 500");
+
+    extensions.insert(Key::new("order-17").unwrap());
+    for _ in 0..2 {
+        let request = client.post(&url).body(BODY).build().unwrap();
+        client.execute_with_extensions(request, &mut extensions).await.unwrap();
+    }
+    assert_eq!(stage.keys()[6..], [Some("\"order-17\"".to_owned()), Some("\"order-17\"".to_owned())]);
 }
 
 #[tokio::test]

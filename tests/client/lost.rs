@@ -2,18 +2,24 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex},
+    error::Error as _,
+    io,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use lambda_idempotency::client::{self, IdempotentRequests};
-use reqwest_middleware::ClientBuilder;
+use reqwest::redirect::Policy;
+use reqwest_middleware::{ClientBuilder, ClientWithMiddleware, Middleware, Next};
 use testkit::unpaused::unpaused;
 use tokio::net::TcpSocket;
 
 use super::{
     http_server::{Reply, Server},
-    stage::{CREATED, Stage, StageClock, answer_with, client},
+    stage::{CREATED, Stage, StageClock, answer, answer_with, client},
 };
 
 const SHORT: Duration = Duration::from_millis(50);
@@ -117,18 +123,71 @@ async fn callers_get_errors_of_truncated_bodies() {
     assert_eq!(stage.received().len(), 1);
 }
 
-#[tokio::test]
-async fn non_retryable_errors_pass_unchanged() {
-    let stage = Stage::new([answer_with(307, &[("location", "/elsewhere")], "")]).await;
-    let none = reqwest::redirect::Policy::custom(|attempt| attempt.error("no redirects"));
-    let http = reqwest::Client::builder().no_proxy().redirect(none).build().unwrap();
-    let rules = IdempotentRequests::new().clock(stage.clock.clone());
-    let client = ClientBuilder::new(http).with(rules).build();
-    let error = client.post(stage.server.url("/")).send().await.unwrap_err();
-    assert!(error.is_redirect() && client::unanswered(&error).is_none());
-    assert_eq!(stage.received().len(), 1);
+/// A middleware behind the client that signs requests until its credentials expire, after the first request.
+struct Signs {
+    has_expired: AtomicBool,
+}
 
-    let error = client.post("ftp://127.0.0.1/").send().await.unwrap_err();
+#[async_trait::async_trait]
+impl Middleware for Signs {
+    async fn handle(
+        &self,
+        request: reqwest::Request,
+        extensions: &mut lambda_http::http::Extensions,
+        next: Next<'_>,
+    ) -> Result<reqwest::Response, reqwest_middleware::Error> {
+        if self.has_expired.swap(true, Ordering::SeqCst) {
+            return Err(reqwest_middleware::Error::middleware(io::Error::other("expired credentials")));
+        }
+        next.run(request, extensions).await
+    }
+}
+
+fn signing(stage: &Stage, has_expired: bool) -> ClientWithMiddleware {
+    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let rules = IdempotentRequests::new().clock(stage.clock.clone());
+    ClientBuilder::new(http).with(rules).with(Signs { has_expired: AtomicBool::new(has_expired) }).build()
+}
+
+#[tokio::test]
+async fn later_errors_keep_the_key() {
+    for first in [Reply::Dropped, answer(504)] {
+        let stage = Stage::new([first]).await;
+        let sent = signing(&stage, false).post(stage.server.url("/")).send().await;
+        let error = sent.unwrap_err();
+        let unanswered = client::unanswered(&error).expect("the first attempt may have run");
+        assert_eq!((unanswered.attempts(), stage.received().len()), (2, 1));
+        assert_eq!(stage.keys(), [Some(format!("\"{}\"", unanswered.key().as_str()))]);
+        assert_eq!(unanswered.source().unwrap().to_string(), "expired credentials");
+        assert!(unanswered.last_error().is_none());
+    }
+}
+
+#[tokio::test]
+async fn refused_redirects_keep_the_key() {
+    let none = Policy::custom(|attempt| attempt.error("no redirects"));
+    // `reqwest` follows redirects by default, but not to other schemes.
+    for (policy, location) in [(none, "/elsewhere"), (Policy::default(), "ftp://127.0.0.1/")] {
+        let stage = Stage::new([answer_with(307, &[("location", location)], "")]).await;
+        let http = reqwest::Client::builder().no_proxy().redirect(policy).build().unwrap();
+        let rules = IdempotentRequests::new().clock(stage.clock.clone());
+        let client = ClientBuilder::new(http).with(rules).build();
+        let error = client.post(stage.server.url("/")).send().await.unwrap_err();
+        let unanswered = client::unanswered(&error).expect("the server processed the request");
+        assert_eq!((unanswered.attempts(), stage.received().len()), (1, 1), "{location}");
+        assert_eq!(stage.keys(), [Some(format!("\"{}\"", unanswered.key().as_str()))]);
+        assert!(unanswered.last_error().unwrap().url().is_none(), "a URL may contain a token");
+        assert!(stage.clock.waits().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn errors_before_sending_pass_unchanged() {
+    let stage = Stage::new([]).await;
+    let error = stage.client().post("ftp://127.0.0.1/").send().await.unwrap_err();
     assert!(error.is_builder(), "{error:?}");
-    assert!(stage.clock.waits().is_empty());
+    let error = signing(&stage, true).post(stage.server.url("/")).send().await.unwrap_err();
+    assert_eq!(error.to_string(), "expired credentials");
+    assert!(client::unanswered(&error).is_none());
+    assert!(stage.received().is_empty() && stage.clock.waits().is_empty());
 }
