@@ -14,7 +14,7 @@
 //!
 //! It uses only fresh random keys, of functions whose names begin with `conformance`, and touches no other
 //! record, so it may run against a table that is in use. It leaves about two thousand records behind, and
-//! about 10 MB of chunks if the store keeps chunks. They expire a day later. At the end, each case replaces its
+//! about 10 MB of responses. They expire a day later. At the end, each case replaces its
 //! records that never expire with records that do, unless the case fails.
 //!
 //! Keys and owners are random, and times are counted from now. Everything else is the same in every run. A
@@ -29,6 +29,10 @@
 //! - That written data survives a power loss of the store.
 //! - That a condition is missing, if another condition implies it. A settled record has no lease, so a takeover or
 //!   an extension that doesn't test the status still fails on the lease. Only the stored item shows the difference.
+//! - That the server doesn't remove records early. It may keep the TTL of a record that was replaced, cap a TTL, or
+//!   evict records when its memory is full. Check the TTL after each kind of write, and turn eviction off.
+//! - That reads are strongly consistent on replicas. A single node never shows an old record, so run the suite on the
+//!   setup that you deploy.
 //! - How a store applies a handler's writes ([`Transactions`](crate::store::Transactions)): they have the
 //!   store's own types, which the suite doesn't know.
 
@@ -36,8 +40,10 @@ mod bench;
 mod chunks;
 mod contention;
 mod differential;
+mod drops;
 mod fields;
 mod keys;
+mod large;
 mod lifecycle;
 mod numbers;
 mod random;
@@ -87,6 +93,7 @@ const CASES: &[Case] = cases! {
     "an operator's release of the version it read" => transitions::resolve_release,
     "a lock round-trips in every field" => fields::locks,
     "an outcome round-trips in every field" => fields::outcomes,
+    "a large response stays whole, or is unstorable" => large::responses,
     "later writes keep every field" => fields::later_writes,
     "a conclusion round-trips in every field" => fields::conclusions,
     "versions are compared by exact numbers" => numbers::versions,
@@ -116,6 +123,8 @@ const CASES: &[Case] = cases! {
     "chunks over the limit are an error" => chunks::limit,
     "chunks and the record don't affect each other" => chunks::beside_the_record,
     "random operations match the memory store" => differential::case,
+    // The last one: a store that mixes up answers after a dropped call may give wrong answers from then on.
+    "dropped calls leave one record or the other, and no answer to the next call" => drops::calls,
 };
 
 /// A case that a store fails.

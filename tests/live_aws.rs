@@ -45,5 +45,5 @@ async fn real_tables_answer_like_the_model() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sixty_four_claims_have_one_winner() {
-    conformance::check_contention(store().await, 64, 20).await;
+    conformance::check_contention(&[store().await, store().await], 64, 20).await;
 }

@@ -12,6 +12,7 @@ use tokio::task::JoinSet;
 
 use testkit::{
     faulty::{
+        CachedPerHandle,
         Condition::{
             self, ClaimAbsent, Conclude, ConcludeAbsent, Extend, Reclaim, Resolve, Settle, TakeOver,
         },
@@ -20,16 +21,16 @@ use testkit::{
             Attempt, ExpiresAt, Fingerprint, Generation, Interrupted, LeaseUntil, LockAcquiredAt,
             Owner as OwnerField, RequestId, Status,
         },
-        Sabotage,
+        LockedPerHandle, Sabotage,
     },
     random::fresh_seed,
 };
 
-/// Runs the whole suite on a store.
-async fn prove(store: Arc<dyn Store>, operations: u32) {
-    conformance::check(&*store).await;
-    conformance::differential(&*store, fresh_seed(), operations).await;
-    conformance::check_contention(store, 32, 5).await;
+/// Runs the whole suite on a store, through its handles.
+async fn prove(handles: &[Arc<dyn Store>], operations: u32) {
+    conformance::check(&*handles[0]).await;
+    conformance::differential(&*handles[0], fresh_seed(), operations).await;
+    conformance::check_contention(handles, 32, 5).await;
 }
 
 mod memory {
@@ -37,7 +38,8 @@ mod memory {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn conforms() {
-        prove(Arc::new(MemoryStore::new()), 20_000).await;
+        let store = MemoryStore::new();
+        prove(&[Arc::new(store.clone()), Arc::new(store)], 20_000).await;
     }
 }
 
@@ -49,17 +51,21 @@ mod dynamodb {
 
     use super::*;
 
-    async fn prove_as(configure: impl FnOnce(StoreBuilder<DynamoDbStore>) -> StoreBuilder<DynamoDbStore>) {
+    async fn prove_as(configure: impl Fn(StoreBuilder<DynamoDbStore>) -> StoreBuilder<DynamoDbStore>) {
         let emulator = Emulator::start().await;
         // Long timeouts, because the emulator may be slow with 6 MB on a busy machine.
         let (attempt, operation) = (Duration::from_secs(30), Duration::from_secs(60));
-        let builder = DynamoDbStore::builder(fresh_table())
-            .client(emulator.client())
-            .attempt_timeout(attempt)
-            .operation_timeout(operation);
-        let store = configure(builder).build().await.unwrap();
+        let table = fresh_table();
+        let open = async || {
+            let builder = DynamoDbStore::builder(table.as_str())
+                .client(emulator.client())
+                .attempt_timeout(attempt)
+                .operation_timeout(operation);
+            configure(builder).build().await.unwrap()
+        };
+        let (store, other) = (open().await, open().await);
         store.create_table().await.unwrap();
-        prove(Arc::new(store), 300).await;
+        prove(&[Arc::new(store), Arc::new(other)], 300).await;
     }
 
     #[tokio::test(flavor = "multi_thread")]
@@ -86,7 +92,7 @@ mod dynamodb {
              response_length::length,response_sha256:größe,request_id:key,interrupted:boolean,version:0",
             "x".repeat(255)
         );
-        prove_as(|builder| builder.attributes(names).unwrap().sort_key("SK").inline_limit(1024)).await;
+        prove_as(|builder| builder.attributes(&names).unwrap().sort_key("SK").inline_limit(1024)).await;
     }
 }
 
@@ -107,21 +113,24 @@ mod postgres {
 
     use super::*;
 
-    async fn prove_as(configure: impl FnOnce(StoreBuilder<PostgresStore>) -> StoreBuilder<PostgresStore>) {
+    async fn prove_as(configure: impl Fn(StoreBuilder<PostgresStore>) -> StoreBuilder<PostgresStore>) {
         let Some(server) = Server::shared() else { return };
         // Long timeouts, because many concurrent writes may be slow on a busy machine.
         let patience = Duration::from_secs(30);
-        let store = server
-            .store(|builder| {
+        let table = fresh_table();
+        let open = async || {
+            let configure = |builder| {
                 configure(builder)
+                    .table(table.as_str())
                     .connect_timeout(2 * patience)
                     .statement_timeout(2 * patience)
                     .lock_timeout(patience)
-            })
-            .await;
-        let store: Arc<dyn Store> = Arc::new(store);
-        conformance::check_contention(Arc::clone(&store), 64, 10).await;
-        prove(store, 2000).await;
+            };
+            server.store(configure).await
+        };
+        let handles: [Arc<dyn Store>; 2] = [Arc::new(open().await), Arc::new(open().await)];
+        conformance::check_contention(&handles, 64, 10).await;
+        prove(&handles, 2000).await;
     }
 
     #[tokio::test(flavor = "multi_thread")]
@@ -149,7 +158,7 @@ mod postgres {
             .lock_timeout(patience);
         let store = store.build().unwrap();
         store.create_table().await.unwrap();
-        prove(Arc::new(store), 500).await;
+        prove(&[Arc::new(store)], 500).await;
     }
 
     /// Runs each write and each read in its own transaction, opened outside the store.
@@ -195,7 +204,7 @@ mod postgres {
         let config = server.url().parse().unwrap();
         let manager = deadpool_postgres::Manager::new(config, tokio_postgres::NoTls);
         let pool = deadpool_postgres::Pool::builder(manager).max_size(8).build().unwrap();
-        prove(Arc::new(InTransactions { store, pool }), 1000).await;
+        prove(&[Arc::new(InTransactions { store, pool })], 1000).await;
     }
 }
 
@@ -210,15 +219,16 @@ mod redis {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn conforms() {
         let Some(server) = shared() else { return };
-        let store = Arc::new(patient(&server.url()));
-        prove(store.clone(), 5000).await;
-        conformance::check_contention(store, 64, 20).await;
+        let open = || -> Arc<dyn Store> { Arc::new(patient(&server.url())) };
+        let handles = [open(), open()];
+        prove(&handles, 5000).await;
+        conformance::check_contention(&handles, 64, 20).await;
     }
 
     #[tokio::test(flavor = "multi_thread")]
     async fn conforms_with_another_prefix_and_database() {
         let Some(server) = shared() else { return };
-        prove(Arc::new(patient(&format!("{}/3?prefix={{t}}*", server.url()))), 1000).await;
+        prove(&[Arc::new(patient(&format!("{}/3?prefix={{t}}*", server.url())))], 1000).await;
     }
 
     /// Builds a store with long timeouts, because a server may be slow on a busy machine.
@@ -347,6 +357,8 @@ const FAULTS: &[Sabotage] = &[
     Sabotage::Signed,
     Sabotage::LeaseInSeconds,
     Sabotage::OutcomeCut,
+    Sabotage::LargeOutcomeCut,
+    Sabotage::LargeOutcomeRejected,
     Sabotage::EmptyIsOmitted,
     Sabotage::FailureIsCompletion,
     Sabotage::TakeOverKeepsRequestId,
@@ -370,6 +382,7 @@ const FAULTS: &[Sabotage] = &[
     Sabotage::ReleaseKeepsLease,
     Sabotage::SettlementForgetsInterrupted,
     Sabotage::SettlementKeepsExpiry,
+    Sabotage::DroppedAnswersStay,
     Sabotage::KeysCut,
     Sabotage::KeysFolded,
     Sabotage::KeysTrimmed,
@@ -390,7 +403,7 @@ async fn failed_cases(sabotage: Sabotage) -> Vec<Failure> {
 #[tokio::test]
 async fn correct_stores_pass() {
     assert_eq!(failed_cases(Sabotage::None).await, []);
-    prove(Arc::new(Faulty::new(Sabotage::None)), 2000).await;
+    prove(&[Arc::new(Faulty::new(Sabotage::None))], 2000).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -459,6 +472,8 @@ fn own_cases(sabotage: Sabotage) -> &'static [&'static str] {
             &["a conclusion to COMPLETED", "a conclusion to RELEASED", "a conclusion removes"]
         }
         Sabotage::ConclusionLosesLease => &["a conclusion to STARTED"],
+        Sabotage::LargeOutcomeCut | Sabotage::LargeOutcomeRejected => &["a large response"],
+        Sabotage::DroppedAnswersStay => &["dropped calls"],
         Sabotage::OmittedIsUnfenced | Sabotage::PartsAreUnfenced => &["T4", "T5"],
         Sabotage::NamelessIsUnfenced => &["T3"],
         // T3 to T7 don't test the expiry, so their cases can't find this sabotage.
@@ -478,6 +493,15 @@ fn own_cases(sabotage: Sabotage) -> &'static [&'static str] {
         }
         Sabotage::SettlementForgetsInterrupted => &["T4", "T5", "an interrupted attempt"],
         _ => &[],
+    }
+}
+
+#[tokio::test]
+async fn only_one_case_sees_drops_or_megabytes() {
+    for sabotage in [Sabotage::LargeOutcomeCut, Sabotage::LargeOutcomeRejected, Sabotage::DroppedAnswersStay]
+    {
+        let cases: Vec<_> = failed_cases(sabotage).await.iter().map(|failure| failure.case).collect();
+        assert!(matches!(cases[..], [case] if case.starts_with(own_cases(sabotage)[0])), "{cases:?}");
     }
 }
 
@@ -525,11 +549,36 @@ async fn differential_findings_are_reproducible() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn contention_finds_non_atomic_writes() {
-    let store = Arc::new(Faulty::new(Sabotage::NotAtomic));
-    let run = tokio::spawn(async move { conformance::check_contention(store, 32, 20).await });
-    let message = *run.await.unwrap_err().into_panic().downcast::<String>().unwrap();
+    let store: Arc<dyn Store> = Arc::new(Faulty::new(Sabotage::NotAtomic));
+    let message = contention_finding(vec![store]).await;
     assert!(message.starts_with("contention, 32 tasks, round "), "{message}");
     assert!(message.contains("were applied instead of one"), "{message}");
+}
+
+/// Returns the finding of the races through these handles.
+async fn contention_finding(handles: Vec<Arc<dyn Store>>) -> String {
+    let run = tokio::spawn(async move { conformance::check_contention(&handles, 32, 20).await });
+    *run.await.unwrap_err().into_panic().downcast::<String>().unwrap()
+}
+
+// One thread runs the tasks in turn, so the two handles always overlap.
+#[tokio::test]
+async fn contention_finds_locks_inside_one_handle() {
+    let shared = MemoryStore::new();
+    let open = || -> Arc<dyn Store> { Arc::new(LockedPerHandle::new(&shared)) };
+    // One handle shows nothing.
+    prove(&[open()], 500).await;
+    let message = contention_finding(vec![open(), open()]).await;
+    assert!(message.contains("2 of 32 concurrent claims were applied instead of one"), "{message}");
+}
+
+#[tokio::test]
+async fn contention_finds_caches_inside_one_handle() {
+    let shared = MemoryStore::new();
+    let open = || -> Arc<dyn Store> { Arc::new(CachedPerHandle::new(&shared)) };
+    prove(&[open()], 500).await;
+    let message = contention_finding(vec![open(), open()]).await;
+    assert!(message.contains("(through handle"), "{message}");
 }
 
 /// Checks that [`FAULTS`] has an `Untested` sabotage for each condition, except the one that its comment leaves out.

@@ -97,9 +97,9 @@ fn unavailable(error: io::Error) -> StoreError {
 fn encode(record: &Record) -> Vec<u8> {
     let outcome = match &record.state {
         State::Completed(Outcome::Retained(response)) | State::Failed(Outcome::Retained(response)) => json!({
-            "deflated": response.deflated, "length": response.length, "sha256": response.sha256,
+            "deflated": response.deflated, "length": response.length, "sha256": text(&response.sha256),
             "labels": response.labels.as_deref(),
-            "kept": match &response.place { Place::Inline(kept) => json!(&kept[..]), Place::Chunks(n) => json!(n) },
+            "kept": match &response.place { Place::Inline(kept) => json!(text(kept)), Place::Chunks(n) => json!(n) },
         }),
         _ => Value::Null,
     };
@@ -155,6 +155,11 @@ fn outcome(fields: &Value) -> Option<Outcome> {
     }))
 }
 
-fn bytes(numbers: &Value) -> Option<Vec<u8>> {
-    serde_json::from_value(numbers.clone()).ok()
+/// One character per byte. An array of numbers would take 32 bytes of memory for each.
+fn text(bytes: &[u8]) -> String {
+    bytes.iter().copied().map(char::from).collect()
+}
+
+fn bytes(text: &Value) -> Option<Vec<u8>> {
+    text.as_str()?.chars().map(|byte| u8::try_from(byte).ok()).collect()
 }

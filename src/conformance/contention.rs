@@ -1,12 +1,12 @@
 //! Concurrent writes on one key: the store applies one, and refuses the others because of the record that it wrote.
 
-use std::sync::Arc;
+use std::{slice, sync::Arc};
 
 use tokio::task::JoinSet;
 
 use super::{
     Verdict,
-    bench::{apply, described_record, fresh_key, prepare, read, same, together},
+    bench::{apply, described_record, fresh_key, prepare, read, same, stands, together},
     numbers::extend,
     samples::{first_lock, inline, release, resolve, second_lock, settle, settlements, tomorrow},
 };
@@ -83,7 +83,11 @@ pub(super) async fn settlement_and_operator(store: &dyn Store) -> Verdict {
     Ok(())
 }
 
-/// Races `tasks` concurrent tasks on `store`, for `rounds` rounds. Each race must have exactly one winner.
+/// Races `tasks` concurrent tasks on one store, for `rounds` rounds. Each race must have exactly one winner.
+///
+/// The tasks use all `handles` in turn, and every handle must read what the others wrote. Lambda runs a function in
+/// many processes, so pass at least two handles that you built separately and that share nothing in this process. One
+/// handle isn't enough: a lock inside it makes a store look atomic that isn't between processes.
 ///
 /// There are races of claims, takeovers, reclaims, extensions, and conclusions without a claim. Settlements and
 /// extensions also race against takeovers, settlements against an operator's write, and conclusions against claims.
@@ -98,19 +102,20 @@ pub(super) async fn settlement_and_operator(store: &dyn Store) -> Verdict {
 ///
 /// # #[tokio::main]
 /// # async fn main() {
-/// conformance::check_contention(Arc::new(MemoryStore::new()), 16, 4).await;
+/// let store = MemoryStore::new();
+/// conformance::check_contention(&[Arc::new(store.clone()), Arc::new(store)], 16, 4).await;
 /// # }
 /// ```
 ///
 /// # Panics
 ///
-/// If a race has no winner, or more than one, or a loser gets a record other than the winner's. Also if you call it
-/// outside a tokio runtime.
+/// If a race has no winner, or more than one, if a loser gets a record other than the winner's, or if a handle reads
+/// another record. Also if `handles` is empty, or if you call it outside a tokio runtime.
 ///
 /// # Cancel safety
 ///
 /// Dropping the future aborts the tasks. The records that the tasks wrote stay until they expire.
-pub async fn check_contention(store: Arc<dyn Store>, tasks: usize, rounds: u32) {
+pub async fn check_contention(handles: &[Arc<dyn Store>], tasks: usize, rounds: u32) {
     for round in 0..rounds {
         let races = [
             Race::claims(tasks),
@@ -125,7 +130,7 @@ pub async fn check_contention(store: Arc<dyn Store>, tasks: usize, rounds: u32) 
         ];
         for run in races {
             let verdict = match run {
-                Ok(run) => parallel_race(&store, run).await,
+                Ok(run) => parallel_race(handles, run).await,
                 Err(finding) => Err(finding),
             };
             if let Err(finding) = verdict {
@@ -276,13 +281,21 @@ async fn race(store: &dyn Store, race: Race) -> Verdict {
     let runs =
         race.writes.iter().map(|write| Box::pin(apply(store, key, write)) as BoxFuture<'_, _>).collect();
     let answers: Verdict<Vec<_>> = together(runs).await.into_iter().collect();
-    judge(store, &race, &answers?).await
+    judge(store, &race, &answers?).await.map(drop)
 }
 
-async fn parallel_race(store: &Arc<dyn Store>, race: Race) -> Verdict {
-    prepare(&**store, &race.key, &race.before).await?;
+async fn parallel_race(handles: &[Arc<dyn Store>], race: Race) -> Verdict {
+    let [first, ..] = handles else {
+        return Err("no handle was passed; pass at least one".to_owned());
+    };
+    // The reads fill the cache of a handle that has one, so that the next write makes its entry stale.
+    all_read(handles, &race, None, "before any write of").await?;
+    for (store, write) in handles.iter().cycle().zip(&race.before) {
+        prepare(&**store, &race.key, slice::from_ref(write)).await?;
+    }
+    all_read(handles, &race, race.current.as_ref(), "before").await?;
     let mut tasks = JoinSet::new();
-    for (at, write) in race.writes.iter().cloned().enumerate() {
+    for (store, (at, write)) in handles.iter().cycle().zip(race.writes.iter().cloned().enumerate()) {
         let (store, key) = (Arc::clone(store), race.key.clone());
         tasks.spawn(async move { (at, apply(&*store, &key, &write).await) });
     }
@@ -293,12 +306,22 @@ async fn parallel_race(store: &Arc<dyn Store>, race: Race) -> Verdict {
     }
     answers.sort_by_key(|(at, _)| *at);
     let answers: Vec<_> = answers.into_iter().map(|(_, answer)| answer).collect();
-    judge(&**store, &race, &answers).await
+    let expected = judge(&**first, &race, &answers).await?;
+    all_read(handles, &race, expected.as_ref(), "after").await
+}
+
+/// Reads the record through every handle, and compares it with `expected`.
+async fn all_read(handles: &[Arc<dyn Store>], race: &Race, expected: Option<&Record>, when: &str) -> Verdict {
+    for (at, store) in (1..).zip(handles) {
+        let when = format!("{when} concurrent {} (through handle {at} of {})", race.name, handles.len());
+        stands(&**store, &race.key, expected, &when).await?;
+    }
+    Ok(())
 }
 
 /// Checks that the store applied one write, stored this write's record, and refused every other write because of
-/// this record.
-async fn judge(store: &dyn Store, race: &Race, answers: &[WriteOutcome]) -> Verdict {
+/// this record. Returns this record.
+async fn judge(store: &dyn Store, race: &Race, answers: &[WriteOutcome]) -> Verdict<Option<Record>> {
     let name = race.name;
     let stands = read(store, &race.key).await?;
     let winners: Vec<_> = race
@@ -324,5 +347,5 @@ async fn judge(store: &dyn Store, race: &Race, answers: &[WriteOutcome]) -> Verd
             same(record.as_ref(), expected.as_ref(), &what)?;
         }
     }
-    Ok(())
+    Ok(expected)
 }

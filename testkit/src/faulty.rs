@@ -1,7 +1,11 @@
 //! A memory store with one sabotage or none, to show that the conformance suite can fail.
 
+mod handles;
+mod large;
+mod pipeline;
 mod sabotage;
 
+pub use handles::{CachedPerHandle, LockedPerHandle};
 pub use sabotage::{Condition, Field, Sabotage};
 
 use std::{
@@ -20,11 +24,16 @@ use lambda_idempotency::{
     time::{Clock as _, Timestamp, system_clock},
 };
 
+use large::{LARGE, is_large};
+use pipeline::Pipeline;
+
 /// A memory store with one sabotage.
 #[derive(Debug)]
 pub struct Faulty {
     sabotage: Sabotage,
     inside: Mutex<Inside>,
+    written: Pipeline<Result<WriteOutcome, StoreError>>,
+    read: Pipeline<Option<Record>>,
 }
 
 #[derive(Debug, Default)]
@@ -39,7 +48,8 @@ const PART: usize = 100_000;
 impl Faulty {
     /// An empty store with this sabotage.
     pub fn new(sabotage: Sabotage) -> Self {
-        Self { sabotage, inside: Mutex::default() }
+        let (written, read) = (Pipeline::default(), Pipeline::default());
+        Self { sabotage, inside: Mutex::default(), written, read }
     }
 
     fn is(&self, sabotage: Sabotage) -> bool {
@@ -412,8 +422,12 @@ impl Faulty {
                 if self.is(Sabotage::EmptyIsOmitted) && bytes.is_empty() {
                     return Outcome::Omitted;
                 }
-                let cut = if self.is(Sabotage::OutcomeCut) { bytes.len().min(16_384) } else { bytes.len() };
-                let place = Place::Inline(bytes.slice(..cut));
+                let limit = match self.sabotage {
+                    Sabotage::OutcomeCut => 16_384,
+                    Sabotage::LargeOutcomeCut => LARGE,
+                    _ => usize::MAX,
+                };
+                let place = Place::Inline(bytes.slice(..bytes.len().min(limit)));
                 Outcome::Retained(StoredResponse { place, ..response })
             }
             other => other,
@@ -533,15 +547,25 @@ impl Store for Faulty {
         key: &'a StoredKey,
         write: &'a Write,
     ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
-        Box::pin(self.apply_now(key, write))
+        Box::pin(async move {
+            if self.is(Sabotage::LargeOutcomeRejected) && is_large(write) {
+                return Err(StoreError::new(StoreErrorKind::Rejected, "too large"));
+            }
+            let answer = self.apply_now(key, write).await;
+            if self.is(Sabotage::DroppedAnswersStay) { self.written.call(answer).await } else { answer }
+        })
     }
 
     fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
-        Box::pin(async move { Ok(self.read_now(key)) })
+        Box::pin(async move {
+            let answer = self.read_now(key);
+            Ok(if self.is(Sabotage::DroppedAnswersStay) { self.read.call(answer).await } else { answer })
+        })
     }
 
     fn chunks(&self) -> Option<&dyn ResponseChunks> {
-        Some(self)
+        let without = [Sabotage::LargeOutcomeCut, Sabotage::LargeOutcomeRejected];
+        if without.contains(&self.sabotage) { None } else { Some(self) }
     }
 }
 

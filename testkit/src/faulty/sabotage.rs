@@ -99,6 +99,10 @@ pub enum Sabotage {
     LeaseInSeconds,
     /// An outcome over 16 KB loses its end.
     OutcomeCut,
+    /// Without chunks: a response over 1 MiB loses its end.
+    LargeOutcomeCut,
+    /// Without chunks: a record over 1 MiB is an error that the library retries.
+    LargeOutcomeRejected,
     /// An empty response is stored as omitted.
     EmptyIsOmitted,
     /// A failure is stored as a completion.
@@ -145,6 +149,8 @@ pub enum Sabotage {
     ReleaseKeepsLease,
     /// A settlement keeps the old expiry.
     SettlementKeepsExpiry,
+    /// A dropped call's answer goes to the next call.
+    DroppedAnswersStay,
     /// Keys are cut at 255 bytes.
     KeysCut,
     /// Keys that differ only in case are the same.

@@ -73,22 +73,24 @@ impl Display for Agreement {
 /// exactly one winner.
 pub async fn check(numbers: Numbers, show: impl Fn(&Agreement)) -> Result<()> {
     let memory: Arc<dyn Store> = Arc::new(MemoryStore::new());
-    show(&of("memory".into(), memory, numbers, numbers.rounds_in_memory).await?);
+    show(&of("memory".into(), &[memory], numbers, numbers.rounds_in_memory).await?);
     for server in Server::all().await? {
         let store = Arc::new(server.store().await?);
-        show(&of(server.name.clone(), store, numbers, numbers.rounds_on_servers).await?);
+        show(&of(server.name.clone(), &[store], numbers, numbers.rounds_on_servers).await?);
     }
     for kind in [Kind::Postgres, Kind::Redis] {
         let site = Site::start(kind).await?;
-        let store = site.direct().await?;
-        show(&of(kind.name().to_owned(), store, numbers, numbers.rounds_on_servers).await?);
+        // Two handles, as in two processes.
+        let handles = [site.direct().await?, site.direct().await?];
+        show(&of(kind.name().to_owned(), &handles, numbers, numbers.rounds_on_servers).await?);
     }
     Ok(())
 }
 
-async fn of(name: String, store: Arc<dyn Store>, numbers: Numbers, rounds: u32) -> Result<Agreement> {
+/// Checks one store through its handles.
+async fn of(name: String, handles: &[Arc<dyn Store>], numbers: Numbers, rounds: u32) -> Result<Agreement> {
     let seed = fresh_seed();
-    conformance::differential(&*store, seed, numbers.operations).await;
-    conformance::check_contention(store, numbers.tasks, rounds).await;
+    conformance::differential(&*handles[0], seed, numbers.operations).await;
+    conformance::check_contention(handles, numbers.tasks, rounds).await;
     Ok(Agreement { store: name, numbers, seed, rounds })
 }

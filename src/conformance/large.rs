@@ -1,0 +1,73 @@
+//! The largest responses that a record itself may have to hold.
+
+use super::{
+    Verdict,
+    bench::{applied, chain, described, described_record, fresh_key, prepare, refused, stands},
+    samples::{first_lock, noise, second_lock, settle, settled, tomorrow},
+};
+use crate::{
+    outcome::{Outcome, Place, StoredResponse},
+    record::Record,
+    store::{Settlement, Store, StoreErrorKind, Write, WriteOutcome},
+};
+
+/// One MiB, and the library's default `max_response`.
+const WITHOUT_CHUNKS: [usize; 2] = [1024 * 1024, 8 * 1024 * 1024];
+
+/// A store keeps a large response unchanged, or never accepts it and says so.
+pub(super) async fn responses(store: &dyn Store) -> Verdict {
+    let lengths = match store.chunks() {
+        Some(chunks) => vec![chunks.inline_limit()],
+        None => WITHOUT_CHUNKS.to_vec(),
+    };
+    for length in lengths {
+        response(store, length)
+            .await
+            .map_err(|finding| format!("a response of {length} bytes: {finding}"))?;
+    }
+    Ok(())
+}
+
+async fn response(store: &dyn Store, length: usize) -> Verdict {
+    let (key, lock) = (fresh_key()?, first_lock()?);
+    let started = Record::from(lock.clone());
+    prepare(store, &key, &[Write::Claim(lock)]).await?;
+    // Not `StoredResponse::new`: compressing megabytes takes long in a debug build.
+    let outcome = Outcome::Retained(StoredResponse {
+        deflated: false,
+        length: length as u64,
+        sha256: [0xa5; 32],
+        labels: None,
+        place: Place::Inline(noise(length, length as u64)),
+    });
+    let settlement = Settlement::Complete(outcome, tomorrow());
+    let completed = settled(&started, settlement.clone());
+    let write = settle(&started, settlement);
+    match store.apply(&key, &write).await {
+        Ok(WriteOutcome::Applied) => {
+            stands(store, &key, Some(&completed), &format!("after {}", described(&write))).await?;
+            // Duplicates get the response with the refusal.
+            refused(store, &key, &Write::Claim(second_lock()?), Some(&completed)).await
+        }
+        Ok(WriteOutcome::Refused(record)) => Err(format!(
+            "{} should have been applied, but was refused because of {}",
+            described(&write),
+            described_record(record.as_ref())
+        )),
+        Err(error) if error.kind() == StoreErrorKind::Unstorable && !error.is_maybe_applied() => {
+            stands(store, &key, Some(&started), "after a response that the store doesn't accept").await?;
+            // The library then settles without the response.
+            let omitted = Settlement::Complete(Outcome::Omitted, tomorrow());
+            let completed = settled(&started, omitted.clone());
+            applied(store, &key, &settle(&started, omitted), &completed).await
+        }
+        Err(error) => {
+            let certainty = if error.is_maybe_applied() { "ambiguous" } else { "definite" };
+            Err(format!(
+                "it should be applied, or fail as a definite Unstorable, but failed as a {certainty} {:?}: {}",
+                error.kind(),
+                chain(&error)
+            ))
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Stores that keep the contract through one handle only. Two handles stand for two processes.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard},
+};
+
+use lambda_idempotency::{
+    StoredKey,
+    store::{BoxFuture, Record, Store, StoreError, Write, WriteOutcome, memory::MemoryStore},
+};
+
+/// A store that reads and then writes under a lock. Each handle has its own lock.
+#[derive(Debug)]
+pub struct LockedPerHandle {
+    shared: MemoryStore,
+    lock: tokio::sync::Mutex<()>,
+}
+
+impl LockedPerHandle {
+    /// Another handle of the records in `shared`.
+    pub fn new(shared: &MemoryStore) -> Self {
+        Self { shared: shared.clone(), lock: tokio::sync::Mutex::default() }
+    }
+}
+
+impl Store for LockedPerHandle {
+    fn apply<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        write: &'a Write,
+    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
+        Box::pin(async move {
+            let _lock = self.lock.lock().await;
+            let current = self.shared.get(key);
+            // The request takes time, so another handle can write now.
+            tokio::task::yield_now().await;
+            Ok(match write.apply_to(current.as_ref()) {
+                Some(record) => {
+                    self.shared.set(key, Some(record));
+                    WriteOutcome::Applied
+                }
+                None => WriteOutcome::Refused(current),
+            })
+        })
+    }
+
+    fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+        self.shared.read(key)
+    }
+}
+
+/// A store whose writes are atomic. Each handle returns what it last read or wrote.
+#[derive(Debug)]
+pub struct CachedPerHandle {
+    shared: MemoryStore,
+    cache: Mutex<HashMap<StoredKey, Option<Record>>>,
+}
+
+impl CachedPerHandle {
+    /// Another handle of the records in `shared`.
+    pub fn new(shared: &MemoryStore) -> Self {
+        Self { shared: shared.clone(), cache: Mutex::default() }
+    }
+
+    fn cache(&self) -> MutexGuard<'_, HashMap<StoredKey, Option<Record>>> {
+        self.cache.lock().expect("no test panics while it holds the lock")
+    }
+}
+
+impl Store for CachedPerHandle {
+    fn apply<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        write: &'a Write,
+    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
+        Box::pin(async move {
+            // It's removed twice, so that no read of this handle sees an older record, even during the write.
+            self.cache().remove(key);
+            let outcome = self.shared.apply(key, write).await;
+            self.cache().remove(key);
+            outcome
+        })
+    }
+
+    fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+        Box::pin(async move {
+            let mut cache = self.cache();
+            Ok(cache.entry(key.clone()).or_insert_with(|| self.shared.get(key)).clone())
+        })
+    }
+}
