@@ -57,22 +57,25 @@
 //! random faults. There are at least 100 of these, unless [`Survival::schedules`] sets another number. The schedule's
 //! number is the seed. Each schedule delivers the event until the operation is done, as
 //! the event's source would, and then once more. At the end, [`survive()`] delivers other operations: the event set by
-//! [`Event::other`], and the sample event with each field changed.
+//! [`Event::other`], and the sample event with each of its first 80 fields changed. Without another operation, it can
+//! only guess whether a remote key keeps operations apart. It reports a key that no field changes. The report of a safe
+//! function says if there was no other operation, or if some fields weren't changed.
 //!
 //! [`survive()`] only compares effects and answers. It doesn't know their meaning:
 //!
 //! | found | when |
 //! |---|---|
 //! | [`Mistake::Repeated`] | an effect happened more often than in an undisturbed delivery |
-//! | [`Mistake::Missing`] | the answer says that the operation is done, but an effect is missing |
+//! | [`Mistake::Missing`] | the answer says that the operation is done, but an effect is missing, or was sent with other details under a key that the remote system knew |
 //! | [`Mistake::AfterAnswer`] | an effect happened after the answer, when Lambda may freeze the process |
-//! | [`Mistake::AnswersDiffer`] | two recorded answers to one operation differ; a replay may have more fields |
+//! | [`Mistake::AnswersDiffer`] | two recorded answers to one operation differ, also in an HTTP response's `Location`; a replay may have more fields |
 //! | [`Mistake::RetryRefused`] | every retry is refused |
-//! | [`Mistake::Shared`] | two operations share an outcome, or two steps of one operation share a key |
+//! | [`Mistake::Shared`] | two operations share an outcome or a remote key, or two steps of one operation share a key |
 //! | [`Mistake::OtherRefused`] | another operation is refused |
 //! | [`Mistake::ConflictAccepted`] | the same key with different content is accepted |
 //!
-//! Under at-most-once, an operation may stay undone: its outcome is unknown, or its failure is recorded.
+//! Under at-most-once, an operation may stay undone: its outcome is unknown, or its failure is recorded. If such an
+//! operation is completed or released, that excuses no refusal by the handler's other operations.
 //!
 //! # Points and faults
 //!

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 /// The limit of changed fields per event.
-const MOST: usize = 80;
+pub(super) const MOST: usize = 80;
 
 /// The event with one field changed.
 #[derive(Clone, Debug)]
@@ -27,8 +27,7 @@ enum Part {
 /// Returns one variant of the event per field, with only that field changed. Fields of a JSON body come first.
 pub(super) fn variants(json: &str) -> Vec<Variant> {
     let Ok(event) = serde_json::from_str::<Value>(json) else { return Vec::new() };
-    let mut paths = Vec::new();
-    collect(&event, &mut Vec::new(), &mut paths);
+    let mut paths = paths(&event);
     // Fields of a JSON body come first: the sender sets them, not an AWS service.
     paths.sort_by_key(|path| !path.iter().any(|part| matches!(part, Part::Inside)));
     let changed = paths.into_iter().take(MOST).filter_map(|path| {
@@ -37,6 +36,17 @@ pub(super) fn variants(json: &str) -> Vec<Variant> {
         Some(Variant { field: pointer(&path), json: event.to_string().into() })
     });
     changed.collect()
+}
+
+/// Returns how many fields have no variant, because the event has more than [`MOST`].
+pub(super) fn left_out(json: &str) -> usize {
+    serde_json::from_str(json).map_or(0, |event: Value| paths(&event).len().saturating_sub(MOST))
+}
+
+fn paths(event: &Value) -> Vec<Vec<Part>> {
+    let mut paths = Vec::new();
+    collect(event, &mut Vec::new(), &mut paths);
+    paths
 }
 
 fn collect(value: &Value, path: &mut Vec<Part>, paths: &mut Vec<Vec<Part>>) {

@@ -268,12 +268,31 @@ impl Answer {
         serde_json::from_str(self.outcome.as_ref().ok()?).ok()
     }
 
+    /// Returns the values of an HTTP response's header. An API's kind decides in which of the two fields they are.
+    fn header(&self, name: &str) -> Vec<Value> {
+        let response = self.json().unwrap_or_default();
+        let fields =
+            ["headers", "multiValueHeaders"].into_iter().filter_map(|field| response.get(field)?.as_object());
+        let values =
+            fields.flatten().filter(|(of, _)| of.eq_ignore_ascii_case(name)).map(|(_, value)| value.clone());
+        values.collect()
+    }
+
     /// Whether this answer can be a replay of `first`. A replay may have more fields.
+    ///
+    /// An HTTP response must name the same resource. Its other headers may differ: code around the handler may set
+    /// them for each response, and the settings may keep some out of the record.
     pub(super) fn is_replay_of(&self, first: &Self) -> bool {
         if self.is_http {
             let whole =
                 |answer: &Self| serde_json::from_str(&answer.body()).unwrap_or(Value::String(answer.body()));
-            return self.status() == first.status() && contains(&whole(self), &whole(first));
+            let differs = |name: &str| {
+                let (own, firsts) = (self.header(name), first.header(name));
+                !own.is_empty() && !firsts.is_empty() && own != firsts
+            };
+            return self.status() == first.status()
+                && contains(&whole(self), &whole(first))
+                && !["location", "content-location"].into_iter().any(differs);
         }
         match (self.json(), first.json()) {
             (Some(replay), Some(first)) => contains(&replay, &first),
@@ -327,7 +346,10 @@ impl fmt::Display for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match (&self.outcome, self.status()) {
             (Err(refusal), _) => format!("the error {}: {}", refusal.error_type, refusal.message),
-            (Ok(_), Some(status)) => format!("{status} {}", self.body()),
+            (Ok(_), Some(status)) => match self.header("location").as_slice() {
+                [] => format!("{status} {}", self.body()),
+                [location, ..] => format!("{status} (`Location`: {location}) {}", self.body()),
+            },
             (Ok(json), None) => json.clone(),
         };
         let text = without_digests(&text);
@@ -336,5 +358,24 @@ impl fmt::Display for Answer {
             line.push('…');
         }
         f.write_str(&line)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replay_has_the_first_location() {
+        let answer = |headers: &str| {
+            let response = format!(r#"{{"statusCode":201,"headers":{headers},"body":""}}"#);
+            Answer { is_http: true, ..Answer::of(Ok(response)) }
+        };
+        let first = answer(r#"{"Location":"/payments/1","date":"09:15:44"}"#);
+        assert!(answer(r#"{"location":"/payments/1","date":"09:15:49"}"#).is_replay_of(&first));
+        assert!(answer("{}").is_replay_of(&first), "a setting may keep it out of the record");
+        let other = answer(r#"{"location":"/payments/2"}"#);
+        assert!(!other.is_replay_of(&first));
+        assert_eq!(other.to_string(), r#"201 (`Location`: "/payments/2") "#);
     }
 }

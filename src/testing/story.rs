@@ -54,8 +54,18 @@ fn line(told: &Told, effects: &[Happened], deliveries: &[Delivered]) -> Option<S
             let fate = if *is_applied { "applied" } else { "refused" };
             format!("  {}: {} arrived late, and was {fate}", delivery + 1, call.described())
         }
-        Told::Deduplicated { delivery, name } => {
-            format!("  {} `{name}` was sent again under the same key: nothing happened", delivery + 1)
+        Told::Deduplicated { delivery, effect, detail } => {
+            let effect = effects.get(*effect)?;
+            let other = if *detail == effect.detail {
+                String::new()
+            } else {
+                format!(", but with other details: {detail}")
+            };
+            format!(
+                "  {} `{}` was sent again under the same key{other}: nothing happened",
+                delivery + 1,
+                effect.name
+            )
         }
         Told::Fault { delivery, point, fault, effect } => {
             format!("  {} {}", delivery + 1, fault.described(*point, effect.as_deref()))

@@ -12,6 +12,7 @@ use std::{fmt, io, ops::Range, sync::Arc, thread, time::Duration};
 use super::{
     bench::{Bench, TIMEOUT},
     event::Event,
+    fields,
     function::Function,
     point::Point,
 };
@@ -31,7 +32,8 @@ const LATE: Duration = Duration::from_secs(6 * 60 * 60);
 const LATE_REQUEST: Duration = Duration::from_secs(5 * 60);
 
 /// Delivers `event` to the function in hundreds of schedules: every fault at every point of a run, followed by
-/// every kind of duplicate, and combinations of faults drawn from a seed. See [the module](super#survive).
+/// every kind of duplicate, and combinations of faults drawn from a seed. Then it changes at most 80 of the event's
+/// fields, one at a time. See [the module](super#survive).
 ///
 /// `make` builds the function, once for each process.
 ///
@@ -114,8 +116,15 @@ impl Survival {
     }
 
     fn play_all(self, subject: &Subject<'_>) -> io::Result<Report> {
-        let mut report =
-            Report { schedules: 0, singles: 0, left_out: 0, findings: Vec::new(), points: Vec::new() };
+        let mut report = Report {
+            schedules: 0,
+            singles: 0,
+            left_out: 0,
+            fields_left_out: 0,
+            has_no_other: false,
+            points: Vec::new(),
+            findings: Vec::new(),
+        };
         let event = subject.event.shared();
         let (first, expected) = report.undisturbed(subject, &event)?;
         report.add(judge_first(&first, 0));
@@ -139,6 +148,7 @@ impl Survival {
             report.add(judge(&played, &expected, seed));
         }
         if self.seed.is_none() {
+            report.has_no_other = subject.event.other_one().is_none();
             vary::others(subject, &first, &expected, &mut report)?;
         }
         Ok(report)
@@ -167,6 +177,10 @@ pub struct Report {
     singles: u64,
     /// How many of these weren't played.
     left_out: u64,
+    /// How many of the event's fields weren't changed.
+    fields_left_out: usize,
+    /// Whether the test set no event of another operation.
+    has_no_other: bool,
     points: Vec<Point>,
     findings: Vec<Finding>,
 }
@@ -215,19 +229,40 @@ impl Report {
     }
 }
 
+impl Report {
+    /// Writes the report without findings, and what `survive` left out.
+    fn fmt_safe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { schedules, singles, left_out, fields_left_out, .. } = self;
+        write!(f, "{schedules} schedules: every operation happened once, and every answer was the same")?;
+        if *left_out > 0 {
+            write!(
+                f,
+                ". But {left_out} of the {singles} schedules with at most one fault weren't played; to play them \
+                 all, leave out `schedules` and `seed`"
+            )?;
+        }
+        if *fields_left_out > 0 {
+            let most = fields::MOST;
+            write!(
+                f,
+                ". But {fields_left_out} of the event's fields weren't changed, since the limit is {most}; use a \
+                 smaller sample event"
+            )?;
+        }
+        if self.has_no_other {
+            f.write_str(
+                ". But no event of another operation was delivered; to check that operations are kept apart, set \
+                 one with `Event::other`",
+            )?;
+        }
+        Ok(())
+    }
+}
+
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some((first, more)) = self.findings.split_first() else {
-            let Self { schedules, singles, left_out, .. } = self;
-            write!(f, "{schedules} schedules: every operation happened once, and every answer was the same")?;
-            return match left_out {
-                0 => Ok(()),
-                _ => write!(
-                    f,
-                    ". But {left_out} of the {singles} schedules with at most one fault weren't played; to play them \
-                     all, leave out `schedules` and `seed`"
-                ),
-            };
+            return self.fmt_safe(f);
         };
         writeln!(f, "after {} schedules, this function isn't safe to retry.\n\n{first}", self.schedules)?;
         if !more.is_empty() {

@@ -26,8 +26,9 @@ use crate::{
     time::{Clock, Timestamp, VirtualBeginning, virtual_sleep},
 };
 
-/// When a test's time begins: 22 November 2026.
-const BEGINNING: Timestamp = Timestamp::from_secs(1_795_305_600);
+/// When a test's time begins: 21 November 2026, three minutes before midnight UTC. A retry after minutes or hours comes
+/// on the next day, so a key or an effect that contains the date changes.
+const BEGINNING: Timestamp = Timestamp::from_secs(1_795_305_600 - 3 * 60);
 
 thread_local! {
     /// The delivery that this thread polls.
@@ -94,8 +95,9 @@ pub(super) struct Delivered {
     is_called_by_task: bool,
     /// Whether the store has refused a claim of the delivery.
     pub(super) is_refused: bool,
-    /// Whether the delivery claimed a key without an expiry, as at-most-once operations do.
-    pub(super) is_at_most_once: bool,
+    /// The keys that the delivery claimed without an expiry, as at-most-once operations do, and neither completed nor
+    /// released.
+    pub(super) at_most_once: BTreeSet<StoredKey>,
     /// The keys whose claim the store refused after this delivery had recorded their outcomes.
     pub(super) asked_again: Vec<StoredKey>,
 }
@@ -104,13 +106,19 @@ impl Delivered {
     /// Notes a write that was applied. If a claim arrives late, no handler runs under it.
     pub(super) fn noted(&mut self, key: &StoredKey, call: Call, is_for_ever: bool, is_late: bool) {
         if call.is_claim() {
-            self.is_at_most_once |= is_for_ever;
+            if is_for_ever {
+                self.at_most_once.insert(key.clone());
+            }
             if !is_late {
                 self.has_run = true;
                 self.holds.insert(key.clone());
             }
         } else if call != Call::Extend {
             self.holds.remove(key);
+            // A recorded failure may leave the operation undone, so its key stays.
+            if matches!(call, Call::Complete | Call::Release) {
+                self.at_most_once.remove(key);
+            }
             self.has_run |= call == Call::Conclude;
             if matches!(call, Call::Complete | Call::Fail | Call::Conclude) {
                 self.recorded.insert(key.clone());
@@ -191,13 +199,13 @@ pub(super) struct Happened {
     pub(super) is_staged: bool,
 }
 
-/// One line of the story: the list of events that a failed test prints.
+/// One line of the story: the list of events that a failed test prints. An `effect` is a place in [`State::effects`].
 #[derive(Clone, Debug)]
 pub(super) enum Told {
     Delivered { delivery: usize, what: String },
     Wrote { delivery: usize, call: Call },
     Happened { delivery: usize, effect: usize },
-    Deduplicated { delivery: usize, name: String },
+    Deduplicated { delivery: usize, effect: usize, detail: String },
     Arrived { delivery: usize, call: Call, is_applied: bool },
     Fault { delivery: usize, point: Point, fault: Fault, effect: Option<String> },
     Ended { delivery: usize, how: String },
@@ -448,10 +456,9 @@ impl State {
         key: Option<&str>,
         is_staged: bool,
     ) -> String {
-        if let Some(known) = key.and_then(|key| self.known.get(&(name.to_owned(), key.to_owned()))) {
-            let receipt = self.effects[*known].receipt.clone();
-            self.trace.push(Told::Deduplicated { delivery: at, name: name.to_owned() });
-            return receipt;
+        if let Some(&effect) = key.and_then(|key| self.known.get(&(name.to_owned(), key.to_owned()))) {
+            self.trace.push(Told::Deduplicated { delivery: at, effect, detail });
+            return self.effects[effect].receipt.clone();
         }
         let effect = self.effects.len();
         if let Some(key) = key {

@@ -6,9 +6,11 @@ use std::sync::{
 };
 
 use lambda_idempotency::{
-    Begun, Fingerprint, Key, Settled,
-    testing::{Bench, Changes, Event, Function, Mistake, Survival, key_of, survive},
+    Begun, Fingerprint, Idempotency, Key, Settled, current,
+    settings::Execution,
+    testing::{Bench, Changes, Event, Function, Ledger, Mistake, Survival, key_of, survive},
 };
+use lambda_runtime::{LambdaEvent, service_fn};
 use serde_json::Value;
 
 use super::{DEARER, ORDER, OTHER, charge_with_key, safe, unsafe_one};
@@ -198,24 +200,40 @@ fn ten_thousand_schedules_take_two_seconds() {
     assert!(cfg!(debug_assertions) || took.as_secs_f32() <= 2.0, "{took:?}");
 }
 
-/// Returns a function that calls `begin`, and leaves its claim behind when the gateway fails.
+/// Calls `begin`, and leaves its claim behind when the gateway fails.
+async fn forget(idempotency: &Idempotency, ledger: &Ledger, order: &Value) -> Result<String, super::Error> {
+    let key = Key::new(order["id"].as_str().unwrap_or_default())?;
+    let claim = match idempotency.operation("pay")?.begin(key, Fingerprint::of(order)?).await? {
+        Begun::Claimed(claim) => claim,
+        Begun::Replay(replay) => return Ok(String::from_utf8_lossy(replay.response()).into_owned()),
+    };
+    let derived = claim.handle().derive_key("charge");
+    let receipt = ledger.call("charge", Some(&derived), &order["cents"]).await?;
+    match claim.complete(receipt.clone()).await? {
+        Settled::Recorded => Ok(receipt),
+        Settled::Superseded(replay) => Ok(String::from_utf8_lossy(replay.response()).into_owned()),
+    }
+}
+
 fn forgetful(bench: &Bench) -> Function {
     let (idempotency, ledger) = (bench.idempotency(), bench.ledger());
     Function::new(move |order: Value| {
         let (idempotency, ledger) = (idempotency.clone(), ledger.clone());
+        async move { forget(&idempotency, &ledger, &order).await }
+    })
+}
+
+/// Returns a function whose first step is an at-most-once operation without an effect.
+fn forgetful_after_at_most_once(bench: &Bench) -> Function {
+    let (idempotency, ledger) = (bench.idempotency(), bench.ledger());
+    Function::new(move |order: Value| {
+        let (idempotency, ledger) = (idempotency.clone(), ledger.clone());
         async move {
+            let once = idempotency.with_settings(|settings| settings.execution = Execution::AtMostOnce)?;
             let key = Key::new(order["id"].as_str().unwrap_or_default())?;
-            let claim = match idempotency.operation("pay")?.begin(key, Fingerprint::of(&order)?).await? {
-                Begun::Claimed(claim) => claim,
-                Begun::Replay(replay) => return Ok(String::from_utf8_lossy(replay.response()).into_owned()),
-            };
-            let derived = claim.handle().derive_key("charge");
-            let receipt = ledger.call("charge", Some(&derived), &order["cents"]).await?;
-            match claim.complete(receipt.clone()).await? {
-                Settled::Recorded => Ok(receipt),
-                Settled::Superseded(replay) => Ok(String::from_utf8_lossy(replay.response()).into_owned()),
-            }
-            .map_err(|never: super::Error| never)
+            let print = || async { Ok::<_, super::Error>("printed".to_owned()) };
+            once.operation("print")?.run(key, &order, print).await?;
+            forget(&idempotency, &ledger, &order).await
         }
     })
 }
@@ -226,6 +244,103 @@ fn claim_that_is_left_behind_is_found() {
     assert_eq!(report.findings().len(), 1, "{report}");
     assert_eq!(report.findings()[0].mistake, Mistake::RetryRefused);
     assert!(report.to_string().contains("kept its claim"), "{report}");
+}
+
+#[test]
+fn at_most_once_step_excuses_no_other() {
+    let report = survive(forgetful_after_at_most_once, &Event::json(ORDER));
+    assert_eq!(report.findings().len(), 1, "{report}");
+    assert!(report.to_string().contains("kept its claim"), "{report}");
+}
+
+#[test]
+fn fixed_remote_key_is_found() {
+    for has_id in [false, true] {
+        let fixed = |bench: &Bench| {
+            let (idempotency, ledger) = (bench.idempotency(), bench.ledger());
+            Function::new(move |order: Value| {
+                let (idempotency, ledger) = (idempotency.clone(), ledger.clone());
+                async move {
+                    let id = order["id"].as_str().unwrap_or_default().to_owned();
+                    let charge = || async {
+                        let receipt = ledger.call("charge", Some("charge"), &order["cents"]).await?;
+                        Ok::<_, super::Error>(if has_id { format!("{receipt} for {id}") } else { receipt })
+                    };
+                    let key = Key::new(&id)?;
+                    Ok::<_, super::Error>(idempotency.operation("pay")?.run(key, &order, charge).await?)
+                }
+            })
+        };
+        let report = survive(fixed, &Event::json(ORDER));
+        assert_eq!(report.findings().len(), 1, "{report}");
+        assert_eq!(report.findings()[0].mistake, Mistake::Shared);
+        assert!(report.to_string().contains("no field of the event changes its key `charge`"), "{report}");
+    }
+}
+
+/// A retry charges 1300 under the key of a charge of 1250.
+#[test]
+fn retry_with_another_amount_is_found() {
+    let dearer = |bench: &Bench| {
+        let (idempotency, ledger) = (bench.idempotency(), bench.ledger());
+        Function::new(move |order: Value| {
+            let (idempotency, ledger) = (idempotency.clone(), ledger.clone());
+            async move {
+                let charge = || async {
+                    let cents = if ledger.effects().is_empty() { 1250 } else { 1300 };
+                    let key = current().ok_or("not protected")?.derive_key("charge");
+                    ledger.call("charge", Some(&key), cents).await?;
+                    Ok::<_, super::Error>(format!("charged {cents}"))
+                };
+                let key = Key::new(order["id"].as_str().unwrap_or_default())?;
+                Ok::<_, super::Error>(idempotency.operation("pay")?.run(key, &order, charge).await?)
+            }
+        })
+    };
+    let report = survive(dearer, &Event::json(ORDER));
+    let finding = report.findings().iter().find(|finding| finding.mistake == Mistake::Missing);
+    let finding = finding.unwrap_or_else(|| panic!("{report}"));
+    assert!(finding.what.contains("with other details: 1300"), "{finding}");
+    assert!(finding.to_string().contains("same key, but with other details: 1300"), "{finding}");
+}
+
+/// The function reads the kit's time from its deadline.
+#[test]
+fn key_with_todays_date_is_found() {
+    const DAY: u64 = 24 * 60 * 60 * 1000;
+    let dated = |bench: &Bench| {
+        let (idempotency, ledger) = (bench.idempotency(), bench.ledger());
+        Function::lambda(service_fn(move |event: LambdaEvent<Value>| {
+            let (idempotency, ledger) = (idempotency.clone(), ledger.clone());
+            async move {
+                let (order, day) = (event.payload, event.context.deadline / DAY);
+                let key = Key::new(format!("{} {day}", order["id"]))?;
+                let charge = || charge_with_key(&ledger, &order);
+                Ok::<String, super::Error>(idempotency.operation("pay")?.run(key, &order, charge).await?)
+            }
+        }))
+    };
+    let report = survive(dated, &order());
+    let is_found = report.findings().iter().any(|finding| {
+        finding.mistake == Mistake::Repeated && finding.advice.contains("had another idempotency key")
+    });
+    assert!(is_found, "{report}");
+}
+
+#[test]
+fn report_lists_what_it_left_out() {
+    let report_of = |event: &Event| Survival::new().schedules(1).play(safe, event).to_string();
+    let without_other = report_of(&Event::json(ORDER));
+    assert!(without_other.contains("no event of another operation was delivered"), "{without_other}");
+    let with_other = report_of(&order());
+    assert!(!with_other.contains("no event of another operation"), "{with_other}");
+    assert!(!with_other.contains("fields weren't changed"), "{with_other}");
+    let mut large: Value = serde_json::from_str(ORDER).unwrap();
+    for nth in 0..90 {
+        large[format!("field{nth}")] = nth.into();
+    }
+    let of_large = report_of(&Event::of(&large));
+    assert!(of_large.contains("12 of the event's fields weren't changed"), "{of_large}");
 }
 
 #[test]

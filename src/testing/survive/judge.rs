@@ -21,7 +21,8 @@ pub enum Mistake {
     FirstFailed,
     /// An effect happened more often than once per operation.
     Repeated,
-    /// The operation was answered as done, but an effect is missing.
+    /// The operation was answered as done, but an effect is missing, or took effect only with an earlier
+    /// attempt's details.
     Missing,
     /// An effect happened after the answer, when Lambda may freeze the process.
     AfterAnswer,
@@ -182,7 +183,17 @@ pub(super) fn judge(played: &Played, expected: &Expected, seed: u64) -> Vec<Find
     if let (true, Some(off)) = (played.is_done, fewer.first()) {
         add(Mistake::Missing, format!("answered as done, but {off}"), advice_for_missing(played, &off.name));
     }
-    let is_at_most_once = played.deliveries.iter().any(|delivery| delivery.is_at_most_once);
+    if let Some(what) = sent_otherwise(played).filter(|_| played.is_done && expected.has_details) {
+        add(
+            Mistake::Missing,
+            format!("answered as done, but {what}"),
+            "A retry of this call must send the same details. Take them from the event, or determine them in an \
+             earlier step with its own `operation(…)`, so that they're recorded."
+                .to_owned(),
+        );
+    }
+    // An at-most-once operation may stay undone, but that's no reason to refuse the handler's other operations.
+    let is_at_most_once = played.deliveries.iter().any(|delivery| !delivery.at_most_once.is_empty());
     let last = played.answers.last().map(|(_, answer)| answer);
     // A response that the store can't hold isn't the function's mistake: retries learn that the operation is done,
     // but don't get its answer.
@@ -241,6 +252,20 @@ pub(super) fn judge(played: &Played, expected: &Expected, seed: u64) -> Vec<Find
     found
 }
 
+/// Describes an effect that was sent again under the same key, but with other details than those that took effect.
+fn sent_otherwise(played: &Played) -> Option<String> {
+    played.trace.iter().find_map(|told| {
+        let Told::Deduplicated { effect, detail, .. } = told else { return None };
+        let Happened { name, detail: first, .. } = played.effects.get(*effect)?;
+        (detail != first).then(|| {
+            format!(
+                "`{name}` was sent again under the same key with other details: {detail}. The remote system knows \
+                 the key, so only the first call took effect: {first}"
+            )
+        })
+    })
+}
+
 /// Returns the answer of a delivery that never settled its claim, although only a remote system failed.
 fn left_behind(played: &Played) -> Option<&Answer> {
     let is_of_effect = |of: usize| {
@@ -258,7 +283,7 @@ fn left_behind(played: &Played) -> Option<&Answer> {
     let mut answers = played.answers.iter().filter(|(_, answer)| !answer.is_whole() && !is_cut_off(answer));
     let left = answers.find(|(of, _)| {
         let delivery = &played.deliveries[*of];
-        !delivery.holds.is_empty() && !delivery.is_at_most_once && is_of_effect(*of)
+        !delivery.holds.is_subset(&delivery.at_most_once) && is_of_effect(*of)
     });
     left.map(|(_, answer)| answer)
 }

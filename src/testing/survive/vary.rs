@@ -11,7 +11,7 @@ use super::{
 };
 use crate::testing::{
     fields::{self, Variant},
-    world::Delivered,
+    world::{Delivered, Told},
 };
 
 /// The seed in a finding about other operations, since no numbered schedule shows these mistakes.
@@ -42,8 +42,10 @@ pub(super) fn others(
         report.schedules += 1;
         report.add(judge_conflict(&played, expected));
     }
+    let mut fixed = FixedKeys::of(first);
     for Variant { field, json } in fields::variants(&event) {
         let (alone, own) = report.undisturbed(subject, &json)?;
+        fixed.compare(first, &alone, &field, &json);
         let answers = |played: &Played| played.first_done.as_ref().map(|(_, answer)| answer.clone());
         let is_same = !own.differs_from(expected) && answers(&alone) == answers(first);
         if !alone.is_done || is_same {
@@ -54,7 +56,84 @@ pub(super) fn others(
         report.schedules += 1;
         report.add(judge_variant(&played, expected, &own, &field));
     }
+    report.fields_left_out = fields::left_out(&event);
+    // An event of another operation shows more than this guess. A field that wasn't changed may change the remote key.
+    let may_guess = subject.event.other_one().is_none() && report.fields_left_out == 0;
+    if let Some((field, json)) = fixed.variant().filter(|_| may_guess) {
+        let what = format!("the same event with another `{field}`");
+        let played = in_turn(subject, &[(&event, "the event"), (json, &what)], true, 0)?;
+        report.schedules += 1;
+        report.add(fixed.judge(&played, field));
+    }
     Ok(())
+}
+
+/// The keyed effects that have the same remote key whichever field of the event changes.
+struct FixedKeys {
+    /// The names and keys of these effects.
+    effects: BTreeSet<(String, String)>,
+    /// The first changed field that makes the function use another idempotency key, and the changed event.
+    other_operation: Option<(String, Arc<str>)>,
+    /// Whether the function had no effect for a changed event, so that this field may be what changes a key.
+    has_gap: bool,
+}
+
+impl FixedKeys {
+    fn of(first: &Played) -> Self {
+        Self { effects: keyed(first), other_operation: None, has_gap: false }
+    }
+
+    /// Compares a variant's undisturbed delivery with the first event's. A variant that the function refuses has no
+    /// effects, and says nothing about their keys.
+    fn compare(&mut self, first: &Played, alone: &Played, field: &str, json: &Arc<str>) {
+        let effects = keyed(alone);
+        if !alone.is_done || effects.is_empty() {
+            self.has_gap = true;
+            return;
+        }
+        self.effects.retain(|effect| effects.contains(effect));
+        let keys = |played: &Played| -> BTreeSet<_> {
+            played.deliveries.iter().flat_map(|delivery| delivery.keys.clone()).collect()
+        };
+        if self.other_operation.is_none() && !keys(alone).is_subset(&keys(first)) {
+            self.other_operation = Some((field.to_owned(), Arc::clone(json)));
+        }
+    }
+
+    /// Returns the changed field and the changed event of another operation, if any effect's key stayed the same.
+    fn variant(&self) -> Option<&(String, Arc<str>)> {
+        self.other_operation.as_ref().filter(|_| !self.effects.is_empty() && !self.has_gap)
+    }
+
+    /// Finds an effect of the variant that the remote system took for the first event's effect.
+    fn judge(&self, played: &Played, field: &str) -> Vec<Finding> {
+        let lost = played.trace.iter().find_map(|told| {
+            let Told::Deduplicated { delivery: 1, effect, .. } = told else { return None };
+            let effect = played.effects.get(*effect)?;
+            let key = effect.key.clone()?;
+            (effect.delivery == 0 && self.effects.contains(&(effect.name.clone(), key.clone())))
+                .then(|| (effect.name.clone(), key))
+        });
+        let Some((name, key)) = lost else { return Vec::new() };
+        vec![Finding {
+            mistake: Mistake::Shared,
+            what: format!(
+                "an operation with another `{field}` has its own idempotency key, but `{name}` didn't happen for it: \
+                 no field of the event changes its key `{key}`"
+            ),
+            advice: format!(
+                "Give the remote system `current()…derive_key(\"{name}\")`, which differs for each operation. If it \
+                 has another key for another operation, set that operation's event with `Event::other`."
+            ),
+            story: story_of(played),
+            seed: NO_SEED,
+        }]
+    }
+}
+
+/// Returns the names and remote keys of the effects that have a key.
+fn keyed(played: &Played) -> BTreeSet<(String, String)> {
+    played.effects.iter().filter_map(|effect| Some((effect.name.clone(), effect.key.clone()?))).collect()
 }
 
 /// Returns the last delivery's answer, if it reports the whole operation as done.

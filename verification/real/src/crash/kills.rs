@@ -42,6 +42,8 @@ const FROZEN: u64 = 70;
 const IMPATIENT: u64 = 20;
 /// The assumed length of a run in µs, until a run has been measured.
 const FIRST_GUESS_US: u64 = 60_000;
+/// How many slow runs a pause of the machine may cause, however few keys there are.
+const FEW_SLOW: u64 = 20;
 /// Stops after this many violations.
 const ENOUGH: usize = 10;
 
@@ -175,6 +177,7 @@ pub async fn check(
         let disbanded = fleet.disband().await;
         let thrown = thrown.and(disbanded);
         let mut of_server = throw.figures(started.elapsed());
+        of_server.violations.extend(too_many_slow(of_server.found.slow, of_server.keys));
         if thrown.is_ok() && of_server.violations.is_empty() {
             let late = fleet.effects.keys().await?.into_iter();
             let words = |key| format!("key {key}: an effect appeared after every delivery was answered");
@@ -186,6 +189,17 @@ pub async fn check(
         figures.push(of_server);
     }
     Ok(figures)
+}
+
+/// Returns a violation if slow runs explain the second effects of too many keys. A pause of the machine delays the few
+/// processes that run then. A library that never records an outcome in time delays every run.
+fn too_many_slow(slow: u64, keys: u64) -> Option<Violation> {
+    (slow > FEW_SLOW && slow > keys / 2).then(|| {
+        Violation::new(format!(
+            "{slow} runs over {keys} keys repeated an effect and answered after their deadline. Either the library \
+             records outcomes too late, or the machine is too busy: check again on an idle one"
+        ))
+    })
 }
 
 /// The harness's action on a delivery that hasn't been answered at a randomly chosen moment.
@@ -397,5 +411,12 @@ mod tests {
         assert!(both.contains("ended early: the server is gone"), "{both}");
         let alone = figures(Vec::new()).ended_by(problem()).unwrap_err().to_string();
         assert_eq!(alone, "a server, seed 7: the server is gone");
+    }
+
+    #[test]
+    fn slow_runs_explain_few_effects() {
+        assert!(too_many_slow(10, 10).is_none(), "one pause of the machine");
+        assert!(too_many_slow(100, 200).is_none());
+        assert!(too_many_slow(101, 200).is_some());
     }
 }

@@ -34,7 +34,11 @@ impl Audit {
             .runs
             .iter()
             .filter(|earlier| {
-                earlier.stored == stored && earlier.had_effect_at.is_some() && earlier.generation < generation
+                // Runs without a claim have generation 0. One claim allows one effect, so the same generation counts.
+                earlier.stored == stored
+                    && earlier.had_effect_at.is_some()
+                    && generation.get() != 0
+                    && earlier.generation <= generation
             })
             .collect();
         let repeated: Vec<&Run> =
@@ -203,5 +207,34 @@ impl Run {
         let by = (at + SETTLE_WITHIN.as_millis() as u64).min(self.lease_until);
         let reserve = RESERVE.as_millis() as u64;
         self.deadline.map_or(by, |deadline| by.min(deadline.saturating_sub(reserve)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lambda_idempotency::store::Generation;
+
+    use super::*;
+    use crate::simulation::{config::Config, deliveries::stored_key};
+
+    /// Returns the rule that two runs break if they have their effects under these generations, during both leases.
+    fn broken_by(generations: [u64; 2]) -> Option<&'static str> {
+        let config = Config { faults: 0, at_most_once: false, outage: None, ..Config::from_seed(1) };
+        let audit = Audit::new(config, false);
+        for (number, generation) in generations.into_iter().enumerate() {
+            let run = Run::new(number, 1, stored_key(1), Generation::new(generation), 30_000);
+            audit.book().runs.push(run);
+            audit.effect(1000, number);
+        }
+        let violation = audit.book().violation.take();
+        violation.map(|violation| violation.rule)
+    }
+
+    #[test]
+    fn one_claim_allows_one_effect() {
+        let rule = Some("a repeated effect has a reason");
+        assert_eq!(broken_by([7, 7]), rule);
+        assert_eq!(broken_by([7, 8]), rule);
+        assert_eq!(broken_by([0, 0]), None, "the runs had no claim");
     }
 }
