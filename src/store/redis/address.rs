@@ -94,6 +94,10 @@ impl Location {
                 return Err(unknown_parameter((!may_be_password).then_some(&*name)));
             }
         }
+        // An unencoded `#` in a password ends the host, too.
+        if url.fragment().is_some() {
+            return Err(invalid("has a fragment; write %23 for a `#`"));
+        }
         if location.is_cluster && location.database != 0 {
             return Err(invalid("names a database, but a cluster has only one; leave it out"));
         }
@@ -228,6 +232,7 @@ mod tests {
             ("redis://app:?secret@h", "%3F"),
             ("redis://app:?secret=a@h", "%3F"),
             ("redis://app:?secret#a@h", "%3F"),
+            ("redis://app:#secret@h", "%23"),
             ("redis://:secret@h?prefix=", "prefix"),
             ("rediss://:secret@h?sslrootcert=", "sslrootcert"),
             ("redis://:secret@h?sslrootcert=ca.pem", "write rediss://"),
