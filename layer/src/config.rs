@@ -146,6 +146,8 @@ pub(crate) struct Rules {
     pub(crate) settings: Settings,
     /// How many invocations the function runs at a time.
     pub(crate) concurrency: usize,
+    /// Whether the function must not run unprotected. The library checks the variable's value, and the mode.
+    pub(crate) is_required: bool,
 }
 
 /// The checked configuration.
@@ -317,6 +319,7 @@ fn rules(values: &Values<'_>, mode: Mode) -> Result<Rules, String> {
         max_response,
         settings: settings(values, mode, max_response)?,
         concurrency: concurrency.unwrap_or(1).max(1),
+        is_required: (values.environment)("IDEMPOTENCY_REQUIRED").as_deref() == Some("1"),
     })
 }
 

@@ -217,7 +217,7 @@ fn proxy(lambda: &Lambda) -> Proxy {
     let lambda = lambda.clone();
     let upstream = Upstream::in_memory(move || lambda.connect());
     match Protection::new(idempotency, rules, upstream.clone(), Telemetry::default()) {
-        Ok(protection) => Proxy::new(upstream, Some(protection)),
+        Ok(protection) => Proxy::new(upstream, Some(protection), Telemetry::default()),
         Err(error) => panic!("{error}"),
     }
 }

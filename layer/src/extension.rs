@@ -24,6 +24,8 @@ pub(crate) struct Extension {
 #[serde(rename_all = "camelCase")]
 struct Next {
     event_type: String,
+    /// `spindown`, `timeout` or `failure`.
+    shutdown_reason: Option<String>,
 }
 
 impl Extension {
@@ -47,19 +49,21 @@ impl Extension {
         }
     }
 
-    /// Waits for the end of the sandbox.
+    /// Waits for the end of the sandbox. Returns whether it ends in order, and not after a timeout or a failure.
     ///
     /// # Errors
     ///
     /// If Lambda doesn't answer.
-    pub(crate) async fn ended(&self) -> Result<(), BoxError> {
+    pub(crate) async fn ended(&self) -> Result<bool, BoxError> {
         loop {
             let request = Request::get(format!("{VERSION}/event/next")).header(EXTENSION_ID, &self.id);
             let response = self.upstream.pass(request.body(empty())?).await?;
             let status = response.status();
             let next: Result<Next, _> = serde_json::from_slice(&whole(response).await?);
             match next {
-                Ok(next) if next.event_type == "SHUTDOWN" => return Ok(()),
+                Ok(next) if next.event_type == "SHUTDOWN" => {
+                    return Ok(next.shutdown_reason.as_deref() == Some("spindown"));
+                }
                 Ok(_) if status.is_success() => {}
                 _ => return Err(format!("Lambda didn't send the extension's next event: {status}").into()),
             }

@@ -194,12 +194,23 @@ impl Function {
         missing
     }
 
-    /// Whether there's an invocation whose events the function has answered, but Lambda doesn't have the answer yet.
-    pub(crate) fn is_settling(&self) -> bool {
+    /// The invocations that the function doesn't run, or no longer, and whose answers Lambda doesn't have yet.
+    pub(crate) fn settling(&self) -> Vec<Arc<Event>> {
         let state = self.state();
         let runs =
             |open: &Arc<Event>| state.running.values().any(|running| Arc::ptr_eq(&running.invocation, open));
-        state.open.iter().any(|open| !runs(open))
+        state.open.iter().filter(|open| !runs(open)).cloned().collect()
+    }
+
+    /// The invocations whose event the function had, and whose answers the layer hasn't sent: their outcomes may not be
+    /// recorded.
+    pub(crate) fn unsettled(&self) -> Vec<Arc<Event>> {
+        let mut settling = self.settling();
+        let state = self.state();
+        let is_queued =
+            |open: &Arc<Event>| state.queued.iter().any(|delivery| Arc::ptr_eq(&delivery.invocation, open));
+        settling.retain(|open| open.has_begun() && !open.is_posted() && !is_queued(open));
+        settling
     }
 
     /// Notes that a poll has ended, with or without an invocation.

@@ -247,6 +247,8 @@ pub(crate) async fn in_time<T>(
         post(protection, event, Answer::Own(Box::new(own))).await;
     }
     let _ = calling.await;
+    // The library has counted more since the answer was posted.
+    protection.telemetry.flush();
     None
 }
 

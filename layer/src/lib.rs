@@ -92,12 +92,11 @@ async fn build(upstream: &Upstream) -> Result<Built, String> {
     let store = config.store.open().await.map_err(|error| error.to_string())?;
     // In mode `off`, the library returns an error if the environment requires protection, and warns otherwise.
     let idempotency = config.rules.open(store)?;
-    let protection = (config.rules.settings.mode != Mode::Off).then(|| {
-        let telemetry = if config.has_metrics { Telemetry::start() } else { Telemetry::default() };
-        Protection::new(idempotency, config.rules, upstream.clone(), telemetry)
-    });
+    let telemetry = if config.has_metrics { Telemetry::start() } else { Telemetry::default() };
+    let protection = (config.rules.settings.mode != Mode::Off)
+        .then(|| Protection::new(idempotency, config.rules, upstream.clone(), telemetry));
     let protection = protection.transpose().map_err(|error| error.to_string())?;
-    Ok((Proxy::new(upstream.clone(), protection.clone()), protection, config.port))
+    Ok((Proxy::new(upstream.clone(), protection.clone(), telemetry), protection, config.port))
 }
 
 /// Starts the proxy, and the function's runtime behind it.
@@ -153,9 +152,20 @@ async fn beside(upstream: Upstream, built: Result<Built, String>) -> Result<Exit
             return Err(problem.into());
         }
     };
-    extension.ended().await?;
-    // After a timeout, the function's last answer may still be on its way to the store.
+    if let Some(protection) = protection.as_ref().filter(|protection| protection.rules.is_required) {
+        // Lambda hands out no event before each extension has asked for its first one ("Understanding the Lambda
+        // execution environment lifecycle", AWS Lambda developer guide). So a runtime that isn't behind the layer gets
+        // none. A runtime that ends before its first request takes up to 2 s longer to end, since SHUTDOWN can't reach
+        // this process.
+        protection.reached().await;
+    }
+    let is_in_order = extension.ended().await?;
     if let Some(protection) = protection {
+        // A runtime that fails or times out in its init needn't have sent a request.
+        if is_in_order {
+            protection.check_reached();
+        }
+        // After a timeout, the function's last answer may still be on its way to the store.
         protection.settled(SETTLEMENTS_AT_SHUTDOWN).await;
     }
     Ok(ExitCode::SUCCESS)

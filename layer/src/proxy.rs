@@ -1,6 +1,7 @@
 //! The proxy: serves the Runtime API to the function, and is a client of the real one.
 
 use std::{
+    pin::pin,
     sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
@@ -11,9 +12,10 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use lambda_idempotency::{
     Idempotency,
+    settings::Mode,
     time::{Clock as _, system_clock},
 };
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use crate::{
     config::Rules,
@@ -25,6 +27,10 @@ use crate::{
         self, AnyBody, BoxError, Chunked, ERROR_TYPE, INVOCATION_ID, Upstream, VERSION, answer, error_report,
     },
 };
+
+/// How long the layer waits for the runtime's first request before it says so, if protection is required. On demand,
+/// Lambda ends an init after 10 s, and the program with it.
+const SLOW_INIT: Duration = Duration::from_secs(8);
 
 /// The parts that the protected invocations share.
 #[derive(Debug)]
@@ -38,6 +44,8 @@ pub(crate) struct Protection {
     pub(crate) telemetry: Telemetry,
     /// Whether the function streams its responses.
     pub(crate) streams: AtomicBool,
+    /// Whether the function's runtime has sent a request. If it never does, the layer isn't in front of it.
+    has_request: watch::Sender<bool>,
 }
 
 /// The Runtime API for the function.
@@ -46,6 +54,7 @@ pub(crate) struct Proxy {
     upstream: Upstream,
     /// `None` if the layer is switched off: every request passes through.
     protection: Option<Arc<Protection>>,
+    telemetry: Telemetry,
 }
 
 /// A request of the function.
@@ -90,7 +99,8 @@ impl Protection {
         let http = idempotency.with_settings(|settings| settings.max_response = rules.max_response)?;
         let function = Function::new(rules.settings.execution);
         let streams = AtomicBool::new(rules.streams);
-        Ok(Arc::new(Self { idempotency, http, rules, function, upstream, telemetry, streams }))
+        let has_request = watch::Sender::new(false);
+        Ok(Arc::new(Self { idempotency, http, rules, function, upstream, telemetry, streams, has_request }))
     }
 
     /// Begins one poll of the real Runtime API for each idle poller of the function.
@@ -182,21 +192,59 @@ impl Protection {
         Ok(self.upstream.post(path, headers, body).await?.map(upstream::full))
     }
 
-    /// Waits until the function's answers are recorded and sent, for at most `longest`.
+    /// Waits until the function's runtime has sent a request. Logs a warning if that takes long.
+    pub(crate) async fn reached(&self) {
+        let mut requests = self.has_request.subscribe();
+        let mut reached = pin!(async { requests.wait_for(|has_request| *has_request).await.is_ok() });
+        if tokio::time::timeout(SLOW_INIT, &mut reached).await.is_err() {
+            tracing::warn!(
+                "the function's runtime hasn't sent the layer a request yet. IDEMPOTENCY_REQUIRED=1 is set, so the \
+                 function gets no event before it does. Unless the function's init takes that long, the layer isn't \
+                 in front of the runtime: start the runtime by /opt/idempotency-wrapper, as AWS_LAMBDA_EXEC_WRAPPER \
+                 or in a bootstrap or ENTRYPOINT"
+            );
+            reached.await;
+        }
+    }
+
+    /// Logs and counts, at the sandbox's end, that the function's runtime never sent a request.
+    pub(crate) fn check_reached(&self) {
+        if *self.has_request.borrow() {
+            return;
+        }
+        tracing::error!(
+            "the function's runtime never sent the layer a request, so nothing protected the function's events: the \
+             layer isn't in front of the runtime. Start the runtime by /opt/idempotency-wrapper, as \
+             AWS_LAMBDA_EXEC_WRAPPER or in a bootstrap or ENTRYPOINT"
+        );
+        self.telemetry.not_enforced();
+    }
+
+    /// Waits until the function's answers are recorded and sent, for at most `longest`. Then writes the last metrics.
     pub(crate) async fn settled(&self, longest: Duration) {
         let settled = async {
-            while self.function.is_settling() {
+            while !self.function.settling().is_empty() {
                 system_clock().sleep(Duration::from_millis(5)).await;
             }
         };
         let _ = tokio::time::timeout(longest, settled).await;
+        let is_enforced = self.rules.settings.mode == Mode::Enforce;
+        for event in self.function.unsettled().iter().filter(|_| is_enforced) {
+            tracing::error!(
+                request_id = event.request_id(),
+                "the layer ends before it knows that the function's answer is recorded and sent. Find the event's \
+                 record, and check whether the function did its work"
+            );
+            self.telemetry.unrecorded();
+        }
+        self.telemetry.flush();
     }
 }
 
 impl Proxy {
     /// The proxy in front of `upstream`.
-    pub(crate) fn new(upstream: Upstream, protection: Option<Arc<Protection>>) -> Self {
-        Self { upstream, protection }
+    pub(crate) fn new(upstream: Upstream, protection: Option<Arc<Protection>>, telemetry: Telemetry) -> Self {
+        Self { upstream, protection, telemetry }
     }
 
     /// Answers a request of the function.
@@ -205,7 +253,8 @@ impl Proxy {
     ///
     /// If the real Runtime API can't be reached, or a connection breaks. The function's connection is then closed.
     pub(crate) async fn handle(self, request: Request<Incoming>) -> Result<Response<AnyBody>, BoxError> {
-        let Some(protection) = &self.protection else { return pass(&self.upstream, request).await };
+        let Some(protection) = &self.protection else { return self.unenforced(request).await };
+        protection.has_request.send_if_modified(|has_request| !std::mem::replace(has_request, true));
         let path = request.uri().path().to_owned();
         match route(request.method(), &path) {
             Route::Next => Ok(protection.next().await),
@@ -222,6 +271,17 @@ impl Proxy {
             }
             Route::Other => pass(&self.upstream, request).await,
         }
+    }
+
+    /// Passes a request on, and counts the event if it gets one.
+    async fn unenforced(&self, request: Request<Incoming>) -> Result<Response<AnyBody>, BoxError> {
+        let is_poll = matches!(route(request.method(), request.uri().path()), Route::Next);
+        let response = pass(&self.upstream, request).await?;
+        if is_poll && response.status().is_success() {
+            self.telemetry.not_enforced();
+            self.telemetry.flush();
+        }
+        Ok(response)
     }
 }
 

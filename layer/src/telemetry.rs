@@ -57,6 +57,16 @@ impl Telemetry {
         metrics::counter!(Metric::Unprotected.name()).increment(1);
     }
 
+    /// Counts an event in the mode `off`, or a sandbox whose runtime isn't behind the layer.
+    pub(crate) fn not_enforced(self) {
+        metrics::counter!(Metric::NotEnforced.name()).increment(1);
+    }
+
+    /// Counts an answer that the program couldn't record before its end.
+    pub(crate) fn unrecorded(self) {
+        metrics::counter!(Metric::Unrecorded.name()).increment(1);
+    }
+
     /// Writes the metrics counted since the last call.
     pub(crate) fn flush(self) {
         let Some(collector) = self.collector else { return };

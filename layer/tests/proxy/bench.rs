@@ -250,9 +250,13 @@ impl Function {
         Self { address, process, child, file }
     }
 
-    /// A function for a program that already runs. `address` is the address of the program's proxy.
-    pub(crate) fn at(address: String, child: Child) -> Self {
-        Self { address, process: String::new(), child, file: fresh_path() }
+    /// Starts the program by this command, and returns a function for it. `address` is the address of the program's
+    /// proxy.
+    pub(crate) fn at(address: String, mut program: Command) -> Self {
+        let file = fresh_path();
+        let log = std::fs::File::create(file.with_extension("log")).unwrap();
+        let child = program.stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
+        Self { address, process: String::new(), child, file }
     }
 
     /// The text that the program and the command have written.

@@ -18,6 +18,7 @@ async fn code(lambda: &Lambda, settings: &[(&str, &str)], command: &[&str]) -> (
 }
 
 const WORKING: &[(&str, &str)] = &[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_STORE", "memory:")];
+const WITH_METRICS: (&str, &str) = ("IDEMPOTENCY_METRICS", "cloudwatch");
 
 #[tokio::test]
 async fn program_exits_with_the_commands_code() {
@@ -103,10 +104,14 @@ async fn invalid_settings_fail_the_init() {
 #[tokio::test]
 async fn mode_off_passes_every_event() {
     let lambda = Lambda::start().await;
-    let function = Function::start(&lambda, &[("IDEMPOTENCY_MODE", "off"), ("IDEMPOTENCY_KEY", "/id")]).await;
-    for _ in 0..2 {
+    let settings = [("IDEMPOTENCY_MODE", "off"), ("IDEMPOTENCY_KEY", "/id"), WITH_METRICS];
+    let function = Function::start(&lambda, &settings).await;
+    for nth in 1..=2 {
         let waiting = lambda.deliver(r#"{"id": 1}"#);
-        function.respond(&function.next().await, "1").await;
+        let event = function.next().await;
+        let log = function.log();
+        assert_eq!(log.matches(r#""idempotency_not_enforced":1"#).count(), nth, "{log}");
+        function.respond(&event, "1").await;
         assert_eq!(posted(waiting).await.text(), "1");
     }
 }
@@ -155,19 +160,41 @@ async fn settings_can_be_in_a_file() {
     std::fs::remove_file(file).unwrap();
 }
 
-/// Starts the program as an extension. It's ready once it waits for its first event.
-async fn extension(lambda: &Lambda, settings: &[(&str, &str)]) -> Function {
+/// Starts the program as an extension.
+fn started(lambda: &Lambda, settings: &[(&str, &str)]) -> Function {
     let port = free_port().to_string();
     let mut command = program(lambda, settings);
-    let child = command.env("IDEMPOTENCY_PORT", &port).stdout(Stdio::null()).spawn().unwrap();
-    tokio::time::timeout(PATIENCE, async {
-        while lambda.others().len() < 2 {
+    command.env("IDEMPOTENCY_PORT", &port);
+    Function::at(format!("127.0.0.1:{port}"), command)
+}
+
+/// Starts the program as an extension. It's ready once it waits for its first event.
+async fn extension(lambda: &Lambda, settings: &[(&str, &str)]) -> Function {
+    let function = started(lambda, settings);
+    waits_for_an_event(lambda).await;
+    function
+}
+
+/// Waits until the extension has registered, and asked for its first event.
+async fn waits_for_an_event(lambda: &Lambda) {
+    until("the extension registers and waits", || lambda.others().len() >= 2).await;
+}
+
+async fn until(what: &str, is_so: impl Fn() -> bool) {
+    let becoming = async {
+        while !is_so() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-    })
-    .await
-    .expect("the extension registers and waits");
-    Function::at(format!("127.0.0.1:{port}"), child)
+    };
+    tokio::time::timeout(PATIENCE, becoming).await.expect(what);
+}
+
+/// Ends the sandbox, and waits until the extension has ended. Returns what it wrote.
+async fn shut_down(lambda: &Lambda, function: &mut Function) -> String {
+    lambda.shut_down();
+    let ended = tokio::time::timeout(PATIENCE, function.child.wait()).await.expect("it ends").unwrap();
+    assert_eq!(ended.code(), Some(0));
+    function.log()
 }
 
 #[tokio::test]
@@ -182,9 +209,42 @@ async fn extension_serves_until_the_sandbox_ends() {
     let waiting = lambda.deliver(r#"{"id": 1}"#);
     function.respond(&function.next().await, "1").await;
     assert_eq!(posted(waiting).await.text(), "1");
-    lambda.shut_down();
-    let ended = tokio::time::timeout(PATIENCE, function.child.wait()).await.expect("it ends").unwrap();
-    assert_eq!(ended.code(), Some(0));
+    let log = shut_down(&lambda, &mut function).await;
+    assert!(!log.contains("never sent the layer a request"), "{log}");
+}
+
+/// Another tool has replaced `AWS_LAMBDA_EXEC_WRAPPER`, for example, and the runtime polls Lambda itself.
+#[tokio::test]
+async fn unused_layer_is_reported_at_shutdown() {
+    let lambda = Lambda::start().await;
+    let mut function = extension(&lambda, &[WORKING, &[WITH_METRICS]].concat()).await;
+    let log = shut_down(&lambda, &mut function).await;
+    assert!(log.contains("never sent the layer a request"), "{log}");
+    assert!(log.contains(r#""idempotency_not_enforced":1"#), "{log}");
+}
+
+#[tokio::test]
+async fn required_extension_waits_for_the_runtime() {
+    let lambda = Lambda::start().await;
+    let function = started(&lambda, &[WORKING, &[("IDEMPOTENCY_REQUIRED", "1")]].concat());
+    until("the warning is logged", || function.log().contains("hasn't sent the layer a request")).await;
+    // Lambda hands out no event before the extension asks for its first one.
+    assert_eq!(lambda.others().len(), 1, "{:?}", lambda.others());
+    let waiting = lambda.deliver(r#"{"id": 1}"#);
+    function.respond(&function.next().await, "1").await;
+    assert_eq!(posted(waiting).await.text(), "1");
+    waits_for_an_event(&lambda).await;
+}
+
+/// Lambda sends SHUTDOWN when the function has timed out.
+#[tokio::test]
+async fn metrics_of_an_unanswered_event_are_written_at_shutdown() {
+    let lambda = Lambda::start().await;
+    let mut function = extension(&lambda, &[WORKING, &[WITH_METRICS]].concat()).await;
+    let _waiting = lambda.deliver(r#"{"id": 1}"#);
+    function.next().await;
+    let log = shut_down(&lambda, &mut function).await;
+    assert!(log.contains(r#""idempotency_executed":1"#), "{log}");
 }
 
 /// A table of records, and the wire to it.
@@ -196,8 +256,9 @@ async fn table() -> (Database, Proxy) {
 }
 
 /// The settings for the table behind this endpoint.
-fn on_table(endpoint: &str) -> [(&str, &str); 6] {
+fn on_table(endpoint: &str) -> [(&str, &str); 7] {
     [
+        WITH_METRICS,
         ("IDEMPOTENCY_KEY", "/id"),
         ("IDEMPOTENCY_TABLE", "records"),
         ("AWS_ENDPOINT_URL_DYNAMODB", endpoint),
@@ -208,14 +269,15 @@ fn on_table(endpoint: &str) -> [(&str, &str); 6] {
 }
 
 /// Ends the sandbox while an extension records the answer `1` to the delivered event, and waits until the extension has
-/// ended. From the recording on, the wire breaks this many requests in this way. Returns how long the end took.
+/// ended. From the recording on, the wire breaks this many requests in this way. Returns how long the end took, and the
+/// extension's output.
 async fn shut_down_while_recording(
     lambda: &Lambda,
     wire: &Proxy,
     settings: &[(&str, &str)],
     requests: usize,
     fault: HttpWay,
-) -> Duration {
+) -> (Duration, String) {
     let mut function = extension(lambda, settings).await;
     let event = function.next().await;
     wire.break_after(0, requests, fault);
@@ -230,10 +292,8 @@ async fn shut_down_while_recording(
         begun = tokio::time::timeout(PATIENCE, begins) => begun.expect("the recording begins"),
     }
     let begun = Instant::now();
-    lambda.shut_down();
-    let ended = tokio::time::timeout(PATIENCE, function.child.wait()).await.expect("it ends").unwrap();
-    assert_eq!(ended.code(), Some(0));
-    begun.elapsed()
+    let log = shut_down(lambda, &mut function).await;
+    (begun.elapsed(), log)
 }
 
 /// A function that answers just before its deadline times out while its answer is being recorded.
@@ -257,8 +317,10 @@ async fn shutdown_limits_the_wait_for_records() {
     let (lambda, (_database, wire)) = (Lambda::start().await, table().await);
     let endpoint = wire.endpoint();
     let _first = lambda.deliver(r#"{"id": 1}"#);
-    let took =
+    let (took, log) =
         shut_down_while_recording(&lambda, &wire, &on_table(&endpoint), 100, HttpWay::HangBefore).await;
+    assert!(log.contains(r#""idempotency_unrecorded":1"#), "{log}");
+    assert!(log.contains("the layer ends before it knows"), "{log}");
     // Lambda kills the extension after 2 s. A loaded machine may need longer.
     assert!(took < Duration::from_secs(4), "{took:?}");
 }

@@ -24,6 +24,7 @@ async fn environment(database: &Database, ledger: &Ledger) -> Vec<(String, Strin
         ("IDEMPOTENCY_TABLE", TABLE.into()),
         ("IDEMPOTENCY_KEY", "/id".into()),
         ("IDEMPOTENCY_PORT", free_port().to_string()),
+        ("IDEMPOTENCY_REQUIRED", "1".into()),
     ]
     .map(|(name, value)| (name.to_owned(), value))
     .into()
