@@ -4,7 +4,7 @@
 //! redeliver. It also reports a message whose order another delivery is shipping, since acknowledging the message
 //! would delete its only copy.
 
-use example_functions::Telemetry;
+use example_functions::{RETENTION, Telemetry};
 use lambda_idempotency::{
     Failure, Idempotency, Key, current,
     lambda::batch::{Batch, SqsMessage},
@@ -29,7 +29,8 @@ struct Parcel {
 #[tokio::main]
 async fn main() -> Result<(), Error> {
     let telemetry = Telemetry::start()?;
-    let idempotency = Idempotency::from_env().await?; // IDEMPOTENCY_TABLE
+    let idempotency = Idempotency::builder_from_env().await?; // IDEMPOTENCY_TABLE
+    let idempotency = idempotency.retention(RETENTION).build()?;
 
     run_concurrent(ServiceBuilder::new().map_result(telemetry.flush_before()).service(worker(&idempotency)?))
         .await

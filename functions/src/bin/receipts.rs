@@ -5,7 +5,7 @@
 //! detail as the key.
 
 use aws_lambda_events::eventbridge::EventBridgeEvent;
-use example_functions::Telemetry;
+use example_functions::{RETENTION, Telemetry};
 use lambda_idempotency::{Idempotency, Key, current, lambda::event::EventLayer};
 use lambda_runtime::{
     Diagnostic, Error, LambdaEvent, run_concurrent, service_fn, tower::ServiceBuilder, tracing,
@@ -29,7 +29,8 @@ struct Receipt {
 #[tokio::main]
 async fn main() -> Result<(), Error> {
     let telemetry = Telemetry::start()?;
-    let idempotency = Idempotency::from_env().await?; // IDEMPOTENCY_TABLE
+    let idempotency = Idempotency::builder_from_env().await?; // IDEMPOTENCY_TABLE
+    let idempotency = idempotency.retention(RETENTION).build()?;
 
     run_concurrent(
         ServiceBuilder::new()

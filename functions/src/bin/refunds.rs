@@ -1,7 +1,7 @@
 //! `refunds`: refunds a payment once, however often it's invoked with the same request: by a Step Functions
 //! task that retries, by an asynchronous invoke that Lambda retries, or by a caller that timed out.
 
-use example_functions::Telemetry;
+use example_functions::{RETENTION, Telemetry};
 use lambda_idempotency::{Idempotency, Key, current, lambda::event::EventLayer};
 use lambda_runtime::{
     Diagnostic, Error, LambdaEvent, run_concurrent, service_fn, tower::ServiceBuilder, tracing,
@@ -25,7 +25,8 @@ struct Refunded {
 #[tokio::main]
 async fn main() -> Result<(), Error> {
     let telemetry = Telemetry::start()?;
-    let idempotency = Idempotency::from_env().await?; // IDEMPOTENCY_TABLE
+    let idempotency = Idempotency::builder_from_env().await?; // IDEMPOTENCY_TABLE
+    let idempotency = idempotency.retention(RETENTION).build()?;
 
     run_concurrent(
         ServiceBuilder::new()

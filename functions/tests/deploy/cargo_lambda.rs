@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use example_functions::RETENTION;
 use lambda_idempotency::{Key, Scope, StoredKey, time::Timestamp};
 use lambda_idempotency_rehearsal::{clock, database::Database};
 use serde_json::{Value, json};
@@ -16,8 +17,6 @@ use tokio::{net::TcpStream, process::Child};
 use testkit::{ports::free_port, tools::tool};
 
 use super::stage::{TABLE, database, environment, project, without_ours};
-
-const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn four_cargo_lambda_processes_run_once() {
@@ -78,7 +77,7 @@ async fn twenty_at_once(watch: &Watch, database: &Database, round: u32) {
     let number = |name: &str| record[name]["N"].as_str().unwrap().parse::<u64>().unwrap();
     let claimed = Timestamp::from_millis(number("lock_acquired_at"));
     let kept = claimed.until(Timestamp::from_secs(number("expires_at")));
-    assert!(kept >= DAY && kept < DAY + Duration::from_secs(60), "kept for {kept:?}");
+    assert!(kept >= RETENTION && kept < RETENTION + Duration::from_secs(60), "kept for {kept:?}");
 }
 
 /// Builds the functions as cargo-lambda does, so that a build error fails here.

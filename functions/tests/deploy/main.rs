@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
 
+mod alarms;
 mod any_api;
 mod any_source;
 mod any_work;
@@ -14,6 +15,7 @@ mod emulator;
 mod events;
 mod in_transaction;
 mod outbox;
+mod redelivery;
 mod rehearsed;
 mod shapes;
 mod silence;

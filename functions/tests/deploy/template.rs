@@ -1,10 +1,8 @@
-//! Tests that `template.yaml` matches the functions, their needs and their metrics. The SAM CLI checks whether the
-//! template is valid.
+//! Tests that `template.yaml` matches the functions and their needs. The SAM CLI checks whether the template is valid.
+//! `redelivery.rs` and `alarms.rs` also test the template of the layer's example.
 
 use std::{collections::BTreeSet, fs, sync::LazyLock};
 
-use example_functions::{DIMENSION, NAMESPACE};
-use lambda_idempotency::metrics::Metric;
 use serde_json::{Value, json};
 
 use super::stage::{functions, project};
@@ -179,103 +177,6 @@ fn tables_are_retained_with_ttl() {
         TEMPLATE["Globals"]["Function"]["Environment"]["Variables"]["IDEMPOTENCY_TABLE"],
         "IdempotencyTable"
     );
-}
-
-/// The event sources whose answer lists failed records, each with its function.
-fn batch_sources() -> impl Iterator<Item = (&'static str, &'static Value)> {
-    let events = template_functions().into_iter().flat_map(|(id, _, properties)| {
-        let events = properties["Events"].as_object().into_iter().flat_map(|events| events.values());
-        events.map(move |event| (id, event))
-    });
-    events.filter(|(_, event)| matches!(event["Type"].as_str(), Some("SQS" | "Kinesis" | "DynamoDB")))
-}
-
-/// Without this setting, Lambda ignores the list of failures: SQS deletes the failed messages, and a stream continues
-/// after the failed records.
-#[test]
-fn batch_sources_report_item_failures() {
-    assert!(batch_sources().count() > 0);
-    for (id, event) in batch_sources() {
-        assert_eq!(event["Properties"]["FunctionResponseTypes"], json!(["ReportBatchItemFailures"]), "{id}");
-    }
-    let mappings: Vec<_> = resources("AWS::Lambda::EventSourceMapping").collect();
-    assert!(mappings.is_empty(), "define event sources in functions' `Events`: this test checks only those");
-}
-
-#[test]
-fn visibility_timeout_is_six_function_timeouts() {
-    let mut queues = 0;
-    for (id, _, properties) in template_functions() {
-        let Some(events) = properties["Events"].as_object() else { continue };
-        for event in events.values().filter(|event| event["Type"] == "SQS") {
-            let queue = event["Properties"]["Queue"].as_str().unwrap().trim_end_matches(".Arn");
-            let queue = &TEMPLATE["Resources"][queue]["Properties"];
-            let timeout = properties["Timeout"].as_u64().expect("the function's own timeout");
-            assert_eq!(queue["VisibilityTimeout"].as_u64(), Some(6 * timeout), "{id}");
-            assert!(queue["RedrivePolicy"]["deadLetterTargetArn"].is_string(), "{id}");
-            queues += 1;
-        }
-    }
-    assert_eq!(queues, 1);
-}
-
-#[test]
-fn alarms_and_dashboard_use_existing_metrics() {
-    let known: BTreeSet<_> = Metric::ALL.iter().map(|metric| metric.name()).collect();
-    let ids: BTreeSet<_> = idempotent_functions().map(|(id, ..)| id).collect();
-
-    let mut alarmed = BTreeSet::new();
-    for (_, alarm) in resources("AWS::CloudWatch::Alarm") {
-        let alarm = &alarm["Properties"];
-        let several = alarm["Metrics"].as_array().into_iter().flatten();
-        let one = alarm.get("MetricName").map(|_| alarm);
-        for metric in several.map(|metric| &metric["MetricStat"]["Metric"]).chain(one) {
-            let Some(metric) = metric.as_object() else { continue };
-            if metric["Namespace"].as_str().is_some_and(|namespace| namespace.starts_with("AWS/")) {
-                continue;
-            }
-            assert_eq!(metric["Namespace"], NAMESPACE);
-            assert_eq!(metric["Dimensions"][0]["Name"], DIMENSION);
-            let name = metric["MetricName"].as_str().unwrap();
-            assert!(known.contains(name), "an alarm watches {name}, which isn't a metric of the library");
-            alarmed.insert((name, metric["Dimensions"][0]["Value"].as_str().unwrap()));
-        }
-    }
-    let watched = [Metric::Fenced, Metric::Unrecorded, Metric::OutcomeUnknown, Metric::StoreUnavailable];
-    for metric in watched {
-        assert!(
-            ids.iter().all(|id| alarmed.contains(&(metric.name(), *id))),
-            "no alarm for {}",
-            metric.name()
-        );
-    }
-
-    // A function that handles batches can fail a whole batch.
-    let batches: BTreeSet<_> = batch_sources()
-        .filter(|(id, _)| ids.contains(id))
-        .map(|(id, _)| (Metric::AllFailed.name(), id))
-        .collect();
-    assert!(!batches.is_empty() && batches.is_subset(&alarmed), "{batches:?}");
-
-    let body = TEMPLATE["Resources"]["Dashboard"]["Properties"]["DashboardBody"].as_str().unwrap();
-    let body: Value = serde_json::from_str(body).expect("the dashboard is JSON");
-    let mut shown = BTreeSet::new();
-    let widgets = body["widgets"].as_array().unwrap().iter();
-    for metric in widgets.flat_map(|widget| widget["properties"]["metrics"].as_array().unwrap()) {
-        assert_eq!((&metric[0], &metric[2]), (&json!(NAMESPACE), &json!(DIMENSION)));
-        let name = metric[1].as_str().unwrap();
-        assert!(known.contains(name), "the dashboard shows {name}, which isn't a metric of the library");
-        shown.insert((name, metric[3].as_str().unwrap().trim_matches(['$', '{', '}'])));
-    }
-    let told = [Metric::Executed, Metric::Replayed, Metric::InProgress, Metric::Mismatch, Metric::Takeover];
-    for metric in told.into_iter().chain(watched) {
-        assert!(
-            ids.iter().all(|id| shown.contains(&(metric.name(), *id))),
-            "the dashboard lacks {}",
-            metric.name()
-        );
-    }
-    assert!(batches.is_subset(&shown), "{batches:?}");
 }
 
 #[test]

@@ -1,0 +1,163 @@
+//! Tests that the alarms and the dashboard of `template.yaml` and of the layer's example use existing metrics, and that
+//! an alarm fires for each failure that needs an operator. The layer has the functions' namespace and dimension.
+
+use std::collections::BTreeSet;
+
+use example_functions::{DIMENSION, NAMESPACE};
+use lambda_idempotency::metrics::Metric;
+use serde_json::{Value, json};
+
+use super::redelivery::{Source, TEMPLATES, Template};
+
+/// The metrics that have an alarm for each function.
+const WATCHED: [Metric; 4] =
+    [Metric::Fenced, Metric::Unrecorded, Metric::OutcomeUnknown, Metric::StoreUnavailable];
+
+/// A metric of the library in an alarm.
+struct Watched<'a> {
+    metric: &'a str,
+    function: &'a str,
+    /// In seconds.
+    period: u64,
+    alarm: &'a Value,
+}
+
+/// The library's metrics that the template's alarms watch.
+fn watched(template: &Template) -> Vec<Watched<'_>> {
+    let mut all = Vec::new();
+    for (_, alarm) in template.resources("AWS::CloudWatch::Alarm") {
+        let several = alarm["Metrics"].as_array().into_iter().flatten();
+        let several = several.filter_map(|metric| metric.get("MetricStat"));
+        let several = several.map(|stat| (&stat["Metric"], &stat["Period"]));
+        let one = alarm.get("MetricName").map(|_| (alarm, &alarm["Period"]));
+        for (metric, period) in several.chain(one) {
+            if metric["Namespace"].as_str().is_some_and(|namespace| namespace.starts_with("AWS/")) {
+                continue;
+            }
+            assert_eq!(metric["Namespace"], NAMESPACE);
+            assert_eq!(metric["Dimensions"][0]["Name"], DIMENSION);
+            all.push(Watched {
+                metric: metric["MetricName"].as_str().unwrap(),
+                function: metric["Dimensions"][0]["Value"].as_str().unwrap(),
+                period: period.as_u64().unwrap(),
+                alarm,
+            });
+        }
+    }
+    all
+}
+
+/// The metrics on the template's dashboard, each with its function.
+fn shown(template: &Template) -> BTreeSet<(String, String)> {
+    let (_, dashboard) = template.resources("AWS::CloudWatch::Dashboard").next().expect("a dashboard");
+    let body: Value = serde_json::from_str(dashboard["DashboardBody"].as_str().unwrap()).expect("JSON");
+    let widgets = body["widgets"].as_array().unwrap().iter();
+    let metrics = widgets.flat_map(|widget| widget["properties"]["metrics"].as_array().unwrap());
+    let shown = metrics.map(|metric| {
+        assert_eq!((&metric[0], &metric[2]), (&json!(NAMESPACE), &json!(DIMENSION)));
+        let function = metric[3].as_str().unwrap().trim_matches(['$', '{', '}']);
+        (metric[1].as_str().unwrap().to_owned(), function.to_owned())
+    });
+    shown.collect()
+}
+
+fn pair(metric: Metric, function: &str) -> (String, String) {
+    (metric.name().to_owned(), function.to_owned())
+}
+
+#[test]
+fn alarms_and_dashboard_use_existing_metrics() {
+    let known: BTreeSet<_> = Metric::ALL.iter().map(|metric| metric.name()).collect();
+    let told = [Metric::Executed, Metric::Replayed, Metric::InProgress, Metric::Mismatch, Metric::Takeover];
+    for template in TEMPLATES.iter() {
+        let name = template.name;
+        let ids: BTreeSet<_> = template.idempotent_functions().map(|(id, _)| id).collect();
+        let of_all = |metrics: &[Metric]| -> BTreeSet<_> {
+            metrics.iter().flat_map(|metric| ids.iter().map(move |id| pair(*metric, id))).collect()
+        };
+        // A function that handles batches can fail a whole batch.
+        let batches: BTreeSet<_> = template
+            .batch_sources()
+            .filter(|(id, _)| ids.contains(id))
+            .map(|(id, _)| pair(Metric::AllFailed, id))
+            .collect();
+        assert!(!batches.is_empty(), "{name}");
+
+        let alarmed: BTreeSet<_> = watched(template)
+            .iter()
+            .map(|watched| (watched.metric.to_owned(), watched.function.to_owned()))
+            .collect();
+        let shown = shown(template);
+        for (metric, function) in alarmed.iter().chain(&shown) {
+            assert!(known.contains(metric.as_str()), "{name}: {metric} isn't a metric of the library");
+            assert!(ids.contains(function.as_str()), "{name}: {function} isn't a function with records");
+        }
+        for (metric, function) in of_all(&WATCHED).iter().chain(&batches) {
+            let pair = (metric.clone(), function.clone());
+            assert!(alarmed.contains(&pair), "{name}: no alarm for {metric} of {function}");
+            assert!(shown.contains(&pair), "{name}: the dashboard lacks {metric} of {function}");
+        }
+        assert!(of_all(&told).is_subset(&shown), "{name}: {shown:?}");
+    }
+}
+
+#[test]
+fn alarms_fire_for_one_failing_message() {
+    for template in TEMPLATES.iter() {
+        for source in template.queues() {
+            let alarms = watched(template).into_iter().filter(|watched| watched.function == source.function);
+            let mut fired = 0;
+            for watched in alarms {
+                assert!(fires(&watched, &source), "{}: {}", template.name, watched.metric);
+                fired += 1;
+            }
+            assert_eq!(fired, WATCHED.len() + 1, "{}: {}", template.name, source.function);
+        }
+    }
+}
+
+/// Whether the alarm fires if every delivery of one message counts, until SQS moves the message to the dead-letter
+/// queue. Tries every second of a period for the first delivery.
+fn fires(watched: &Watched<'_>, source: &Source<'_>) -> bool {
+    let (alarm, period) = (watched.alarm, watched.period);
+    let between = source.queue["VisibilityTimeout"].as_u64().unwrap();
+    let deliveries = source.queue["RedrivePolicy"]["maxReceiveCount"].as_u64().unwrap();
+    let evaluated = alarm["EvaluationPeriods"].as_u64().unwrap();
+    let needed = alarm["DatapointsToAlarm"].as_u64().unwrap_or(evaluated);
+    assert_eq!(
+        (&alarm["Threshold"], &alarm["ComparisonOperator"]),
+        (&json!(0), &json!("GreaterThanThreshold"))
+    );
+    (0..period).all(|first| {
+        let counted: BTreeSet<u64> = (0..deliveries).map(|nth| (first + nth * between) / period).collect();
+        counted.iter().any(|last| {
+            let breaching = counted.iter().filter(|at| *at <= last && last - *at < evaluated).count();
+            u64::try_from(breaching).unwrap() >= needed
+        })
+    })
+}
+
+#[test]
+fn every_dead_letter_queue_has_an_alarm() {
+    for template in TEMPLATES.iter() {
+        let queues = template.queues();
+        let dead = template
+            .resources("AWS::SQS::Queue")
+            .filter(|(id, _)| queues.iter().all(|source| source.id != *id))
+            .map(|(id, _)| format!("{id}.QueueName"));
+        let dead: BTreeSet<_> = dead.collect();
+        assert!(!dead.is_empty(), "{}", template.name);
+
+        let alarms = template.resources("AWS::CloudWatch::Alarm").map(|(_, alarm)| alarm);
+        let alarms = alarms.filter(|alarm| alarm["Namespace"] == "AWS/SQS");
+        let alarmed: BTreeSet<_> = alarms
+            .inspect(|alarm| {
+                assert_eq!(alarm["MetricName"], "ApproximateNumberOfMessagesVisible");
+                assert_eq!(alarm["Dimensions"][0]["Name"], "QueueName");
+                assert_eq!((&alarm["Threshold"], &alarm["EvaluationPeriods"]), (&json!(0), &json!(1)));
+            })
+            .map(|alarm| alarm["Dimensions"][0]["Value"].as_str().unwrap().to_owned())
+            .collect();
+        assert_eq!(alarmed, dead, "{}", template.name);
+    }
+}
