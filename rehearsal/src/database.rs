@@ -16,6 +16,9 @@ pub const REGION: &str = "eu-central-1";
 /// Not a secret: emulators need credentials, but don't check them.
 pub const ACCESS_KEY: &str = "REHEARSAL";
 
+/// How long the rehearsal waits for each answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// The tables that a function uses.
 #[derive(Clone, Debug)]
 pub struct Tables {
@@ -30,6 +33,7 @@ pub struct Tables {
 pub struct Database {
     endpoint: Uri,
     embedded: Option<JoinHandle<Result<(), String>>>,
+    patience: Duration,
 }
 
 impl Database {
@@ -48,7 +52,7 @@ impl Database {
         let serving = tokio::spawn(dynoxide::server::serve_with_shutdown(listener, database, never));
         let endpoint =
             format!("http://{address}").parse().context("invalid address of the embedded DynamoDB")?;
-        Ok(Self { endpoint, embedded: Some(serving) })
+        Ok(Self { endpoint, embedded: Some(serving), patience: PATIENCE })
     }
 
     /// Uses a DynamoDB that is already running.
@@ -59,7 +63,7 @@ impl Database {
                 "--endpoint-url {url} must be http://HOST:PORT, a DynamoDB for tests such as DynamoDB Local"
             )));
         }
-        let database = Self { endpoint, embedded: None };
+        let database = Self { endpoint, embedded: None, patience: PATIENCE };
         database.call("ListTables", &json!({})).await.context(format!("no DynamoDB answers at {url}"))?;
         Ok(database)
     }
@@ -146,7 +150,13 @@ impl Database {
             .header("authorization", authorization())
             .body(Bytes::from(request.to_string()))
             .context(&doing)?;
-        let response = http::send(&self.endpoint, request).await.context(&doing)?;
+        let sent = tokio::time::timeout(self.patience, http::send(&self.endpoint, request)).await;
+        let response = sent
+            .map_err(|_| {
+                let seconds = self.patience.as_secs_f32();
+                Problem::new(format!("{doing}: no answer within {seconds} s. Check that it still runs."))
+            })?
+            .context(&doing)?;
         let answer: Value = serde_json::from_slice(response.body())
             .context(format!("{doing}: the response ({}) isn't JSON", response.status()))?;
         if response.status() != StatusCode::OK {
@@ -170,5 +180,24 @@ impl Drop for Database {
         if let Some(serving) = &self.embedded {
             serving.abort();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_stalled_server_is_reported() {
+        // Connections wait in the backlog, and nothing accepts them.
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let endpoint = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+        let database = Database { endpoint, embedded: None, patience: Duration::from_millis(50) };
+        let deleting = tokio::time::timeout(Duration::from_secs(60), database.delete_table("t"));
+        let problem = deleting.await.expect("the request times out").unwrap_err().to_string();
+        assert!(
+            problem.ends_with("DeleteTable: no answer within 0.05 s. Check that it still runs."),
+            "{problem}"
+        );
     }
 }

@@ -11,6 +11,9 @@ use crate::{
 };
 
 const KEY_HEADER: &str = "idempotency-key";
+const TRACE_HEADER: &str = "x-amzn-trace-id";
+/// A retry's trace.
+const ANOTHER_TRACE: &str = "Root=1-6b000fc5-5f0e1d2c3b4a59687786a5b4";
 
 /// An event's JSON.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,9 +40,11 @@ impl Events {
         })
     }
 
-    /// Uses the only event of a user's function for every delivery.
+    /// Uses the only event of a user's function for every delivery. Redeliveries get their own request ids, times and
+    /// receipt handles, as on AWS: otherwise a key or a fingerprint with such a field would pass.
     pub fn of_one(event: Event) -> Self {
-        Self { first: event.clone(), again: event, conflicting: None }
+        let again = event.renewed();
+        Self { first: event, again, conflicting: None }
     }
 
     /// Whether each step can get its own key: whether the event has an `idempotency-key` header.
@@ -110,6 +115,46 @@ impl Event {
         ["headers", "multiValueHeaders"].iter().any(|place| self.key_header(place).is_some())
     }
 
+    /// Returns the event as a retry or a redelivery sends it: with other values in the fields that these renew.
+    fn renewed(&self) -> Self {
+        let mut event = self.clone();
+        if self.is_http() {
+            event.renew_request_context();
+        }
+        let json = &mut event.0;
+        for place in ["headers", "multiValueHeaders"] {
+            let headers = json.get_mut(place).and_then(Value::as_object_mut).into_iter().flatten();
+            for (_, value) in headers.filter(|(name, _)| name.eq_ignore_ascii_case(TRACE_HEADER)) {
+                *value = if value.is_array() { vec![ANOTHER_TRACE].into() } else { ANOTHER_TRACE.into() };
+            }
+        }
+        for record in json.get_mut("Records").and_then(Value::as_array_mut).into_iter().flatten() {
+            replace(record, "/receiptHandle", another_id);
+            replace(record, "/attributes/ApproximateReceiveCount", another_count);
+        }
+        event
+    }
+
+    /// Whether the event is a request, as the library's fingerprint decides it. Other events may have a
+    /// `requestContext` too: Lambda sends a destination's record again with the same one.
+    fn is_http(&self) -> bool {
+        let marks = ["/httpMethod", "/method", "/requestContext/http/method", "/requestContext/routeKey"];
+        marks.into_iter().any(|mark| self.pointer(mark).is_some())
+    }
+
+    fn renew_request_context(&mut self) {
+        let json = &mut self.0;
+        for field in ["requestId", "extendedRequestId"] {
+            replace(json, &format!("/requestContext/{field}"), another_id);
+        }
+        for field in ["time", "requestTime"] {
+            replace(json, &format!("/requestContext/{field}"), another_time);
+        }
+        for field in ["timeEpoch", "requestTimeEpoch"] {
+            replace(json, &format!("/requestContext/{field}"), another_epoch);
+        }
+    }
+
     fn key_header(&self, place: &str) -> Option<String> {
         let headers = self.0.get(place)?.as_object()?;
         headers.keys().find(|name| name.eq_ignore_ascii_case(KEY_HEADER)).cloned()
@@ -139,6 +184,36 @@ impl Event {
         }
         event
     }
+}
+
+/// Replaces the value at this JSON Pointer. A missing value, or one in another form, stays as it is.
+fn replace(json: &mut Value, pointer: &str, renew: fn(&Value) -> Option<Value>) {
+    if let Some(value) = json.pointer_mut(pointer)
+        && let Some(renewed) = renew(value)
+    {
+        *value = renewed;
+    }
+}
+
+fn another_id(id: &Value) -> Option<Value> {
+    id.as_str().map(|id| format!("{id}-again").into())
+}
+
+/// Changes the seconds' last digit in a time such as `20/Nov/2026:09:15:44 +0000`.
+fn another_time(time: &Value) -> Option<Value> {
+    let (time, zone) = time.as_str()?.split_once(' ')?;
+    let digit = time.chars().last()?.to_digit(10)?;
+    let before = time.strip_suffix(|last: char| last.is_ascii_digit())?;
+    Some(format!("{before}{} {zone}", (digit + 1) % 10).into())
+}
+
+fn another_epoch(time: &Value) -> Option<Value> {
+    time.as_u64().map(|time| time.saturating_add(1_000).into())
+}
+
+fn another_count(count: &Value) -> Option<Value> {
+    let count: u64 = count.as_str()?.parse().ok()?;
+    Some(count.saturating_add(1).to_string().into())
 }
 
 #[cfg(test)]
@@ -196,6 +271,68 @@ mod tests {
         assert!(!Events::of_one(event.clone()).take_keys());
         assert_eq!(Events::of_one(event.clone()).for_step("step").first, event);
         assert_eq!(event.summary(), "the event");
+    }
+
+    #[test]
+    fn redelivered_requests_have_new_ids_and_times() {
+        let event = |id: &str, time: &str, epoch: u64, trace: &str| {
+            Event(json!({
+                "httpMethod": "POST",
+                "headers": { "X-Amzn-Trace-Id": trace, "accept": "*/*" },
+                "multiValueHeaders": { "X-Amzn-Trace-Id": [trace], "accept": ["*/*"] },
+                "requestContext": {
+                    "accountId": "123456789012", "requestId": id, "extendedRequestId": id,
+                    "time": time, "requestTime": time, "timeEpoch": epoch, "requestTimeEpoch": epoch,
+                },
+                "body": "{\"sent_at\":1}",
+            }))
+        };
+        let first = event("UQm=", "20/Nov/2026:09:15:49 +0000", 1_795_166_149_000, "Root=1-6b000fc0-3c5d");
+        let again = event("UQm=-again", "20/Nov/2026:09:15:40 +0000", 1_795_166_150_000, ANOTHER_TRACE);
+        let events = Events::of_one(first.clone()).for_step("step");
+        assert_eq!(events.first, first);
+        assert_eq!(events.again, again);
+    }
+
+    #[test]
+    fn redelivered_requests_are_recognised_by_their_method() {
+        for event in [
+            json!({ "httpMethod": "POST", "requestContext": { "requestId": "r" } }),
+            json!({ "method": "POST", "requestContext": { "requestId": "r" } }),
+            json!({ "requestContext": { "requestId": "r", "http": { "method": "POST" } } }),
+            json!({ "requestContext": { "requestId": "r", "routeKey": "pay" } }),
+        ] {
+            let again = Events::of_one(Event(event)).again;
+            assert_eq!(again.0["requestContext"]["requestId"], "r-again", "{again:?}");
+        }
+    }
+
+    #[test]
+    fn redelivered_messages_get_another_receipt() {
+        let message = |receipt: &str, count: &str| {
+            let attributes = json!({ "ApproximateReceiveCount": count, "SentTimestamp": "17" });
+            let message = json!({ "messageId": "m", "receiptHandle": receipt, "attributes": attributes });
+            Event(json!({ "Records": [message] }))
+        };
+        let again = Events::of_one(message("r", "1")).again;
+        assert_eq!(again, message("r-again", "2"));
+    }
+
+    #[test]
+    fn redelivered_plain_events_are_unchanged() {
+        for event in [
+            json!({ "id": 1, "time": "t", "requestContext": { "time": "t", "requestId": 1 } }),
+            json!([1]),
+            // A Lambda destination's record.
+            json!({
+                "version": "1.0", "timestamp": "2026-11-20T09:15:49.000Z",
+                "requestContext": { "requestId": "r", "condition": "Success", "approximateInvokeCount": 1 },
+                "requestPayload": {}, "responsePayload": {},
+            }),
+        ] {
+            let events = Events::of_one(Event(event));
+            assert_eq!(events.again, events.first);
+        }
     }
 
     #[test]

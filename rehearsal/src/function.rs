@@ -147,7 +147,7 @@ fn executable(messages: &[u8], name: &str) -> Option<PathBuf> {
 #[derive(Debug)]
 pub struct Sandbox {
     child: Child,
-    /// The process group of the layer and the function behind it.
+    /// The process group of the child and all processes that it started; `None` once it was killed.
     group: Option<u32>,
     api: RuntimeApi,
     output: Output,
@@ -171,9 +171,10 @@ impl Sandbox {
         let api = RuntimeApi::start(&name).await.context("no free port on loopback for the Runtime API")?;
         let mut command = Command::new(&function.program);
         isolate(&mut command);
+        // Lambda freezes and kills all processes of a sandbox together, so they share a process group: the layer and
+        // its function, or a shell or a package manager and the function that it starts.
+        command.process_group(0);
         if let Some(layer) = &function.behind_layer {
-            // Lambda freezes and kills the layer and the function together, so they share a process group.
-            command.process_group(0);
             command.envs(layer.settings.iter().map(|(name, value)| (name, value)));
         }
         let mut child = command
@@ -188,7 +189,7 @@ impl Sandbox {
             .spawn()
             .context(format!("couldn't start the function {}", function.program.display()))?;
         let output = Output::read(&mut child, function.run_mark.clone(), runs);
-        let group = child.id().filter(|_| function.behind_layer.is_some());
+        let group = child.id();
         let mut sandbox = Self { child, group, api, output };
         sandbox.await_first_poll().await?;
         Ok(sandbox)
@@ -262,15 +263,15 @@ impl Sandbox {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Sends SIGKILL, and waits for the process to end.
+    /// Sends SIGKILL to the process and all that it started, and waits for the process to end.
     pub async fn kill(&mut self) -> Result<()> {
-        if self.group.is_some() {
-            self.signal("KILL").await?;
-        }
-        self.child.kill().await.context("couldn't kill the function's process")
+        self.signal("KILL").await?;
+        self.child.kill().await.context("couldn't kill the function's process")?;
+        self.group = None;
+        Ok(())
     }
 
-    /// Sends SIGSTOP: the process executes nothing until [`Self::thaw`].
+    /// Sends SIGSTOP: the process and all that it started execute nothing until [`Self::thaw`].
     pub async fn freeze(&self) -> Result<()> {
         self.signal("STOP").await
     }
@@ -280,20 +281,20 @@ impl Sandbox {
         self.signal("CONT").await
     }
 
-    /// Sends the signal with the shell's built-in `kill`, which needs no `unsafe` code and no further crate.
+    /// Sends the signal to the process group, with the shell's built-in `kill`, which needs no `unsafe` code and no
+    /// further crate.
     async fn signal(&self, signal: &str) -> Result<()> {
-        let Some(process) = self.child.id() else {
+        let Some(group) = self.child.id() else {
             return Err(Problem::new(format!("SIG{signal}: the function's process has already ended")));
         };
-        let target = if self.group.is_some() { format!("-{process}") } else { process.to_string() };
-        let sent = Command::new("sh").arg("-c").arg(format!("kill -s {signal} -- {target}")).status();
+        let sent = Command::new("sh").arg("-c").arg(format!("kill -s {signal} -- -{group}")).status();
         let sent = sent.await.context(format!("couldn't send SIG{signal}: `sh` didn't start"))?;
         if sent.success() { Ok(()) } else { Err(Problem::new(format!("couldn't send SIG{signal}: {sent}"))) }
     }
 }
 
 impl Drop for Sandbox {
-    /// Kills the whole process group. If only the layer were killed, the function would keep running.
+    /// Kills the whole process group. If only the child were killed, the processes that it started would keep running.
     fn drop(&mut self) {
         let Some(group) = self.group else { return };
         let kill = format!("kill -s KILL -- -{group} 2>/dev/null");

@@ -43,6 +43,12 @@ impl Verdict {
         })
     }
 
+    /// The example function must have sent this many requests to the store. A user's function may send more, to store
+    /// its response in chunks, or fewer, if it replays from its local cache.
+    pub(crate) fn example_requests(&mut self, measured: &Measured, must_be: usize) -> &mut Self {
+        if measured.payments.is_some() { self.requests(measured, must_be) } else { self }
+    }
+
     /// The function must have won this many claims.
     pub(crate) fn claims(&mut self, measured: &Measured, must_be: usize) -> &mut Self {
         let won = measured.claims_won();

@@ -25,13 +25,17 @@ mod steps;
 mod wire;
 
 use std::{
+    ffi::OsString,
     io::IsTerminal as _,
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
 use clap::{Args, FromArgMatches as _};
-use tokio::sync::Mutex;
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::Mutex,
+};
 
 use crate::problem::{Context, Problem, Result};
 use batch::Orders;
@@ -72,6 +76,11 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE", requires = "subject")]
     event: Option<PathBuf>,
 
+    /// The same operation, delivered again. Without this file, redeliveries differ from the event only as on AWS: in an
+    /// HTTP request's id, times and trace, and in a message's receipt handle and receive count.
+    #[arg(long, value_name = "FILE", requires = "event")]
+    again: Option<PathBuf>,
+
     /// Count the lines of the function's output that contain TEXT as runs of its handler.
     #[arg(long, value_name = "TEXT", requires = "subject")]
     count_runs: Option<String>,
@@ -108,7 +117,8 @@ impl Arguments {
     }
 }
 
-/// Runs the rehearsal, and returns the faults of all rows.
+/// Runs the rehearsal, and returns the faults of all rows. It handles no signals: the handlers would stay in the
+/// caller's process, and then no signal would end it.
 ///
 /// # Errors
 ///
@@ -116,7 +126,7 @@ impl Arguments {
 pub async fn faults(arguments: &Arguments) -> Result<Vec<String>> {
     let world = set_up(arguments).await?;
     let played = play(&world).await;
-    take_down(&world).await;
+    remove_tables(&world).await;
     let named = |row: Row| {
         let Row { step, name, delivered, faults, .. } = row;
         faults.into_iter().map(move |fault| format!("{step} {name}, {delivered}: {fault}"))
@@ -133,7 +143,10 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode> {
 async fn rehearse(arguments: &Arguments) -> Result<ExitCode> {
     let world = set_up(arguments).await?;
     let started = clock::start();
-    let played = play(&world).await;
+    let played = tokio::select! {
+        played = play(&world) => played,
+        () = interrupted() => Err(Problem::new("interrupted")),
+    };
     take_down(&world).await;
     let rows = played?;
 
@@ -181,15 +194,33 @@ async fn set_up(arguments: &Arguments) -> Result<World> {
     })
 }
 
-/// Creates the tables, and runs the steps until they end or the user interrupts them.
+/// Creates the tables, and runs the steps.
 async fn play(world: &World) -> Result<Vec<Row>> {
     world.create_idempotency_table(&world.tables.idempotency).await?;
     if world.is_payments {
         world.create_payments_table(&world.tables.payments).await?;
     }
+    steps::play(world).await
+}
+
+/// Waits for Ctrl-C or Ctrl-\, for the terminal's end, or for SIGTERM, which a CI sends to cancel a job. The functions
+/// have their own process groups, so no signal ends them: the rehearsal must drop their sandboxes.
+async fn interrupted() {
     tokio::select! {
-        played = steps::play(world) => played,
-        _ = tokio::signal::ctrl_c() => Err(Problem::new("interrupted")),
+        () = received(SignalKind::interrupt()) => {}
+        () = received(SignalKind::quit()) => {}
+        () = received(SignalKind::hangup()) => {}
+        () = received(SignalKind::terminate()) => {}
+    }
+}
+
+async fn received(kind: SignalKind) {
+    match signal(kind) {
+        Ok(mut signals) => {
+            let _ = signals.recv().await;
+        }
+        // Without a handler, the signal ends the process.
+        Err(_) => std::future::pending().await,
     }
 }
 
@@ -214,12 +245,17 @@ async fn subject(arguments: &Arguments) -> Result<Subject> {
             Some(layer) => behind_layer(function, layer.as_deref()).await?,
             None => function,
         };
-        let event = Event::read(event)?;
-        let event = match arguments.batch {
-            Some(source) => event.in_batch(source)?,
-            None => event.refuse_batch()?,
+        let read = |path: &Path| {
+            let event = Event::read(path)?;
+            match arguments.batch {
+                Some(source) => event.in_batch(source),
+                None => event.refuse_batch(),
+            }
         };
-        let events = Events::of_one(event);
+        let events = match &arguments.again {
+            Some(again) => Events { first: read(event)?, again: read(again)?, conflicting: None },
+            None => Events::of_one(read(event)?),
+        };
         return Ok(Subject { function, events, orders: None });
     }
     let workspace = workspace();
@@ -237,13 +273,23 @@ async fn subject(arguments: &Arguments) -> Result<Subject> {
     Ok(Subject { function, events, orders })
 }
 
-/// Puts the function behind the layer, with this process's `IDEMPOTENCY_` variables as the layer's settings. The
-/// variables that choose a store are left out, because the rehearsal has its own table.
-async fn behind_layer(function: Function, layer: Option<&Path>) -> Result<Function> {
+/// Returns the `IDEMPOTENCY_` variables, which are the layer's settings. The variables that choose a store are left
+/// out, because the rehearsal has its own table.
+fn layer_settings(variables: impl Iterator<Item = (OsString, OsString)>) -> Result<Vec<(String, String)>> {
     let is_setting = |name: &str| {
         name.starts_with("IDEMPOTENCY_") && !["IDEMPOTENCY_TABLE", "IDEMPOTENCY_STORE"].contains(&name)
     };
-    let settings = std::env::vars().filter(|(name, _)| is_setting(name)).collect();
+    let named = variables.filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
+    let read = |(name, value): (String, OsString)| match value.into_string() {
+        Ok(value) => Ok((name, value)),
+        Err(_) => Err(Problem::new(format!("the variable {name} isn't UTF-8: set it to text, or unset it"))),
+    };
+    named.filter(|(name, _)| is_setting(name)).map(read).collect()
+}
+
+/// Puts the function behind the layer, with this process's variables as the layer's settings.
+async fn behind_layer(function: Function, layer: Option<&Path>) -> Result<Function> {
+    let settings = layer_settings(std::env::vars_os())?;
     if let Some(layer) = layer {
         return Ok(function.behind(layer, settings));
     }
@@ -264,9 +310,20 @@ fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
+/// Removes the tables, unless the user interrupts that too.
+async fn take_down(world: &World) {
+    tokio::select! {
+        () = remove_tables(world) => {}
+        () = interrupted() => eprintln!(
+            "idempotency-rehearse: interrupted before all tables were deleted: delete those with `{}` in their names",
+            world.run_id
+        ),
+    }
+}
+
 /// Removes the tables from a DynamoDB that outlives the rehearsal. If a table can't be removed, prints its name and
 /// continues.
-async fn take_down(world: &World) {
+async fn remove_tables(world: &World) {
     if world.database.is_embedded() {
         return;
     }
@@ -285,5 +342,28 @@ fn print_report(rows: &[Row], as_json: bool) {
         let stdout = std::io::stdout();
         let colour = stdout.is_terminal() && std::env::var_os("NO_COLOR").is_none();
         print!("\n{}\n", report::table(rows, colour));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStringExt as _;
+
+    use super::*;
+
+    #[test]
+    fn only_a_setting_must_be_utf8() {
+        let binary = || OsString::from_vec(vec![0xff]);
+        let others = [
+            (binary(), "1".into()),
+            ("LS_COLORS".into(), binary()),
+            ("IDEMPOTENCY_TABLE".into(), "t".into()),
+            ("IDEMPOTENCY_KEY".into(), "/id".into()),
+        ];
+        let settings = layer_settings(others.into_iter()).unwrap();
+        assert_eq!(settings, [("IDEMPOTENCY_KEY".to_owned(), "/id".to_owned())]);
+        let wrong = [(OsString::from("IDEMPOTENCY_KEY"), binary())];
+        let problem = layer_settings(wrong.into_iter()).unwrap_err().to_string();
+        assert_eq!(problem, "the variable IDEMPOTENCY_KEY isn't UTF-8: set it to text, or unset it");
     }
 }

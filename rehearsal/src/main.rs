@@ -52,6 +52,7 @@ mod tests {
         let parsed = |line: &str| CommandLine::try_parse_from(format!("x {line}").split_whitespace());
         for line in [
             "--function f --event e --expect at-most-once --batch fifo --transactional",
+            "--function f --event e --again a",
             "",
             "--json",
             "--endpoint-url http://h:1",
@@ -65,6 +66,7 @@ mod tests {
         for wrong in [
             "--function f",
             "--batch sqs",
+            "--again a",
             "--expect at-most-once",
             "--json dynamodb",
             "rehearse",

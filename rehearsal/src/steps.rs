@@ -110,10 +110,25 @@ async fn the_same_again(
     Ok(stage.done(Row::new(name, "the same again", &again, &measured, verdict)))
 }
 
-/// Checks a replay: no run, no payment, no claim, one request.
+/// Checks a replay: no run, no payment, no claim, and one request of the example function.
 fn replayed(first: &Answer, again: &Answer, measured: &Measured) -> Verdict {
     let mut verdict = Verdict::default();
     verdict.replay(first, again).runs(measured, 0).payments(measured, 0);
-    verdict.claims(measured, 0).requests(measured, 1);
+    verdict.claims(measured, 0).example_requests(measured, 1);
     verdict
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_functions_may_replay_without_requests() {
+        let outcome = Answer::Payload(b"1".to_vec());
+        let cached = Measured::default();
+        assert_eq!(replayed(&outcome, &outcome, &cached).faults(), Vec::<String>::new());
+        let example = Measured { payments: Some(0), ..Measured::default() };
+        let faults = replayed(&outcome, &outcome, &example).faults();
+        assert_eq!(faults, ["no request was sent to the store (expected 1)"]);
+    }
 }

@@ -48,8 +48,11 @@ async fn serve(kind: &str) -> Result<(), Error> {
             });
             lambda_idempotency::lambda::http::run(worker.layer(idempotency.http()).service(handler)).await
         }
-        "event" | "transaction" => {
-            let key = |event: &Value| Key::new(event["id"].as_str().unwrap_or_default());
+        "event" | "event-by-request" | "transaction" => {
+            let field = if kind == "event-by-request" { "/requestContext/requestId" } else { "/id" };
+            let key = move |event: &Value| {
+                Key::new(event.pointer(field).and_then(Value::as_str).unwrap_or_default())
+            };
             let is_staged = kind == "transaction";
             let handler = service_fn(move |_: LambdaEvent<Value>| async move {
                 tracing::info!("{MARK}");
@@ -143,10 +146,42 @@ async fn workers_raise_no_false_alarm() {
     }
 }
 
+/// The shell stays in front of the function, as with a `bootstrap` that doesn't `exec`, or with `npm start`.
+#[tokio::test(flavor = "multi_thread")]
+async fn wrapped_functions_raise_no_false_alarm() {
+    let (script, path) =
+        (format!("{}; exit $?", command("event")), file("wrapped", &json!({ "id": "order-17" })));
+    let base = ["--event", path.to_str().unwrap(), "--count-runs", MARK, "--", "sh", "-c", &script];
+    let faults = rehearsal::faults(&Arguments::parse(&base).unwrap()).await.unwrap();
+    assert_eq!(faults, [""; 0]);
+    fs::remove_file(path).unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn missing_transactions_raise_an_alarm() {
     let event = json!({ "id": "order-17" });
     assert_eq!(faults("transaction", &event, &["--transactional"]).await, [""; 0]);
     let alarms = faults("event", &event, &["--transactional"]).await;
     assert!(alarms.iter().any(|fault| fault.contains("not by a transaction")), "{alarms:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn renewed_keys_and_payloads_raise_an_alarm() {
+    let again = file("sent-again", &json!({ "id": "order-17", "sent_at": 2 }));
+    let context = json!({ "requestId": "UQmzMhYdliAEJTw=" });
+    let request = json!({ "id": "order-17", "httpMethod": "POST", "requestContext": context });
+    let sent = json!({ "id": "order-17", "sent_at": 1 });
+    let options = ["--again", again.to_str().unwrap()];
+    let (renewed, resent) =
+        tokio::join!(faults("event-by-request", &request, &[]), faults("event", &sent, &options));
+    fs::remove_file(&again).unwrap();
+    let ran_again = |fault: &String| {
+        fault.starts_with("2 duplicate after completion")
+            && fault.contains("the handler ran once (expected 0)")
+    };
+    assert!(renewed.iter().any(ran_again), "{renewed:#?}");
+    let refused = |fault: &String| {
+        fault.starts_with("2 duplicate after completion") && fault.contains("Idempotency.Mismatch")
+    };
+    assert!(resent.iter().any(refused), "{resent:#?}");
 }

@@ -119,7 +119,7 @@ pub(super) async fn kill(world: &World, point: Point) -> Result<Killed<'_>> {
     let measured = stage.since(&mark).await?;
     let mut verdict = Verdict::default();
     verdict.in_progress(&refused).runs(&measured, 0).payments(&measured, 0);
-    verdict.claims(&measured, 0).requests(&measured, 1);
+    verdict.claims(&measured, 0).example_requests(&measured, 1);
     rows.push(stage.done(Row::new(name, "again, within the lease", &refused, &measured, verdict)));
     Ok(Killed { stage, point, delivered_at_ms, rows })
 }
@@ -131,7 +131,7 @@ fn interrupted(measured: &Measured, held: bool, paid: bool) -> Verdict {
         format!("the function didn't send the awaited request within {} s", LEASE_LIMIT.as_secs())
     });
     verdict.runs(measured, 1).payments(measured, usize::from(paid));
-    verdict.claims(measured, 1).settled(measured, 0).requests(measured, 1);
+    verdict.claims(measured, 1).settled(measured, 0).example_requests(measured, 1);
     verdict
 }
 
@@ -441,6 +441,17 @@ mod tests {
             faults,
             ["the function didn't send the awaited request within 3 s", "no payment was made (expected 1)"]
         );
+    }
+
+    #[test]
+    fn interrupted_users_function_may_have_written_chunks() {
+        let requests = [Meaning::Claim, Meaning::Other, Meaning::Other];
+        let passed = requests.map(|meaning| exchange(meaning, StatusCode::OK)).to_vec();
+        let users = Measured { runs: Some(1), payments: None, passed: passed.clone() };
+        assert_eq!(interrupted(&users, true, false).faults(), Vec::<String>::new());
+        let example = Measured { runs: Some(1), payments: Some(0), passed };
+        let faults = interrupted(&example, true, false).faults();
+        assert_eq!(faults, ["3 requests were sent to the store (expected 1)"]);
     }
 
     #[test]
