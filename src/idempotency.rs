@@ -92,7 +92,8 @@ impl Idempotency {
     /// Dropping the future has no effect.
     pub async fn builder_from_env() -> Result<Builder, Error> {
         let mode = builder::mode_in(|name| std::env::var(name).ok())?;
-        Ok(Self::builder(NamedStore::from_env_in(mode)?.open().await?).mode(mode))
+        let store = NamedStore::from_env_in(mode.unwrap_or_default())?.open().await?;
+        Ok(Self::builder(store).outside(mode, !NamedStore::is_in_environment()))
     }
 
     /// Returns one operation of this function, under your name for it. Operations with different names never
@@ -205,8 +206,9 @@ impl Idempotency {
     ///
     /// An outcome expires [`Settings::retention`](crate::settings::Settings::retention) from now.
     ///
-    /// Returns the new record, or `None` if the record is no longer the version `seen`: either the write wasn't
-    /// applied, or its answer was lost and the record has been replaced since. Read the record again, and decide.
+    /// Returns the new record, or `None` if the record is no longer the version `seen`. Read the record again then, and
+    /// decide. Nothing was written, unless the store's own client repeated a request whose answer was lost, and another
+    /// delivery came in between.
     ///
     /// ```
     /// # use lambda_idempotency::{Idempotency, Key, Resolution, store::{Store, memory::MemoryStore}};
@@ -233,7 +235,8 @@ impl Idempotency {
     /// # Errors
     ///
     /// - [`ErrorKind::Unavailable`]: the store couldn't be reached, or its answer was lost and can't be
-    ///   recovered. Retrying is harmless: the write applies only to the version that was seen.
+    ///   recovered, since another claim has replaced the record, for example. Retrying is harmless: the write applies
+    ///   only to the version that was seen.
     /// - [`ErrorKind::Invalid`]: the response is over
     ///   [`Settings::max_response`](crate::settings::Settings::max_response), or the store rejects the request itself.
     ///   Nothing was written.
@@ -304,6 +307,7 @@ impl Idempotency {
                 "`local_cache` is set, but the builder set up no local cache; set it on the builder too",
             ));
         }
+        builder::check_store(settings.mode, self.driver.shared.lacks_store)?;
         if !settings.is_enforced() && settings.mode != self.driver.settings.mode {
             builder::switch(settings.mode, self.driver.shared.is_required)?;
         }
@@ -342,6 +346,13 @@ impl Idempotency {
     /// [`ErrorKind::Invalid`] if the function's or the operation's name isn't valid.
     pub fn scope(&self, via: &str) -> Result<Scope, Error> {
         Scope::new(&self.function, labelled(via, self.operation.as_deref()))
+    }
+
+    /// Returns the current invocation's tenant. If `for_invocation` set an invocation without a tenant, the surrounding
+    /// layer's tenant counts: a step must not leave its tenant because it has another deadline.
+    pub(crate) fn tenant(&self) -> Option<Arc<str>> {
+        let own = self.invocation.as_ref().and_then(Invocation::tenant).cloned();
+        own.or_else(|| surrounding()?.invocation.tenant().cloned())
     }
 
     /// Returns the current invocation: the one that `for_invocation` set, or else the surrounding layer's.

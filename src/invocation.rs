@@ -1,6 +1,6 @@
 //! The invocation that a handler runs in: its deadline, which is checked once, and how long its caller waits.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use crate::time::Timestamp;
 
@@ -10,7 +10,7 @@ const EARLIEST: Timestamp = Timestamp::from_secs(1_577_836_800);
 const FARTHEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The platform's information about one invocation.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Invocation {
     deadline: Option<Timestamp>,
     request_id: Option<Arc<str>>,
@@ -20,6 +20,21 @@ pub struct Invocation {
     caller_waits_until: Option<Timestamp>,
     /// The length of leases that are extended while their handler runs, if the settings don't set one.
     short_lease: Option<Duration>,
+    /// The tenant that the invocation is for, in a function with tenant isolation.
+    tenant: Option<Arc<str>>,
+}
+
+impl fmt::Debug for Invocation {
+    /// Leaves out the tenant, which is as private as a caller.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Invocation")
+            .field("deadline", &self.deadline)
+            .field("request_id", &self.request_id)
+            .field("last_wait", &self.last_wait)
+            .field("caller_waits_until", &self.caller_waits_until)
+            .field("short_lease", &self.short_lease)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Invocation {
@@ -41,7 +56,14 @@ impl Invocation {
             last_wait: None,
             caller_waits_until: None,
             short_lease: None,
+            tenant: None,
         }
+    }
+
+    /// Sets the tenant, which becomes part of the keys of the invocation's steps.
+    #[cfg(feature = "events")]
+    pub(crate) fn of_tenant(self, tenant: Option<&str>) -> Self {
+        Self { tenant: tenant.map(Arc::from), ..self }
     }
 
     /// Sets the time until which duplicates may wait.
@@ -75,8 +97,13 @@ impl Invocation {
         self.short_lease
     }
 
-    pub(crate) fn caller_waits_until(&self) -> Option<Timestamp> {
-        self.caller_waits_until
+    pub(crate) fn tenant(&self) -> Option<&Arc<str>> {
+        self.tenant.as_ref()
+    }
+
+    /// When the caller stops waiting, unless it has already stopped at `now`.
+    pub(crate) fn caller_waits_at(&self, now: Timestamp) -> Option<Timestamp> {
+        self.caller_waits_until.filter(|until| now < *until)
     }
 
     pub(crate) fn last_wait(&self) -> Option<Timestamp> {

@@ -124,6 +124,16 @@ impl Scope {
         Ok(Self { caller: Some(caller.into()), ..self.clone() })
     }
 
+    /// The same operation and caller, in an invocation of this tenant. Without a caller, the tenant is the caller, as
+    /// in an event's scope. Lambda limits a tenant's id to 256 characters, so there's no limit here.
+    pub(crate) fn of_tenant(&self, tenant: &str) -> Self {
+        let caller: Arc<str> = match &self.caller {
+            Some(caller) => joined(&["tenant", tenant, caller]).into(),
+            None => tenant.into(),
+        };
+        Self { caller: Some(caller), ..self.clone() }
+    }
+
     /// The function's name.
     pub fn function(&self) -> &str {
         &self.function
@@ -271,7 +281,6 @@ pub(crate) fn quoted(rest: &str) -> Result<String, &'static str> {
 }
 
 /// Joins parts into one text. Each is preceded by its length, so that no two lists give the same text.
-#[cfg(feature = "events")]
 pub(crate) fn joined(parts: &[&str]) -> String {
     parts.iter().map(|part| format!("{}:{part}", part.len())).collect()
 }
@@ -413,7 +422,6 @@ mod tests {
         assert_eq!(distinct.len(), all.len());
     }
 
-    #[cfg(feature = "events")]
     #[test]
     fn joined_parts_keep_their_boundaries() {
         assert_ne!(joined(&["ab", "c"]), joined(&["a", "bc"]));

@@ -69,7 +69,8 @@ use http::HttpLayer;
 
 impl Idempotency {
     /// Returns a clone for the invocation that `context` describes. Use it in handlers that call
-    /// [`run`](crate::Operation::run) or [`begin`](crate::Operation::begin) without a layer around them.
+    /// [`run`](crate::Operation::run) or [`begin`](crate::Operation::begin) without a layer around them. In a function
+    /// with tenant isolation, the context's tenant becomes part of the keys.
     ///
     /// Call it at the handler's entry: the library measures the invocation's time from this call, and checks here
     /// whether the context's deadline is valid.
@@ -134,7 +135,8 @@ impl Idempotency {
 
     pub(crate) fn entered(&self, context: &Context) -> Invocation {
         let deadline = Timestamp::from_millis(context.deadline);
-        let invocation = Invocation::entered(self.driver().now(), deadline, &context.request_id);
+        let invocation = Invocation::entered(self.driver().now(), deadline, &context.request_id)
+            .of_tenant(tenant(context));
         if invocation.deadline().is_none() {
             let once = &self.driver().shared.unknown_deadline;
             once.call_once(|| observe::unknown_deadline(self.settings()));

@@ -172,8 +172,8 @@ pub struct Settings {
     /// with [`ErrorKind::InProgress`]. Default: zero.
     ///
     /// The duplicate polls at growing intervals of up to a second. It waits for at most half of the time that the
-    /// invocation has left, so that its handler has the other half if the key becomes free. Each poll is one request,
-    /// and Lambda bills the wait.
+    /// invocation has left, or that the front end still waits, so that its handler has the other half if the key
+    /// becomes free. Each poll is one request, and Lambda bills the wait.
     pub wait_in_progress: Duration,
     /// Whether the handler runs without protection if the store fails before the claim. Every duplicate then runs
     /// too, and the library counts each of these runs. Default: no; the delivery is refused with

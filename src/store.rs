@@ -129,7 +129,8 @@ pub trait ResponseChunks: Send + Sync {
     fn inline_limit(&self) -> usize;
 
     /// Writes `bytes` beside `key` in chunks that belong only to `owner`, and returns the number of chunks. They're
-    /// kept until a day after `expires_at`. Writing the same bytes again is harmless.
+    /// kept until a day after `expires_at`. Writing the same bytes again is harmless. Other bytes for the same owner
+    /// may replace the earlier ones: no record refers to those.
     ///
     /// # Errors
     ///

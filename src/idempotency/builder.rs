@@ -14,7 +14,7 @@ use crate::{
         optimistic::Way,
     },
     settings::{Execution, Mode, Recording, Settings},
-    store::{Cipher, Store},
+    store::{Cipher, Store, named},
     time::{Clock, system_clock},
 };
 
@@ -31,6 +31,10 @@ pub struct Builder {
     owners: OwnerSource,
     cipher: Option<Arc<dyn Cipher>>,
     settings: Settings,
+    /// The mode that the environment sets, if it sets one.
+    mode_outside: Option<Mode>,
+    /// Whether the store only stands in for one, because the environment names none.
+    lacks_store: bool,
     function: Option<String>,
     operation: Option<String>,
 }
@@ -43,9 +47,17 @@ impl Builder {
             owners: Arc::new(Owner::random),
             cipher: None,
             settings: Settings::default(),
+            mode_outside: None,
+            lacks_store: false,
             function: None,
             operation: None,
         }
+    }
+
+    /// Takes over the environment's mode, and whether the environment names no store.
+    pub(super) fn outside(mut self, mode: Option<Mode>, lacks_store: bool) -> Self {
+        self.settings.mode = mode.unwrap_or_default();
+        Self { mode_outside: mode, lacks_store, ..self }
     }
 
     /// Sets the function's name in the scope. Default: `AWS_LAMBDA_FUNCTION_NAME`, which contains no version or alias.
@@ -234,9 +246,11 @@ impl Builder {
         self
     }
 
-    /// Sets all settings at once.
+    /// Sets all settings at once. After [`Idempotency::builder_from_env`], a mode that `IDEMPOTENCY_MODE` sets stays.
+    /// To replace it, call [`mode`](Self::mode) afterwards.
     pub fn settings(mut self, settings: Settings) -> Self {
-        self.settings = settings;
+        let mode = self.mode_outside.unwrap_or(settings.mode);
+        self.settings = Settings { mode, ..settings };
         self
     }
 
@@ -258,8 +272,9 @@ impl Builder {
     /// # Errors
     ///
     /// [`ErrorKind::Invalid`] for a duration that's zero or out of bounds, a local cache of less than 64 KiB (except
-    /// 0), an empty or malformed name, a function whose name is neither given nor in the environment, or a mode other
-    /// than [`Mode::Enforce`] where the environment has `IDEMPOTENCY_REQUIRED=1`.
+    /// 0), an empty or malformed name, a function whose name is neither given nor in the environment, a mode other
+    /// than [`Mode::Enforce`] where the environment has `IDEMPOTENCY_REQUIRED=1`, or a mode other than [`Mode::Off`]
+    /// after [`Idempotency::builder_from_env`] where the environment names no store.
     pub fn build(self) -> Result<Idempotency, Error> {
         self.build_in(|name| std::env::var(name).ok())
     }
@@ -278,6 +293,7 @@ impl Builder {
         };
         Scope::new(&function, "x")?;
         let is_required = is_required(variable(REQUIRED))?;
+        check_store(self.settings.mode, self.lacks_store)?;
         switch(self.settings.mode, is_required)?;
         let is_snapshotted = initialization.as_deref() == Some("snap-start");
         let shared = Shared {
@@ -286,6 +302,7 @@ impl Builder {
             clock: self.clock,
             owners: self.owners,
             cipher: self.cipher,
+            lacks_store: self.lacks_store,
             is_required,
             is_in_lambda: variable("AWS_LAMBDA_RUNTIME_API").is_some(),
             no_invocation: std::sync::Once::new(),
@@ -306,18 +323,15 @@ impl Builder {
     }
 }
 
-/// Reads the mode from the environment.
+/// Reads the mode from the environment. `None` if the environment doesn't set it.
 ///
 /// # Errors
 ///
 /// [`ErrorKind::Invalid`] for an unknown name.
-pub(super) fn mode_in(environment: impl Fn(&'static str) -> Option<String>) -> Result<Mode, Error> {
-    match environment(MODE).filter(|name| !name.is_empty()) {
-        Some(name) => name
-            .parse()
-            .map_err(|error: Error| Error::new(ErrorKind::Invalid, format!("{MODE} is invalid: {error}"))),
-        None => Ok(Mode::default()),
-    }
+pub(super) fn mode_in(environment: impl Fn(&'static str) -> Option<String>) -> Result<Option<Mode>, Error> {
+    let name = environment(MODE).filter(|name| !name.is_empty());
+    let invalid = |error: Error| Error::new(ErrorKind::Invalid, format!("{MODE} is invalid: {error}"));
+    name.map(|name| name.parse::<Mode>().map_err(invalid)).transpose()
 }
 
 /// Whether the environment requires that idempotency is enforced.
@@ -331,6 +345,25 @@ fn is_required(value: Option<String>) -> Result<bool, Error> {
         Some("1") => Ok(true),
         Some(_) => Err(Error::new(ErrorKind::Invalid, format!("{REQUIRED} is neither 1 nor 0; set it to 1"))),
     }
+}
+
+/// Refuses every mode but `off` if the environment names no store: the sandboxes share no memory that could stand in.
+///
+/// # Errors
+///
+/// [`ErrorKind::Invalid`] if the mode is refused.
+pub(super) fn check_store(mode: Mode, lacks_store: bool) -> Result<(), Error> {
+    if !lacks_store || mode == Mode::Off {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Invalid,
+        format!(
+            "the mode is `{}`, but no store is configured, which only the mode `off` allows; {}",
+            mode.as_str(),
+            named::HOW_TO_NAME_A_STORE
+        ),
+    ))
 }
 
 /// Refuses a mode without protection if the environment requires enforcement. Otherwise logs a warning about such a

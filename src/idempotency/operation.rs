@@ -66,8 +66,9 @@ impl<F: Format> Operation<F> {
         Operation { idempotency: self.idempotency.clone(), scope: self.scope.clone(), format: PhantomData }
     }
 
-    /// Returns the same operation for one caller or tenant. Callers don't share keys. Pass a verified
-    /// identity, never a token: the caller's next token would count as another caller.
+    /// Returns the same operation for one caller. Callers don't share keys. Pass a verified identity, never a token:
+    /// the caller's next token would count as another caller. In a function with tenant isolation, the invocation's
+    /// tenant is part of the key anyway.
     ///
     /// ```
     /// # use lambda_idempotency::{Idempotency, Key, store::memory::MemoryStore};
@@ -108,9 +109,13 @@ impl<F: Format> Operation<F> {
         Self { idempotency: self.idempotency.for_invocation(invocation), ..self.clone() }
     }
 
-    /// Returns the ID of `key`'s record in the store, for operators' tools.
+    /// Returns the ID of `key`'s record in the store, for operators' tools. If the invocation has a tenant, it's the
+    /// record of that tenant.
     pub fn stored_key(&self, key: &Key) -> StoredKey {
-        StoredKey::new(&self.scope, key)
+        match self.idempotency.tenant() {
+            Some(tenant) => StoredKey::new(&self.scope.of_tenant(&tenant), key),
+            None => StoredKey::new(&self.scope, key),
+        }
     }
 
     #[cfg(any(feature = "postgres", feature = "events"))]

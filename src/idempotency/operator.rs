@@ -10,7 +10,7 @@ use crate::{
     protocol::{self, Intent},
     record::{Owner, Record},
     run::{cache::Forget, driver::Driver, refusal::store_error},
-    store::{Revision, StoreErrorKind, Write, WriteOutcome},
+    store::{Revision, StoreError, StoreErrorKind, Write, WriteOutcome},
 };
 
 /// How often an operator's write is retried because the running claim's lease was extended. The extensions of one lease
@@ -92,7 +92,7 @@ async fn kept(driver: &Driver, key: &StoredKey, owner: Owner, response: Bytes) -
         ));
     }
     let what = "the response couldn't be stored; the record is unchanged";
-    let stored = driver.keep(key, owner, response, None, None).await;
+    let stored = driver.keep(key, owner, response, None, None, true).await;
     stored.map(Outcome::Retained).map_err(|error| store_error(key, what, error))
 }
 
@@ -104,10 +104,13 @@ async fn apply(
     owner: Owner,
     write: &Write,
 ) -> Result<Resolved, Error> {
-    #[expect(clippy::result_large_err, reason = "an operator's write is rare")]
-    let found = |record: Option<Record>| match record {
-        Some(record) if record.owner == owner => Ok(record),
-        other => Err(other),
+    let found = |record: Option<Record>, lost: Option<StoreError>| match record {
+        Some(record) if record.owner == owner => Ok(Ok(record)),
+        other if lost.is_none() || other.as_ref().is_some_and(|record| is_by_same_owner(seen, record)) => {
+            Ok(Err(other))
+        }
+        // The lost attempt may have been applied, and its record replaced since.
+        _ => Err(unknown(key, lost)),
     };
     let mut last_error = None;
     // Sends the write a second time if the record shows that it wasn't applied. The same write can't be applied twice.
@@ -116,7 +119,7 @@ async fn apply(
             Ok(WriteOutcome::Applied) => {
                 return Ok(write.apply_to(Some(seen)).ok_or(None));
             }
-            Ok(WriteOutcome::Refused(record)) => return Ok(found(record)),
+            Ok(WriteOutcome::Refused(record)) => return found(record, last_error),
             Err(error) if error.is_maybe_applied() && error.kind() != StoreErrorKind::Corrupt => {
                 last_error = Some(error);
             }
@@ -129,19 +132,29 @@ async fn apply(
         }
         match driver.store().read(key).await {
             Ok(Some(record)) if Revision::of(&record) == Revision::of(seen) => {}
-            Ok(record) => return Ok(found(record)),
+            Ok(record) => return found(record, last_error),
             Err(error) => {
                 last_error = Some(error);
                 break;
             }
         }
     }
+    Err(unknown(key, last_error))
+}
+
+/// Whether `record` still belongs to the claim that was `seen`. No operator's write was applied in between, since each
+/// sets a new owner and generation.
+fn is_by_same_owner(seen: &Record, record: &Record) -> bool {
+    (record.owner, record.generation) == (seen.owner, seen.generation)
+}
+
+fn unknown(key: &StoredKey, cause: Option<StoreError>) -> Error {
     let error = Error::new(
         ErrorKind::Unavailable,
         format!("{key}: the answer was lost, so it's unknown whether the record was written; read it again"),
     );
-    Err(match last_error {
+    match cause {
         Some(cause) => error.with_source(cause),
         None => error,
-    })
+    }
 }

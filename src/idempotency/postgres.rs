@@ -82,10 +82,7 @@ impl<F: Format> Operation<F> {
         let (driver, invocation) = (idempotency.driver(), idempotency.invocation());
         InTransaction::begin(driver, Records { store, transaction }, key.clone(), fingerprint, &invocation)
             .await
-            .map_err(|error| {
-                observe::refused(&key, &error, error.kind() == ErrorKind::Unavailable);
-                refused_within(error)
-            })
+            .map_err(|refused| refused_within(refused.reported(&key).error))
     }
 
     /// Runs `operation` once for `key` in a transaction on `client`, and commits it together with its
@@ -144,10 +141,14 @@ impl<F: Format> Operation<F> {
         let ask_by = limits.ask_by.filter(|_| driver.settings.is_enforced());
         let beginning =
             Box::pin(async { client.transaction().await.map_err(|error| store.fault_of(&error)) });
+        let refusal = match ask_by {
+            Some(ask_by) if ask_by <= now => Refusal::NoTimeLeft,
+            _ => Refusal::Unavailable,
+        };
         let transaction = driver
             .in_time(now, ask_by, beginning)
             .await
-            .map_err(|error| refused_within(refusal_error(&shown, Refusal::Unavailable, Some(error), now)))?;
+            .map_err(|error| refused_within(refusal_error(&shown, refusal, Some(error), now)))?;
         let mut open = match self.begin_in(store, &transaction, key, fingerprint).await? {
             Begun::Claimed(open) => open,
             Begun::Replay(replay) => return replay.result_of::<T, F, E>(&shown),

@@ -103,7 +103,8 @@ fn waits_until(driver: &Driver, invocation: &Invocation) -> Option<Timestamp> {
         return None;
     }
     let now = driver.now();
-    let half = invocation.deadline().map(|deadline| now.until(deadline) / 2);
+    let ends = invocation.deadline().into_iter().chain(invocation.caller_waits_at(now));
+    let half = ends.min().map(|end| now.until(end) / 2);
     let until = now.saturating_add(half.map_or(budget, |half| half.min(budget)));
     Some(invocation.last_wait().map_or(until, |last| last.min(until)))
 }

@@ -43,6 +43,8 @@ pub struct Claim {
     timing: Timing,
     /// The record that the claim wrote, if a copy of its outcome may be cached.
     lock: Option<Box<Lock>>,
+    /// Whether an extension found that the claim isn't held anymore.
+    is_lost: bool,
     /// Used instead of a claim while idempotency isn't enforced.
     unclaimed: Option<Box<Unclaimed>>,
 }
@@ -79,7 +81,8 @@ impl Claim {
         timing: Timing,
         lock: Option<Box<Lock>>,
     ) -> Self {
-        Self { driver, handle: ClaimHandle::new(key, held), state, timing, lock, unclaimed: None }
+        let handle = ClaimHandle::new(key, held);
+        Self { driver, handle, state, timing, lock, is_lost: false, unclaimed: None }
     }
 
     /// Returns a claim for code that runs while idempotency isn't enforced. It holds nothing; settling it succeeds.
@@ -99,6 +102,7 @@ impl Claim {
             state: driver.machine(Owner::from_bytes([0; 16]), fingerprint, invocation, &timing),
             timing,
             lock: None,
+            is_lost: false,
             unclaimed: Some(Box::new(unclaimed)),
         }
     }
@@ -138,9 +142,19 @@ impl Claim {
         self.handle.held()
     }
 
+    /// Whether an extension found that the claim isn't held anymore.
+    pub(super) fn is_lost(&self) -> bool {
+        self.is_lost
+    }
+
     /// When the caller's answer is due.
     pub(super) fn answer_by(&self) -> Option<Timestamp> {
         self.timing.limits.answer_by
+    }
+
+    /// When the last call to the store must end.
+    pub(super) fn last_call(&self) -> Option<Timestamp> {
+        self.timing.limits.last_call
     }
 
     /// T4: stores `response` as the operation's outcome.
@@ -302,6 +316,7 @@ impl Claim {
                 Extended::Until(held.lease_until)
             }
             Action::Lost => {
+                self.is_lost = true;
                 observe::fenced(key, &self.held());
                 Extended::Lost
             }

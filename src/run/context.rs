@@ -146,7 +146,7 @@ impl Invocation {
     /// Returns the invocation that the calling code runs in. A task that a handler spawns has no invocation:
     /// call this before you spawn the task, and pass the result to the task's operations with
     /// [`Idempotency::for_invocation`](crate::Idempotency::for_invocation), so that their leases and answers
-    /// keep the deadline.
+    /// keep the deadline, and their keys the tenant.
     ///
     /// ```
     /// # use lambda_idempotency::{Idempotency, Invocation, Key, store::memory::MemoryStore};

@@ -14,7 +14,7 @@ use crate::{
     future::BoxFuture,
     invocation::Invocation,
     key::StoredKey,
-    protocol::{Action, Decline, End, Event, Fault, Input, Plan, Rules, State, refusal_for, step},
+    protocol::{Action, Decline, End, Event, Fault, Input, Plan, Refusal, Rules, State, refusal_for, step},
     record::{Owner, Record},
     run::{cache::LocalCache, lease::Timing, staging::NO_TRANSACTIONS},
     settings::Settings,
@@ -24,6 +24,8 @@ use crate::{
 
 /// The first pause before a retry. Each further pause is twice as long, up to a cap.
 const FIRST_PAUSE: Duration = Duration::from_millis(25);
+/// The shortest time that the release of an unused claim gets once its limit has passed, if the deadline allows it.
+const LATE_RELEASE: Duration = Duration::from_millis(500);
 
 /// Draws a claim's owner. Only simulations replace it, so that their runs are repeatable.
 pub(crate) type OwnerSource = Arc<dyn Fn() -> Result<Owner, Error> + Send + Sync>;
@@ -42,6 +44,8 @@ pub(crate) struct Shared {
     pub(crate) owners: OwnerSource,
     pub(crate) cache: Option<LocalCache>,
     pub(crate) cipher: Option<Arc<dyn Cipher>>,
+    /// Whether the store only stands in for one, because the environment names none. Then the mode must stay `off`.
+    pub(crate) lacks_store: bool,
     /// Whether the environment requires that idempotency is enforced.
     pub(crate) is_required: bool,
     /// Whether the process runs in a Lambda function, so that there are invocations.
@@ -178,10 +182,17 @@ impl Driver {
         requests: &dyn Requests,
     ) -> Driven {
         let (mut store_error, mut applied, mut details) = (None, None, None);
+        // Whether a request was sent and failed. A request that's out of time isn't sent, which is no store failure.
+        let mut has_failed = false;
+        // Until a claim is held, the only settlement is the release of a claim that can't be used.
+        let is_claiming = matches!(event, Event::Begin);
         loop {
             let now = self.now();
             let action = step(state, Input { now, event });
-            let until = state.call_until(now);
+            let until = match &action {
+                Action::Apply(Write::Settle { .. }) if is_claiming => release_until(state, now),
+                _ => state.call_until(now),
+            };
             event = match action {
                 Action::Apply(write) => match self.in_time(now, until, requests.apply(key, &write)).await {
                     Ok(written) => {
@@ -217,8 +228,13 @@ impl Driver {
                     self.clock().sleep(state.pause_for(pause, now)).await;
                     Event::Resumed
                 }
+                Action::Refused(Refusal::Unavailable) if !has_failed => {
+                    let action = Action::Refused(Refusal::NoTimeLeft);
+                    return Driven { action, store_error, applied, details };
+                }
                 action => return Driven { action, store_error, applied, details },
             };
+            has_failed |= matches!(event, Event::Failed(_)) && until.is_none_or(|until| now < until);
         }
     }
 
@@ -326,6 +342,20 @@ async fn bounded<T>(
         })
     })
     .await
+}
+
+/// Returns when the release of an unused claim must be answered. It's sent even if its limit has passed: otherwise the
+/// claim keeps the key although nothing ran, and at most once, only an operator frees it. Lambda may end the
+/// invocation at its deadline, so the release ends before a deadline that's still ahead.
+fn release_until(state: &State, now: Timestamp) -> Option<Timestamp> {
+    let until = state.call_until(now)?;
+    if now < until {
+        return Some(until);
+    }
+    let Plan { usable_until, limits, .. } = state.plan();
+    let late = now.saturating_add(limits.reserve.max(LATE_RELEASE));
+    let last = limits.last_call.unwrap_or(usable_until.saturating_add(limits.reserve));
+    Some(if now < last { late.min(last) } else { late })
 }
 
 fn failed(error: StoreError, last_error: &mut Option<StoreError>) -> Event {

@@ -119,11 +119,19 @@ impl Extension {
     }
 }
 
+/// Returns when the caller of an operation that begins at `now` needs its answer. A front end that has stopped waiting,
+/// or is about to, doesn't count: its client's retry needs the record, and the handler runs until the deadline.
+fn answer_by(settings: &Settings, now: Timestamp, invocation: &Invocation) -> Option<Timestamp> {
+    let reserve = settings.answer_reserve;
+    let deadline = invocation.deadline().map(|deadline| deadline.saturating_sub(reserve));
+    deadline.into_iter().chain(invocation.caller_waits_at(now.saturating_add(reserve))).min()
+}
+
 /// Returns when calls to the store must end in this invocation.
 fn limits(settings: &Settings, now: Timestamp, invocation: &Invocation) -> Limits {
     let Settings { answer_reserve: reserve, settle_within, fail_open, .. } = *settings;
     let before_deadline = |reserve| invocation.deadline().map(|deadline| deadline.saturating_sub(reserve));
-    let answer_by = before_deadline(reserve).into_iter().chain(invocation.caller_waits_until()).min();
+    let answer_by = answer_by(settings, now, invocation);
     let ask_by = answer_by.map(|answer_by| {
         let left = now.until(answer_by);
         if fail_open {

@@ -22,7 +22,7 @@ use crate::{
         driver::{Driver, Requests},
         lease::Timing,
         optimistic::Way,
-        refusal::{not_committed, not_concluded, refusal_error, unresolved},
+        refusal::{Refused, RefusedBy, not_committed, not_concluded, refusal_error, unresolved},
         response::Verdict,
         shadow::Unclaimed,
     },
@@ -94,7 +94,7 @@ impl<'t> InTransaction<'t> {
         key: StoredKey,
         fingerprint: Fingerprint,
         invocation: &Invocation,
-    ) -> Result<Begun<Self>, Error> {
+    ) -> Result<Begun<Self>, Refused> {
         // There's no lease to extend: the transaction's lock holds the key.
         let timing = Timing::unextended(&driver.settings, driver.now(), invocation);
         let mut state = driver.machine(driver.owner()?, fingerprint, invocation, &timing);
@@ -114,13 +114,14 @@ impl<'t> InTransaction<'t> {
                 return Ok(Begun::Claimed(Self { driver, key, state, records, unclaimed: None }));
             }
             Action::Replay(record) => {
-                let replay = driver.replay(&key, &record, timing.limits.answer_by).await?;
+                let refused = |error| Refused { error, by: RefusedBy::Outcome };
+                let replay = driver.replay(&key, &record, timing.limits.answer_by).await.map_err(refused)?;
                 return Ok(Begun::Replay(replay));
             }
             Action::Refused(refusal) => refusal,
             _ => Refusal::Unavailable,
         };
-        Err(refusal_error(&key, refusal, driven.store_error, driver.now()))
+        Err(Refused::of(refusal, refusal_error(&key, refusal, driven.store_error, driver.now())))
     }
 
     /// The owner of the record that [`complete`](Self::complete) puts into the transaction.
@@ -176,7 +177,7 @@ impl<'t> InTransaction<'t> {
         let (driver, key) = (&self.driver, &self.key);
         let answer_by = self.state.plan().limits.answer_by;
         let until = driver.prepare_until(&self.state);
-        let intent = driver.intent(key, self.state.plan().owner, verdict, until).await;
+        let intent = driver.intent(key, &self.state, verdict, until).await;
         let driven = driver.drive(key, &mut self.state, Event::Settle(intent), &self.records).await;
         let end = match (driven.action, driven.store_error) {
             (_, Some(error)) => return Err(not_committed(key, error)),

@@ -6,6 +6,7 @@ use std::{
     any::Any,
     future::{Future, Ready, ready},
     panic::resume_unwind,
+    time::Duration,
 };
 
 use unenforced::unenforced;
@@ -18,7 +19,7 @@ use crate::{
     key::StoredKey,
     observe,
     protocol::{Decline, End, Refusal},
-    record::Generation,
+    record::{Generation, Status},
     run::{
         begin::begin,
         claim::{Begun, Claim},
@@ -28,7 +29,8 @@ use crate::{
         handle::ClaimHandle,
         optimistic::{Looked, Optimistic, Way},
         refusal::{
-            Refused, RefusedBy, declined, not_concluded, refusal_error, unresolved, wrong_closure_type,
+            DEFAULT_RETRY, Refused, RefusedBy, declined, not_concluded, refusal_error, unresolved,
+            wrong_closure_type,
         },
         replay::Replay,
         response::Verdict,
@@ -93,6 +95,8 @@ enum Finished<U> {
     NotCommitted(Declined),
 }
 
+/// How long the library reads the record of a lost claim, to explain the loss to the caller.
+const LAST_LOOK: Duration = Duration::from_millis(500);
 /// The message of the failure that's recorded if the handler's writes weren't applied.
 const NOT_APPLIED: &str = "the handler's writes weren't applied";
 
@@ -209,7 +213,10 @@ where
                 let _ = right.settle_with(panic_verdict(driver), None).await;
                 return Err(Stopped::Panicked(payload));
             }
-            (Ended::CutOff, _) => return Err(cut_off(driver, &right).into()),
+            (Ended::CutOff, _) => {
+                let is_replaced = Box::pin(is_replaced(driver, &right)).await;
+                return Err(cut_off(driver, &right, is_replaced).into());
+            }
             (Ended::NotBegun, None) => return Err(Box::pin(release_unrun(driver, right)).await.into()),
         };
         // Boxed like the handler's future, since the settlement's future is the largest one here.
@@ -272,17 +279,22 @@ async fn give_up<U>(
         Execution::AtLeastOnce if passes => Verdict::Release,
         _ => failure(driver, "Declined", message),
     };
-    let settled = right.settle_with(verdict, None).await.ok();
+    let settled = right.settle_with(verdict, None).await;
     let (key, answer_by) = (right.key(), right.answer_by());
     match settled {
         // The record has a successor's outcome, or the outcome of an earlier attempt of the same transaction
         // that was applied after all.
-        Some(Ending { end: End::Superseded(record), .. }) => Ok(Protected::Replayed(
+        Ok(Ending { end: End::Superseded(record), .. }) => Ok(Protected::Replayed(
             driver.successors_outcome(key, &record, ErrorKind::InProgress, answer_by).await?,
         )),
         // No stored settlement fences an earlier attempt that may still be on its way.
-        Some(Ending { end: End::Unresolved(until), store_error, .. }) => {
+        Ok(Ending { end: End::Unresolved(until), store_error, .. }) => {
             Err(unresolved(key, until, store_error, driver.now()).into())
+        }
+        // Without a claim, storing the failure failed too.
+        Err(Declined { is_in_doubt: true, store_error, .. }) => {
+            observe::unresolved(key, store_error.as_ref().map(|error| error as _));
+            Err(unresolved(key, None, store_error, driver.now()).into())
         }
         _ => Err(error.into()),
     }
@@ -433,11 +445,29 @@ async fn release_unrun(driver: &Driver, mut right: Right) -> Error {
     refusal_error(right.key(), Refusal::NoTimeLeft, None, driver.now())
 }
 
+/// Whether an operator has replaced the lost claim of a run under at-most-once. If the record can't be read soon, this
+/// is unknown, and the answer is no.
+async fn is_replaced(driver: &Driver, right: &Right) -> bool {
+    let Right::Claim(claim) = right else { return false };
+    if driver.settings.execution != Execution::AtMostOnce || !claim.is_lost() {
+        return false;
+    }
+    let now = driver.now();
+    let soon = now.saturating_add(LAST_LOOK);
+    let until = claim.last_call().map_or(soon, |last| last.min(soon));
+    let found = driver.in_time(now, Some(until), driver.store().read(right.key())).await;
+    let held = claim.held();
+    matches!(found, Ok(Some(record)) if record.status() != Status::Started
+        || (record.owner, record.generation) != (held.owner, held.generation))
+}
+
 /// Reports a handler that was cut off, and returns the caller's error.
 ///
 /// The claim isn't settled, since the interrupted handler may still have an effect. Under at-least-once, the end of
 /// the claim's lease frees the key. Without a claim, nothing was written, unless a declined transaction is in doubt.
-fn cut_off(driver: &Driver, right: &Right) -> Error {
+///
+/// `is_replaced` says that the claim was lost because an operator settled or released the record.
+fn cut_off(driver: &Driver, right: &Right, is_replaced: bool) -> Error {
     let (key, now) = (right.key(), driver.now());
     observe::cut_off(key, right.generation(), now);
     let what = "the handler was cut off, because its time ran out";
@@ -457,6 +487,14 @@ fn cut_off(driver: &Driver, right: &Right) -> Error {
             Error::new(ErrorKind::InProgress, format!("{key}: {what}; retry when its lease has expired"))
                 .with_retry_after(now.until(until))
         }
+        Execution::AtMostOnce if is_replaced => Error::new(
+            ErrorKind::InProgress,
+            format!(
+                "{key}: the handler was cut off, because an operator has settled or released the record; a retry gets \
+                 its outcome, or runs the operation again"
+            ),
+        )
+        .with_retry_after(DEFAULT_RETRY),
         Execution::AtMostOnce => Error::new(
             ErrorKind::OutcomeUnknown,
             format!(

@@ -42,7 +42,7 @@ impl Refused {
     }
 
     /// Reports the refusal.
-    pub(super) fn reported(self, key: &StoredKey) -> Self {
+    pub(crate) fn reported(self, key: &StoredKey) -> Self {
         observe::refused(key, &self.error, self.by != RefusedBy::Rule);
         self
     }

@@ -121,7 +121,7 @@ impl Driver {
             Copying::Put | Copying::Over(_) => verdict.response().cloned(),
         };
         let until = self.prepare_until(state);
-        let intent = self.intent(key, state.plan().owner, verdict, until).await;
+        let intent = self.intent(key, state, verdict, until).await;
         let intent = if writes.is_some() { intent.committed() } else { intent };
         let ticket = response.as_ref().and_then(|_| Some(self.cache()?.ticket()));
         let stopwatch = Stopwatch::start();
@@ -160,16 +160,16 @@ impl Driver {
     pub(super) async fn intent(
         &self,
         key: &StoredKey,
-        owner: Owner,
+        state: &State,
         verdict: Verdict,
         until: Timestamp,
     ) -> Intent {
         match verdict {
             Verdict::Complete(response, format) => {
-                Intent::Complete(self.outcome(key, owner, response, format, until).await)
+                Intent::Complete(self.outcome(key, state, response, format, until).await)
             }
             Verdict::Fail(Some(failure)) => {
-                Intent::Fail(self.outcome(key, owner, failure, None, until).await)
+                Intent::Fail(self.outcome(key, state, failure, None, until).await)
             }
             Verdict::Release => Intent::Release { interrupted: false },
             Verdict::Interrupted => Intent::Release { interrupted: true },
@@ -187,7 +187,7 @@ impl Driver {
     async fn outcome(
         &self,
         key: &StoredKey,
-        owner: Owner,
+        state: &State,
         response: Bytes,
         format: Option<&'static str>,
         until: Timestamp,
@@ -201,7 +201,11 @@ impl Driver {
             observe::not_retained(key, Some(length), None);
             return Outcome::Omitted;
         }
-        match self.keep(key, owner, response, format, Some(until)).await {
+        // A declined transaction that's applied after all needs its own chunks. All chunks of an owner have the same
+        // keys.
+        let may_write_chunks = !state.is_in_doubt();
+        let keeping = self.keep(key, state.plan().owner, response, format, Some(until), may_write_chunks);
+        match keeping.await {
             Ok(stored) => Outcome::Retained(stored),
             Err(error) => {
                 observe::not_retained(key, Some(length), Some(&error));
@@ -214,6 +218,11 @@ impl Driver {
     ///
     /// The chunks are written under `owner`. While the cipher or the store fails, this retries until the time
     /// `until`. If `until` is `None`, it tries once.
+    ///
+    /// # Errors
+    ///
+    /// The cipher's or the store's error; [`StoreErrorKind::Unstorable`] if the response needs chunks, and
+    /// `may_write_chunks` is false.
     pub(crate) async fn keep(
         &self,
         key: &StoredKey,
@@ -221,6 +230,7 @@ impl Driver {
         response: Bytes,
         format: Option<&'static str>,
         until: Option<Timestamp>,
+        may_write_chunks: bool,
     ) -> Result<StoredResponse, StoreError> {
         let stored = StoredResponse::new(response);
         let stored = match format {
@@ -243,6 +253,11 @@ impl Driver {
         let Some(chunks) = self.store().chunks().filter(|chunks| kept.len() > chunks.inline_limit()) else {
             return Ok(stored);
         };
+        if !may_write_chunks {
+            let what =
+                "an earlier transaction may still be applied, and its response may be in the same chunks";
+            return Err(StoreError::new(StoreErrorKind::Unstorable, what));
+        }
         let expires_at = self.now().saturating_add(self.settings.retention).rounded_up_to_second();
         let writing = || chunks.write_chunks(key, owner, kept, expires_at);
         let count = self.persistently(owner, until, writing).await?;

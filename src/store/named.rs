@@ -21,6 +21,10 @@ const TABLE: &str = "IDEMPOTENCY_TABLE";
 /// The environment variable that names any store, by its URL.
 const STORE: &str = "IDEMPOTENCY_STORE";
 
+/// What to do if the environment names no store.
+pub(crate) const HOW_TO_NAME_A_STORE: &str =
+    "set IDEMPOTENCY_TABLE to a DynamoDB table, or IDEMPOTENCY_STORE to a URL such as dynamodb://TABLE";
+
 /// The URL of the store in memory.
 #[cfg(feature = "events")]
 const MEMORY: &str = "memory:";
@@ -132,6 +136,11 @@ impl NamedStore {
     /// As [`from_env`](Self::from_env).
     pub(crate) fn from_env_in(mode: Mode) -> Result<Self, Error> {
         Self::named_in(mode, (variable(TABLE), variable(STORE)))
+    }
+
+    /// Whether the environment names a store.
+    pub(crate) fn is_in_environment() -> bool {
+        variable(TABLE).or_else(|| variable(STORE)).is_some()
     }
 
     /// Returns the store that these values of [`TABLE`] and [`STORE`] name.
@@ -334,9 +343,7 @@ fn choice(table: Option<String>, store: Option<String>) -> Result<Choice, Error>
     match (table, store) {
         (Some(name), None) => Ok(Choice::DynamoDb(Table { name, ..Table::default() })),
         (None, Some(url)) => parse(STORE, &url),
-        (None, None) => Err(invalid(format!(
-            "no store is configured: set {TABLE} to a DynamoDB table, or {STORE} to a URL such as dynamodb://TABLE"
-        ))),
+        (None, None) => Err(invalid(format!("no store is configured: {HOW_TO_NAME_A_STORE}"))),
         (Some(_), Some(_)) => Err(invalid(format!("both {TABLE} and {STORE} are set; keep one"))),
     }
 }

@@ -262,6 +262,25 @@ async fn declined_commit_reports_an_unresolved_attempt() {
     }
 }
 
+/// The chunks of a claim's outcomes have the same keys. If the first commit is applied late, it needs its own chunks.
+#[tokio::test(start_paused = true)]
+async fn chunks_of_a_commit_in_doubt_stay() {
+    for in_doubt in [false, true] {
+        let bench = Bench::new();
+        bench.store.limit_inline(1);
+        let claim = bench.hold("k").await;
+        bench.store.script([Script::Pass, if in_doubt { Meets(Fault::Late) } else { Script::Pass }]);
+        let writes = Deposits::of("till", 1).if_balance_is_at_least(1);
+        let not_committed = claim.commit("paid", writes).await.unwrap_err();
+        assert!(bench.store.take_calls().contains(&"write chunks"));
+        let settled = not_committed.into_claim().unwrap().complete("sold out").await;
+        assert!(matches!(settled, Ok(Settled::Recorded)), "{settled:?}");
+        assert_eq!(bench.store.take_calls().contains(&"write chunks"), !in_doubt);
+        let State::Completed(outcome) = bench.record("k").state else { panic!("not completed") };
+        assert_eq!(matches!(outcome, Outcome::Omitted), in_doubt);
+    }
+}
+
 /// No retry can succeed on such a store, so the call fails at once, and returns the claim.
 #[tokio::test(start_paused = true)]
 async fn commit_needs_a_transactional_store() {

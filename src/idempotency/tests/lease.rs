@@ -148,6 +148,32 @@ async fn takeover_cuts_the_handler_off() {
     }
 }
 
+/// If an operator settles a running claim, a retry gets the operator's outcome.
+#[tokio::test(start_paused = true)]
+async fn running_claim_settled_by_hand_is_retried() {
+    let outcome = || Some(State::Completed(Outcome::Omitted));
+    let claimed = || Some(State::Started { lease_until: Timestamp::from_secs(u64::MAX / 2000) });
+    let cases = [outcome(), claimed(), None].into_iter().zip([
+        ErrorKind::InProgress,
+        ErrorKind::InProgress,
+        ErrorKind::OutcomeUnknown,
+    ]);
+    for (state, expected) in cases {
+        let bench = Bench::with(|builder| builder.lease_extension(LENGTH).execution(Execution::AtMostOnce));
+        let other = bench.clone();
+        let running = tokio::spawn(async move { cut_off(&bench, "k").await });
+        sleep(12).await;
+        if let Some(state) = state {
+            let owner = Owner::from_bytes([9; 16]);
+            other.store.put("k", Record { owner, state, ..other.record("k") });
+        } else {
+            other.store.remove_all();
+        }
+        let (kind, after, _) = running.await.unwrap();
+        assert_eq!((kind, after), (expected, Duration::from_secs(20)));
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn lease_expires_by_deadline_plus_grace() {
     let bench = extending();

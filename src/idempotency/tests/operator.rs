@@ -6,7 +6,12 @@ use super::{
 };
 use bytes::Bytes;
 
-use crate::{Error, Resolution, StoredKey};
+use crate::{
+    Error, Idempotency, Resolution, StoredKey,
+    future::BoxFuture,
+    record::Generation,
+    store::{Store, StoreError, Write, WriteOutcome, memory::MemoryStore},
+};
 
 impl Bench {
     pub(super) fn stored_key(&self, key: &str) -> StoredKey {
@@ -194,6 +199,62 @@ async fn operators_ambiguous_write_is_resolved_by_owner() {
     assert_eq!(bench.resolve("k", complete("1")).await.unwrap_err().kind(), ErrorKind::Invalid);
     bench.store.script([Meets(Fault::Unreadable)]);
     assert_eq!(bench.resolve("k", complete("1")).await.unwrap_err().kind(), ErrorKind::Corrupt);
+}
+
+/// A store that loses the answer to an operator's write. Before the operator reads the record, another changes it.
+#[derive(Debug)]
+struct Overtaken {
+    records: MemoryStore,
+    /// Whether the operator's write is applied.
+    is_applied: bool,
+    change: fn(&mut Record),
+}
+
+impl Store for Overtaken {
+    fn apply<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        write: &'a Write,
+    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
+        Box::pin(async move {
+            if self.is_applied {
+                assert_eq!(self.records.apply(key, write).await?, WriteOutcome::Applied);
+            }
+            let mut record = self.records.read(key).await?.unwrap();
+            (self.change)(&mut record);
+            self.records.set(key, Some(record));
+            Err(Fault::LoseAnswer.error().unwrap())
+        })
+    }
+
+    fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+        self.records.read(key)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn replaced_ambiguous_write_is_unknown() {
+    let resolved = async |is_applied: bool, change: fn(&mut Record)| {
+        let bench = Bench::new();
+        bench.abandon("k", 1).await;
+        let seen = bench.record("k");
+        let store = Overtaken { records: bench.store.inner.clone(), is_applied, change };
+        let operator = Idempotency::builder(store).function("tests").build().unwrap();
+        operator.resolve(&bench.stored_key("k"), &seen, Resolution::Release).await
+    };
+    // A waiting delivery claims the released key.
+    let claimed: fn(&mut Record) = |record| {
+        record.owner = Owner::from_bytes([5; 16]);
+        record.generation = Generation::new(record.generation.get() + 1);
+    };
+    for is_applied in [true, false] {
+        let error = resolved(is_applied, claimed).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert!(error.to_string().contains("it's unknown"), "{error}");
+    }
+    // The seen claim's executor settles it, so the operator's write was never applied.
+    let settled: fn(&mut Record) = |record| record.state = State::Completed(Outcome::Omitted);
+    assert_eq!(resolved(false, settled).await.unwrap(), None);
 }
 
 #[tokio::test(start_paused = true)]

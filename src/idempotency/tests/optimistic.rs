@@ -22,6 +22,25 @@ impl Bench {
     }
 }
 
+/// A resent transaction is declined, and then the failure can't be stored. The first attempt is applied late.
+#[tokio::test(start_paused = true)]
+async fn failed_conclusion_leaves_transaction_in_doubt() {
+    let bench =
+        Bench::with(|builder| builder.on_handler_error(Recording::Record).settle_within(Duration::ZERO));
+    let bench = bench.optimistic(false);
+    bench.store.script([Meets(Fault::Late), Script::Pass, Meets(Fault::Throttle)]);
+    let paying = bench.with_handler("k", 1, async {
+        staging().unwrap().add(Deposits::of("till", 1).if_balance_is_at_least(1)).unwrap();
+        Ok("paid".to_owned())
+    });
+    let Err(RunError::Idempotency(error)) = paying.await else { panic!("answered") };
+    assert_eq!(error.kind(), ErrorKind::InProgress, "{error}");
+    assert!(!error.to_string().contains("nothing was written"), "{error}");
+    bench.store.bank.pay_in("till", 1);
+    let _ = bench.store.apply_late();
+    assert_eq!(bench.run("k", 1).await.unwrap(), "paid");
+}
+
 /// Checks the error of a handler that ran, but whose transaction wasn't applied. "Nothing ran" would be false.
 fn expect_nothing_written(result: Result<String, RunError<TestError>>) {
     let Err(RunError::Idempotency(error)) = result else { panic!("{result:?}") };

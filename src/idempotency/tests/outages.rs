@@ -136,6 +136,49 @@ async fn responses_after_front_end_limit_are_kept() {
     }
 }
 
+/// A slow handler begins a step when the front end has stopped waiting. The store is healthy.
+#[tokio::test(start_paused = true)]
+async fn claims_after_front_end_limit_are_sent() {
+    for fail_open in [false, true] {
+        let bench = Bench::with(|builder| builder.fail_open(fail_open));
+        let now = bench.now();
+        let invocation = Invocation::entered(now, now.saturating_add(seconds(60.0)), "id")
+            .with_caller_waiting_until(now.saturating_add(seconds(29.0)));
+        tokio::time::sleep(seconds(31.0)).await;
+        let late = bench.within(invocation);
+        let store = bench.store.clone();
+        let handler = async move {
+            store.fail_for(seconds(3.0), Meets(Fault::Throttle));
+            Ok("done".to_owned())
+        };
+        assert_eq!(late.with_handler("k", 1, handler).await.unwrap(), "done", "{fail_open}");
+        assert_eq!(late.run("k", 1).await.unwrap(), "done", "{fail_open}");
+        assert_eq!((bench.runs(), bench.record("k").status()), (0, Status::Completed), "{fail_open}");
+    }
+}
+
+/// The process freezes before it sends its claim or its takeover, and then no time is left. The store is healthy.
+#[tokio::test(start_paused = true)]
+async fn unsent_claims_never_run_unprotected() {
+    let mut refused = 0;
+    for reads in 0..8 {
+        let bench = Bench::with(|builder| builder.fail_open(true));
+        bench.abandon("k", 1).await;
+        tokio::time::sleep(seconds(63.0)).await;
+        let inside = bench.in_invocation(bench.now().saturating_add(seconds(10.0)));
+        bench.freeze_after(reads, 6_000);
+        let result = inside.run("k", 1).await;
+        if bench.runs() == 1 {
+            assert_eq!(bench.record("k").status(), Status::Completed, "frozen after {reads} reads");
+            continue;
+        }
+        let Err(RunError::Idempotency(error)) = result else { panic!("{result:?}") };
+        assert!(error.to_string().contains("no time is left"), "frozen after {reads} reads: {error}");
+        refused += 1;
+    }
+    assert!(refused >= 2, "expected a refusal for at least two of the freezes, got {refused}");
+}
+
 /// Without a cut-off, the settlement has no limit. Its preparation has one, so that the outcome is recorded in time.
 #[tokio::test(start_paused = true)]
 async fn silent_chunks_never_delay_a_late_settlement() {

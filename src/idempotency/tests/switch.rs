@@ -10,7 +10,10 @@ use super::{
     *,
 };
 use crate::{
-    Begun, Claim, Idempotency, NotCommitted, Settled, settings::Mode, staging, store::memory::MemoryStore,
+    Begun, Claim, Idempotency, NotCommitted, Settled,
+    settings::{Mode, Settings},
+    staging,
+    store::memory::MemoryStore,
 };
 
 const NOT_ENFORCED: [Mode; 2] = [Mode::Off, Mode::Shadow];
@@ -532,12 +535,48 @@ fn environment_sets_the_mode() {
     for (name, expected) in
         [("off", Mode::Off), ("shadow", Mode::Shadow), ("enforce", Mode::Enforce), ("", Mode::Enforce)]
     {
-        assert_eq!(mode(Some(name)).unwrap(), expected);
+        assert_eq!(mode(Some(name)).unwrap(), (!name.is_empty()).then_some(expected));
     }
-    assert_eq!(mode(None).unwrap(), Mode::Enforce);
+    assert_eq!(mode(None).unwrap(), None);
     for wrong in ["Off", "false", "disabled", "1"] {
         let error = mode(Some(wrong)).unwrap_err().to_string();
         assert!(error.contains("IDEMPOTENCY_MODE") && error.contains(wrong), "{error}");
+    }
+}
+
+#[test]
+fn settings_keep_the_environment_mode() {
+    let built = |outside: Option<Mode>, code: Option<Mode>| {
+        let settings = Settings { mode: Mode::Shadow, ..Settings::default() };
+        let builder = Idempotency::builder(MemoryStore::new()).function("tests").outside(outside, false);
+        let builder = builder.settings(settings);
+        let builder = match code {
+            Some(mode) => builder.mode(mode),
+            None => builder,
+        };
+        builder.build_in(|_| None).unwrap().settings().mode
+    };
+    assert_eq!(built(None, None), Mode::Shadow);
+    for outside in [Mode::Off, Mode::Enforce] {
+        assert_eq!(built(Some(outside), None), outside);
+        assert_eq!(built(Some(outside), Some(Mode::Shadow)), Mode::Shadow);
+    }
+}
+
+#[test]
+fn only_mode_off_lacks_a_store() {
+    let off = || Idempotency::builder(MemoryStore::new()).function("tests").outside(Some(Mode::Off), true);
+    let built = off().settings(Settings::default()).build_in(|_| None).unwrap();
+    assert_eq!(built.settings().mode, Mode::Off);
+    for mode in [Mode::Enforce, Mode::Shadow] {
+        let errors = [
+            off().mode(mode).build_in(|_| None).unwrap_err(),
+            built.with_settings(|settings| settings.mode = mode).unwrap_err(),
+        ];
+        for error in errors {
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(error.to_string().contains("no store is configured"), "{error}");
+        }
     }
 }
 

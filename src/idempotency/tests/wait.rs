@@ -6,7 +6,7 @@ use super::{
     kind,
     support::{Bench, Script::Meets},
 };
-use crate::{ErrorKind, testing::Fault};
+use crate::{ErrorKind, Invocation, testing::Fault};
 
 fn waiting(budget: Duration) -> Bench {
     Bench::with(|builder| builder.wait_in_progress(budget))
@@ -48,6 +48,18 @@ async fn wait_respects_budget_and_remaining_time() {
     assert_eq!(kind(soon.run("k", 1).await), ErrorKind::InProgress);
     let took = began.until(bench.now());
     assert_eq!(took, Duration::from_secs(1), "half of the time that was left");
+}
+
+#[tokio::test(start_paused = true)]
+async fn wait_ends_before_the_front_end_limit() {
+    let bench = Bench::with(|builder| builder.wait_in_progress(Duration::from_secs(30)).fail_open(true));
+    bench.abandon("k", 1).await;
+    let began = bench.now();
+    let after = |seconds| began.saturating_add(Duration::from_secs(seconds));
+    let invocation = Invocation::entered(began, after(60), "id").with_caller_waiting_until(after(29));
+    assert_eq!(kind(bench.within(invocation).run("k", 1).await), ErrorKind::InProgress);
+    let took = began.until(bench.now());
+    assert_eq!(took, Duration::from_millis(14_500), "half of the time that the front end waits");
 }
 
 #[tokio::test(start_paused = true)]
