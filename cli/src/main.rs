@@ -63,6 +63,7 @@ What to do about unresolved operations:
     idempotency inspect KEY                           shows one, and what its next delivery gets
     idempotency complete KEY --response FILE          if its effect has happened: duplicates get this response
     idempotency release KEY                           if it hasn't: the next delivery runs the handler
+  If the record never expires, `complete` also needs --retention: how long duplicates may still arrive.
   The last two are dry runs without --confirm.";
 
 #[derive(Debug, Subcommand)]

@@ -20,6 +20,9 @@ const OPERATION_TIMEOUT: Duration = Duration::from_secs(12);
 /// The environment variables that name the store.
 const VARIABLES: [&str; 2] = ["IDEMPOTENCY_TABLE", "IDEMPOTENCY_STORE"];
 
+/// The environment variables that the SDK reads DynamoDB's endpoint from, in its order.
+const ENDPOINTS: [&str; 2] = ["AWS_ENDPOINT_URL_DYNAMODB", "AWS_ENDPOINT_URL"];
+
 /// The parameters of a URL that hold credentials. PostgreSQL's driver accepts the first two.
 const CREDENTIALS: [&str; 4] = ["user", "password", "passfile", "sslpassword"];
 
@@ -128,18 +131,93 @@ impl StoreArguments {
         })
     }
 
-    /// Opens the store. If neither an option nor an environment variable names one, opens the store at `url`, from the
-    /// function's description. A malformed variable isn't ignored.
+    /// Returns the arguments for a function whose description names the store at `url`. An option that names the store
+    /// overrides the description.
     ///
     /// # Errors
     ///
-    /// As [`open`](Self::open).
-    pub(crate) async fn open_any_or(&self, url: Option<&str>) -> Result<Arc<dyn Store>> {
-        let is_named = self.table.is_some() || self.store.is_some() || VARIABLES.into_iter().any(is_set);
-        match url.filter(|_| !is_named) {
-            Some(url) => Self { store: Some(url.to_owned()), ..self.clone() }.open_any().await,
-            None => self.open_any().await,
+    /// If the environment names another store, or is malformed. In another store, the record would seem to be missing.
+    pub(crate) fn for_described(&self, url: Option<&str>) -> Result<Self> {
+        let is_named = self.table.is_some() || self.store.is_some();
+        let Some(url) = url.filter(|_| !is_named) else { return Ok(self.clone()) };
+        if !VARIABLES.into_iter().any(is_set) {
+            return Ok(Self { store: Some(url.to_owned()), ..self.clone() });
         }
+        self.named()?;
+        let (here, described) = (self.url(), without_credentials(url));
+        if self.is_same_place(&here, &described) {
+            return Ok(self.clone());
+        }
+        Err(Problem::new(format!(
+            "the environment names the store {here}, but the function's description names {described}; add --table NAME \
+             or --store URL for the one to read"
+        )))
+    }
+
+    /// Whether both URLs may choose the same records. A description has no setting that the function's code makes, and
+    /// may leave the Region and the endpoint to the function's environment. An option overrides the description.
+    fn is_same_place(&self, here: &str, described: &str) -> bool {
+        let base = |url: &str| url.split('?').next().unwrap_or_default().replace("…@", "");
+        let is_left_open = |name: &str| self.has_option_for(name) || parameter(described, name).is_none();
+        let is_same = |name: &str| parameter(described, name) == parameter(here, name);
+        // The profile or a variable may name the same place in another form.
+        let is_unlike = |name: &str, own: Option<String>| own.is_some() && parameter(described, name) != own;
+        base(here) == base(described)
+            && ["sort_key", "partition", "attributes", "table", "prefix"]
+                .into_iter()
+                .all(|name| is_left_open(name) || is_same(name))
+            && (is_left_open("region") || !is_unlike("region", self.region_in(here)))
+            && (is_left_open("endpoint") || !is_unlike("endpoint", parameter(here, "endpoint")))
+    }
+
+    /// Whether an option was given that has the meaning of this parameter of a URL.
+    fn has_option_for(&self, parameter: &str) -> bool {
+        let option = match parameter {
+            "endpoint" => &self.endpoint_url,
+            "region" => &self.region,
+            "sort_key" => &self.sort_key,
+            "partition" => &self.partition,
+            "attributes" => &self.attributes,
+            _ => return false,
+        };
+        option.is_some()
+    }
+
+    /// The Region of the table at `url`. `None` if the AWS profile determines it.
+    fn region_in(&self, url: &str) -> Option<String> {
+        let given = self.region.clone().or_else(|| parameter(url, "region"));
+        given.or_else(|| ["AWS_REGION", "AWS_DEFAULT_REGION"].into_iter().find_map(variable))
+    }
+
+    /// The store's URL, without credentials.
+    fn url(&self) -> String {
+        let of_table = |table: &String| format!("dynamodb://{table}");
+        let given = self.table.as_ref().map(of_table);
+        let given = given.or_else(|| self.store.as_deref().map(without_credentials));
+        given.unwrap_or_else(|| {
+            let [table, store] = VARIABLES.map(variable);
+            store.as_deref().map(without_credentials).or(table.as_ref().map(of_table)).unwrap_or_default()
+        })
+    }
+
+    /// The store's location, for a person who checks that it's the right one. It has no credentials.
+    pub(crate) fn location(&self) -> String {
+        let url = self.url();
+        if !url.starts_with("dynamodb://") {
+            return url;
+        }
+        let region = match self.region_in(&url) {
+            Some(_) if self.region.is_none() && parameter(&url, "region").is_some() => String::new(),
+            Some(region) => format!(", Region {region}"),
+            None => ", the profile's Region".to_owned(),
+        };
+        let endpoint = match &self.endpoint_url {
+            None if parameter(&url, "endpoint").is_some() => None,
+            None => ENDPOINTS.into_iter().find_map(variable),
+            given => given.clone(),
+        };
+        let endpoint = endpoint.map(|endpoint| format!(", endpoint {}", origin(&endpoint)));
+        format!("{url}{region}{}", endpoint.unwrap_or_default())
     }
 
     fn named(&self) -> Result<NamedStore> {
@@ -217,6 +295,30 @@ fn is_set(variable: &str) -> bool {
     std::env::var_os(variable).is_some_and(|value| !value.is_empty())
 }
 
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// The value of a parameter of `url`, as it's written there.
+fn parameter(url: &str, name: &str) -> Option<String> {
+    let (_, query) = url.split_once('?')?;
+    let pair = query.split('&').find_map(|pair| pair.split_once('=').filter(|(given, _)| *given == name));
+    pair.map(|(_, value)| value.to_owned())
+}
+
+/// The endpoint's scheme, host and port. Its other parts may hold credentials, and so may a malformed endpoint.
+fn origin(endpoint: &str) -> String {
+    let Some((scheme, rest)) = scheme_of(endpoint) else { return "…".to_owned() };
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (authority, other) = rest.split_at(end);
+    if other.contains('@') {
+        // The first of these characters may belong to a password that isn't encoded.
+        return format!("{scheme}://…");
+    }
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    format!("{scheme}://{host}")
+}
+
 /// `url` with `…` in place of any user name and password before the query, and without the [`CREDENTIALS`] in the
 /// query. If `url` isn't a store's, nothing is left. If its `?` may belong to a password, only the scheme is left. The
 /// library's function for descriptions does the same, but isn't public.
@@ -273,6 +375,79 @@ fn is_valid(url: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// No option.
+    fn arguments() -> StoreArguments {
+        StoreArguments {
+            table: None,
+            store: None,
+            endpoint_url: None,
+            region: None,
+            sort_key: None,
+            partition: None,
+            attributes: None,
+        }
+    }
+
+    #[test]
+    fn described_store_is_compared_by_place() {
+        for (here, described, is_same) in [
+            ("dynamodb://prod", "dynamodb://prod", true),
+            ("dynamodb://staging", "dynamodb://prod", false),
+            ("dynamodb://prod?endpoint=http://h:1", "dynamodb://prod", true),
+            ("dynamodb://prod", "dynamodb://prod?endpoint=http://h:1", true),
+            ("dynamodb://prod?endpoint=http://h:1", "dynamodb://prod?endpoint=http://h:2", false),
+            ("dynamodb://prod?region=eu-west-1", "dynamodb://prod?region=eu-west-1", true),
+            ("dynamodb://prod?region=eu-west-1", "dynamodb://prod?region=us-east-1", false),
+            ("dynamodb://prod", "dynamodb://prod?sort_key=sk", false),
+            // The function's code may set the same.
+            ("dynamodb://prod?sort_key=sk&attributes=id:pk", "dynamodb://prod", true),
+            ("redis://h:1?prefix=a", "redis://h:1", true),
+            ("redis://h:1?prefix=a", "redis://h:1?prefix=b", false),
+            ("redis://…@h:1", "redis://h:1", true),
+            ("postgres://…@db/o?sslrootcert=/a.pem&table=t", "postgres://db/o?table=t", true),
+            ("postgres://…@db/o?table=t", "postgres://db/o?table=u", false),
+        ] {
+            assert_eq!(arguments().is_same_place(here, described), is_same, "{here} {described}");
+        }
+    }
+
+    #[test]
+    fn options_override_the_described_place() {
+        let given = || Some("given".to_owned());
+        for (parameter, options) in [
+            ("endpoint", StoreArguments { endpoint_url: given(), ..arguments() }),
+            ("region", StoreArguments { region: given(), ..arguments() }),
+            ("sort_key", StoreArguments { sort_key: given(), ..arguments() }),
+            ("partition", StoreArguments { partition: given(), ..arguments() }),
+            ("attributes", StoreArguments { attributes: given(), ..arguments() }),
+        ] {
+            let (here, described) =
+                (format!("dynamodb://t?{parameter}=a"), format!("dynamodb://t?{parameter}=b"));
+            assert!(!arguments().is_same_place(&here, &described), "{parameter}");
+            assert!(options.is_same_place(&here, &described), "{parameter}");
+            assert!(options.is_same_place(&here, "dynamodb://t"), "{parameter}");
+        }
+    }
+
+    #[test]
+    fn location_shows_the_endpoint_without_credentials() {
+        for (endpoint, shown) in [
+            ("http://localhost:4566", "http://localhost:4566"),
+            ("https://u:secret@h:1/path?key=secret", "https://h:1"),
+            ("http://u:se/cret@h", "http://…"),
+            ("http://h/?user=a@secret", "http://…"),
+            ("u:secret@h", "…"),
+        ] {
+            let options = StoreArguments {
+                store: Some("dynamodb://t?region=r&endpoint=http://other".to_owned()),
+                endpoint_url: Some(endpoint.to_owned()),
+                ..arguments()
+            };
+            let location = options.location();
+            assert_eq!(location, format!("dynamodb://t?region=r&endpoint=http://other, endpoint {shown}"));
+        }
+    }
 
     #[test]
     fn printed_command_hides_the_password() {

@@ -1,5 +1,7 @@
 //! Text for people: times, durations, tables, command lines.
 
+#[cfg(unix)]
+use std::os::fd::AsFd as _;
 use std::{
     io::{self, Write as _},
     time::Duration,
@@ -7,6 +9,8 @@ use std::{
 
 use aws_smithy_types::{DateTime, date_time::Format};
 use lambda_idempotency::time::Timestamp;
+#[cfg(unix)]
+use tokio::{io::Interest, net::unix::pipe::Sender};
 
 use crate::problem::{Context as _, Result};
 
@@ -141,13 +145,45 @@ pub(crate) fn command_line<'a>(words: impl IntoIterator<Item = &'a str>) -> Stri
     words.into_iter().map(quoted).collect::<Vec<_>>().join(" ")
 }
 
+/// `text` with its control characters escaped, except for line breaks and tabs. A terminal would obey the others.
+pub(crate) fn printable(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' | '\t' => shown.push(c),
+            _ if c.is_control() => shown.extend(c.escape_default()),
+            _ => shown.push(c),
+        }
+    }
+    shown
+}
+
 /// Prints the command's result. A reader that closes the pipe early, such as `head`, isn't an error.
 pub(crate) fn print(text: &str) -> Result<()> {
+    print_if_read(text).map(drop)
+}
+
+/// Prints like [`print()`], and returns whether the pipe still has a reader.
+pub(crate) fn print_if_read(text: &str) -> Result<bool> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        written => written.context("couldn't write to standard output"),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        written => written.context("couldn't write to standard output").map(|()| true),
     }
+}
+
+/// Waits until the reader of standard output closes the pipe. Waits forever if the system can't report it, such as for
+/// a file. Only Linux is known to report it.
+pub(crate) async fn reader_gone() {
+    #[cfg(unix)]
+    if let Ok(stdout) = io::stdout().as_fd().try_clone_to_owned().and_then(Sender::from_owned_fd_unchecked) {
+        // `unchecked`, since the checked function makes the pipe non-blocking, for `print` too.
+        let is_gone = stdout.ready(Interest::ERROR).await.is_ok_and(|ready| ready.is_error());
+        if is_gone {
+            return;
+        }
+    }
+    std::future::pending::<()>().await;
 }
 
 /// Prints JSON.
@@ -212,6 +248,11 @@ mod tests {
     #[test]
     fn shell_words_are_quoted_when_needed() {
         assert_eq!(command_line(["a", "b/c#1", "it's", "", "x y"]), r"a 'b/c#1' 'it'\''s' '' 'x y'");
+    }
+
+    #[test]
+    fn control_characters_are_escaped() {
+        assert_eq!(printable("a\n\tö\u{1b}[2J\r\u{9b}"), "a\n\tö\\u{1b}[2J\\r\\u{9b}");
     }
 
     #[test]

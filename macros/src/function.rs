@@ -1,10 +1,10 @@
 //! Parses the function that the attribute is on, except its body, which stays a list of tokens.
 
-use proc_macro2::{Group, TokenStream};
+use proc_macro2::{Group, TokenStream, TokenTree};
 use quote::{ToTokens, quote};
 use syn::{
-    Attribute, Error, FnArg, GenericArgument, Ident, Pat, PathArguments, Result, ReturnType, Signature,
-    Token, Type, Visibility,
+    Attribute, Error, FnArg, GenericArgument, GenericParam, Ident, Pat, PathArguments, Result, ReturnType,
+    Signature, Token, Type, Visibility,
     ext::IdentExt,
     parse::{Parse, ParseStream},
 };
@@ -51,6 +51,21 @@ impl Function {
         })
     }
 
+    /// The first parameter that makes one function several: a type, a constant, or the `impl` of an argument.
+    pub(crate) fn generic(&self) -> Option<Ident> {
+        let mut parameters = self.signature.generics.params.iter().filter_map(|parameter| match parameter {
+            GenericParam::Lifetime(_) => None,
+            GenericParam::Type(of_type) => Some(of_type.ident.clone()),
+            GenericParam::Const(constant) => Some(constant.ident.clone()),
+        });
+        parameters.next().or_else(|| {
+            self.signature.inputs.iter().find_map(|input| match input {
+                FnArg::Receiver(_) => None,
+                FnArg::Typed(typed) => impl_in(typed.ty.to_token_stream()),
+            })
+        })
+    }
+
     /// The `T` and the `E` of the return type.
     pub(crate) fn result(&self) -> Result<(&Type, &Type)> {
         let text = "an idempotent function returns `Result<T, E>`, written with both types";
@@ -59,6 +74,15 @@ impl Function {
         };
         types_of_result(output).ok_or_else(|| Error::new_spanned(output, text))
     }
+}
+
+/// The keyword `impl` in a type, as in `&[impl Serialize]`.
+fn impl_in(tokens: TokenStream) -> Option<Ident> {
+    tokens.into_iter().find_map(|token| match token {
+        TokenTree::Ident(word) => (word == "impl").then_some(word),
+        TokenTree::Group(group) => impl_in(group.stream()),
+        TokenTree::Punct(_) | TokenTree::Literal(_) => None,
+    })
 }
 
 fn types_of_result(output: &Type) -> Option<(&Type, &Type)> {

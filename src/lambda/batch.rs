@@ -152,6 +152,13 @@ impl Idempotency {
     ///
     /// When a key is used again, the body must be the same. Message attributes aren't compared: if your operations
     /// differ only in their attributes, use a key that contains the attributes.
+    ///
+    /// If the messages come from SNS or EventBridge, their bodies are envelopes, and an order that its sender published
+    /// twice has two: SNS writes a new `MessageId` and `Timestamp`, and EventBridge a new `id` and `time`. If the key
+    /// is a field of the order, the second message is a mismatch, and ends in the dead-letter queue. So switch on raw
+    /// message delivery at the SNS subscription, and let EventBridge send only `$.detail` (the target's input path).
+    /// Or use the message's id as the key, and deduplicate the order in the handler with
+    /// [`run`](crate::Operation::run).
     pub fn sqs<K, I, H, Fut, T>(&self, key: K, handler: H) -> Batch<SqsMessage>
     where
         K: Fn(&SqsMessage) -> I + Send + Sync + 'static,

@@ -20,9 +20,13 @@ use crate::{
     fingerprint::Fingerprint,
     format::Format,
     idempotency::{Idempotency, Operation},
+    invocation::Invocation,
     key::{Key, StoredKey},
     key_fields::KeyFields,
-    lambda::batch::{Batch, DynamoDbRecord, KinesisRecord, SqsMessage},
+    lambda::{
+        batch::{Batch, DynamoDbRecord, KinesisRecord, SqsMessage},
+        tenant,
+    },
     settings::{Execution, Mode},
     store::{memory::MemoryStore, named},
 };
@@ -367,9 +371,10 @@ impl Description {
         &self,
         idempotency: &Idempotency,
         raw: &RawValue,
-        _: &Context,
+        context: &Context,
         caller: Option<&str>,
     ) -> Result<Vec<Located>, Error> {
+        let idempotency = idempotency.for_invocation(Invocation::unknown().of_tenant(tenant(context)));
         let name = self.operation.as_deref().ok_or_else(|| {
             invalid("a step needs its name: pass the operation, as in `idempotency.operation(NAME)`")
         })?;
@@ -382,29 +387,40 @@ impl Description {
             let key = fields.key_of(json.as_bytes())?;
             Ok(key.map(|key| Located { key: step.stored_key(&key), fingerprint: None, part }))
         };
-        let known = match self.key_from.as_deref() {
-            Some("kafka_record") => {
-                let cluster = keys::kafka_cluster(raw.get().as_bytes());
-                Some(keys::kafka_record(cluster.ok_or_else(|| invalid("the event has no Kafka cluster"))?))
-            }
-            Some("mq_message") => Some(keys::mq_message()),
-            _ => None,
-        };
-        match (self.fields()?, known) {
+        match (self.fields()?, self.known_fields(raw)?) {
             (Some(fields), None) => by(&fields, raw.get(), None).map(|located| located.into_iter().collect()),
             (fields, Some(known)) => {
-                let fields = fields.unwrap_or(known);
                 let records = keys::records_of_brokers(raw);
-                let located = records
-                    .iter()
-                    .enumerate()
-                    .map(|(place, record)| by(&fields, record.get(), Some(format!("record {place}"))));
+                let located = records.iter().enumerate().map(|(place, (queue, record))| {
+                    let part = Some(format!("record {place}"));
+                    match &fields {
+                        Some(fields) => by(fields, record.get(), part),
+                        None => by(&known(queue), record.get(), part),
+                    }
+                });
                 Ok(located.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
             }
             (None, None) => Err(invalid(
                 "name the fields of the event that the step's key is built from, or pass the key itself",
             )),
         }
+    }
+
+    /// The fields of a Kafka record or an Amazon MQ message, by the name of its queue.
+    fn known_fields(&self, raw: &RawValue) -> Result<Option<impl Fn(&str) -> KeyFields>, Error> {
+        let source = match self.key_from.as_deref() {
+            Some("kafka_record") => keys::kafka_cluster(raw.get().as_bytes())
+                .ok_or_else(|| invalid("the event has no Kafka cluster"))?,
+            Some("mq_message") => {
+                keys::broker(raw).ok_or_else(|| invalid("the event has no `eventSourceArn`"))?
+            }
+            _ => return Ok(None),
+        };
+        let is_queue = self.key_from.as_deref() == Some("mq_message");
+        Ok(Some(move |queue: &str| match is_queue {
+            true => keys::mq_message(&source, queue),
+            false => keys::kafka_record(source.as_str()),
+        }))
     }
 
     #[cfg(feature = "http")]

@@ -24,6 +24,27 @@ pub(super) const VERIFIED_NAMES: [&str; 17] = [
     "/identity/principal",
 ];
 
+/// The fields that together name the same caller in every API and stage. Another API may use the other names for
+/// someone else: a Lambda authorizer's principal, a subject without an issuer, or a certificate under its own trust
+/// store.
+const GLOBAL_NAMES: [&[&str]; 9] = [
+    &["/authorizer/jwt/claims/iss", "/authorizer/jwt/claims/sub"],
+    &["/authorizer/claims/iss", "/authorizer/claims/sub"],
+    &["/authorizer/iam/cognitoIdentity/identityId"],
+    &["/authorizer/iam/callerId"],
+    &["/authorizer/iam/userArn"],
+    &["/identity/cognitoIdentityId"],
+    &["/identity/caller"],
+    &["/identity/userArn"],
+    &["/identity/principal"],
+];
+
+/// Whether a caller is the same in every API and stage. `has` says whether a field of [`VERIFIED_NAMES`] names the
+/// caller.
+pub(super) fn is_global(has: impl Fn(&str) -> bool) -> bool {
+    GLOBAL_NAMES.iter().any(|names| names.iter().all(|name| has(name)))
+}
+
 /// Headers that carry a credential, in lower case.
 const CREDENTIALS: [&str; 7] = [
     "authorization",

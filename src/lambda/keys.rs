@@ -12,7 +12,7 @@
 //! | Kinesis | [`KinesisRecord::sequence_key`](super::batch::KinesisRecord::sequence_key) | every delivery of one record | a record that its producer put twice |
 //! | DynamoDB Streams | [`DynamoDbRecord::event_key`](super::batch::DynamoDbRecord::event_key) | every delivery of one change | the next write of the item |
 //! | Kafka | [`kafka_record`] | every delivery of one record | a record that its producer sent twice |
-//! | Amazon MQ | [`mq_message`] | every delivery of one message | a message that was sent twice |
+//! | Amazon MQ | [`mq_message`] | every delivery of one message from one queue | a message that was sent twice, or its copy in another queue |
 //!
 //! If a sender may send twice, use a field of its payload, such as the order's id.
 //!
@@ -38,7 +38,7 @@ use std::collections::BTreeMap;
 
 use serde_json::value::RawValue;
 
-use crate::key_fields::KeyFields;
+use crate::{key::joined, key_fields::KeyFields};
 
 /// An EventBridge event's id (`id`).
 ///
@@ -100,7 +100,13 @@ pub fn s3() -> KeyFields {
 /// `"state.$": "$$.State.Name"` and `"entered.$": "$$.State.EnteredTime"`.
 ///
 /// The time is in milliseconds, and several iterations of a Map can enter the state in the same millisecond. In a Map,
-/// add `"item.$": "$$.Map.Item.Index"`, which becomes part of the key.
+/// add `"item.$": "$$.Map.Item.Index"`, which becomes part of the key. In a Map inside another Map's `ItemProcessor`,
+/// this is the inner index only. Pass the outer index on with the inner Map's `ItemSelector`, and make `item` from both
+/// indexes, or from an id that's unique to the item.
+///
+/// Step Functions may run an asynchronous Express workflow more than once ("Choosing workflow type", Step Functions
+/// developer guide). A repeated run enters the state at another time, so it has another key and runs again. There, use
+/// a field of the workflow's input as the key.
 pub fn step_functions() -> KeyFields {
     KeyFields::known(&["/execution", "/state", "/entered"], &["/item"])
 }
@@ -111,6 +117,10 @@ pub fn step_functions() -> KeyFields {
 ///
 /// Take the cluster from the event with [`kafka_cluster`], or choose a stable name. With a stable name, a record's copy
 /// in another cluster, at the same topic, partition and offset, is a duplicate of the record.
+///
+/// If you delete a topic and create it again, its offsets restart at 0. Until the operations' records expire, a new
+/// Kafka record has the key of the old one at its offset, and doesn't run. Give the new topic another name, or pass
+/// another `cluster`.
 ///
 /// ```
 /// use lambda_idempotency::lambda::keys;
@@ -148,27 +158,71 @@ pub fn kafka_cluster(event: &[u8]) -> Option<String> {
     event_source_arn.or_else(brokers).filter(|cluster| !cluster.is_empty())
 }
 
-/// The records of all partitions of a Kafka event, or the messages of an Amazon MQ event; empty for any other event.
-pub(super) fn records_of_brokers(event: &RawValue) -> Vec<&RawValue> {
+/// The records of all partitions of a Kafka event, or the messages of an Amazon MQ event, each with its partition or
+/// queue; empty for any other event.
+pub(super) fn records_of_brokers(event: &RawValue) -> Vec<(String, &RawValue)> {
     #[derive(serde::Deserialize)]
     struct Event<'e> {
         #[serde(alias = "messages", alias = "rmqMessagesByQueue", borrow)]
         records: &'e RawValue,
     }
     let Ok(Event { records }) = serde_json::from_str(event.get()) else { return Vec::new() };
-    if let Ok(records) = serde_json::from_str(records.get()) {
-        return records;
+    if let Ok(messages) = serde_json::from_str::<Vec<&RawValue>>(records.get()) {
+        return messages.into_iter().map(|message| (destination(message), message)).collect();
     }
     let lists: BTreeMap<String, Vec<&RawValue>> = serde_json::from_str(records.get()).unwrap_or_default();
-    lists.into_values().flatten().collect()
+    let named = |(name, records): (String, Vec<_>)| {
+        records.into_iter().map(move |record| (name.clone(), record)).collect::<Vec<_>>()
+    };
+    lists.into_iter().flat_map(named).collect()
+}
+
+/// The queue of an ActiveMQ message; empty if the message has none.
+fn destination(message: &RawValue) -> String {
+    #[derive(serde::Deserialize)]
+    struct Message {
+        destination: Destination,
+    }
+    #[derive(serde::Deserialize)]
+    struct Destination {
+        #[serde(rename = "physicalName")]
+        name: String,
+    }
+    let message = serde_json::from_str(message.get());
+    message.map(|Message { destination }| destination.name).unwrap_or_default()
+}
+
+/// The ARN of an Amazon MQ event's broker.
+pub(super) fn broker(event: &RawValue) -> Option<String> {
+    #[derive(serde::Deserialize)]
+    struct Event {
+        #[serde(rename = "eventSourceArn")]
+        arn: String,
+    }
+    serde_json::from_str(event.get()).ok().map(|Event { arn }| arn).filter(|arn| !arn.is_empty())
 }
 
 /// An Amazon MQ message's id: ActiveMQ's `messageID`, or the `basicProperties.messageId` that a RabbitMQ publisher
 /// set. Each message of an event is its own operation: [`run`](crate::Operation::run) the messages one by one.
 ///
+/// `broker` is the event's `eventSourceArn`. `queue` is RabbitMQ's name in `rmqMessagesByQueue`, such as `orders::/`,
+/// or the `destination.physicalName` of an ActiveMQ message. A broker can put one message with one id into several
+/// queues, and one function can read them all, so both are part of the key.
+///
 /// Pass the message's `data` as the payload: `redelivered` and `brokerOutTime` differ in each delivery.
-pub fn mq_message() -> KeyFields {
+///
+/// ```
+/// use lambda_idempotency::lambda::keys;
+///
+/// let broker = "arn:aws:mq:eu-west-1:1:broker:shop:b-7";
+/// let message = br#"{"basicProperties": {"messageId": "3a7d0f59"}, "data": "MQ=="}"#;
+/// let ship = keys::mq_message(broker, "ship::/").key_of(message)?;
+/// assert_ne!(ship, keys::mq_message(broker, "bill::/").key_of(message)?);
+/// # Ok::<(), lambda_idempotency::Error>(())
+/// ```
+pub fn mq_message(broker: impl AsRef<str>, queue: impl AsRef<str>) -> KeyFields {
     KeyFields::known(&[], &["/messageID", "/basicProperties/messageId"])
+        .of_source(joined(&[broker.as_ref(), queue.as_ref()]))
 }
 
 #[cfg(test)]
@@ -181,8 +235,15 @@ mod tests {
 
     #[test]
     fn key_fields_are_valid_pointers() {
-        let all =
-            [event_bridge(), scheduler(), sns(), s3(), step_functions(), kafka_record("c"), mq_message()];
+        let all = [
+            event_bridge(),
+            scheduler(),
+            sns(),
+            s3(),
+            step_functions(),
+            kafka_record("c"),
+            mq_message("b", "q"),
+        ];
         assert_eq!(all.iter().map(|fields| fields.iter().count()).collect::<Vec<_>>(), [1, 2, 1, 5, 4, 3, 2]);
     }
 
@@ -221,9 +282,19 @@ mod tests {
         assert_eq!(key(&s3(), &tagged), None, "a change without a sequencer has no key");
         assert_eq!(key(&scheduler(), r#"{"time": "10:00"}"#), None);
         assert_eq!(
-            key(&mq_message(), r#"{"messageID": "ID:1"}"#),
-            key(&mq_message(), r#"{"messageID": "ID:1", "x": 1}"#)
+            key(&mq_message("b", "q"), r#"{"messageID": "ID:1"}"#),
+            key(&mq_message("b", "q"), r#"{"messageID": "ID:1", "x": 1}"#)
         );
+    }
+
+    #[test]
+    fn queues_and_brokers_share_no_keys() {
+        let message = r#"{"basicProperties": {"messageId": "3a7d0f59"}}"#;
+        let of = |broker: &str, queue: &str| key(&mq_message(broker, queue), message).unwrap();
+        assert_ne!(of("b", "ship::/"), of("b", "bill::/"));
+        assert_ne!(of("b", "ship::/"), of("c", "ship::/"));
+        assert_ne!(of("b", "cd"), of("bc", "d"));
+        assert_eq!(key(&mq_message("b", "q"), r#"{"basicProperties": {"messageId": null}}"#), None);
     }
 
     #[test]
@@ -247,9 +318,15 @@ mod tests {
 
     #[test]
     fn events_without_identifiers_have_no_key() {
-        for fields in
-            [event_bridge(), scheduler(), sns(), s3(), step_functions(), kafka_record("c"), mq_message()]
-        {
+        for fields in [
+            event_bridge(),
+            scheduler(),
+            sns(),
+            s3(),
+            step_functions(),
+            kafka_record("c"),
+            mq_message("b", "q"),
+        ] {
             assert_eq!(key(&fields, r#"{"Records": [], "detail": {"id": 1}}"#), None, "{fields:?}");
         }
     }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jmespath::{Context, Rcvar, Variable, ast::Ast};
 
-use self::numbers::{Unread, Values};
+use self::numbers::{NUMBER, Unread, Values};
 use super::not_json;
 use crate::error::{Error, ErrorKind};
 
@@ -40,6 +40,15 @@ impl Expression {
         if let Some(unknown) = functions::first_unknown(&ast) {
             let problem =
                 format!("`{text}` calls {unknown}, which isn't a function of JMESPath or of this library");
+            return Err(Error::new(ErrorKind::Invalid, problem));
+        }
+        // The interpreter's parser reads such a number as an object, so that a filter with it finds nothing.
+        if format!("{ast:?}").contains(NUMBER) {
+            let problem = format!(
+                "`{text}` has a number that isn't a 64-bit integer. This build can't read it, because a \
+                 crate enables serde_json's feature `arbitrary_precision`: disable the feature, or leave out the \
+                 number"
+            );
             return Err(Error::new(ErrorKind::Invalid, problem));
         }
         Ok(Self { text: text.into(), ast: Arc::new(ast) })

@@ -259,18 +259,23 @@ async fn broker_events_locate_the_records_of_steps() {
         let (store, idempotency) = shop();
         let ship = idempotency.operation("ship").unwrap();
         let event = sample(&format!("sources/{name}.json"));
-        let fields = match name {
-            "kafka" => keys::kafka_record(keys::kafka_cluster(event.as_bytes()).unwrap()),
-            _ => keys::mq_message(),
-        };
         let json: Value = serde_json::from_str(&event).unwrap();
-        let records: Vec<&Value> = match &json[lists] {
-            Value::Object(lists) => lists.values().filter_map(Value::as_array).flatten().collect(),
-            list => list.as_array().unwrap().iter().collect(),
+        let fields = |queue: &str| match name {
+            "kafka" => keys::kafka_record(keys::kafka_cluster(event.as_bytes()).unwrap()),
+            _ => keys::mq_message(json["eventSourceArn"].as_str().unwrap(), queue),
+        };
+        let records: Vec<(&str, &Value)> = match &json[lists] {
+            Value::Object(lists) => {
+                let of = lists.iter().flat_map(|(name, list)| {
+                    list.as_array().unwrap().iter().map(move |record| (name.as_str(), record))
+                });
+                of.collect()
+            }
+            list => list.as_array().unwrap().iter().map(|message| ("orders", message)).collect(),
         };
         assert_eq!(records.len(), count, "{name}");
-        for record in records {
-            let key = fields.key_of(record.to_string().as_bytes()).unwrap().unwrap();
+        for (queue, record) in records {
+            let key = fields(queue).key_of(record.to_string().as_bytes()).unwrap().unwrap();
             ship.run(key, record, || async { Ok::<_, std::io::Error>(()) }).await.unwrap();
         }
         let mut description = Description::detect("shop", event.as_bytes());
@@ -297,6 +302,12 @@ async fn steps_locate_the_callers_record() {
     let of = |caller| description.locate(event.as_bytes(), &context(), caller).unwrap();
     assert_eq!(all(&of(Some("customer-7"))), without_fingerprints(made(&store)));
     assert_ne!(all(&of(None)), all(&of(Some("customer-7"))));
+    let mut of_tenant = context();
+    of_tenant.tenant_id = Some("blue".to_owned());
+    let step = idempotency.for_context(&of_tenant).operation("refund").unwrap();
+    let key = Key::from_json(&event, "/refund_id").unwrap().unwrap();
+    let located = description.locate(event.as_bytes(), &of_tenant, None).unwrap();
+    assert_eq!(located[0].key, step.stored_key(&key));
 }
 
 #[test]

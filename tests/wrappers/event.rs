@@ -7,7 +7,7 @@ use std::sync::{
 };
 
 use lambda_idempotency::{
-    Error, ErrorKind, Idempotency, Key, KeyFields, RunError, current,
+    Error, ErrorKind, Idempotency, Invocation, Key, KeyFields, Operation, RunError, current,
     lambda::{event::IntoKey, keys},
     settings::{Execution, Recording},
 };
@@ -312,6 +312,41 @@ async fn tenants_keep_their_keys_apart() {
         service.clone().oneshot(event).await.unwrap();
     }
     assert_eq!(runs.count(), 3);
+}
+
+/// Runs the step `charge` for the same invoice of each tenant, outside and inside a layer.
+#[tokio::test]
+async fn tenants_keep_their_steps_apart() {
+    let idempotency = idempotency();
+    let charge = idempotency.operation("charge").unwrap();
+    let invoice = Key::new("invoice-17").unwrap();
+    for (nth, tenant) in ["c4n4ry-blue", "c4n4ry-green"].into_iter().enumerate() {
+        recording::secrets(|secrets| secrets.add(tenant));
+        let mut context = Context::default();
+        context.tenant_id = Some(tenant.to_owned());
+        let of_context = idempotency.for_context(&context).operation("charge").unwrap();
+        let receipt = async |charge: &Operation| {
+            charge.run(&invoice, &1, || async { Ok::<_, std::io::Error>(nth) }).await.unwrap()
+        };
+        assert_eq!(receipt(&of_context).await, nth, "the tenant's own receipt");
+        assert_ne!(of_context.stored_key(&invoice), charge.stored_key(&invoice));
+        let of_caller = of_context.for_caller("c4n4ry-caller").unwrap();
+        assert_eq!(receipt(&of_caller).await, nth, "a caller's step has the tenant too");
+
+        let mut event = event(&format!(r#"{{"id":"{nth}"}}"#));
+        event.context.tenant_id = Some(tenant.to_owned());
+        let (step, at, expected) = (charge.clone(), invoice.clone(), of_context.stored_key(&invoice));
+        let service = idempotency.events(key).layer(service_fn(move |_: LambdaEvent<Order>| {
+            let (step, at, expected) = (step.clone(), at.clone(), expected.clone());
+            async move {
+                assert_eq!(step.stored_key(&at), expected, "a layer's step has the layer's tenant");
+                let bare = step.for_invocation(Invocation::unknown());
+                assert_eq!(bare.stored_key(&at), expected, "another deadline doesn't leave the tenant");
+                Ok::<_, lambda_runtime::Error>(())
+            }
+        }));
+        service.oneshot(event).await.unwrap();
+    }
 }
 
 #[tokio::test]

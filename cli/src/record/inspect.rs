@@ -27,7 +27,7 @@ use crate::{
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// Show the response too, as it's recorded. It's the function's own data: make sure that only you can see
-    /// your screen.
+    /// your screen. The text shows control characters escaped, and --json shows the exact response.
     #[arg(long)]
     reveal: bool,
 
@@ -49,7 +49,9 @@ pub(crate) struct Arguments {
 pub(crate) async fn main(arguments: &Arguments) -> Result<ExitCode> {
     let key = arguments.key.stored()?;
     let store = arguments.store.open_any().await?;
-    let Some(record) = read(&*store, &key).await? else { return absent(&key, arguments.json) };
+    let Some(record) = read(&*store, &key).await? else {
+        return absent(&key, &arguments.store, arguments.json);
+    };
     let revealed = match arguments.reveal {
         true => reveal(&store, &key, &record).await?,
         false => None,
@@ -80,11 +82,11 @@ pub(super) const NO_RECORD: &str = "  There's no record under this id. Nothing h
 ";
 
 /// Reports that there's no record under this key.
-pub(super) fn absent(key: &StoredKey, as_json: bool) -> Result<ExitCode> {
+pub(super) fn absent(key: &StoredKey, store: &StoreArguments, as_json: bool) -> Result<ExitCode> {
     if as_json {
         words::print_json(&json!({ "id": key.as_str(), "record": null }))?;
     } else {
-        words::print(&format!("{key}\n{NO_RECORD}"))?;
+        words::print(&format!("{key}\n{NO_RECORD}  The store: {}\n", store.location()))?;
     }
     Ok(ExitCode::FAILURE)
 }
@@ -102,7 +104,7 @@ async fn reveal(store: &Arc<dyn Store>, key: &StoredKey, record: &Record) -> Res
 
 fn in_text(response: &[u8]) -> String {
     match std::str::from_utf8(response) {
-        Ok(text) => text.to_owned(),
+        Ok(text) => words::printable(text),
         Err(_) => format!("(binary, shown in hexadecimal)\n{}", hex(response)),
     }
 }
@@ -120,16 +122,19 @@ fn hex(bytes: &[u8]) -> String {
 
 /// The operator's choices, with the commands for them.
 pub(super) fn next_steps(view: &View<'_>, store: &StoreArguments, is_revealed: bool) -> String {
-    let command =
-        |name, options: &[&str]| store.command_line(&[&[name, view.key.as_str()], options].concat());
-    let complete = command(
-        "complete",
-        if matches!(via(view.key), "http" | "http-body") {
-            &["--response", "FILE", "--status", "CODE"]
-        } else {
-            &["--response", "FILE"]
-        },
-    );
+    let rules = view.rules.words();
+    let rules: Vec<&str> = rules.iter().map(String::as_str).collect();
+    let command = |name, options: &[&str]| {
+        store.command_line(&[&[name, view.key.as_str()][..], options, &rules[..]].concat())
+    };
+    let mut options = vec!["--response", "FILE"];
+    if matches!(via(view.key), "http" | "http-body") {
+        options.extend(["--status", "CODE"]);
+    }
+    if view.record.expires_at.is_none() {
+        options.extend(["--retention", "TIME"]);
+    }
+    let complete = command("complete", &options);
     let release = command("release", &[]);
     let lines: &[(&str, &str)] = match view.record.status() {
         Status::Started if view.is_running() => &[

@@ -9,6 +9,7 @@ use lambda_idempotency::{
     },
     store::memory::MemoryStore,
 };
+use lambda_runtime::Context;
 
 use crate::problem::{Problem, Result};
 
@@ -60,7 +61,7 @@ pub(super) struct ScopeArguments {
     #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new(), group = "caller")]
     principal: Option<String>,
 
-    /// A step inside a handler, run for one caller or tenant: `operation.for_caller(ID)`.
+    /// A step inside a handler, run for one caller: `operation.for_caller(ID)`.
     #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new(), group = "caller")]
     for_caller: Option<String>,
 
@@ -89,7 +90,7 @@ pub(super) struct ScopeArguments {
     #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new(), group = "caller")]
     resolved_caller: Option<String>,
 
-    /// HTTP and events, in a function with tenant isolation: the tenant.
+    /// In a function with tenant isolation: the tenant.
     #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
     pub(super) tenant: Option<String>,
 }
@@ -214,9 +215,6 @@ impl ScopeArguments {
                  or use --via http",
                 ))
             }
-            Via::Run if self.tenant.is_some() => Err(Problem::new(
-                "a step doesn't have its own tenant: use --for-caller instead of --tenant, or use --via http or event",
-            )),
             _ if is_without_api(caller.as_ref()) => Err(Problem::new(
                 "another API may use this name for another caller: add --api `<API id>/<stage>`, or the name that the \
                  code sets with `api_name`; or, for a JWT, add --jwt-issuer",
@@ -232,12 +230,27 @@ impl ScopeArguments {
             Some(operation) => builder.operation(operation),
             None => builder,
         };
-        let scope = builder.build()?.scope(via.name())?;
+        let (idempotency, key) = (builder.build()?, Key::new(key)?);
+        if let (Via::Run, Some(name)) = (via, &self.operation) {
+            return self.of_step(&idempotency, name, &key);
+        }
+        let scope = idempotency.scope(via.name())?;
         let scope = match self.caller(via) {
             Some(caller) => scope.with_caller(caller)?,
             None => scope,
         };
-        Ok(StoredKey::new(&scope, &Key::new(key)?))
+        Ok(StoredKey::new(&scope, &key))
+    }
+
+    fn of_step(&self, idempotency: &Idempotency, name: &str, key: &Key) -> Result<StoredKey, Error> {
+        let mut context = Context::default();
+        context.tenant_id = self.tenant.clone();
+        let step = idempotency.for_context(&context).operation(name)?;
+        let step = match &self.for_caller {
+            Some(caller) => step.for_caller(caller)?,
+            None => step,
+        };
+        Ok(step.stored_key(key))
     }
 
     fn http_caller(&self) -> Option<Caller> {
@@ -269,8 +282,7 @@ impl ScopeArguments {
             Via::Sqs | Via::Kinesis | Via::Dynamodb => {
                 self.source.as_deref().map(|source| batch::scope_caller(source, self.tenant.as_deref()))
             }
-            Via::Event => self.tenant.clone(),
-            Via::Run => self.for_caller.clone(),
+            Via::Event | Via::Run => self.tenant.clone(),
         }
     }
 }

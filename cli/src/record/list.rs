@@ -9,7 +9,7 @@ use std::{
 use clap::{Args, ValueEnum};
 use lambda_idempotency::{
     StoredKey,
-    store::{Record, Status, StoreError},
+    store::{Outcome, Place, Record, State, Status, StoreError},
     time::{Clock as _, Timestamp, system_clock},
 };
 use serde_json::json;
@@ -149,12 +149,24 @@ async fn read_until(
     loop {
         let page = store.scan(position).await?;
         let wanted = page.records.into_iter().filter(|(key, record)| wants(key, record));
-        found.extend(wanted.filter(|(key, _)| seen.insert(key.clone())));
+        found.extend(wanted.filter(|(key, _)| seen.insert(key.clone())).map(without_response));
         if found.len() > limit || page.next.is_none() {
             return Ok(found);
         }
         position = page.next;
     }
+}
+
+/// Drops the bytes of the response, which no listing shows: the records of the whole store must fit into memory.
+fn without_response((key, mut record): Found) -> Found {
+    if let Ok(record) = &mut record
+        && let State::Completed(Outcome::Retained(response)) | State::Failed(Outcome::Retained(response)) =
+            &mut record.state
+        && let Place::Inline(kept) = &mut response.place
+    {
+        drop(std::mem::take(kept));
+    }
+    (key, record)
 }
 
 impl Listed {
@@ -247,6 +259,9 @@ fn print(listed: &Listed, arguments: &Arguments, now: Timestamp) -> Result<()> {
         }
     }
     words::print(&text)?;
+    if found.is_empty() {
+        eprintln!("The store: {}", arguments.store.location());
+    }
     if *has_more {
         eprintln!("More records match: use a larger --limit than {}.", found.len());
     }

@@ -7,7 +7,7 @@ use lambda_idempotency::{
     Resolution, StoredKey,
     protocol::{self, Intent},
     store::{Outcome, Owner, Record, Status, Store},
-    time::{Clock as _, system_clock},
+    time::{Clock as _, Timestamp, system_clock},
 };
 use serde_json::json;
 
@@ -24,6 +24,9 @@ use crate::{
     store::StoreArguments,
     words,
 };
+
+/// The shortest retention of an outcome without --retention: the library's default.
+const DEFAULT_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Options of `release`.
 #[derive(Debug, Args)]
@@ -47,9 +50,10 @@ pub(crate) struct Complete {
     #[command(flatten)]
     response: ResponseArguments,
 
-    /// How long duplicates get this outcome, from now on, such as 24h, 90s or 7d.
-    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = words::duration)]
-    retention: Duration,
+    /// How long duplicates get this outcome, from now on, such as 24h, 90s or 7d. Default: 24h, or until the record
+    /// would have expired, if that's later. A record that never expires needs this option.
+    #[arg(long, value_name = "TIME", value_parser = words::duration)]
+    retention: Option<Duration>,
 
     #[command(flatten)]
     key: KeyArguments,
@@ -82,7 +86,8 @@ struct Planned<'a> {
     store: &'a StoreArguments,
     write: &'a WriteArguments,
     resolution: Resolution,
-    retention: Duration,
+    /// How long the record lasts from now on, if the command line or the kind of write determines it.
+    retention: Option<Duration>,
     /// The command's name. With `options`, it becomes the command line that the dry run shows.
     command: &'static str,
     options: Vec<String>,
@@ -97,7 +102,7 @@ pub(crate) async fn release(arguments: &Release) -> Result<ExitCode> {
         resolution: Resolution::Release,
         // A released record keeps its expiry. If it has none, this retention gives it the shortest expiry that a
         // released record can have.
-        retention: Duration::from_secs(1),
+        retention: Some(Duration::from_secs(1)),
         command: "release",
         options: vec![],
     };
@@ -108,7 +113,9 @@ pub(crate) async fn release(arguments: &Release) -> Result<ExitCode> {
 pub(crate) async fn complete(arguments: &Complete) -> Result<ExitCode> {
     let key = arguments.key.stored()?;
     let mut options = arguments.response.words();
-    options.extend(["--retention".to_owned(), words::exact(arguments.retention)]);
+    if let Some(retention) = arguments.retention {
+        options.extend(["--retention".to_owned(), words::exact(retention)]);
+    }
     let planned = Planned {
         resolution: arguments.response.resolution(&key)?,
         key,
@@ -125,7 +132,7 @@ impl Planned<'_> {
     async fn perform(self) -> Result<ExitCode> {
         let store = self.store.open_any().await?;
         let Some(record) = read(&*store, &self.key).await? else {
-            return absent(&self.key, self.write.json);
+            return absent(&self.key, self.store, self.write.json);
         };
         let view = self.view(&record);
         if self.write.if_revision.as_ref().is_some_and(|version| *version != view.version()) {
@@ -134,7 +141,26 @@ impl Planned<'_> {
         if record.status() == Status::Released && self.resolution == Resolution::Release {
             return self.nothing_to_do(&record);
         }
-        if self.write.confirm { self.make(&store, &record).await } else { self.show(&record) }
+        let retention = self.retention(&record, view.now)?;
+        if self.write.confirm {
+            self.make(&store, &record, retention).await
+        } else {
+            self.show(&record, retention)
+        }
+    }
+
+    /// Returns how long the written record lasts. Without --retention, an outcome lasts at least as long as the record
+    /// would have: if it expired earlier, a duplicate that the function still deduplicates would run the handler.
+    fn retention(&self, seen: &Record, now: Timestamp) -> Result<Duration> {
+        match (self.retention, seen.expires_at) {
+            (Some(retention), _) => Ok(retention),
+            (None, Some(expires_at)) => Ok(DEFAULT_RETENTION.max(now.until(expires_at))),
+            (None, None) => Err(Problem::new(format!(
+                "{}: the record never expires, so it doesn't say how long duplicates may arrive; add --retention TIME, \
+                 such as --retention 7d",
+                self.key
+            ))),
+        }
     }
 
     fn view<'a>(&'a self, record: &'a Record) -> View<'a> {
@@ -142,11 +168,13 @@ impl Planned<'_> {
     }
 
     /// Shows the dry run.
-    fn show(&self, record: &Record) -> Result<ExitCode> {
+    fn show(&self, record: &Record, retention: Duration) -> Result<ExitCode> {
         let view = self.view(record);
         let version = view.version();
         let mut line = vec![self.command, self.key.as_str()];
         line.extend(self.options.iter().map(String::as_str));
+        let rules = self.write.rules.words();
+        line.extend(rules.iter().map(String::as_str));
         line.extend(["--if-revision", &version, "--confirm"]);
         let confirm = self.store.command_line(&line);
         if self.write.json {
@@ -165,12 +193,12 @@ impl Planned<'_> {
         let mut text = format!("{}\n{}\n", self.key, view.lines());
         text.push_str(&format!(
             "DRY RUN: nothing was written. The record would become\n{}\n",
-            self.would_become(&view)
+            self.would_become(&view, retention)
         ));
         for meaning in self.means(&view) {
             text.push_str(&format!("  - {}\n", words::wrap(&meaning, 110).join("\n    ")));
         }
-        text.push_str(&format!("\nTo write it:\n  {confirm}\n"));
+        text.push_str(&format!("\nTo write it to {}:\n  {confirm}\n", self.store.location()));
         words::print(&text)?;
         Ok(ExitCode::SUCCESS)
     }
@@ -182,14 +210,13 @@ impl Planned<'_> {
         }
     }
 
-    fn would_become(&self, view: &View<'_>) -> String {
+    fn would_become(&self, view: &View<'_>, retention: Duration) -> String {
         let intent = match self.resolution {
             Resolution::Release => Intent::Release { interrupted: false },
             _ => Intent::Complete(Outcome::Omitted),
         };
         // Let the protocol compute the expiry. The owner and the response are placeholders, which don't affect it.
-        let write =
-            protocol::resolve(view.record, Owner::from_bytes([0; 16]), intent, self.retention, view.now);
+        let write = protocol::resolve(view.record, Owner::from_bytes([0; 16]), intent, retention, view.now);
         let expires_at = write.apply_to(Some(view.record)).and_then(|record| record.expires_at);
         let mut lines = vec![("status", self.status().as_str().to_owned())];
         match &self.resolution {
@@ -257,6 +284,7 @@ impl Planned<'_> {
             }
             _ => "Duplicates of the same request get this response, and don't run.".to_owned(),
         });
+        means.extend(self.shortening(view));
         if is_release && view.record.interrupted {
             means.push(
                 "A release says that nothing happened: the next handler doesn't learn that an earlier attempt ended \
@@ -278,8 +306,30 @@ impl Planned<'_> {
         means
     }
 
-    async fn make(&self, store: &Arc<dyn Store>, seen: &Record) -> Result<ExitCode> {
-        let engine = engine(store, |builder| builder.retention(self.retention))?;
+    /// Warns if the outcome would expire before the record would have. If the record never expires, the operator has to
+    /// give a retention, so the text is milder.
+    fn shortening(&self, view: &View<'_>) -> Option<String> {
+        let retention = self.retention.filter(|_| self.resolution != Resolution::Release)?;
+        let until = view.now.saturating_add(retention).rounded_up_to_second();
+        let Some(expires_at) = view.record.expires_at else {
+            return Some(
+                "The record never expires. The outcome does, after --retention: a duplicate that arrives later runs \
+                 the handler again."
+                    .to_owned(),
+            );
+        };
+        if expires_at <= until {
+            return None;
+        }
+        Some(
+            "THIS --retention ENDS BEFORE THE RECORD WOULD HAVE EXPIRED: a duplicate that arrives after it runs the \
+             handler again."
+                .to_owned(),
+        )
+    }
+
+    async fn make(&self, store: &Arc<dyn Store>, seen: &Record, retention: Duration) -> Result<ExitCode> {
+        let engine = engine(store, |builder| builder.retention(retention))?;
         let resolved = engine.resolve(&self.key, seen, self.resolution.clone()).await;
         let Some(record) = resolved.map_err(|error| Problem::of(&error))? else {
             return self.lost(read(&**store, &self.key).await?.as_ref());
@@ -298,7 +348,9 @@ impl Planned<'_> {
     /// Reports that the record changed after it was shown, and shows its current version, so that the operator can
     /// decide again.
     fn lost(&self, record: Option<&Record>) -> Result<ExitCode> {
-        let Some(record) = record else { return absent(&self.key, self.write.json) };
+        let Some(record) = record else {
+            return absent(&self.key, self.store, self.write.json);
+        };
         let view = self.view(record);
         if self.write.json {
             words::print_json(

@@ -18,9 +18,22 @@ use crate::words;
 #[derive(Clone, Copy, Debug, Args)]
 pub(super) struct RuleArguments {
     /// The function's `skew_margin`, such as 2s or 500ms. A lease or a record counts as expired only when it ended
-    /// more than this margin ago.
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = words::duration)]
-    skew_margin: Duration,
+    /// more than this margin ago. Default: 2s, or for `why` the description's.
+    #[arg(long, value_name = "TIME", value_parser = words::duration)]
+    skew_margin: Option<Duration>,
+}
+
+impl RuleArguments {
+    /// The same rules, with the description's skew margin if the command line has none.
+    pub(super) fn or_described(self, skew_margin_ms: Option<u64>) -> Self {
+        Self { skew_margin: self.skew_margin.or(skew_margin_ms.map(Duration::from_millis)) }
+    }
+
+    /// Returns the same rules as words of a command line.
+    pub(super) fn words(self) -> Vec<String> {
+        let margin = self.skew_margin.map(words::exact);
+        margin.map_or_else(Vec::new, |margin| vec!["--skew-margin".to_owned(), margin])
+    }
 }
 
 /// A record and its current state.
@@ -35,8 +48,8 @@ pub(super) struct View<'a> {
 impl View<'_> {
     /// Whether the record is stale or expired, and what the next delivery gets under this `execution`.
     fn outlook(&self, execution: Execution) -> Outlook {
-        let RuleArguments { skew_margin } = self.rules;
-        let retention = Settings::default().retention;
+        let Settings { skew_margin, retention, .. } = Settings::default();
+        let skew_margin = self.rules.skew_margin.unwrap_or(skew_margin);
         protocol::outlook(&Rules { skew_margin, retention, execution }, self.record, self.now)
     }
 

@@ -106,15 +106,19 @@ pub(crate) async fn main(arguments: &Arguments) -> Result<ExitCode> {
         let found = every_record(&store).await?;
         let now = clock.now();
         let seen = arguments.seen(found, now);
-        match &before {
+        let is_read = match &before {
             None => arguments.begin(&seen, now)?,
             Some(before) => arguments.tell(before, &seen, now)?,
-        }
+        };
         before = Some(seen);
-        if end.is_some_and(|end| clock.now() >= end) {
+        if !is_read || end.is_some_and(|end| clock.now() >= end) {
             return Ok(ExitCode::SUCCESS);
         }
-        clock.sleep(arguments.interval).await;
+        // DynamoDB bills each look, so don't look for a reader that has gone, such as `grep -m1`.
+        tokio::select! {
+            () = clock.sleep(arguments.interval) => {}
+            () = words::reader_gone() => return Ok(ExitCode::SUCCESS),
+        }
     }
 }
 
@@ -130,14 +134,14 @@ impl Arguments {
         seen.collect()
     }
 
-    fn begin(&self, seen: &HashMap<StoredKey, Seen>, now: Timestamp) -> Result<()> {
+    fn begin(&self, seen: &HashMap<StoredKey, Seen>, now: Timestamp) -> Result<bool> {
         if self.json {
-            return words::print(&format!(
+            return words::print_if_read(&format!(
                 "{}\n",
                 json!({ "at": words::moment(now), "change": null, "records": seen.len() })
             ));
         }
-        words::print(&format!(
+        words::print_if_read(&format!(
             "Watching {}, with a look every {}. Press Ctrl-C to stop.\n\
              Replays leave no trace in the store: see the metric idempotency_replayed.\n\n{:<8}  {:<10}  {:<7}  {}\n",
             words::count(seen.len(), "record"),
@@ -154,7 +158,7 @@ impl Arguments {
         before: &HashMap<StoredKey, Seen>,
         after: &HashMap<StoredKey, Seen>,
         now: Timestamp,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let found = after.iter().filter_map(|(key, seen)| Some((key, seen, change(before.get(key), seen)?)));
         let gone = before.iter().filter(|(key, _)| !after.contains_key(*key));
         let all = found.chain(gone.map(|(key, seen)| (key, seen, Change::Deleted)));
@@ -167,7 +171,7 @@ impl Arguments {
             true => self.in_json(key, seen, change, now),
             false => self.in_text(key, seen, change, now),
         });
-        words::print(&lines.collect::<String>())
+        words::print_if_read(&lines.collect::<String>())
     }
 
     fn in_json(&self, key: &StoredKey, seen: &Seen, change: Change, now: Timestamp) -> String {

@@ -1,6 +1,7 @@
 //! `idempotency why`: from an event to the records of its operations, what happened, and what to do.
 
 use std::{
+    collections::HashSet,
     fs,
     io::{self, Read as _},
     path::{Path, PathBuf},
@@ -80,30 +81,47 @@ struct Answer {
     is_shadow: bool,
 }
 
+/// The operations of an event or a key, with the function's settings.
+struct Case {
+    event: Value,
+    answers: Vec<Answer>,
+    /// The identifiers of the batch's records that have no valid key, so that no operation was found for them.
+    without_key: Vec<String>,
+    mode: Mode,
+    rules: RuleArguments,
+    store: StoreArguments,
+}
+
 /// Shows the records of an event, or of a key.
 pub(crate) async fn main(arguments: &Arguments) -> Result<ExitCode> {
     let (description, event, located) = match &arguments.event {
         Some(path) => arguments.locate(path)?,
         None => (None, Value::Null, vec![arguments.of_key()?]),
     };
+    let via = description.as_ref().map_or("", |description| description.via.as_str());
+    let without_key = without_key(&event, via, &located);
+    let mode =
+        description.as_ref().map(Description::mode).transpose().map_err(|error| Problem::of(&error))?;
+    let mode = mode.flatten().unwrap_or_default();
     if located.is_empty() {
-        return nothing(arguments);
+        return nothing(arguments, &without_key, mode);
     }
     let url = description.as_ref().and_then(|description| description.store.as_deref());
-    let store = arguments.store.open_any_or(url).await?;
+    let named = arguments.store.for_described(url)?;
+    let store = named.open_any().await?;
     let mut answers = Vec::with_capacity(located.len());
     for located in located {
         answers.push(find(&store, located).await?);
     }
-    let mode =
-        description.as_ref().map(Description::mode).transpose().map_err(|error| Problem::of(&error))?;
-    let mode = mode.flatten().unwrap_or_default();
+    let skew_margin_ms = description.as_ref().and_then(|description| description.skew_margin_ms);
+    let rules = arguments.rules.or_described(skew_margin_ms);
+    let case = Case { event, answers, without_key, mode, rules, store: named };
     if arguments.json {
-        words::print_json(&arguments.in_json(&answers, &event, mode))?;
+        words::print_json(&case.in_json())?;
     } else {
-        words::print(&arguments.in_text(&answers, &event, mode))?;
+        words::print(&case.in_text())?;
     }
-    let all_found = answers.iter().all(|answer| answer.record.is_some());
+    let all_found = case.without_key.is_empty() && case.answers.iter().all(|answer| answer.record.is_some());
     Ok(if all_found { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -116,17 +134,47 @@ async fn find(store: &Arc<dyn Store>, located: Located) -> Result<Answer> {
     Ok(Answer { located, is_shadow: record.is_some(), record })
 }
 
+/// Returns the identifiers of the batch's records that none of `located` belongs to.
+fn without_key(event: &Value, via: &str, located: &[Located]) -> Vec<String> {
+    let identifier = match via {
+        "sqs" => "/messageId",
+        "kinesis" => "/kinesis/sequenceNumber",
+        "dynamodb" => "/dynamodb/SequenceNumber",
+        _ => return vec![],
+    };
+    let keyed: HashSet<&str> = located.iter().filter_map(|located| located.part.as_deref()).collect();
+    let records = event.get("Records").and_then(Value::as_array).into_iter().flatten();
+    let all = records.filter_map(|record| record.pointer(identifier)?.as_str());
+    all.filter(|&identifier| !keyed.contains(identifier)).map(str::to_owned).collect()
+}
+
 /// Reports that the function would run the event without a record, or refuse it.
-fn nothing(arguments: &Arguments) -> Result<ExitCode> {
+fn nothing(arguments: &Arguments, without_key: &[String], mode: Mode) -> Result<ExitCode> {
     if arguments.json {
-        words::print_json(&json!({ "operations": [] }))?;
+        words::print_json(&json!({ "operations": [], "without_key": without_key }))?;
     } else {
-        words::print(
+        words::print(&format!(
             "The event has no protected operation: it has no key, its HTTP method isn't protected, or none of its \
-             messages has a valid key.\nThe function runs it unprotected, or refuses it.\n",
-        )?;
+             messages has a valid key.\nThe function runs it unprotected, or refuses it.\n{}",
+            unkeyed(without_key, mode)
+        ))?;
     }
     Ok(ExitCode::FAILURE)
+}
+
+/// Says what becomes of the batch's records that have no valid key.
+fn unkeyed(without_key: &[String], mode: Mode) -> String {
+    let then = match mode {
+        Mode::Enforce => {
+            "no valid key, so the worker doesn't run it, and it's returned to its source: the queue or the stream.\n\
+             Only a worker with `required(false)` runs a message that has no key."
+        }
+        Mode::Shadow | Mode::Off => {
+            "no valid key, so the worker runs it without a record, unless it can't be read."
+        }
+    };
+    let of_each = without_key.iter();
+    of_each.map(|identifier| format!("\n{}: {then}\n", words::printable(identifier))).collect()
 }
 
 impl Arguments {
@@ -207,13 +255,15 @@ impl Arguments {
         }
         description
     }
+}
 
+impl Case {
     fn view<'a>(&self, answer: &'a Answer, record: &'a Record) -> View<'a> {
         View { key: &answer.located.key, record, rules: self.rules, now: system_clock().now() }
     }
 
-    fn in_json(&self, answers: &[Answer], event: &Value, mode: Mode) -> Value {
-        let operations = answers.iter().map(|answer| {
+    fn in_json(&self) -> Value {
+        let operations = self.answers.iter().map(|answer| {
             let record = answer.record.as_ref();
             let matches = record
                 .zip(answer.located.fingerprint)
@@ -226,27 +276,31 @@ impl Arguments {
                 "same_payload": matches,
             })
         });
-        json!({ "operations": operations.collect::<Vec<_>>(), "trace": trace_of(event), "mode": mode.as_str() })
+        json!({
+            "operations": operations.collect::<Vec<_>>(),
+            "without_key": self.without_key,
+            "trace": trace_of(&self.event),
+            "mode": self.mode.as_str(),
+        })
     }
 
-    fn in_text(&self, answers: &[Answer], event: &Value, mode: Mode) -> String {
-        let mut text = String::new();
-        if let Some(trace) = trace_of(event) {
-            text.push_str(&format!("The event's trace: {trace}\n\n"));
+    fn in_text(&self) -> String {
+        let mut text = format!("The store: {}\n", self.store.location());
+        if let Some(trace) = trace_of(&self.event) {
+            text.push_str(&format!("The event's trace: {}\n", words::printable(trace)));
         }
-        for (nth, answer) in answers.iter().enumerate() {
-            if nth > 0 {
-                text.push('\n');
-            }
+        for answer in &self.answers {
+            text.push('\n');
             if let Some(part) = &answer.located.part {
-                text.push_str(&format!("{part}:\n"));
+                text.push_str(&format!("{}:\n", words::printable(part)));
             }
-            text.push_str(&self.one_in_text(answer, mode));
+            text.push_str(&self.one_in_text(answer));
         }
+        text.push_str(&unkeyed(&self.without_key, self.mode));
         text
     }
 
-    fn one_in_text(&self, answer: &Answer, mode: Mode) -> String {
+    fn one_in_text(&self, answer: &Answer) -> String {
         let key = &answer.located.key;
         let Some(record) = &answer.record else { return format!("{key}\n{NO_RECORD}") };
         let view = self.view(answer, record);
@@ -258,7 +312,7 @@ impl Arguments {
             );
             return text;
         }
-        match mode {
+        match self.mode {
             Mode::Enforce if is_other && view.blocks_others() => text.push_str(
                 "This event has another payload than the event that claimed the key. Unless the function compares\n\
                  other fields, it refuses the event without running the handler: Mismatch (HTTP 422).\n",
@@ -266,7 +320,7 @@ impl Arguments {
             Mode::Enforce => text.push_str(&view.next_delivery()),
             Mode::Shadow | Mode::Off => text.push_str(&format!(
                 "The function's mode is `{}`: the next delivery runs the handler, whatever the record says.\n",
-                mode.as_str()
+                self.mode.as_str()
             )),
         }
         text.push_str(&next_steps(&view, &self.store, false));

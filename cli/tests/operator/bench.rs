@@ -87,7 +87,7 @@ pub(crate) async fn run_in(environment: &[(&str, &str)], arguments: &[&str]) -> 
 
 /// A command that runs until it's dropped.
 pub(crate) struct Running {
-    _process: Child,
+    process: Child,
     lines: Lines<BufReader<ChildStdout>>,
     /// When all expected lines must have been read.
     end: Instant,
@@ -105,6 +105,14 @@ impl Running {
             seen.push(line);
         }
         seen
+    }
+
+    /// Closes the pipe that the command writes to, and returns the command's exit code.
+    pub(crate) async fn close(self) -> i32 {
+        let Self { mut process, lines, .. } = self;
+        drop(lines);
+        let status = tokio::time::timeout(PATIENCE, process.wait()).await.expect("the command ends");
+        status.unwrap().code().unwrap()
     }
 }
 
@@ -150,6 +158,12 @@ impl Bench {
         self.emulator.endpoint().to_owned()
     }
 
+    /// The store as the commands print it.
+    pub(crate) fn location(&self) -> String {
+        let endpoint = self.emulator.endpoint().trim_end_matches('/');
+        format!("dynamodb://{TABLE}, Region eu-west-1, endpoint {endpoint}")
+    }
+
     pub(crate) async fn run(&self, arguments: &[&str]) -> Answer {
         run_in(&environment(self.emulator.endpoint()), arguments).await
     }
@@ -159,7 +173,7 @@ impl Bench {
         let mut command = command(&environment(self.emulator.endpoint()), arguments);
         let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(process.stdout.take().unwrap()).lines();
-        Running { _process: process, lines, end: Instant::now() + PATIENCE }
+        Running { process, lines, end: Instant::now() + PATIENCE }
     }
 
     /// The function that the records belong to.

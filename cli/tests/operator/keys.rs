@@ -108,9 +108,17 @@ async fn event_and_step_keys_match() {
         assert_eq!(derived(&bench, "event", options).await, made(&bench).await.as_str());
     }
     let charge = bench.function().operation("charge").unwrap();
+    let mut context = Context::default();
+    context.tenant_id = Some("t".to_owned());
+    let of_tenant = bench.function().for_context(&context).operation("charge").unwrap();
     for (operation, options) in [
         (charge.clone(), &["--operation", "charge"][..]),
         (charge.for_caller(CALLER).unwrap(), &["--operation", "charge", "--for-caller", CALLER]),
+        (of_tenant.clone(), &["--operation", "charge", "--tenant", "t"]),
+        (
+            of_tenant.for_caller(CALLER).unwrap(),
+            &["--operation", "charge", "--for-caller", CALLER, "--tenant", "t"],
+        ),
     ] {
         let key = Key::new(KEY).unwrap();
         operation.run(key, &1, || async { Ok::<_, std::io::Error>(2) }).await.unwrap();
@@ -131,9 +139,7 @@ async fn via_http_body_derives_the_body_fields_key() {
 #[tokio::test(flavor = "multi_thread")]
 async fn options_unused_by_the_wrapper_are_refused() {
     let bench = Bench::empty().await;
-    for (via, option) in
-        [("event", "--iam"), ("run", "--principal"), ("run", "--tenant"), ("http", "--for-caller")]
-    {
+    for (via, option) in [("event", "--iam"), ("run", "--principal"), ("http", "--for-caller")] {
         let scope = ["inspect", KEY, "--function", "f", "--operation", "o", "--via", via];
         let answer = bench.run(&[&scope[..], &[option, CALLER]].concat()).await;
         answer.is_bad_input(&[option]);

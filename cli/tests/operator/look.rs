@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use lambda_idempotency::{
     StoredKey,
-    store::{Lock, Outcome, Settlement, dynamodb::DynamoDbStore},
-    time::{Clock as _, system_clock},
+    store::{Lock, Outcome, Settlement, StoredResponse, dynamodb::DynamoDbStore},
+    time::{Clock as _, Timestamp, system_clock},
 };
 use serde_json::json;
 
@@ -27,7 +27,7 @@ async fn missing_record_is_reported() {
     let id = format!("payments/run#{:064}", 0);
     let absent = bench.run(&["inspect", &id]).await;
     assert_eq!(absent.code, 1);
-    has(&absent.out, &[&id, "There's no record"]);
+    has(&absent.out, &[&id, "There's no record", &format!("The store: {}\n", bench.location())]);
     assert_eq!(bench.run(&["inspect", &id, "--json"]).await.json(), json!({ "id": id, "record": null }));
 }
 
@@ -141,12 +141,24 @@ async fn response_is_shown_on_request() {
     assert_eq!(shown["record"]["response"]["recorded"], json!({ "text": RESPONSE }));
     let (started, _) = bench.claim("run:started", 10).await;
     assert_eq!(bench.run(&["inspect", started.as_str(), "--reveal"]).await.code, 0);
+
+    let response = StoredResponse::new("\u{1b}[2Jdone\n".into());
+    let (key, _) =
+        bench.settled("run:escape", Settlement::Complete(Outcome::Retained(response), later())).await;
+    let shown = bench.run(&["inspect", key.as_str(), "--reveal"]).await;
+    has(&shown.out, &["\\u{1b}[2Jdone\n"]);
+}
+
+fn later() -> Timestamp {
+    system_clock().now().saturating_add(Duration::from_secs(3600)).rounded_up_to_second()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn records_are_listed_by_filter() {
     let bench = Bench::new().await;
-    assert_eq!(bench.run(&["list"]).await.out, "no matching records\n");
+    let none = bench.run(&["list"]).await;
+    assert_eq!(none.out, "no matching records\n");
+    assert_eq!(none.err, format!("The store: {}\n", bench.location()));
     let (live, _) = bench.claim("run:charge", 100).await;
     let (stale, _) = bench.claim("run:stale", -180).await;
     let (done, _) = bench.settled("run:done", completed(3600)).await;
@@ -170,6 +182,10 @@ async fn records_are_listed_by_filter() {
     };
     assert_eq!(ids(&["--unresolved"]).await, (vec![stale.to_string()], false));
     assert_eq!(ids(&["--status", "completed"]).await, (vec![done.to_string()], false));
+    // A listing keeps no response in memory.
+    let completed = bench.run(&["list", "--status", "completed", "--json"]).await.json();
+    let response = &completed["records"][0]["response"];
+    assert_eq!((&response["bytes"], &response["inline_bytes"]), (&json!(RESPONSE.len()), &json!(null)));
     assert_eq!(ids(&["--status", "started"]).await.0.len(), 2);
     assert_eq!(ids(&["--status", "released"]).await.0.len(), 0);
     let (some, has_more) = ids(&["--limit", "2"]).await;
@@ -292,7 +308,10 @@ async fn given_skew_margin_decides_staleness() {
     let (key, _) = bench.claim("run:charge", -5).await;
     let inspect = async |margin: &[&str]| bench.run(&[&["inspect", key.as_str()], margin].concat()).await.out;
     assert!(inspect(&[]).await.contains("stale"));
-    assert!(inspect(&["--skew-margin", "10m"]).await.contains("within the skew margin"));
+    let within = inspect(&["--skew-margin", "10m"]).await;
+    has(&within, &["within the skew margin", " --skew-margin 10m\n"]);
+    let dry = bench.run(&["release", key.as_str(), "--skew-margin", "10m"]).await;
+    has(&dry.out, &[" --skew-margin 10m --if-revision", &format!("To write it to {}:", bench.location())]);
     let list = async |margin: &[&str]| bench.run(&[&["list", "--unresolved"], margin].concat()).await.out;
     assert!(list(&[]).await.contains("1 operation unresolved"));
     assert!(list(&["--skew-margin", "10m"]).await.contains("0 operations unresolved"));

@@ -6,7 +6,7 @@ use lambda_idempotency::{
     Idempotency, Key, StoredKey,
     lambda::http::replayed,
     settings::Execution,
-    store::{Outcome, Place, Record, Settlement, State, Status, Store as _, Write, WriteOutcome},
+    store::{Lock, Outcome, Place, Record, Settlement, State, Status, Store as _, Write, WriteOutcome},
     time::{Clock as _, system_clock},
 };
 
@@ -167,6 +167,46 @@ async fn completion_resolves_an_unknown_outcome() {
     let made = bench.run(&["complete", key.as_str(), "--no-response", "--confirm"]).await;
     assert!(made.code == 0 && made.out.contains("NotRetained"), "{made:?}");
     assert_eq!(bench.record(&key).await.state, State::Completed(Outcome::Omitted));
+}
+
+/// The warning about a retention that ends before the record.
+const WARNING: &str = "THIS --retention ENDS BEFORE";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn completion_keeps_the_later_expiry() {
+    let bench = Bench::new().await;
+    let (key, before) = bench.settled("run:charge", completed(6 * 86_400)).await;
+    let complete = ["complete", key.as_str(), "--no-response"];
+    let shorter = bench.run(&[&complete[..], &["--retention", "24h"]].concat()).await;
+    assert!(shorter.code == 0 && shorter.out.contains(WARNING), "{shorter:?}");
+    let dry = bench.run(&complete).await;
+    assert!(dry.code == 0 && !dry.out.contains(WARNING), "{dry:?}");
+    assert_eq!(bench.confirm(&dry).await.code, 0);
+    let after = bench.record(&key).await;
+    assert_eq!(after.state, State::Completed(Outcome::Omitted));
+    assert!(after.expires_at >= before.expires_at, "{after:?}");
+
+    let (key, before) = bench.settled("run:soon", completed(60)).await;
+    let complete = ["complete", key.as_str(), "--no-response", "--confirm"];
+    assert_eq!(bench.run(&complete).await.code, 0);
+    let gained = before.expires_at.unwrap().until(bench.record(&key).await.expires_at.unwrap());
+    assert!(gained > Duration::from_secs(23 * 3600), "{gained:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn endless_records_need_a_retention() {
+    let bench = Bench::new().await;
+    let (key, before) = bench.claim_as("run:charge", -60, |lock| Lock { expires_at: None, ..lock }).await;
+    let complete = ["complete", key.as_str(), "--no-response", "--confirm"];
+    bench.run(&complete).await.is_bad_input(&["never expires", "--retention TIME"]);
+    assert_eq!(bench.record(&key).await, before);
+    let shown = bench.run(&["inspect", key.as_str()]).await;
+    assert!(shown.out.contains("--response FILE --retention TIME"), "{shown:?}");
+    let dry = bench.run(&["complete", key.as_str(), "--no-response", "--retention", "7d"]).await;
+    let expiry = "The outcome does, after --retention";
+    assert!(dry.code == 0 && dry.out.contains(expiry) && !dry.out.contains(WARNING), "{dry:?}");
+    assert_eq!(bench.run(&[&complete[..], &["--retention", "7d"]].concat()).await.code, 0);
+    assert!(bench.record(&key).await.expires_at.is_some());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -81,6 +81,19 @@ async fn changes_are_watched_live() {
     }
 }
 
+/// The command ends without a change to print, since each further look would be billed.
+#[tokio::test(flavor = "multi_thread")]
+#[cfg_attr(
+    not(target_os = "linux"),
+    ignore = "the system may not report a closed pipe before the next write"
+)]
+async fn watch_ends_with_its_reader() {
+    let bench = Bench::new().await;
+    let mut watch = bench.start(&[&WATCH[..], &["--json"]].concat());
+    watch.lines_until("records").await;
+    assert_eq!(watch.close().await, 0);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn unreadable_records_are_not_reported_as_deleted() {
     let bench = Bench::new().await;

@@ -116,19 +116,24 @@ async fn deliver(idempotency: &Idempotency, sample: &str) -> &'static [&'static 
 /// Runs each record as its own operation, as a function does if the library has no worker for its source.
 async fn each(idempotency: &Idempotency, sample: &str) {
     let event: Value = serde_json::from_str(&fs::read_to_string(path(sample)).unwrap()).unwrap();
-    let fields: KeyFields = match sample.contains("kafka") {
+    let fields = |queue: &str| match sample.contains("kafka") {
         true => keys::kafka_record(keys::kafka_cluster(event.to_string().as_bytes()).unwrap()),
-        false => keys::mq_message(),
+        false => keys::mq_message(event["eventSourceArn"].as_str().unwrap(), queue),
     };
     let lists =
         ["records", "messages", "rmqMessagesByQueue"].into_iter().find_map(|name| event.get(name)).unwrap();
-    let records: Vec<&Value> = match lists {
-        Value::Object(lists) => lists.values().filter_map(Value::as_array).flatten().collect(),
-        list => list.as_array().unwrap().iter().collect(),
+    let records: Vec<(&str, &Value)> = match lists {
+        Value::Object(lists) => {
+            let of = lists.iter().flat_map(|(name, list)| {
+                list.as_array().unwrap().iter().map(move |record| (name.as_str(), record))
+            });
+            of.collect()
+        }
+        list => list.as_array().unwrap().iter().map(|message| ("orders", message)).collect(),
     };
     let ship = idempotency.operation("ship").unwrap();
-    for record in records {
-        let key = fields.key_of(record.to_string().as_bytes()).unwrap().unwrap();
+    for (queue, record) in records {
+        let key = fields(queue).key_of(record.to_string().as_bytes()).unwrap().unwrap();
         let _ = ship.run(key, record, || async { Ok::<_, std::io::Error>(()) }).await;
     }
 }
@@ -173,9 +178,12 @@ async fn every_sample_event_leads_to_its_records() {
             without.push(sample.as_str());
             continue;
         }
-        assert_eq!(answer.code, 0, "{sample}: {answer:?}");
-        assert_eq!(found(&answer), made, "{sample}");
         let json = answer.json();
+        // Some messages of this batch have no key.
+        let is_malformed = sample == "orders/sqs-malformed.json";
+        assert_eq!(json["without_key"].as_array().unwrap().is_empty(), !is_malformed, "{sample}: {json}");
+        assert_eq!(answer.code, i32::from(is_malformed), "{sample}: {answer:?}");
+        assert_eq!(found(&answer), made, "{sample}");
         let operations = json["operations"].as_array().unwrap().iter();
         let payloads: Vec<_> = operations.map(|operation| operation["same_payload"].clone()).collect();
         assert!(payloads.iter().all(|same| *same == json!(true) || same.is_null()), "{sample}: {payloads:?}");
@@ -279,6 +287,147 @@ async fn malformed_store_variables_are_refused() {
     assert!(described.code == 1 && described.out.contains("There's no record"), "{described:?}");
     with("mysql://h").await.is_bad_input(&["IDEMPOTENCY_STORE", "unknown scheme \"mysql\""]);
     with("dynamodb://").await.is_bad_input(&["IDEMPOTENCY_STORE doesn't name a table"]);
+    fs::remove_file(&file).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn described_store_and_environment_must_agree() {
+    let bench = Bench::new().await;
+    let idempotency = Idempotency::builder(bench.store.clone()).function("refunds").build().unwrap();
+    deliver(&idempotency, "refunds/invoke.json").await;
+    let store = format!("dynamodb://{TABLE}?endpoint={}&region=eu-west-1", bench.endpoint());
+    let description =
+        json!({ "function": "refunds", "via": "event", "key_fields": ["/refund_id"], "store": store });
+    let file = std::env::temp_dir().join(format!("describe-place-{}.json", std::process::id()));
+    fs::write(&file, description.to_string()).unwrap();
+    let event = path("refunds/invoke.json");
+    let why = ["why", "--event", &event, "--describe", file.to_str().unwrap()];
+    let with = async |variable: (&str, &str), options: &[&str]| {
+        let key = [("AWS_ACCESS_KEY_ID", "test"), ("AWS_SECRET_ACCESS_KEY", "test")];
+        run_in(&[&key[..], &[variable]].concat(), &[&why[..], options].concat()).await
+    };
+    let other = with(("IDEMPOTENCY_TABLE", "staging"), &[]).await;
+    other.is_bad_input(&["dynamodb://staging", &format!("dynamodb://{TABLE}"), "--table NAME"]);
+    // The same store, in both ways, and an option that overrides both.
+    for (variable, options) in [
+        (("IDEMPOTENCY_STORE", store.as_str()), &[][..]),
+        (("IDEMPOTENCY_TABLE", ""), &[]),
+        (("IDEMPOTENCY_TABLE", "staging"), &["--store", &store]),
+    ] {
+        let found = with(variable, options).await;
+        assert_eq!(found.code, 0, "{found:?}");
+        assert!(found.out.starts_with(&format!("The store: dynamodb://{TABLE}?")), "{found:?}");
+        let names_store = found.out.contains(&format!("--store 'dynamodb://{TABLE}?"));
+        assert_eq!(names_store, variable.0 == "IDEMPOTENCY_TABLE", "{found:?}");
+    }
+    fs::remove_file(&file).unwrap();
+}
+
+/// The description names only what the function's environment names. The operator's environment may name more, or less.
+#[tokio::test(flavor = "multi_thread")]
+async fn described_store_may_leave_out_the_layout() {
+    let bench = Bench::empty().await;
+    let layout = ["--sort-key", "sk"];
+    assert_eq!(bench.run(&[&["table", "create"], &layout[..]].concat()).await.code, 0);
+    let file = |name: &str| std::env::temp_dir().join(format!("{name}-{}.json", std::process::id()));
+    let (described, profile) = (file("describe-layout"), file("profile-layout"));
+    fs::write(&profile, "[profile ops]\nregion = eu-west-1\n").unwrap();
+    let (url, endpoint) = (format!("dynamodb://{TABLE}"), bench.endpoint());
+    let of_profile = [
+        ("AWS_ACCESS_KEY_ID", "test"),
+        ("AWS_SECRET_ACCESS_KEY", "test"),
+        ("AWS_PROFILE", "ops"),
+        ("AWS_CONFIG_FILE", profile.to_str().unwrap()),
+        ("AWS_ENDPOINT_URL_DYNAMODB", endpoint.as_str()),
+    ];
+    let event = path("refunds/invoke.json");
+    let why = ["why", "--event", &event, "--describe", described.to_str().unwrap()];
+    for (store, variable, options) in [
+        (url.clone(), ("IDEMPOTENCY_TABLE", TABLE.to_owned()), &layout[..]),
+        (url.clone(), ("IDEMPOTENCY_STORE", format!("{url}?sort_key=sk")), &[]),
+        (format!("{url}?region=eu-west-1"), ("IDEMPOTENCY_TABLE", TABLE.to_owned()), &layout[..]),
+        (format!("{url}?endpoint={endpoint}"), ("IDEMPOTENCY_TABLE", TABLE.to_owned()), &layout[..]),
+    ] {
+        let description =
+            json!({ "function": "refunds", "via": "event", "key_fields": ["/refund_id"], "store": store });
+        fs::write(&described, description.to_string()).unwrap();
+        let variable = [(variable.0, variable.1.as_str())];
+        let absent = run_in(&[&of_profile[..], &variable].concat(), &[&why[..], options].concat()).await;
+        assert!(absent.code == 1 && absent.out.contains("There's no record"), "{store}: {absent:?}");
+    }
+    fs::remove_file(&described).unwrap();
+    fs::remove_file(&profile).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn described_skew_margin_is_used() {
+    let bench = Bench::new().await;
+    bench.claim("event", -10).await;
+    let file = |name: &str| std::env::temp_dir().join(format!("{name}-{}.json", std::process::id()));
+    let (event, described) = (file("margin-event"), file("margin-described"));
+    fs::write(&event, json!({ "id": KEY }).to_string()).unwrap();
+    let description = json!({
+        "function": "payments", "via": "event", "key_fields": ["/id"], "skew_margin_ms": 36_000_000,
+    });
+    fs::write(&described, description.to_string()).unwrap();
+    let why = ["why", "--event", event.to_str().unwrap(), "--describe", described.to_str().unwrap()];
+    let found = bench.run(&why).await;
+    for words in ["within the skew margin", "idempotency release 'payments/event#", " --skew-margin 10h\n"] {
+        assert!(found.out.contains(words), "{words:?} isn't in {found:?}");
+    }
+    let given = bench.run(&[&why[..], &["--skew-margin", "2s"]].concat()).await;
+    assert!(given.out.contains("STARTED, stale"), "{given:?}");
+    fs::remove_file(&event).unwrap();
+    fs::remove_file(&described).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_without_a_key_are_named() {
+    let bench = Bench::new().await;
+    let message = |id: &str, body: Value| {
+        json!({ "messageId": id, "receiptHandle": "h", "body": body.to_string(), "attributes": {},
+                "messageAttributes": {}, "eventSource": "aws:sqs",
+                "eventSourceARN": "arn:aws:sqs:eu-central-1:123456789012:orders" })
+    };
+    let event = json!({ "Records": [
+        message("first", json!({ "order_id": KEY })),
+        message("sec\u{1b}ond", json!({ "article": "spoon" })),
+    ] });
+    let worker = bench
+        .function()
+        .sqs(|message: &SqsMessage| Key::from_json(message, "/order_id"), async |_| Ok::<_, Failure>(()));
+    let raw = RawValue::from_string(event.to_string()).unwrap();
+    let _ = worker.oneshot(LambdaEvent::new(raw, Context::default())).await;
+    let file = std::env::temp_dir().join(format!("unkeyed-{}.json", std::process::id()));
+    fs::write(&file, event.to_string()).unwrap();
+    let why =
+        ["why", "--event", file.to_str().unwrap(), "--function", "payments", "--key-field", "/order_id"];
+    let found = bench.run(&why).await;
+    assert_eq!(found.code, 1, "{found:?}");
+    for words in ["first:\n", "COMPLETED, live", "sec\\u{1b}ond: no valid key", "returned to its source"] {
+        assert!(found.out.contains(words), "{words:?} isn't in {found:?}");
+    }
+    let json = bench.run(&[&why[..], &["--json"]].concat()).await.json();
+    assert_eq!(json["without_key"], json!(["sec\u{1b}ond"]));
+    // In shadow mode, the worker runs the message, unless it can't read it.
+    let description = json!({
+        "function": "payments", "via": "sqs", "key_fields": ["/order_id"], "mode": "shadow",
+    });
+    let described = file.with_extension("describe.json");
+    fs::write(&described, description.to_string()).unwrap();
+    let shadow = ["why", "--event", file.to_str().unwrap(), "--describe", described.to_str().unwrap()];
+    let found = bench.run(&shadow).await;
+    assert!(found.out.contains("runs it without a record, unless it can't be read."), "{found:?}");
+    fs::remove_file(&described).unwrap();
+    // A batch in which no message has a key.
+    fs::write(&file, json!({ "Records": [event["Records"][1]] }).to_string()).unwrap();
+    let found = bench.run(&why).await;
+    assert_eq!(found.code, 1, "{found:?}");
+    for words in ["no protected operation", "sec\\u{1b}ond: no valid key", "returned to its source"] {
+        assert!(found.out.contains(words), "{words:?} isn't in {found:?}");
+    }
+    let json = bench.run(&[&why[..], &["--json"]].concat()).await.json();
+    assert_eq!(json, json!({ "operations": [], "without_key": ["sec\u{1b}ond"] }));
     fs::remove_file(&file).unwrap();
 }
 

@@ -64,7 +64,7 @@ async fn serve(source: &str) -> Result<(), Error> {
             run(worker.service(idempotency.dynamodb_stream(DynamoDbRecord::event_key, ship_change))).await
         }
         "kafka" => each(&idempotency, telemetry, of_cluster).await,
-        "activemq" | "rabbitmq" => each(&idempotency, telemetry, |_| Some(keys::mq_message())).await,
+        "activemq" | "rabbitmq" => each(&idempotency, telemetry, of_queue).await,
         other => Err(format!("there's no worker for {other}").into()),
     }
 }
@@ -86,14 +86,14 @@ where
 async fn each(
     idempotency: &Idempotency,
     telemetry: Telemetry,
-    key: fn(&Value) -> Option<KeyFields>,
+    fields: fn(&Value, &str) -> Option<KeyFields>,
 ) -> Result<(), Error> {
     let handle = async |event: LambdaEvent<Value>| {
         let ship_parcel = idempotency.for_context(&event.context).operation("ship")?;
         let mut parcels = Vec::new();
-        let key = key(&event.payload).ok_or_else(|| lacks("source"))?;
-        for record in records(&event.payload) {
-            let key = key.key_of(record.to_string().as_bytes())?.ok_or_else(|| lacks("name"))?;
+        for (queue, record) in records(&event.payload) {
+            let fields = fields(&event.payload, queue).ok_or_else(|| lacks("source"))?;
+            let key = fields.key_of(record.to_string().as_bytes())?.ok_or_else(|| lacks("name"))?;
             // The payload is only this field, since the whole record includes details of its delivery.
             let payload = record.get("value").or(record.get("data")).ok_or_else(|| lacks("payload"))?;
             let parcel: String = ship_parcel.run(key, payload, async || ship(&decoded(payload)?)).await?;
@@ -104,22 +104,36 @@ async fn each(
     run(ServiceBuilder::new().map_result(telemetry.flush_before()).service(service_fn(handle))).await
 }
 
-fn of_cluster(event: &Value) -> Option<KeyFields> {
+fn of_cluster(event: &Value, _: &str) -> Option<KeyFields> {
     keys::kafka_cluster(event.to_string().as_bytes()).map(keys::kafka_record)
+}
+
+fn of_queue(event: &Value, queue: &str) -> Option<KeyFields> {
+    Some(keys::mq_message(event["eventSourceArn"].as_str()?, queue))
 }
 
 fn lacks(what: &str) -> RunError<Error> {
     RunError::Handler(format!("the record has no {what}").into())
 }
 
-/// The records of an event: Kafka's records of all partitions, ActiveMQ's messages, or RabbitMQ's of all queues.
-pub(crate) fn records(event: &Value) -> Vec<&Value> {
+/// The records of an event, each with its partition or queue: Kafka's records of all partitions, ActiveMQ's messages,
+/// or RabbitMQ's of all queues.
+pub(crate) fn records(event: &Value) -> Vec<(&str, &Value)> {
     let lists = ["records", "messages", "rmqMessagesByQueue"].into_iter().find_map(|name| event.get(name));
     match lists {
-        Some(Value::Object(lists)) => lists.values().filter_map(Value::as_array).flatten().collect(),
-        Some(Value::Array(list)) => list.iter().collect(),
+        Some(Value::Object(lists)) => lists.iter().flat_map(of_queue_or_partition).collect(),
+        Some(Value::Array(list)) => list.iter().map(|message| (destination(message), message)).collect(),
         _ => Vec::new(),
     }
+}
+
+fn of_queue_or_partition<'e>((name, list): (&'e String, &'e Value)) -> Vec<(&'e str, &'e Value)> {
+    list.as_array().into_iter().flatten().map(|record| (name.as_str(), record)).collect()
+}
+
+/// The queue of an ActiveMQ message.
+fn destination(message: &Value) -> &str {
+    message["destination"]["physicalName"].as_str().unwrap_or_default()
 }
 
 fn decoded(payload: &Value) -> Result<Value, serde_json::Error> {

@@ -153,11 +153,13 @@ pub(crate) fn note(secrets: &mut Secrets, source: &str, event: &Value) {
             secrets.add_texts(&record["eventID"]);
             secrets.add_texts(&record["dynamodb"]["NewImage"]);
         }),
-        "kafka" | "activemq" | "rabbitmq" => any_source::records(event).into_iter().for_each(|record| {
-            secrets.add_texts(&record["messageID"]);
-            secrets.add_texts(&record["basicProperties"]["messageId"]);
-            ["key", "value", "data"].iter().for_each(|field| note_data(secrets, &record[field]));
-        }),
+        "kafka" | "activemq" | "rabbitmq" => {
+            any_source::records(event).into_iter().for_each(|(_, record)| {
+                secrets.add_texts(&record["messageID"]);
+                secrets.add_texts(&record["basicProperties"]["messageId"]);
+                ["key", "value", "data"].iter().for_each(|field| note_data(secrets, &record[field]));
+            })
+        }
         _ => secrets.add_texts(event),
     }
 }

@@ -51,6 +51,16 @@ async fn pattern(id: &str, (a, b): (u8, u8), idempotency: &Idempotency) -> Resul
     Ok(1)
 }
 
+#[idempotent(key = id)]
+async fn parameter<C: ToString>(id: &str, command: &C, idempotency: &Idempotency) -> Result<u32, io::Error> {
+    Ok(1)
+}
+
+#[idempotent(key = id)]
+async fn impl_trait(id: &str, lines: &[impl ToString], idempotency: &Idempotency) -> Result<u32, io::Error> {
+    Ok(1)
+}
+
 struct Payments {
     idempotency: Idempotency,
 }

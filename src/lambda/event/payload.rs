@@ -1,37 +1,156 @@
 //! The payload of an event from a known source: the part that a retry repeats, without the fields that the delivery
 //! adds.
 
-use std::{borrow::Cow, collections::BTreeMap};
+use std::{borrow::Cow, collections::BTreeMap, fmt};
 
-use serde::Deserialize;
+use serde::{
+    Deserialize, Deserializer,
+    de::{MapAccess, Visitor},
+};
 use serde_json::{Value, value::RawValue};
 
 use crate::{
     fingerprint::{Fingerprint, FingerprintBuilder},
     lambda::{
         batch::source_arn,
-        identity::{VERIFIED_NAMES, cookies, is_credential, without_session},
+        identity::{VERIFIED_NAMES, cookies, is_credential, is_global, without_session},
     },
 };
 
 /// Each known source's events have one of these fields.
 const NAMES: [&str; 3] = ["\"requestContext\"", "\"detail-type\"", "\"Records\""];
 
+// The fields that each source sends. They're compared as the table in [the module](super) says. A field that its source
+// doesn't send is compared too: a state machine may have added it, and calls that differ in it aren't duplicates.
+const OF_HTTP: [&str; 18] = [
+    "version",
+    "resource",
+    "routeKey",
+    "httpMethod",
+    "method",
+    "path",
+    "rawPath",
+    "rawQueryString",
+    "queryStringParameters",
+    "multiValueQueryStringParameters",
+    "pathParameters",
+    "stageVariables",
+    "headers",
+    "multiValueHeaders",
+    "cookies",
+    "requestContext",
+    "body",
+    "isBase64Encoded",
+];
+/// A replay from an archive adds `replay-name`.
+const OF_EVENT_BUS: [&str; 10] = [
+    "version",
+    "id",
+    "source",
+    "account",
+    "detail-type",
+    "time",
+    "region",
+    "resources",
+    "detail",
+    "replay-name",
+];
+const OF_SNS_RECORD: [&str; 4] = ["EventSource", "EventVersion", "EventSubscriptionArn", "Sns"];
+/// Lambda's events end in `Url` where SNS's HTTP deliveries end in `URL`.
+const OF_SNS: [&str; 13] = [
+    "Type",
+    "MessageId",
+    "TopicArn",
+    "Subject",
+    "Message",
+    "Timestamp",
+    "SignatureVersion",
+    "Signature",
+    "SigningCertUrl",
+    "SigningCertURL",
+    "UnsubscribeUrl",
+    "UnsubscribeURL",
+    "MessageAttributes",
+];
+const OF_KINESIS_RECORD: [&str; 8] = [
+    "eventSource",
+    "eventSourceARN",
+    "eventID",
+    "eventName",
+    "eventVersion",
+    "awsRegion",
+    "invokeIdentityArn",
+    "kinesis",
+];
+const OF_KINESIS: [&str; 6] = [
+    "kinesisSchemaVersion",
+    "partitionKey",
+    "sequenceNumber",
+    "data",
+    "approximateArrivalTimestamp",
+    "encryptionType",
+];
+const OF_CHANGE_RECORD: [&str; 8] = [
+    "eventSource",
+    "eventSourceARN",
+    "eventID",
+    "eventName",
+    "eventVersion",
+    "awsRegion",
+    "userIdentity",
+    "dynamodb",
+];
+const OF_CHANGE: [&str; 7] = [
+    "ApproximateCreationDateTime",
+    "Keys",
+    "NewImage",
+    "OldImage",
+    "SequenceNumber",
+    "SizeBytes",
+    "StreamViewType",
+];
+/// Without the data of some notifications, such as `glacierEventData`, which is compared.
+const OF_S3_RECORD: [&str; 9] = [
+    "eventSource",
+    "eventName",
+    "eventVersion",
+    "eventTime",
+    "awsRegion",
+    "userIdentity",
+    "requestParameters",
+    "responseElements",
+    "s3",
+];
+const OF_S3: [&str; 4] = ["s3SchemaVersion", "configurationId", "bucket", "object"];
+const OF_BUCKET: [&str; 3] = ["name", "ownerIdentity", "arn"];
+const OF_SQS_RECORD: [&str; 10] = [
+    "eventSource",
+    "eventSourceARN",
+    "awsRegion",
+    "messageId",
+    "receiptHandle",
+    "body",
+    "md5OfBody",
+    "attributes",
+    "messageAttributes",
+    "md5OfMessageAttributes",
+];
+
 /// The fingerprint of the event's payload, if the event is from a known source; the table is in
 /// [the module](super). `None` means that the whole event is compared.
 ///
-/// If an event has a field twice, the whole event is compared too.
-pub(super) fn fingerprint(event: &RawValue) -> Option<Fingerprint> {
+/// If an event has a field of its source twice, the whole event is compared too.
+pub(super) fn fingerprint(raw: &RawValue) -> Option<Fingerprint> {
     // Skips the parsing of events from other sources.
-    if !NAMES.iter().any(|name| event.get().contains(name)) {
+    if !NAMES.iter().any(|name| raw.get().contains(name)) {
         return None;
     }
-    let event: Event<'_> = serde_json::from_str(event.get()).ok()?;
+    let event: Event<'_> = serde_json::from_str(raw.get()).ok()?;
     let begun = Fingerprint::builder("payload of an event");
     Some(
-        of_http(&event, &begun)
-            .or_else(|| of_event_bus(&event, &begun))
-            .or_else(|| of_records(&event, begun))?
+        of_http(&event, raw, &begun)
+            .or_else(|| of_event_bus(&event, raw, &begun))
+            .or_else(|| of_records(&event, raw, begun))?
             .finish(),
     )
 }
@@ -71,15 +190,13 @@ struct Event<'e> {
 }
 
 /// Adds the request and its sender, for an event of API Gateway, a function URL, a load balancer or VPC Lattice.
-fn of_http(event: &Event<'_>, begun: &FingerprintBuilder) -> Option<FingerprintBuilder> {
-    let raw = event.context?;
-    let context: Value = serde_json::from_str(raw.get()).ok()?;
+fn of_http(event: &Event<'_>, raw: &RawValue, begun: &FingerprintBuilder) -> Option<FingerprintBuilder> {
+    let context: Value = serde_json::from_str(event.context?.get()).ok()?;
     let of_http_api = context.pointer("/http/method");
     let route = context.get("routeKey");
     if event.method.is_none() && of_http_api.is_none() && route.is_none() {
         return None;
     }
-    let text = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or_default().to_owned();
     let builder = begun
         .clone()
         .part("kind", "http")
@@ -91,18 +208,36 @@ fn of_http(event: &Event<'_>, begun: &FingerprintBuilder) -> Option<FingerprintB
         .value("query", event.repeated_query)
         .content("body", event.body)
         .value("base64", event.is_base64);
-    let mut senders = verified(&context);
+    senders(event, &context)?
+        .into_iter()
+        .fold(builder, |builder, (name, value)| builder.part("sender", name).part("is", value))
+        .others("event", raw, &OF_HTTP)
+}
+
+fn text(value: Option<&Value>) -> &str {
+    value.and_then(Value::as_str).unwrap_or_default()
+}
+
+/// The values that identify the request's sender. `None` if the headers can't be read.
+fn senders(event: &Event<'_>, context: &Value) -> Option<Vec<(String, String)>> {
+    let mut senders = verified(context);
     // An issuer without a subject doesn't identify a sender.
-    if senders.iter().all(|(name, _)| name.ends_with("/iss") || name.ends_with("/issuerDN")) {
+    let is_named = !senders.iter().all(|(name, _)| name.ends_with("/iss") || name.ends_with("/issuerDN"));
+    let is_global = is_global(|name| senders.iter().any(|(sender, _)| sender == name));
+    if !is_named {
+        senders.extend(unnamed(context));
+    }
+    let identified = |name: &str| (format!("/{name}"), text(context.get(name)).to_owned());
+    if !senders.is_empty() && !is_global {
+        senders.extend(["apiId", "stage"].map(identified));
+    }
+    if !is_named {
         // The handler may check these credentials, and a request from another sender isn't a retry.
         senders.extend(credentials(event)?);
-        senders.extend(unnamed(&context));
+        // A WebSocket's messages carry no headers. The handler may know their sender by the connection.
+        senders.extend(context.get("connectionId").map(|_| identified("connectionId")));
     }
-    Some(
-        senders
-            .into_iter()
-            .fold(builder, |builder, (name, value)| builder.part("sender", name).part("is", value)),
-    )
+    Some(senders)
 }
 
 /// The sender that the front end verified, identified by the values that stay the same when a token is refreshed or a
@@ -154,29 +289,31 @@ fn credentials(event: &Event<'_>) -> Option<Vec<(String, String)>> {
 }
 
 /// Adds the detail and its source, for an event of EventBridge or its scheduler.
-fn of_event_bus(event: &Event<'_>, begun: &FingerprintBuilder) -> Option<FingerprintBuilder> {
+fn of_event_bus(event: &Event<'_>, raw: &RawValue, begun: &FingerprintBuilder) -> Option<FingerprintBuilder> {
     let (Some(_), Some(of), Some(_)) = (event.source, event.detail_type, event.detail) else { return None };
     // The events of one schedule differ only in their scheduled time.
     let scheduled_for = event.time.filter(|_| of.get() == r#""Scheduled Event""#);
-    Some(
-        begun
-            .clone()
-            .part("kind", "event bus")
-            .value("source", event.source)
-            .value("account", event.account)
-            .value("type", event.detail_type)
-            .value("time", scheduled_for)
-            .value("resources", event.resources)
-            .value("detail", event.detail),
-    )
+    begun
+        .clone()
+        .part("kind", "event bus")
+        .value("source", event.source)
+        .value("account", event.account)
+        .value("type", event.detail_type)
+        .value("time", scheduled_for)
+        .value("resources", event.resources)
+        .value("detail", event.detail)
+        .others("event", raw, &OF_EVENT_BUS)
 }
 
-/// Adds each record's content and source, for an event of SNS, SQS, Kinesis, DynamoDB Streams or S3.
-fn of_records(event: &Event<'_>, begun: FingerprintBuilder) -> Option<FingerprintBuilder> {
-    let records = event.records.as_ref()?;
-    records.iter().try_fold(begun.part("kind", "records"), |builder, raw| {
+/// Adds each record's content and source, for an event of SNS, SQS, Kinesis, DynamoDB Streams or S3. `None` if the
+/// event has no records, as the last one of a tumbling window: its source is unknown.
+fn of_records(event: &Event<'_>, raw: &RawValue, begun: FingerprintBuilder) -> Option<FingerprintBuilder> {
+    let records = event.records.as_ref().filter(|records| !records.is_empty())?;
+    let builder = begun.part("kind", "records").others("event", raw, &["Records"])?;
+    records.iter().try_fold(builder, |builder, raw| {
         let record: Record<'_> = serde_json::from_str(raw.get()).ok()?;
-        record.add_to(builder.part("source", record.source.as_deref()?).part("from", source_arn(raw)))
+        let builder = builder.part("source", record.source.as_deref()?).part("from", source_arn(raw));
+        record.add_to(builder, raw)
     })
 }
 
@@ -189,11 +326,11 @@ struct Record<'e> {
     #[serde(rename = "eventName")]
     name: Option<&'e RawValue>,
     #[serde(rename = "Sns")]
-    sns: Option<Sns<'e>>,
+    sns: Option<&'e RawValue>,
     body: Option<&'e RawValue>,
-    kinesis: Option<Kinesis<'e>>,
-    dynamodb: Option<Change<'e>>,
-    s3: Option<S3<'e>>,
+    kinesis: Option<&'e RawValue>,
+    dynamodb: Option<&'e RawValue>,
+    s3: Option<&'e RawValue>,
 }
 
 #[derive(Deserialize)]
@@ -221,7 +358,7 @@ struct Change<'e> {
 #[derive(Deserialize)]
 #[serde(bound(deserialize = "'de: 'e"))]
 struct S3<'e> {
-    bucket: Option<Bucket<'e>>,
+    bucket: Option<&'e RawValue>,
     object: Option<&'e RawValue>,
 }
 
@@ -232,28 +369,75 @@ struct Bucket<'e> {
 }
 
 impl Record<'_> {
-    /// Adds the record's content, if its source is known.
-    fn add_to(&self, builder: FingerprintBuilder) -> Option<FingerprintBuilder> {
-        if let Some(sns) = &self.sns {
-            let builder = builder.value("topic", sns.topic_arn).value("subject", sns.subject);
-            return Some(builder.content("message", sns.message));
+    /// Adds the content of the record, whose JSON is `raw`, if its source is known.
+    fn add_to(&self, builder: FingerprintBuilder, raw: &RawValue) -> Option<FingerprintBuilder> {
+        if let Some(sns) = self.sns {
+            return of_sns(builder.others("record", raw, &OF_SNS_RECORD)?, sns);
         }
-        if let Some(kinesis) = &self.kinesis {
-            return Some(builder.value("data", kinesis.data));
+        if let Some(kinesis) = self.kinesis {
+            let builder = builder.others("record", raw, &OF_KINESIS_RECORD)?;
+            let data = serde_json::from_str::<Kinesis<'_>>(kinesis.get()).ok()?.data;
+            return builder.value("data", data).others("kinesis", kinesis, &OF_KINESIS);
         }
-        if let Some(change) = &self.dynamodb {
-            let builder = builder.value("name", self.name).value("keys", change.keys);
-            return Some(builder.value("new", change.new_image).value("old", change.old_image));
+        if let Some(change) = self.dynamodb {
+            let builder = builder.others("record", raw, &OF_CHANGE_RECORD)?;
+            return of_change(builder.value("name", self.name), change);
         }
-        if let Some(s3) = &self.s3 {
-            let bucket = s3.bucket.as_ref().and_then(|bucket| bucket.name);
-            let builder = builder.value("name", self.name).value("bucket", bucket);
-            return Some(builder.value("object", s3.object));
+        if let Some(s3) = self.s3 {
+            let builder = builder.others("record", raw, &OF_S3_RECORD)?;
+            return of_s3(builder.value("name", self.name), s3);
         }
         if self.source.as_deref() != Some("aws:sqs") {
             return None;
         }
-        Some(builder.content("body", self.body))
+        builder.content("body", self.body).others("record", raw, &OF_SQS_RECORD)
+    }
+}
+
+fn of_sns(builder: FingerprintBuilder, raw: &RawValue) -> Option<FingerprintBuilder> {
+    let sns: Sns<'_> = serde_json::from_str(raw.get()).ok()?;
+    let builder = builder.value("topic", sns.topic_arn).value("subject", sns.subject);
+    builder.content("message", sns.message).others("Sns", raw, &OF_SNS)
+}
+
+fn of_change(builder: FingerprintBuilder, raw: &RawValue) -> Option<FingerprintBuilder> {
+    let change: Change<'_> = serde_json::from_str(raw.get()).ok()?;
+    let builder = builder.value("keys", change.keys).value("new", change.new_image);
+    builder.value("old", change.old_image).others("dynamodb", raw, &OF_CHANGE)
+}
+
+fn of_s3(builder: FingerprintBuilder, raw: &RawValue) -> Option<FingerprintBuilder> {
+    let s3: S3<'_> = serde_json::from_str(raw.get()).ok()?;
+    let builder = builder.value("object", s3.object).others("s3", raw, &OF_S3)?;
+    let Some(raw) = s3.bucket else { return Some(builder.value("bucket", None)) };
+    let name = serde_json::from_str::<Bucket<'_>>(raw.get()).ok()?.name;
+    builder.value("bucket", name).others("bucket", raw, &OF_BUCKET)
+}
+
+/// An object's fields, in the order in which they were sent. A name may occur twice.
+struct Fields<'e>(Vec<(String, &'e RawValue)>);
+
+impl<'e> Deserialize<'e> for Fields<'e> {
+    fn deserialize<D: Deserializer<'e>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(AllFields)
+    }
+}
+
+struct AllFields;
+
+impl<'e> Visitor<'e> for AllFields {
+    type Value = Fields<'e>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'e>>(self, mut sent: A) -> Result<Self::Value, A::Error> {
+        let mut fields = Vec::new();
+        while let Some(field) = sent.next_entry::<String, &'e RawValue>()? {
+            fields.push(field);
+        }
+        Ok(Fields(fields))
     }
 }
 
@@ -264,6 +448,20 @@ impl FingerprintBuilder {
             Some(value) => self.json_or_bytes(label, value.get()),
             None => self.part("absent", label),
         }
+    }
+
+    /// Adds the fields of the object `raw` whose names aren't in `sent`. `None` if `raw` isn't an object.
+    fn others(self, of: &str, raw: &RawValue, sent: &[&str]) -> Option<Self> {
+        let Fields(mut others) = serde_json::from_str(raw.get()).ok()?;
+        others.retain(|(name, _)| !sent.contains(&name.as_str()));
+        // Their order doesn't matter, as in all JSON. Fields of the same name keep theirs.
+        others.sort_by(|(one, _), (another, _)| one.cmp(another));
+        let begun = self.part("others of", of);
+        Some(
+            others
+                .into_iter()
+                .fold(begun, |builder, (name, value)| builder.part("other", name).value("is", Some(value))),
+        )
     }
 
     /// Adds a text field's content: as JSON if it's JSON, and otherwise byte for byte.

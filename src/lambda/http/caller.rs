@@ -474,7 +474,15 @@ mod tests {
             // An issuer without a subject names no caller.
             let expected_unnamed = name.ends_with("/iss");
             match verified {
-                Verified::Caller(_) => assert!(!expected_unnamed, "{name}"),
+                Verified::Caller(caller) => {
+                    assert!(!expected_unnamed, "{name}");
+                    let has_api = matches!(
+                        caller,
+                        Caller::Principal { .. } | Caller::Certificate { .. } | Caller::ApiKey { .. }
+                    );
+                    let is_global = crate::lambda::identity::is_global(|field| field == name);
+                    assert_ne!(is_global, has_api, "{name}");
+                }
                 Verified::Unnamed => assert!(expected_unnamed, "{name}"),
                 Verified::Nobody => panic!("{name} doesn't identify a caller"),
             }

@@ -12,6 +12,10 @@ use serde_json::Number;
 
 use crate::selector::length_of_string;
 
+/// The name in the map that `serde_json` makes of a number, if a crate of the build enables its feature
+/// `arbitrary_precision`.
+pub(super) const NUMBER: &str = "$serde_json::private::Number";
+
 /// The values that one search has read. They live as long as the search, so that no two values share an address.
 #[derive(Default)]
 pub(super) struct Values {
@@ -87,6 +91,10 @@ impl Reading<'_> {
     /// text belongs to this number.
     fn number<E: Error>(&self, number: Option<Number>) -> Result<Rcvar, E> {
         let text = self.numbers.borrow_mut().next();
+        self.number_of(number, text)
+    }
+
+    fn number_of<E: Error>(&self, number: Option<Number>, text: Option<&str>) -> Result<Rcvar, E> {
         let number = number.ok_or_else(|| E::custom("no number"))?;
         let is_exact = number.is_i64() || number.is_u64();
         let value = self.made(Variable::Number(number))?;
@@ -149,6 +157,12 @@ impl<'j> Visitor<'j> for Value<'_> {
     fn visit_map<A: MapAccess<'j>>(self, mut members: A) -> Result<Rcvar, A::Error> {
         let mut values = BTreeMap::new();
         while let Some(name) = members.next_key::<String>()? {
+            if name == NUMBER && values.is_empty() {
+                let text: String = members.next_value()?;
+                // As without the feature, the value is a float: the search can't hold a larger number.
+                let float = text.parse::<Number>().ok().and_then(|number| number.as_f64());
+                return self.0.number_of(float.and_then(Number::from_f64), Some(&text));
+            }
             if values.insert(name, members.next_value_seed(Value(self.0))?).is_some() {
                 // Parsers disagree on which of the two counts.
                 return Err(A::Error::custom("a name appears twice"));
@@ -190,7 +204,25 @@ fn is_of_number(byte: u8) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use serde::de::value::MapDeserializer;
+
     use super::*;
+
+    #[test]
+    fn arbitrary_precision_keeps_numbers() {
+        let numbers = RefCell::new(Scan { json: "", at: 0 });
+        let reading = Reading { count: Cell::new(0), texts: RefCell::default(), numbers, most: 9 };
+        let read = |text: &'static str| {
+            let members = [(NUMBER, text)].into_iter();
+            Value(&reading).deserialize(MapDeserializer::<_, serde::de::value::Error>::new(members))
+        };
+        let value = read("10.50").unwrap();
+        assert!(matches!(&*value, Variable::Number(number) if number.to_string() == "10.5"), "{value:?}");
+        assert_eq!(reading.texts.take().remove(&address(&value)).as_deref(), Some("10.50"));
+        for invalid in ["1e999", "5.", " 5", "NaN"] {
+            assert!(read(invalid).is_err(), "{invalid}");
+        }
+    }
 
     #[test]
     fn digits_in_strings_are_not_numbers() {

@@ -221,3 +221,14 @@ fn invalid_expressions_are_refused_when_built() {
         assert!(error.to_string().contains(said), "{error}");
     }
 }
+
+#[test]
+fn numbers_that_the_parser_reads_as_objects_are_refused() {
+    let filter = |number: &str| format!("lines[?price == `{number}`].id");
+    // With `arbitrary_precision`, the parser reads `10.5` as this object.
+    let read = format!(r#"{{"{NUMBER}": "10.5"}}"#);
+    let error = Expression::new(&filter(&read)).map(|_| ()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.to_string().contains("arbitrary_precision"), "{error}");
+    assert!(Expression::new(&filter("10")).is_ok());
+}

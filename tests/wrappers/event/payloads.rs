@@ -234,6 +234,116 @@ async fn repeated_payloads_replay_from_every_source() {
     }
 }
 
+/// A state machine passes on an event, and adds fields at any place with `ResultPath`. Calls that differ only in such a
+/// field ask for different steps.
+#[tokio::test]
+async fn fields_that_no_source_sends_are_compared() {
+    macro_rules! event {
+        ($path:literal) => {
+            parsed(include_str!(concat!("../../../events/", $path)))
+        };
+    }
+    let cases: [(Value, &[&str]); 7] = [
+        (event!("receipts/event-bridge.json"), &[""]),
+        (event!("payments/rest-api.json"), &[""]),
+        (event!("sources/sns.json"), &["", "/Records/0", "/Records/0/Sns"]),
+        (event!("orders/sqs.json"), &["", "/Records/1"]),
+        (event!("sources/kinesis.json"), &["", "/Records/1", "/Records/0/kinesis"]),
+        (event!("sources/dynamodb.json"), &["", "/Records/1", "/Records/0/dynamodb"]),
+        (event!("sources/s3.json"), &["", "/Records/0", "/Records/0/s3", "/Records/0/s3/bucket"]),
+    ];
+    for (sent, places) in cases {
+        for place in places {
+            let function = Function::new(idempotency().events(|_: &Value| Key::new("order-17")));
+            let with = |phase: &str| {
+                let mut event = sent.clone();
+                event.pointer_mut(place).unwrap()["phase"] = phase.into();
+                event
+            };
+            for _ in 0..2 {
+                assert_eq!(function.runs_after(&with("reserve")).await, Ok(1), "{place} of {sent}");
+            }
+            for other in [with("capture"), sent.clone()] {
+                let result = function.runs_after(&other).await;
+                assert_eq!(result, Err(ErrorKind::Mismatch), "{place} of {sent}");
+            }
+        }
+    }
+}
+
+/// The last event of a tumbling window has a state and no records.
+#[tokio::test]
+async fn events_without_records_compare_everything() {
+    let function = Function::new(idempotency().events(|_: &Value| Key::new("window-9")));
+    let last = |sum: u8| json!({"Records": [], "state": {"sum": sum}, "isFinalInvokeForWindow": true});
+    for _ in 0..2 {
+        assert_eq!(function.runs_after(&last(1)).await, Ok(1));
+    }
+    for other in [last(2), json!({"Records": []})] {
+        assert_eq!(function.runs_after(&other).await, Err(ErrorKind::Mismatch));
+    }
+}
+
+/// Another API, or another stage of the API, may give a principal's name to someone else.
+#[tokio::test]
+async fn principals_of_other_apis_are_other_senders() {
+    let certificate = json!({"issuerDN": "CN=c4n4ry-issuer", "subjectDN": "CN=c4n4ry-subject"});
+    let cases = [
+        ("authorizer", json!({"lambda": {"principalId": "c4n4ry-17"}}), true),
+        ("authorizer", json!({"principalId": "c4n4ry-17"}), true),
+        ("authorizer", json!({"shop": "c4n4ry-shop"}), true),
+        ("authorizer", json!({"jwt": {"claims": {"sub": "c4n4ry-17"}}}), true),
+        (
+            "authorizer",
+            json!({"jwt": {"claims": {"iss": "https://c4n4ry-login", "sub": "c4n4ry-17"}}}),
+            false,
+        ),
+        ("authorizer", json!({"iam": {"callerId": "AROA2FQX7T5ZK4C4N4RY:c4n4ry-till"}}), false),
+        ("authentication", json!({"clientCert": certificate}), true),
+    ];
+    for (field, sender, is_local) in cases {
+        let (_, mut first, _) = front_ends().remove(0);
+        first["requestContext"]["authorizer"] = Value::Null;
+        first["requestContext"][field] = sender.clone();
+        let function = Function::new(idempotency().events(by_order));
+        for _ in 0..2 {
+            assert_eq!(function.runs_after(&first).await, Ok(1), "{sender}");
+        }
+        let expected = if is_local { Err(ErrorKind::Mismatch) } else { Ok(1) };
+        for (place, value) in [("apiId", "another"), ("stage", "test")] {
+            let mut other = first.clone();
+            other["requestContext"][place] = value.into();
+            assert_eq!(function.runs_after(&other).await, expected, "{sender} in another {place}");
+        }
+    }
+}
+
+/// A WebSocket's messages carry no headers, so only the connection identifies an unnamed sender.
+#[tokio::test]
+async fn unnamed_websocket_senders_differ_by_connection() {
+    let message = |connection: &str, message: &str, authorizer: Value| {
+        json!({
+            "requestContext": {
+                "routeKey": "order", "eventType": "MESSAGE", "messageDirection": "IN", "apiId": "w5x6y7z8a9",
+                "stage": "prod", "connectionId": connection, "messageId": message, "requestId": message,
+                "authorizer": authorizer,
+            },
+            "body": r#"{"order_id":"c4n4ry-websocket-order"}"#,
+            "isBase64Encoded": false,
+        })
+    };
+    let named = json!({"principalId": "c4n4ry-17"});
+    for (authorizer, of_another) in [(Value::Null, Err(ErrorKind::Mismatch)), (named, Ok(1))] {
+        let function = Function::new(idempotency().events(by_order));
+        for id in ["one", "two"] {
+            let sent = message("connection-a", id, authorizer.clone());
+            assert_eq!(function.runs_after(&sent).await, Ok(1), "{authorizer}");
+        }
+        let sent = message("connection-b", "three", authorizer.clone());
+        assert_eq!(function.runs_after(&sent).await, of_another, "{authorizer}");
+    }
+}
+
 #[tokio::test]
 async fn repeated_s3_notifications_are_replayed() {
     let first = parsed(include_str!("../../../events/sources/s3.json"));
