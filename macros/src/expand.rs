@@ -89,13 +89,13 @@ fn operation(arguments: &Arguments, function: &Function) -> Result<(TokenStream,
     // Two types in one module may have methods with the same name, and these methods would share their keys.
     if function.has_receiver() {
         let text =
-            format!("a method's operation needs a name of its own, such as `operation = \"orders.{name}\"`");
+            format!("a method's operation needs its own name, such as `operation = \"orders.{name}\"`");
         return Err(Error::new_spanned(ident, text));
     }
     // The path leaves out the types too. With two types, two commands of one id can have the same JSON.
     if let Some(generic) = function.generic() {
         let text = format!(
-            "a generic function's operation needs a name of its own, such as `operation = \"orders.{name}\"`. All \
+            "a generic function's operation needs its own name, such as `operation = \"orders.{name}\"`. All \
              types share it, so put the type into `key` if the types mean different operations"
         );
         return Err(Error::new(generic.span(), text));

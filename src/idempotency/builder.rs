@@ -33,7 +33,7 @@ pub struct Builder {
     settings: Settings,
     /// The mode that the environment sets, if it sets one.
     mode_outside: Option<Mode>,
-    /// Whether the store only stands in for one, because the environment names none.
+    /// Whether the store is only a substitute, because the environment names none.
     lacks_store: bool,
     function: Option<String>,
     operation: Option<String>,
@@ -347,7 +347,8 @@ fn is_required(value: Option<String>) -> Result<bool, Error> {
     }
 }
 
-/// Refuses every mode but `off` if the environment names no store: the sandboxes share no memory that could stand in.
+/// Refuses every mode but `off` if the environment names no store: sandboxes don't share the memory that would replace
+/// it.
 ///
 /// # Errors
 ///

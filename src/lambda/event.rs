@@ -62,7 +62,7 @@
 //! Fields that the source itself doesn't send are compared too. For example, a state machine passes on an event, and
 //! adds a field in each step: calls that differ in that field aren't duplicates. If a retry changes such a field, as
 //! `State.RetryCount` of Step Functions, leave it out with [`EventLayer::fingerprint_fields`]. The key's functions in
-//! [`keys`](super::keys) compare only the fields that they list. In a state machine, use a key of your own with the
+//! [`keys`](super::keys) compare only the fields that they list. In a state machine, use your own key with the
 //! state's name in it.
 //!
 //! If an event has a field twice, its `Records` are empty, or its parts can't be read, the whole event is compared.

@@ -44,7 +44,7 @@ pub(crate) struct Shared {
     pub(crate) owners: OwnerSource,
     pub(crate) cache: Option<LocalCache>,
     pub(crate) cipher: Option<Arc<dyn Cipher>>,
-    /// Whether the store only stands in for one, because the environment names none. Then the mode must stay `off`.
+    /// Whether the store is only a substitute, because the environment names none. Then the mode must stay `off`.
     pub(crate) lacks_store: bool,
     /// Whether the environment requires that idempotency is enforced.
     pub(crate) is_required: bool,
@@ -182,7 +182,7 @@ impl Driver {
         requests: &dyn Requests,
     ) -> Driven {
         let (mut store_error, mut applied, mut details) = (None, None, None);
-        // Whether a request was sent and failed. A request that's out of time isn't sent, which is no store failure.
+        // Whether a request was sent and failed. A request that's out of time isn't sent, and the store hasn't failed.
         let mut has_failed = false;
         // Until a claim is held, the only settlement is the release of a claim that can't be used.
         let is_claiming = matches!(event, Event::Begin);

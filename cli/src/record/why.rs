@@ -162,7 +162,7 @@ fn nothing(arguments: &Arguments, without_key: &[String], mode: Mode) -> Result<
     Ok(ExitCode::FAILURE)
 }
 
-/// Says what becomes of the batch's records that have no valid key.
+/// Lists the batch's records that have no valid key.
 fn unkeyed(without_key: &[String], mode: Mode) -> String {
     let then = match mode {
         Mode::Enforce => {

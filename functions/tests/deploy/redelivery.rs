@@ -1,5 +1,5 @@
 //! Tests that the queues of `template.yaml` and of the layer's example suit their functions, and that the records
-//! outlive every queue that an event can come back from.
+//! outlive every queue that can deliver an event again.
 
 use std::{collections::BTreeSet, fs, sync::LazyLock, time::Duration};
 
