@@ -85,11 +85,11 @@
 //!   server answers 422. Encode the form once, and store its bytes and its `Content-Type` with the key.
 //! - `RequestBuilder::build` of `reqwest-middleware` drops the extensions, and with them the key: the request gets
 //!   another key when you execute it. Use `send`, or `execute_with_extensions`, or set the header yourself.
-//! - One value of `Extensions` is for one operation. A key that the middleware draws stays in it until a 2xx, or a
-//!   replay of a status that isn't retried, so that a middleware before this one can send the operation again. To repeat
-//!   a request after a 2xx, as after a body that broke off, set the key yourself.
-//! - Send a stored key in the same form as before, quoted or [bare](IdempotentRequests::bare). Some servers read these
-//!   as two keys.
+//! - Use each value of `Extensions` for one operation only. A key that the middleware draws stays in it until the
+//!   response is a 2xx, or a replay with a status that isn't retried. Until then, a middleware before this one can send
+//!   the operation again. To repeat a request after a 2xx, such as one whose body broke off, set the key yourself.
+//! - Send a stored key in the same form as before, quoted or [bare](IdempotentRequests::bare). Some servers treat
+//!   the two forms as different keys.
 //! - If you drop the future of `send`, as `tokio::time::timeout` does, you lose a key that the middleware drew. Draw
 //!   and store the key first, or limit the operation with the [budget](IdempotentRequests::budget).
 //! - The middleware has no timeout for a single attempt, only the budget. Give `reqwest` a `timeout`, or a

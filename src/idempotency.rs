@@ -1,4 +1,4 @@
-//! The front door: [`Idempotency`], its [`Builder`] and its [`Operation`]s.
+//! The entry point: [`Idempotency`], its [`Builder`] and its [`Operation`]s.
 
 mod builder;
 mod operation;

@@ -46,11 +46,11 @@
 //! |---|---|---|
 //! | `dynamodb` | yes | the DynamoDB store, and with it the AWS SDK |
 //! | `http` | yes | the layer for `lambda_http` and axum; switches `events` on |
-//! | `events` | by `http` | the layer and the workers for `lambda_runtime`: typed events; SQS, Kinesis, DynamoDB Streams |
+//! | `events` | with `http` | layer and workers for `lambda_runtime`: typed events; SQS, Kinesis, DynamoDB Streams |
 //! | `sqs` | no | hides an SQS message that another delivery is processing, until that delivery's lease ends |
 //! | `jmespath` | no | JMESPath expressions beside JSON Pointers in [`KeyFields`] |
 //! | `macros` | no | the attribute `#[idempotent]`, the short form of [`Operation::run`] |
-//! | `client` | no | the module `client`: a `reqwest` client that keeps one key over all attempts |
+//! | `client` | no | the module `client`: a `reqwest` client that sends the same key in every attempt |
 //! | `redis` | no | the Redis and Valkey store; needs no AWS crate |
 //! | `postgres` | no | the PostgreSQL store, and the record in the handler's own transaction |
 //! | `metrics` | no | counters and latencies through the [`metrics`](https://docs.rs/metrics) facade |
@@ -64,17 +64,17 @@
 //!
 //! # What can't be promised
 //!
-//! - An effect outside the store's transaction, when the process dies between the effect and the completion's
-//!   write: the next delivery runs the handler again (under at-most-once, no delivery does).
+//! - An effect outside the store's transaction, when the process dies after the effect and before its
+//!   outcome is recorded: the next delivery runs the handler again (under at-most-once, no delivery does).
 //! - One outcome over two Regions of a multi-Region eventually consistent global table.
-//! - Anything about a table that was restored from a backup, which brings old claims back.
+//! - Anything after a table was restored from a backup: that brings old claims back.
 //! - A single run where two executors' clocks differ by more than the skew margin. Fencing still keeps one
 //!   outcome per generation.
 //! - Deduplication beyond the retention. Set it longer than the queue keeps redelivering.
 //!
-//! [`guide::failure_modes`] says what happens at each point of failure, and which test shows it. The rules
-//! are in [`guide::protocol`], effects in the outcome's transaction in [`guide::exactly_once`], and running,
-//! deploying, metrics and defaults in [`guide::operations`].
+//! [`guide::failure_modes`] says what happens at each point of failure, and which test shows it.
+//! [`guide::protocol`] has the rules, [`guide::exactly_once`] explains effects in the outcome's transaction, and
+//! [`guide::operations`] covers running, deploying, metrics and defaults.
 
 pub mod guide;
 

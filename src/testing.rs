@@ -74,8 +74,8 @@
 //! | [`Mistake::OtherRefused`] | another operation is refused |
 //! | [`Mistake::ConflictAccepted`] | the same key with different content is accepted |
 //!
-//! Under at-most-once, an operation may stay undone: its outcome is unknown, or its failure is recorded. If such an
-//! operation is completed or released, that excuses no refusal by the handler's other operations.
+//! Under at-most-once, an operation may stay undone: its outcome is unknown, or its failure is recorded. Once such an
+//! operation is completed or released, a refusal by one of the handler's other operations is a mistake.
 //!
 //! # Points and faults
 //!

@@ -52,18 +52,18 @@
 //! The sender is the caller that the front end verified, without the parts that a refreshed token or another session
 //! of a role changes. If the front end verified no caller, these are compared instead: everything that an authorizer
 //! passed on, all headers that carry a credential, all cookies except a load balancer's, and a WebSocket's connection.
-//! If another API may give the caller's name to someone else, as with a Lambda authorizer's principal, the API and the
-//! stage are part of the sender. So a request from another sender is a mismatch, and never gets the first sender's
+//! Some names, such as a Lambda authorizer's principal, may mean someone else in another API. For these, the API and
+//! the stage are part of the sender. So a request from another sender is a mismatch, and never gets the first sender's
 //! answer. The same goes for a WebSocket client that connects again without a name, and for a retry through another
 //! stage: name the fields that count with [`EventLayer::fingerprint_fields`] if such retries are duplicates. To give
 //! each sender its own keys, put the sender into [`KeyFields`], or use [`Idempotency::http`], whose keys belong to
 //! their caller.
 //!
 //! Fields that the source itself doesn't send are compared too. For example, a state machine passes on an event, and
-//! adds a field in each step: calls that differ in that field aren't duplicates. If a retry changes such a field, as
-//! `State.RetryCount` of Step Functions, leave it out with [`EventLayer::fingerprint_fields`]. The key's functions in
-//! [`keys`](super::keys) compare only the fields that they list. In a state machine, use your own key with the
-//! state's name in it.
+//! adds a field in each step: calls that differ in that field aren't duplicates. If a retry changes such a field, such
+//! as `State.RetryCount` of Step Functions, leave it out with [`EventLayer::fingerprint_fields`]. With a key from
+//! [`keys`](super::keys), only the fields that its page lists are compared. In a state machine, use your own key with
+//! the state's name in it.
 //!
 //! If an event has a field twice, its `Records` are empty, or its parts can't be read, the whole event is compared.
 
