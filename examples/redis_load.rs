@@ -72,7 +72,8 @@ async fn measure(url: &str, rate: u32, seconds: u32) -> Result<(), Failure> {
     let mut pings = at_rate(rate, count / 2, ping.clone()).await?;
     let both = at_rate(rate, count, move |nth| {
         let (engine, prefix) = (Arc::clone(&engine), prefix.clone());
-        // A duplicate comes a hundred operations after its first run, which has ended by then.
+        // A duplicate repeats the operation 101 places before it, which has ended by then. The first 100 operations are
+        // all first runs.
         let key = if nth % 2 == 0 || nth < 100 { nth } else { nth - 101 };
         async move { operation(&engine, &prefix, key).await }
     })
@@ -101,7 +102,7 @@ async fn measure(url: &str, rate: u32, seconds: u32) -> Result<(), Failure> {
         writeln!(out, "{name:<24}{:>8}{p50:>8}{p99:>8}{p999:>8}{max:>8}", times.len())?;
     }
     if let [ping, .., all] = p99s[..] {
-        writeln!(out, "p99 of all operations without PING's: {} µs", all.saturating_sub(ping))?;
+        writeln!(out, "p99 of all operations, minus PING's p99: {} µs", all.saturating_sub(ping))?;
     }
     Ok(())
 }

@@ -194,7 +194,8 @@ fn main() {
     }
 }
 
-/// Runs the program, and reads from its table each row's name and its p50 of a first run and of a duplicate in ms.
+/// Runs the program, and parses the table that it prints. Returns each row's name and its p50 in ms, of a first run and
+/// of a duplicate.
 fn table_of(program: &str) -> Vec<(String, [f64; 2])> {
     let output = std::process::Command::new(program).output().expect("the program starts");
     let text = String::from_utf8(output.stdout).unwrap();
@@ -291,8 +292,8 @@ async fn effects(client: &aws_sdk_dynamodb::Client) {
     create.send().await.unwrap();
 }
 
-/// The ways to send statements to PostgreSQL, with the URL parameters that select each: unnamed and prepared over
-/// direct connections, and for connections behind a pooler.
+/// The ways to send statements to PostgreSQL, each with the URL parameters that select it. The first two are for direct
+/// connections, with unnamed and with prepared statements. The third is for connections behind a pooler.
 const POSTGRES: [(&str, &str); 3] = [
     ("PostgreSQL", ""),
     ("PostgreSQL, `?prepared=true`", "&prepared=true"),

@@ -45,7 +45,7 @@
 //! | result | retried |
 //! |---|---|
 //! | no response: no connection, a broken connection, a timeout of `reqwest` | yes |
-//! | 409 with `in-progress` or `"retryable": true`, or with `Retry-After` and neither of these | yes |
+//! | 409 with `"retryable": true`; without that field, 409 with the code `in-progress` or with `Retry-After` | yes |
 //! | any other 409: `outcome-unknown`, `not-retained` … | no |
 //! | 425, 429, 5xx | yes |
 //! | a problem with `"retryable": false`: `operation-failed`, `record-unreadable` … | no |
@@ -64,9 +64,9 @@
 //!
 //! All operations of a client share a [quota](IdempotentRequests::retry_quota) of retries, as in the standard retry
 //! mode of AWS's SDKs, so that retries don't multiply the load in an outage. The quota has 500 tokens. A retry takes 5,
-//! or 10 after a timeout. A retry that waits for an outcome (409, 425) takes none. An operation that gets a final
-//! response returns the tokens of its last retry that took any, or 1 if no retry took any. If too few tokens are left,
-//! you get the last response at once.
+//! or 10 after a timeout. A retry that waits for an outcome (409, 425) takes none. When an operation gets a final
+//! response, it returns tokens to the quota: as many as its last retry that took any, or 1 if no retry took any. If too
+//! few tokens are left, you get the last response at once.
 //!
 //! # Results
 //!
@@ -85,16 +85,17 @@
 //!   server answers 422. Encode the form once, and store its bytes and its `Content-Type` with the key.
 //! - `RequestBuilder::build` of `reqwest-middleware` drops the extensions, and with them the key: the request gets
 //!   another key when you execute it. Use `send`, or `execute_with_extensions`, or set the header yourself.
-//! - Use each value of `Extensions` for one operation only. A key that the middleware draws stays in it until the
-//!   response is a 2xx, or a replay with a status that isn't retried. Until then, a middleware before this one can send
-//!   the operation again. To repeat a request after a 2xx, such as one whose body broke off, set the key yourself.
+//! - Use each value of `Extensions` for one operation only. A key that the middleware draws stays in the extensions
+//!   until the response is a 2xx, or a replay with a status that isn't retried. Until then, a middleware before this
+//!   one can send the operation again. To repeat a request after a 2xx, for example because the response's body broke
+//!   off, set the key yourself.
 //! - Send a stored key in the same form as before, quoted or [bare](IdempotentRequests::bare). Some servers treat
 //!   the two forms as different keys.
 //! - If you drop the future of `send`, as `tokio::time::timeout` does, you lose a key that the middleware drew. Draw
 //!   and store the key first, or limit the operation with the [budget](IdempotentRequests::budget).
 //! - The middleware has no timeout for a single attempt, only the budget. Give `reqwest` a `timeout`, or a
 //!   `connect_timeout` and a `read_timeout`: without these, a silent connection uses up the whole budget.
-//! - The code `in-progress` counts only with 409. With other statuses, the table above decides without it.
+//! - The code `in-progress` counts only with status 409. With any other status, the middleware ignores the code.
 //! - A rejected certificate is retried like a failed connection, because `reqwest` reports both alike. The same goes
 //!   for `https` without a TLS feature of `reqwest`: enable one yourself.
 //! - `reqwest` follows redirects, to other hosts too. It then forwards the key, and at a 307 or 308 also the body,
@@ -253,10 +254,10 @@ impl IdempotentRequests {
 impl Middleware for IdempotentRequests {
     /// # Errors
     ///
-    /// [`Unanswered`] if the last attempt got no response, or if a later attempt than the first, or a redirect, failed
-    /// with another error. This library's [`Error`](crate::Error) if there is no key
-    /// to send, with [`ErrorKind::InvalidKey`](crate::ErrorKind::InvalidKey) if the request's own key isn't valid.
-    /// Other errors of the first attempt are passed on.
+    /// [`Unanswered`] if the last attempt got no response, if a redirect failed, or if any attempt after the first
+    /// failed with another error. This library's [`Error`](crate::Error) if there is no key to send. Its kind is
+    /// [`ErrorKind::InvalidKey`](crate::ErrorKind::InvalidKey) if the request's own key isn't valid. Other errors of
+    /// the first attempt are passed on.
     ///
     /// # Cancel safety
     ///

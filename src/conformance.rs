@@ -123,8 +123,8 @@ const CASES: &[Case] = cases! {
     "chunks over the limit are an error" => chunks::limit,
     "chunks and the record don't affect each other" => chunks::beside_the_record,
     "random operations match the memory store" => differential::case,
-    // The last one: a store that mixes up answers after a dropped call may give wrong answers from then on.
-    "dropped calls leave one record or the other, and no answer to the next call" => drops::calls,
+    // Keep this case last: after a dropped call, a store that mixes up answers may give wrong answers from then on.
+    "dropped calls leave the old or the new record, and later calls get their own answers" => drops::calls,
 };
 
 /// A case that a store fails.
@@ -146,7 +146,7 @@ impl fmt::Display for Failure {
 
 /// Runs every case against `store`. See the [module](self) for what that does to the store.
 ///
-/// If there's no emulator or server to run against, fail, or exclude the test by name: a suite that passes
+/// If there's no emulator or server to run against, let the test fail, or exclude it by name: a suite that passes
 /// because it was skipped proves nothing.
 ///
 /// # Panics
@@ -155,8 +155,8 @@ impl fmt::Display for Failure {
 ///
 /// # Cancel safety
 ///
-/// Dropping the future ends the run. The records that the run wrote stay until they expire. A record without an
-/// expiry stays for good.
+/// Dropping the future ends the run. The records that the run wrote stay until they expire. A record without an expiry
+/// stays until you delete it.
 pub async fn check(store: &dyn Store) {
     let failures = failures(store).await;
     if !failures.is_empty() {

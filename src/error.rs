@@ -33,11 +33,11 @@ pub enum ErrorKind {
     /// This run lost its claim: another delivery took over after the lease had expired, or an operator settled the
     /// record. Their outcome counts. An extension also fails like this if the record is gone or unreadable.
     Fenced,
-    /// The store failed, or there was no time left. **Nothing ran**: retry. A handler whose writes are committed
-    /// with its outcome, or that runs without a claim, may have run, but nothing was **written**.
+    /// The store failed, or there was no time left: retry. **Nothing ran**, with one exception: a handler whose writes
+    /// are committed with its outcome, or that runs without a claim, may have run. Even then, nothing was **written**.
     Unavailable,
-    /// The operation **ran**, but its outcome couldn't be stored: a retry may run it again. From
-    /// [`Claim::release`](crate::Claim::release): it's unknown whether the key is released.
+    /// The operation **ran**, but its outcome couldn't be stored: a retry may run it again.
+    /// [`Claim::release`](crate::Claim::release) returns this kind if it's unknown whether the key is released.
     Unrecorded,
     /// A condition on the handler's own writes failed. Nothing was written, neither these writes nor the
     /// outcome: re-read and retry, or report it to the caller.
@@ -46,9 +46,9 @@ pub enum ErrorKind {
     /// case.
     AllFailed,
     /// The stored record or its outcome can't be read, or a newer version of the library wrote it: look at the record.
-    /// Nothing ran, with two exceptions. A handler may have run if another delivery or an operator recorded the
-    /// unreadable outcome before the handler's own. A handler whose writes are committed with its outcome, or that runs
-    /// without a claim, may have run, but nothing was **written**.
+    /// Nothing ran, with two exceptions. First, the handler may have run if another delivery or an operator recorded an
+    /// unreadable outcome before this run recorded its own. Second, a handler whose writes are committed with its
+    /// outcome, or that runs without a claim, may have run, but nothing was **written**.
     Corrupt,
     /// The configuration or the request to the library is wrong: correct it.
     Invalid,
@@ -97,7 +97,7 @@ pub struct Error {
     #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only the HTTP layer reads it"))]
     /// Whether the calling code is wrong, rather than the store or the caller's request.
     is_misuse: bool,
-    /// Lets the library check whether a handler kept this error of a nested operation.
+    /// Lets the library check whether a handler still holds this error, which a nested operation returned.
     #[expect(dead_code, reason = "it is kept only to be dropped with the error")]
     watched: Option<Arc<()>>,
 }
@@ -251,7 +251,7 @@ pub(crate) fn place(error: &serde_json::Error) -> String {
     format!("line {}, column {}", error.line(), error.column())
 }
 
-/// A failure that was recorded as the operation's outcome, as a replay returns it.
+/// A failure that was recorded as the operation's outcome. Replays return it.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub struct RecordedFailure {

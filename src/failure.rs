@@ -14,8 +14,8 @@ use crate::{
 /// A handler's error that says whether it's final. A handler of any wrapper may return it.
 ///
 /// - [`permanent`](Self::permanent): the operation failed, and its handler doesn't run again. The failure is recorded.
-/// - [`transient`](Self::transient): the next delivery runs the handler again, even with
-///   [`Recording::Record`]. Under at-most-once, the failure is recorded.
+/// - [`transient`](Self::transient): the next delivery runs the handler again, even with [`Recording::Record`].
+///   Exception: at-most-once execution records this failure too, and the handler doesn't run again.
 /// - any other error, by `?`: [`Settings::on_handler_error`](crate::settings::Settings::on_handler_error) decides.
 ///
 /// ```
@@ -54,7 +54,7 @@ impl Failure {
         Self(How::Permanent(RecordedFailure::new(error_type, message)))
     }
 
-    /// Creates a failure after which the next delivery runs the handler again.
+    /// Creates a failure after which the next delivery runs the handler again, except under at-most-once.
     pub fn transient<E: Into<Box<dyn StdError + Send + Sync>>>(error: E) -> Self {
         Self(How::Transient(Caused::new(error)))
     }

@@ -46,9 +46,9 @@ impl Idempotency {
         Builder::new(Arc::new(store))
     }
 
-    /// Creates an [`Idempotency`] with default settings, over the store that the environment variables choose.
-    /// `IDEMPOTENCY_TABLE` is a DynamoDB table, or `IDEMPOTENCY_STORE` is a URL. The function's name is
-    /// `AWS_LAMBDA_FUNCTION_NAME`.
+    /// Creates an [`Idempotency`] with default settings, over the store that the environment variables choose. Set
+    /// either `IDEMPOTENCY_TABLE` to the name of a DynamoDB table, or `IDEMPOTENCY_STORE` to a URL. The function's name
+    /// comes from `AWS_LAMBDA_FUNCTION_NAME`.
     ///
     /// | `IDEMPOTENCY_STORE` | store | feature |
     /// |---|---|---|
@@ -130,11 +130,11 @@ impl Idempotency {
     /// Returns a clone that runs without claims: for handlers whose only effects are the writes that they
     /// [stage](crate::staging()).
     ///
-    /// Nothing is written before the handler runs. When the handler returns, the library commits its outcome and its
-    /// writes in one transaction, if the key has no outcome yet. A first run costs one request instead of two,
-    /// nothing is locked, and nothing can go stale. Concurrent deliveries all run the handler. One of them commits. The
-    /// others write nothing, and answer with the committed outcome. A later duplicate runs the handler too, but its
-    /// writes aren't applied. If duplicates are frequent, or the handler is slow or costly, use
+    /// Nothing is written before the handler runs. When the handler returns, the library commits the handler's outcome
+    /// and its staged writes in one transaction, if the key has no outcome yet. A first run costs one request instead
+    /// of two, nothing is locked, and nothing can go stale. Concurrent deliveries all run the handler. One of them
+    /// commits. The others write nothing, and answer with the committed outcome. A later duplicate runs the handler
+    /// too, but its writes aren't applied. If duplicates are frequent, or the handler is slow or costly, use
     /// [`optimistic_reading_first`](Self::optimistic_reading_first): it avoids these runs with one read per delivery.
     ///
     /// Use it if the handler has no side effects besides its staged writes, so that it may run any number of
@@ -206,9 +206,9 @@ impl Idempotency {
     ///
     /// An outcome expires [`Settings::retention`](crate::settings::Settings::retention) from now.
     ///
-    /// Returns the new record, or `None` if the record is no longer the version `seen`. Read the record again then, and
-    /// decide. Nothing was written, unless the store's own client repeated a request whose answer was lost, and another
-    /// delivery came in between.
+    /// Returns the new record, or `None` if the record is no longer the version `seen`. In that case, read the record
+    /// again and decide. `None` means that nothing was written, with one exception: the write was applied, its answer
+    /// was lost, and another delivery replaced the record before the store's own client repeated the request.
     ///
     /// ```
     /// # use lambda_idempotency::{Idempotency, Key, Resolution, store::{Store, memory::MemoryStore}};
@@ -234,9 +234,9 @@ impl Idempotency {
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::Unavailable`]: the store couldn't be reached, or its answer was lost and can't be
-    ///   recovered, since another claim has replaced the record, for example. Retrying is harmless: the write applies
-    ///   only to the version that was seen.
+    /// - [`ErrorKind::Unavailable`]: the store couldn't be reached, or its answer was lost and the record doesn't show
+    ///   whether the write was applied, for example because another claim has replaced the record. Retrying is
+    ///   harmless: the write applies only to the version that was seen.
     /// - [`ErrorKind::Invalid`]: the response is over
     ///   [`Settings::max_response`](crate::settings::Settings::max_response), or the store rejects the request itself.
     ///   Nothing was written.
@@ -244,7 +244,7 @@ impl Idempotency {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves the record unchanged, settled, or with the write still on its way.
+    /// If you drop the future, the record may be unchanged or settled, or the write may still reach the store later.
     pub async fn resolve(
         &self,
         key: &StoredKey,
@@ -348,8 +348,8 @@ impl Idempotency {
         Scope::new(&self.function, labelled(via, self.operation.as_deref()))
     }
 
-    /// Returns the current invocation's tenant. If `for_invocation` set an invocation without a tenant, the surrounding
-    /// layer's tenant counts: a step must not leave its tenant because it has another deadline.
+    /// Returns the current invocation's tenant. If `for_invocation` set an invocation without a tenant, returns the
+    /// surrounding layer's tenant. So a step stays in its tenant even if it has another deadline.
     pub(crate) fn tenant(&self) -> Option<Arc<str>> {
         let own = self.invocation.as_ref().and_then(Invocation::tenant).cloned();
         own.or_else(|| surrounding()?.invocation.tenant().cloned())

@@ -4,9 +4,9 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use crate::time::Timestamp;
 
-/// 2020-01-01: an earlier deadline is invalid.
+/// 2020-01-01: an earlier deadline counts as unknown.
 const EARLIEST: Timestamp = Timestamp::from_secs(1_577_836_800);
-/// A deadline that's more than this time in the future is invalid.
+/// A deadline that's more than this time in the future counts as unknown.
 const FARTHEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The platform's information about one invocation.
@@ -45,10 +45,11 @@ impl Invocation {
 
     /// Creates an invocation that starts at `now`.
     ///
-    /// This decides once whether the deadline is known. A deadline before 2020 is unknown, since cargo-lambda's
-    /// emulator sends a duration. A deadline more than a day after `now` is unknown too: Lambda's longest timeout is 15
-    /// minutes, but AWS's emulator multiplies the timeout by a million in Managed Instances mode. Any other deadline in
-    /// the past counts as known, and leaves the handler no time.
+    /// This function decides once whether the deadline is known. A deadline before 2020 counts as unknown:
+    /// cargo-lambda's emulator sends a duration instead of a time, and a duration reads as a time in 1970. A deadline
+    /// more than a day after `now` counts as unknown too: Lambda's longest timeout is 15 minutes, but AWS's emulator
+    /// multiplies the timeout by a million in Managed Instances mode. Any other deadline in the past counts as known,
+    /// and leaves the handler no time.
     pub fn entered(now: Timestamp, deadline: Timestamp, request_id: &str) -> Self {
         Self {
             deadline: (EARLIEST..=now.saturating_add(FARTHEST)).contains(&deadline).then_some(deadline),

@@ -124,8 +124,8 @@ impl Scope {
         Ok(Self { caller: Some(caller.into()), ..self.clone() })
     }
 
-    /// The same operation and caller, in an invocation of this tenant. Without a caller, the tenant is the caller, as
-    /// in an event's scope. Lambda limits a tenant's id to 256 characters, so there's no limit here.
+    /// The same operation and caller, in an invocation of this tenant. If the scope has no caller, the tenant takes the
+    /// caller's place, as it does for events. Lambda limits a tenant's id to 256 characters, so there's no limit here.
     pub(crate) fn of_tenant(&self, tenant: &str) -> Self {
         let caller: Arc<str> = match &self.caller {
             Some(caller) => joined(&["tenant", tenant, caller]).into(),

@@ -40,9 +40,9 @@ use crate::{
 ///
 /// - A string counts as its content, a number or a boolean as its text. `0` and `false` are keys, and the
 ///   string `"7"` is the same key as the number `7`.
-/// - For several fields, an array, an object, or a string that is longer than a key or has control characters, the
-///   key is a [`Fingerprint`] of all the selected values, in its stored form. A string that looks like a fingerprint
-///   becomes a fingerprint too. In a fingerprint of several fields, an absent field counts as null.
+/// - The key is a [`Fingerprint`] of all the selected values, in its stored form, in these cases: several fields, an
+///   array, an object, or a string that has control characters or is longer than a key may be. A string that looks like
+///   a fingerprint becomes a fingerprint too. In a fingerprint of several fields, an absent field counts as null.
 /// - An absent field, null or a blank string is a **missing key**, and never a key that events share. Several
 ///   fields, an array or an object are a missing key too, if every value in them is absent, null or blank.
 ///
@@ -180,7 +180,7 @@ impl KeyFields {
             return Ok(None);
         }
         if let ([Some(value)], None) = (found.as_slice(), &self.source) {
-            // A string that looks like a digest could equal another value's digest.
+            // A string that looks like a digest could equal another value's digest, so it's hashed too.
             let text = text_of(value).filter(|text| Fingerprint::from_stored(text).is_none());
             return Ok(Some(match text.map(Key::new) {
                 Some(Ok(key)) => key,

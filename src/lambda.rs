@@ -31,9 +31,9 @@
 //! # }
 //! ```
 //!
-//! At the deadline, the caller gets an error, and the library drops an async handler. The process keeps running, and so
-//! do code that blocks its thread, `spawn_blocking` and spawned tasks. A duplicate can run beside them once the key is
-//! free. AWS reports that in on-demand functions, too, code can keep running after a timeout
+//! At the deadline, the caller gets an error, and the library drops an async handler. The process keeps running. Code
+//! that blocks its thread, `spawn_blocking` and spawned tasks keep running too, so a duplicate can run beside them once
+//! the key is free. AWS reports that in on-demand functions, too, code can keep running after a timeout
 //! ([aws-lambda-rust-runtime#1155](https://github.com/aws/aws-lambda-rust-runtime/issues/1155)). Lambda rejects a late
 //! response with 410, which the runtime logs. A response that was recorded in time is still replayed to the next
 //! delivery.

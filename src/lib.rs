@@ -64,10 +64,10 @@
 //!
 //! # What can't be promised
 //!
-//! - An effect outside the store's transaction, when the process dies after the effect and before its
-//!   outcome is recorded: the next delivery runs the handler again (under at-most-once, no delivery does).
+//! - Exactly one effect outside the store's transaction, when the process dies after the effect and before its outcome
+//!   is recorded. The next delivery runs the handler again. Under at-most-once, no delivery does.
 //! - One outcome over two Regions of a multi-Region eventually consistent global table.
-//! - Anything after a table was restored from a backup: that brings old claims back.
+//! - Anything after a table was restored from a backup: the restore brings old claims back.
 //! - A single run where two executors' clocks differ by more than the skew margin. Fencing still keeps one
 //!   outcome per generation.
 //! - Deduplication beyond the retention. Set it longer than the queue keeps redelivering.

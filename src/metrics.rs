@@ -107,8 +107,9 @@ pub enum Metric {
     ShadowTakeover,
     /// Counter: in shadow mode, the store failed or was too slow, so it's unknown what `enforce` would have done.
     ShadowUnknown,
-    /// Counter: every record of a batch was returned for redelivery, and not only because other deliveries are
-    /// processing them. Lambda's `Errors` counts such an invocation only if `fail_if_all_fail` is set.
+    /// Counter: every record of a batch was returned for redelivery. A batch isn't counted if other deliveries are
+    /// processing all its records. Lambda's `Errors` counts an invocation that returned its whole batch only if
+    /// `fail_if_all_fail` is set.
     AllFailed,
     /// Histogram, in milliseconds: the time to claim or to find the outcome.
     ClaimLatency,

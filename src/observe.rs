@@ -89,7 +89,7 @@ pub(crate) fn recalled(id: &StoredKey, record: &Record) {
     );
 }
 
-/// Whether a store failure was logged since a delivery last claimed a key or got a recorded outcome.
+/// Set when a store failure is logged. Cleared when a delivery claims a key or gets a recorded outcome.
 static IS_OUT: AtomicBool = AtomicBool::new(false);
 
 /// Nothing ran. `is_store_failure` says whether the store failed; otherwise a rule refused the delivery.
@@ -253,8 +253,8 @@ pub(crate) fn not_released(id: &StoredKey, held: &Held, cause: Option<&dyn StdEr
     tracing::warn!(
         target: TARGET, event = "not_released", %id, generation = held.generation.get(),
         cause = cause.map(tracing::field::display),
-        "it's unknown whether the key is released; if it isn't, the end of the claim's lease frees it, or, at most \
-         once, an operator must settle it"
+        "it's unknown whether the key is released; if it isn't, the key becomes free when the claim's lease ends; \
+         under at-most-once, an operator must settle the record"
     );
 }
 

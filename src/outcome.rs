@@ -140,7 +140,8 @@ impl StoredResponse {
         Self { place: Place::Chunks(count), ..self }
     }
 
-    /// Whether this is `response`, as stored. `None` if that's unknown, because the kept bytes are encrypted.
+    /// Whether this stored response was made from `response`. `None` if that's unknown, because the kept bytes are
+    /// encrypted.
     pub(crate) fn is_of(&self, response: &[u8]) -> Option<bool> {
         let is_it = || self.length == response.len() as u64 && self.check_digest(response).is_ok();
         self.is_plain().then(is_it)

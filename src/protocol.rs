@@ -144,7 +144,7 @@ pub fn step(state: &mut State, input: Input) -> Action {
             let task = Task::new(plan, now, intent, running.is_in_doubt);
             settle::begin(plan, now, running.held, task, running.submissions)
         }
-        // The machine stops waiting for an earlier extension, which does no harm if it's applied late.
+        // The machine stops waiting for an earlier extension. If that extension is applied late, it does no harm.
         (Phase::Held(running) | Phase::Extending { running, .. }, Event::Extend(until)) => {
             extend::send(plan, running, until)
         }

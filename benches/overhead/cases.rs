@@ -1,8 +1,8 @@
 //! Compares one operation through the library with the same requests by hand.
 //!
-//! Both sides use the same SDK, in one process, over a connection that answers at once from memory. This
-//! leaves out the wire, the kernel and the TLS library, which cost a real call more than everything here. So
-//! the ratio is the strictest possible.
+//! Both sides use the same SDK, in one process, over a connection that answers at once from memory. In a real call, the
+//! wire, the kernel and the TLS library cost more than everything measured here. Without them, the library's share of
+//! the cost is as large as it can be.
 //!
 //! [`Effort`] lists the three ways to make the requests by hand.
 
@@ -81,8 +81,9 @@ pub(crate) enum Effort {
     Bare,
     /// `Bare`, with the timeouts that the library's store sets. The SDK has none by default.
     Timeouts,
-    /// `Timeouts`, and computes its values in each run, in the plainest code. It hashes the key and the payload's
-    /// JSON, draws an owner, and encodes and hashes the response. It checks and decodes a replayed response.
+    /// Like `Timeouts`, but the code also computes its values in each run, as plainly as possible. It hashes the key
+    /// and the payload's JSON, draws an owner, and encodes and hashes the response. It checks and decodes a replayed
+    /// response.
     Careful,
 }
 
@@ -96,7 +97,7 @@ pub(crate) enum Prepared {
 }
 
 impl Prepared {
-    /// Prepares `case`, and checks once that a duplicate is answered from the record and a first run isn't.
+    /// Prepares `case`, and runs it once to check that a duplicate gets the recorded answer and a first run doesn't.
     ///
     /// # Errors
     ///
@@ -255,7 +256,7 @@ impl ByHand {
         let text = |name: &str| {
             old.get(name).and_then(|value| value.as_s().ok()).ok_or("a text attribute is missing")
         };
-        // The library wrote this record, so compare with its fingerprint. The one that `claim` computes differs.
+        // The library wrote this record, so compare with the library's fingerprint. `claim` computes a different one.
         if text("status")? != "COMPLETED" || text("fingerprint")? != &self.item.fingerprint {
             return Err("the record isn't COMPLETED, or has another fingerprint".into());
         }
@@ -422,8 +423,8 @@ fn respond(status: u16, body: Bytes) -> Result<HttpResponse, Failure> {
     Ok(response)
 }
 
-/// Puts the attributes of a PutItem, or those that an UpdateItem sets, into `item`. Every `#name = :name` in
-/// the library's updates has its value in a placeholder of the same name.
+/// Puts the attributes of a PutItem, or those that an UpdateItem sets, into `item`. The library's updates set each
+/// `#name` to the placeholder `:name`, so this finds the value under the same name.
 fn record(item: &mut Map<String, Value>, request: Option<&[u8]>) {
     let request: Value = request.and_then(|body| serde_json::from_slice(body).ok()).unwrap_or_default();
     if let Some(put) = request["Item"].as_object() {

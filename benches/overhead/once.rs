@@ -37,8 +37,8 @@ fn main() -> Result<(), Failure> {
     })
 }
 
-/// Prints the memory in use after a tenth of the keys, when every pool and cache has reached its size, and
-/// after all of them.
+/// Prints the memory in use twice: after a tenth of the keys, when every pool and cache has reached its full size, and
+/// after all keys.
 async fn keys(count: u32, local_cache: usize) -> Result<(), Failure> {
     let run = Run::new(Wire::Applies, local_cache)?;
     let mut output = std::io::stdout().lock();

@@ -154,13 +154,14 @@ impl StoreArguments {
         )))
     }
 
-    /// Whether both URLs may choose the same records. A description has no setting that the function's code makes, and
-    /// may leave the Region and the endpoint to the function's environment. An option overrides the description.
+    /// Whether both URLs may name the same records. A description's URL lacks the settings that the function's code
+    /// makes. It may also lack the Region and the endpoint, which then come from the function's environment. An option
+    /// overrides the description.
     fn is_same_place(&self, here: &str, described: &str) -> bool {
         let base = |url: &str| url.split('?').next().unwrap_or_default().replace("…@", "");
         let is_left_open = |name: &str| self.has_option_for(name) || parameter(described, name).is_none();
         let is_same = |name: &str| parameter(described, name) == parameter(here, name);
-        // The profile or a variable may name the same place in another form.
+        // `None` counts as equal: the AWS profile or a variable may set the same value.
         let is_unlike = |name: &str, own: Option<String>| own.is_some() && parameter(described, name) != own;
         base(here) == base(described)
             && ["sort_key", "partition", "attributes", "table", "prefix"]
@@ -170,7 +171,7 @@ impl StoreArguments {
             && (is_left_open("endpoint") || !is_unlike("endpoint", parameter(here, "endpoint")))
     }
 
-    /// Whether an option was given that has the meaning of this parameter of a URL.
+    /// Whether the command line has the option that corresponds to this parameter of a URL.
     fn has_option_for(&self, parameter: &str) -> bool {
         let option = match parameter {
             "endpoint" => &self.endpoint_url,
@@ -312,16 +313,16 @@ fn origin(endpoint: &str) -> String {
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     let (authority, other) = rest.split_at(end);
     if other.contains('@') {
-        // The first of these characters may belong to a password that isn't encoded.
+        // The `/`, `?` or `#` may belong to a password that isn't encoded.
         return format!("{scheme}://…");
     }
     let host = authority.rsplit('@').next().unwrap_or_default();
     format!("{scheme}://{host}")
 }
 
-/// `url` with `…` in place of any user name and password before the query, and without the [`CREDENTIALS`] in the
-/// query. If `url` isn't a store's, nothing is left. If its `?` may belong to a password, only the scheme is left. The
-/// library's function for descriptions does the same, but isn't public.
+/// Returns `url` without credentials: `…` replaces any user name and password before the query, and the [`CREDENTIALS`]
+/// are removed from the query. If `url` isn't a store's URL, returns only `…`. If its `?` may belong to a password,
+/// returns the scheme and `…`. The library has a similar function for descriptions, but it isn't public.
 fn without_credentials(url: &str) -> String {
     let Some((scheme, rest)) = scheme_of(url).filter(|_| NamedStore::from_url(url).is_ok()) else {
         // Any other text may contain a password anywhere.
@@ -339,7 +340,8 @@ fn without_credentials(url: &str) -> String {
     format!("{scheme}://{hidden}{host}{mark}{query}")
 }
 
-/// Splits `url` at the `://` behind its scheme. Without one there, a later `://` may be part of anything.
+/// Splits `url` at the `://` after its scheme. Returns `None` if the first colon isn't followed by `//`: a later `://`
+/// may be part of anything.
 fn scheme_of(url: &str) -> Option<(&str, &str)> {
     let (scheme, rest) = url.split_once(':')?;
     Some((scheme, rest.strip_prefix("//")?))
@@ -351,7 +353,7 @@ fn is_credential(pair: &str) -> bool {
     name.contains('%') || CREDENTIALS.iter().any(|known| name.eq_ignore_ascii_case(known))
 }
 
-/// The parameter, without an endpoint that may hold credentials.
+/// Returns the parameter, but hides an endpoint that may hold credentials.
 fn without_userinfo(pair: &str) -> &str {
     let hides = |value: &str| {
         let value = value.to_ascii_lowercase();
@@ -363,7 +365,7 @@ fn without_userinfo(pair: &str) -> &str {
     }
 }
 
-/// Whether a store accepts `url`, whose query contains an `@`. The PostgreSQL store never does.
+/// Whether a store accepts `url`, whose query contains an `@`. The PostgreSQL store never accepts an `@` there.
 fn is_valid(url: &str) -> bool {
     match NamedStore::from_url(url) {
         Ok(NamedStore::DynamoDb(_)) => true,
@@ -400,7 +402,7 @@ mod tests {
             ("dynamodb://prod?region=eu-west-1", "dynamodb://prod?region=eu-west-1", true),
             ("dynamodb://prod?region=eu-west-1", "dynamodb://prod?region=us-east-1", false),
             ("dynamodb://prod", "dynamodb://prod?sort_key=sk", false),
-            // The function's code may set the same.
+            // The function's code may set these parameters, which its description then lacks.
             ("dynamodb://prod?sort_key=sk&attributes=id:pk", "dynamodb://prod", true),
             ("redis://h:1?prefix=a", "redis://h:1", true),
             ("redis://h:1?prefix=a", "redis://h:1?prefix=b", false),

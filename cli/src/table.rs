@@ -156,7 +156,7 @@ fn fix_in_postgres(problem: &TableProblem, table: &str, arguments: &StoreArgumen
             format!("`{}`", arguments.command_line(&["table", "create"]))
         }
         TableProblem::Schema { .. } => {
-            "as the problem says; until then, functions with this version of the library can't use the table"
+            "as described in the error; until then, functions with this version of the library can't use the table"
                 .to_owned()
         }
         TableProblem::Privileges { missing } => format!("`GRANT {} ON {table} TO …`", missing.join(", ")),

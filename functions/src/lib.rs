@@ -6,6 +6,7 @@ use std::time::Duration;
 
 pub use telemetry::{DIMENSION, NAMESPACE, Telemetry};
 
-/// How long the functions that queues feed keep a record: 18 days. A dead-letter queue keeps a message for 14 days, and
-/// the queue that an operator moves it back to for 4 more. Without its record, the operation would run again.
+/// How long functions whose events wait in queues keep a record: 18 days. A dead-letter queue keeps a message for 14
+/// days. If an operator then moves it back to its queue, that queue keeps it for 4 more days. Without its record, the
+/// operation would run again.
 pub const RETENTION: Duration = Duration::from_secs(18 * 24 * 60 * 60);

@@ -92,7 +92,8 @@ fn operation(arguments: &Arguments, function: &Function) -> Result<(TokenStream,
             format!("a method's operation needs its own name, such as `operation = \"orders.{name}\"`");
         return Err(Error::new_spanned(ident, text));
     }
-    // The path leaves out the types too. With two types, two commands of one id can have the same JSON.
+    // The path leaves out type parameters too. Two commands of different types can have the same id and the same JSON,
+    // so one would replay the other's result.
     if let Some(generic) = function.generic() {
         let text = format!(
             "a generic function's operation needs its own name, such as `operation = \"orders.{name}\"`. All \

@@ -51,7 +51,8 @@ impl Function {
         })
     }
 
-    /// The first parameter that makes one function several: a type, a constant, or the `impl` of an argument.
+    /// The first parameter that makes the function generic: a type, a constant, or an `impl` in an argument's type.
+    /// Lifetimes don't count.
     pub(crate) fn generic(&self) -> Option<Ident> {
         let mut parameters = self.signature.generics.params.iter().filter_map(|parameter| match parameter {
             GenericParam::Lifetime(_) => None,

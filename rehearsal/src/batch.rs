@@ -77,7 +77,8 @@ impl Batch {
         let of_those = self.order_of.values().filter(|order| orders.contains(*order)).count();
         if of_those != named.len() {
             return Err(format!(
-                "the answer returns {} messages, but their orders have {of_those} messages",
+                "the answer returns {} messages, but their orders have {of_those} messages; it must return all \
+                 messages of an order, or none",
                 named.len()
             ));
         }

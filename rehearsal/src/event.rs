@@ -41,7 +41,8 @@ impl Events {
     }
 
     /// Uses the only event of a user's function for every delivery. Redeliveries get their own request ids, times and
-    /// receipt handles, as on AWS: otherwise a key or a fingerprint with such a field would pass.
+    /// receipt handles, as on AWS. Otherwise, a function whose key or fingerprint includes such a field would pass the
+    /// rehearsal.
     pub fn of_one(event: Event) -> Self {
         let again = event.renewed();
         Self { first: event, again, conflicting: None }
@@ -115,7 +116,8 @@ impl Event {
         ["headers", "multiValueHeaders"].iter().any(|place| self.key_header(place).is_some())
     }
 
-    /// Returns the event as a retry or a redelivery sends it: with other values in the fields that these renew.
+    /// Returns the event as a retry or a redelivery sends it: an HTTP request's ids and times, the trace header,
+    /// receipt handles and receive counts have other values.
     fn renewed(&self) -> Self {
         let mut event = self.clone();
         if self.is_http() {
@@ -135,8 +137,9 @@ impl Event {
         event
     }
 
-    /// Whether the event is a request, as the library's fingerprint decides it. Other events may have a
-    /// `requestContext` too: Lambda sends a destination's record again with the same one.
+    /// Whether the event is an HTTP request, by the fields that the library's fingerprint checks. Other events may have
+    /// a `requestContext` too. A Lambda destination's record has one, and Lambda doesn't change it when it sends the
+    /// record again.
     fn is_http(&self) -> bool {
         let marks = ["/httpMethod", "/method", "/requestContext/http/method", "/requestContext/routeKey"];
         marks.into_iter().any(|mark| self.pointer(mark).is_some())
@@ -186,7 +189,8 @@ impl Event {
     }
 }
 
-/// Replaces the value at this JSON Pointer. A missing value, or one in another form, stays as it is.
+/// Replaces the value at this JSON Pointer. Does nothing if the value is missing, or isn't in the form that `renew`
+/// expects.
 fn replace(json: &mut Value, pointer: &str, renew: fn(&Value) -> Option<Value>) {
     if let Some(value) = json.pointer_mut(pointer)
         && let Some(renewed) = renew(value)

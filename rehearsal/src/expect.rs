@@ -84,7 +84,8 @@ fn source_of(event: &Value) -> Option<&str> {
     event.pointer("/Records/0/eventSource").and_then(Value::as_str)
 }
 
-/// Refuses an event that needs `--batch`: an answer to a batch doesn't say whether a record was run or replayed.
+/// Refuses a batch that is given without `--batch`. The rehearsal must know that the event is a batch, because the
+/// answer to a batch doesn't say whether a record was run or replayed.
 ///
 /// # Errors
 ///

@@ -336,14 +336,15 @@ impl Output {
         Self { last, requests }
     }
 
-    /// Waits until everything that was written before this call has been read. The driver calls this after a response
-    /// or a request of the process. The process wrote its output before that, so the pipes are readable already, and
-    /// the reader polls its pipes before it answers this call.
+    /// Waits until the reader has read everything that the process wrote before this call. The driver calls this after
+    /// the process has sent a response or a request. The earlier output is then already in the pipes, and the reader
+    /// polls its pipes before it answers this call.
     async fn catch_up(&self) {
         let (sender, done) = oneshot::channel();
         if self.requests.send(sender).is_ok() {
-            // At the end of both pipes, the reader has read everything, and stops. A request that's sent at that moment
-            // may stay in the channel, unanswered, until all senders are dropped. Then only `closed` ends the wait.
+            // The reader stops at the end of both pipes, because it has then read everything. A request that's sent at
+            // that moment may stay in the channel, unanswered, until all senders are dropped. In that case, `closed`
+            // ends the wait.
             tokio::select! {
                 _ = done => {}
                 () = self.requests.closed() => {}

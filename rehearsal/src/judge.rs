@@ -126,10 +126,10 @@ impl Verdict {
                 format!("{count} neither the outcome nor a temporary refusal; the first: {example}")
             });
         }
-        // Without a mark, a first response and its replay look the same.
+        // If the answers aren't marked, a first response and its replay look the same.
         let firsts = if crowd.marked { crowd.firsts == 1 } else { crowd.firsts >= 1 };
         self.must(firsts, || format!("{} first (expected 1)", several(crowd.firsts, "answer")));
-        self.must(crowd.agree, || "the answers with the outcome differ".into())
+        self.must(crowd.agree, || "the successful answers have different outcomes".into())
     }
 }
 

@@ -117,8 +117,8 @@ impl Arguments {
     }
 }
 
-/// Runs the rehearsal, and returns the faults of all rows. It handles no signals: the handlers would stay in the
-/// caller's process, and then no signal would end it.
+/// Runs the rehearsal, and returns the faults of all rows. It installs no signal handlers, because they would stay in
+/// the caller's process afterwards: a signal such as Ctrl-C would then no longer end that process.
 ///
 /// # Errors
 ///
@@ -203,8 +203,8 @@ async fn play(world: &World) -> Result<Vec<Row>> {
     steps::play(world).await
 }
 
-/// Waits for Ctrl-C or Ctrl-\, for the terminal's end, or for SIGTERM, which a CI sends to cancel a job. The functions
-/// have their own process groups, so no signal ends them: the rehearsal must drop their sandboxes.
+/// Waits for Ctrl-C, for Ctrl-\, for SIGHUP (the terminal was closed), or for SIGTERM (CI cancels the job). The
+/// functions have their own process groups, so these signals don't end them: the rehearsal must drop their sandboxes.
 async fn interrupted() {
     tokio::select! {
         () = received(SignalKind::interrupt()) => {}
@@ -310,7 +310,7 @@ fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Removes the tables, unless the user interrupts that too.
+/// Removes the tables. If the user interrupts this, prints how to find the remaining tables.
 async fn take_down(world: &World) {
     tokio::select! {
         () = remove_tables(world) => {}

@@ -95,8 +95,8 @@ fn requests(count: usize, operations: &[String]) -> String {
         }
     }
     if runs.len() > 3 {
-        // If the operation changes this often, several senders were concurrent. Their order doesn't matter, so this
-        // counts each operation.
+        // More than three groups of operations mean that several senders were concurrent. The order of their requests
+        // doesn't matter, so this counts each operation.
         let mut total = std::collections::BTreeMap::new();
         for (operation, times) in runs {
             *total.entry(operation).or_insert(0) += times;

@@ -29,7 +29,8 @@ pub(crate) const SHORT_LEASE: Duration = Duration::from_secs(2);
 /// The library's default grace after the deadline, and its skew margin.
 const GRACE_MS: u64 = 2_000;
 const SKEW_MARGIN_MS: u64 = 2_000;
-/// A record is stale once its lease expired *more* than the margin ago.
+/// A record is stale only when its lease expired *more* than the skew margin ago, so the rehearsal waits this much
+/// longer.
 const CLEARLY_STALE_MS: u64 = 100;
 
 /// The state that all steps share.

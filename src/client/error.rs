@@ -8,8 +8,8 @@ use crate::key::Key;
 
 /// No attempt of an operation got a final response, so the operation may have run or not.
 ///
-/// Send the same request again with the same [`key`](Self::key), now or after a restart. If the operation ran,
-/// you get the recorded response. The server keeps the record for 24 h by default. If you retry later, the operation
+/// Send the same request again with the same [`key`](Self::key), now or after a restart. If the operation ran, you get
+/// the recorded response. The server keeps the record for 24 h by default. If you retry after that time, the operation
 /// runs again.
 ///
 /// A response may leave the outcome open too: see [`is_outcome_open`](super::is_outcome_open).
@@ -46,8 +46,9 @@ impl Unanswered {
         self.attempts
     }
 
-    /// The status of the latest response whose head arrived. It's the last attempt's, if its body broke off or the
-    /// budget ended after its head; otherwise it's an earlier attempt's. `None` if no attempt got a response's head.
+    /// The status of the latest response whose head arrived. This is the last attempt's response if its body broke off,
+    /// or if the budget ended after its head. Otherwise, it's an earlier attempt's response. `None` if no attempt got a
+    /// response's head.
     pub fn last_status(&self) -> Option<StatusCode> {
         self.last_status
     }

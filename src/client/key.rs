@@ -33,12 +33,12 @@ impl Key {
     }
 }
 
-/// The key that this middleware put into a request's extensions, to tell it from a caller's key.
+/// The key that this middleware put into a request's extensions. It distinguishes a drawn key from a caller's key.
 #[derive(Clone)]
 struct Drawn(Key);
 
-/// Removes a drawn key from `extensions`, because its operation has an outcome: another operation with the same
-/// extensions would get that outcome. A caller's key stays.
+/// Removes a drawn key from `extensions`, because its operation has an outcome. If the key stayed, another operation
+/// with the same extensions would get that outcome. A caller's key stays.
 pub(super) fn forget_drawn(extensions: &mut Extensions) {
     if let Some(Drawn(drawn)) = extensions.remove::<Drawn>()
         && extensions.get::<Key>() == Some(&drawn)
@@ -72,9 +72,9 @@ impl Sendable {
 
     /// Returns the key of `request`: from its header, from `extensions`, or a new one.
     ///
-    /// A key that isn't from the header is put into the header and into `extensions`. A middleware before this one may
-    /// send its own copy of the request again: with the same extensions, that's the same operation, until a drawn key's
-    /// operation has an outcome that's never retried.
+    /// If the key isn't from the header, this puts it into the header and into `extensions`. A middleware before this
+    /// one may send its own copy of the request again. With the same extensions, the copy gets the same key, so it's
+    /// the same operation. A drawn key stays in the extensions until its operation has an outcome that's never retried.
     pub(super) fn of(
         request: &mut Request,
         name: &HeaderName,

@@ -63,9 +63,9 @@ pub fn operation_key(response: &Response) -> Option<&Key> {
 /// Whether the operation's outcome is still open: it may have run or may still be running, but this response isn't its
 /// outcome. Keep the key then, and send the operation again with it.
 ///
-/// True if the operation wasn't retried again although the response calls for a retry, such as a 503. Of responses that
-/// aren't replays, it's true for a 409, and for all but a 2xx after the first attempt: an earlier attempt may have run.
-/// False if the request wasn't an operation.
+/// True if the response calls for a retry, such as a 503, but the operation wasn't retried again. Also true for a 409
+/// that isn't a replay. After more than one attempt, true for every response that is neither a 2xx nor a replay,
+/// because an earlier attempt may have run. False if the request wasn't an operation.
 ///
 /// Only the attempts of this [`send`](reqwest_middleware::RequestBuilder::send) count. If an earlier `send` left the
 /// outcome open, it stays open until you get a 2xx or a replay.
@@ -73,7 +73,8 @@ pub fn is_outcome_open(response: &Response) -> bool {
     response.extensions().get::<Answered>().is_some_and(|answered| answered.is_open)
 }
 
-/// Whether the operation may have run although it has no outcome yet. A 409 may be another attempt's, which still runs.
+/// Whether the operation may have run although it has no outcome yet. A 409 may mean that another attempt is still
+/// running.
 fn is_open(status: StatusCode, attempts: u32) -> bool {
     status == StatusCode::CONFLICT || (attempts > 1 && !status.is_success())
 }
@@ -214,8 +215,8 @@ impl<'a> Operation<'a> {
         Ok(response)
     }
 
-    /// The caller's error for an error that isn't retried. An earlier attempt may have run, and so may a request that
-    /// the server redirected, so the caller then needs the key.
+    /// Converts an error that isn't retried into the caller's error. If there was an earlier attempt, or if the server
+    /// redirected the request, the operation may have run: the caller then gets the key with the error.
     fn failed(self, error: Error) -> Error {
         if self.attempts.count > 1 || is_redirected(&error, &self.url) {
             // The URL's query may contain a token.
@@ -232,7 +233,8 @@ impl<'a> Operation<'a> {
 }
 
 impl IdempotentRequests {
-    /// Sends an attempt, which counts from its first poll: if the budget ends before, nothing is sent.
+    /// Sends an attempt. The attempt counts from this future's first poll: if the budget ends before that, nothing is
+    /// sent.
     async fn attempt(
         &self,
         attempts: &mut Attempts,

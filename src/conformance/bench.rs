@@ -69,7 +69,11 @@ pub(super) async fn refused(
             described_record(current)
         )),
         WriteOutcome::Refused(found) => {
-            same(found.as_ref(), current, &format!("the record that refused {}", described(write)))?;
+            same(
+                found.as_ref(),
+                current,
+                &format!("the record returned with the refusal of {}", described(write)),
+            )?;
             stands(store, key, current, &format!("after {} was refused", described(write))).await
         }
     }

@@ -87,7 +87,8 @@ pub(super) async fn settlement_and_operator(store: &dyn Store) -> Verdict {
 ///
 /// The tasks use all `handles` in turn, and every handle must read what the others wrote. Lambda runs a function in
 /// many processes, so pass at least two handles that you built separately and that share nothing in this process. One
-/// handle isn't enough: a lock inside it makes a store look atomic that isn't between processes.
+/// handle isn't enough: a lock inside it can make the store look atomic, even if the store isn't atomic between
+/// processes.
 ///
 /// There are races of claims, takeovers, reclaims, extensions, and conclusions without a claim. Settlements and
 /// extensions also race against takeovers, settlements against an operator's write, and conclusions against claims.
@@ -288,7 +289,7 @@ async fn parallel_race(handles: &[Arc<dyn Store>], race: Race) -> Verdict {
     let [first, ..] = handles else {
         return Err("no handle was passed; pass at least one".to_owned());
     };
-    // The reads fill the cache of a handle that has one, so that the next write makes its entry stale.
+    // If a handle has a cache, these reads fill it. The next write then makes the cached entry stale.
     all_read(handles, &race, None, "before any write of").await?;
     for (store, write) in handles.iter().cycle().zip(&race.before) {
         prepare(&**store, &race.key, slice::from_ref(write)).await?;

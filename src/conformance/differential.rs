@@ -46,8 +46,8 @@ pub(super) async fn case(store: &dyn Store) -> Verdict {
 ///
 /// # Cancel safety
 ///
-/// Dropping the future ends the run. The records that the run wrote stay until they expire. Records without an
-/// expiry stay for good.
+/// Dropping the future ends the run. The records that the run wrote stay until they expire. Records without an expiry
+/// stay until you delete them.
 pub async fn differential(store: &dyn Store, seed: u64, operations: u32) {
     if let Err(finding) = run(store, seed, operations).await {
         panic!("{finding}");
@@ -66,7 +66,8 @@ async fn run(store: &dyn Store, seed: u64, operations: u32) -> Verdict {
             script.keys[at].saw(record);
         }
         if let Err(finding) = verdict {
-            // There's no shorter run to look for: a run with fewer operations ends before this first difference.
+            // A search for a shorter run would find none: a run with fewer operations ends before this first
+            // difference.
             let steps: String =
                 done.iter().filter(|(of, _)| *of == at).map(|(_, step)| format!("\n  {step}")).collect();
             return Err(format!(
@@ -93,7 +94,7 @@ async fn step(store: &dyn Store, memory: &MemoryStore, key: &StoredKey, write: O
                 same(
                     found.as_ref(),
                     expected.as_ref(),
-                    &format!("the record that refused {}", described(write)),
+                    &format!("the record returned with the refusal of {}", described(write)),
                 )?;
             }
             (WriteOutcome::Applied, WriteOutcome::Refused(record)) => {
@@ -145,7 +146,7 @@ impl Script {
         Ok(Self { random: Random::new(seed), keys, base: base(), tomorrow: tomorrow() })
     }
 
-    /// Draws the next operation: the key's index, and a write or, if it's `None`, a read.
+    /// Draws the next operation: the key's index, and a write. If the write is `None`, the operation is a read.
     fn next(&mut self) -> (usize, Option<Write>) {
         let at = self.random.below(KEYS) as usize;
         let write = match self.random.below(16) {

@@ -93,8 +93,8 @@ async fn drop_write(store: &dyn Store, before: &[Write], write: &Write, polls: u
     Ok(dropped)
 }
 
-/// Reads and writes other keys. Each number of polls has another order, because a late answer may fit one kind of
-/// call only.
+/// Reads and writes other keys. The reads come first after an even number of polls, and a write comes first after an
+/// odd number. A late answer may fit only one kind of call, so the case needs both orders.
 async fn follow(store: &dyn Store, other: &StoredKey, standing: &Record, polls: u32) -> Verdict {
     let (fresh, lock) = (fresh_key()?, first_lock()?);
     let claimed = Record::from(lock.clone());

@@ -14,7 +14,7 @@ use crate::{
 /// One MiB, and the library's default `max_response`.
 const WITHOUT_CHUNKS: [usize; 2] = [1024 * 1024, 8 * 1024 * 1024];
 
-/// A store keeps a large response unchanged, or never accepts it and says so.
+/// A store keeps a large response unchanged, or rejects it with a definite `Unstorable`.
 pub(super) async fn responses(store: &dyn Store) -> Verdict {
     let lengths = match store.chunks() {
         Some(chunks) => vec![chunks.inline_limit()],
@@ -46,7 +46,7 @@ async fn response(store: &dyn Store, length: usize) -> Verdict {
     match store.apply(&key, &write).await {
         Ok(WriteOutcome::Applied) => {
             stands(store, &key, Some(&completed), &format!("after {}", described(&write))).await?;
-            // Duplicates get the response with the refusal.
+            // The store returns the record with a refused claim. Duplicates get their response from it.
             refused(store, &key, &Write::Claim(second_lock()?), Some(&completed)).await
         }
         Ok(WriteOutcome::Refused(record)) => Err(format!(
@@ -64,7 +64,8 @@ async fn response(store: &dyn Store, length: usize) -> Verdict {
         Err(error) => {
             let certainty = if error.is_maybe_applied() { "ambiguous" } else { "definite" };
             Err(format!(
-                "it should be applied, or fail as a definite Unstorable, but failed as a {certainty} {:?}: {}",
+                "the settlement should be applied, or fail with a definite Unstorable error, but it failed with this \
+                 {certainty} error: {:?}: {}",
                 error.kind(),
                 chain(&error)
             ))

@@ -101,7 +101,7 @@ pub(super) async fn lasting_claims(store: &dyn Store) -> Verdict {
             (after.owner, after.generation) = (*owner, *generation);
         }
         applied(store, &key, &write, &after).await?;
-        stands(store, &key, Some(&after), "of a claim without an expiry that was settled").await?;
+        stands(store, &key, Some(&after), "after the settlement of a claim without an expiry").await?;
     }
     Ok(())
 }

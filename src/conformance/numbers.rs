@@ -84,7 +84,8 @@ pub(super) async fn versions(store: &dyn Store) -> Verdict {
         told_apart(store, expiry(one), expiry(other), names_expiry).await?;
         told_apart(store, expiry(other), expiry(one), names_expiry).await?;
     }
-    // The reverse can't be tested: a sweeper would remove a record that expired in 1970 before the case reads it.
+    // The reverse can't be tested: its record would expire in 1970, so a sweeper would remove it before the case reads
+    // it.
     told_apart(store, expiry(None), expiry(Some(millis(0))), names_expiry).await
 }
 
@@ -110,8 +111,8 @@ fn reclaim(record: &Record) -> Verdict<Write> {
     Ok(Write::Reclaim { seen: Revision::of(record), lock: second_lock()? })
 }
 
-/// Writes a record whose lock `there` has changed. Then sends the writes that `names` selects. These writes expect the
-/// version of a lock that `named` has changed, so the store must refuse them.
+/// `there` and `named` each change the first lock. Writes the record of the lock from `there`. Then sends the kinds of
+/// writes that `names` selects, which expect the version of the lock from `named`. The store must refuse them.
 async fn told_apart(
     store: &dyn Store,
     there: impl FnOnce(Lock) -> Lock,

@@ -6,7 +6,8 @@ pub(super) struct Random(u64);
 
 impl Random {
     pub(super) fn new(seed: u64) -> Self {
-        // Neighbouring seeds must not give similar sequences, and zero would stay zero.
+        // The multiplication makes the sequences of neighbouring seeds differ. Setting the last bit prevents zero,
+        // which xorshift would never leave.
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 

@@ -93,7 +93,7 @@ pub(super) fn settle(record: &Record, settlement: Settlement) -> Write {
     Write::Settle { owner: record.owner, generation: record.generation, settlement }
 }
 
-/// Returns `record` after `settlement`. It restates the contract by hand, to check `Write::apply_to`.
+/// Returns `record` after `settlement`. This code restates the contract by hand, to check `Write::apply_to`.
 pub(super) fn settled(record: &Record, settlement: Settlement) -> Record {
     let (state, expires_at, interrupted) = match settlement {
         Settlement::Complete(outcome, expires_at) => {

@@ -276,9 +276,9 @@ impl Content {
     }
 }
 
-/// Returns the contents to try for `act`, each with a name: one for every form that a store may have to send as a
-/// different request. If the version differs, claims, reclaims and takeovers are tried in only two forms: with all
-/// optional fields, and with none.
+/// Returns the contents to try for `act`, each with a name. There's one for each form of the write for which a store
+/// may need a different request. If the write expects a version that differs from the stored one, only two forms of
+/// claims, reclaims and takeovers are tried: with all optional fields, and with none.
 fn contents(act: Act, difference: Difference) -> Verdict<Vec<(&'static str, Content)>> {
     let expires_at = tomorrow().saturating_add(Duration::from_secs(7));
     let earlier = tomorrow().saturating_sub(Duration::from_secs(1000));

@@ -175,10 +175,10 @@ impl Builder {
     /// - A clock of this process that's behind by more than the skew margin: the entry may then be replayed
     ///   after another process has seen the record expire and replaced it.
     ///
-    /// Many processes start from one SnapStart snapshot, with the same memory. If the environment announces a
-    /// snapshot (`AWS_LAMBDA_INITIALIZATION_TYPE` is `snap-start`), the library caches only operations with a known
-    /// [`Invocation`](crate::Invocation), so the snapshot's cache is empty. After any other restore, call
-    /// [`Idempotency::clear_local_cache`].
+    /// Many processes start from one SnapStart snapshot, with the same memory, so the snapshot's cache must be empty.
+    /// If the environment announces a snapshot (`AWS_LAMBDA_INITIALIZATION_TYPE` is `snap-start`), the library caches
+    /// only operations with a known [`Invocation`](crate::Invocation). No invocation is known before the snapshot is
+    /// taken. After any other restore, call [`Idempotency::clear_local_cache`].
     ///
     /// ```
     /// # use lambda_idempotency::{Idempotency, Key, store::memory::MemoryStore};
@@ -246,8 +246,8 @@ impl Builder {
         self
     }
 
-    /// Sets all settings at once. After [`Idempotency::builder_from_env`], a mode that `IDEMPOTENCY_MODE` sets stays.
-    /// To replace it, call [`mode`](Self::mode) afterwards.
+    /// Sets all settings at once. If `IDEMPOTENCY_MODE` set the mode of this builder (see
+    /// [`Idempotency::builder_from_env`]), that mode is kept. To replace it, call [`mode`](Self::mode) afterwards.
     pub fn settings(mut self, settings: Settings) -> Self {
         let mode = self.mode_outside.unwrap_or(settings.mode);
         self.settings = Settings { mode, ..settings };
@@ -347,8 +347,8 @@ fn is_required(value: Option<String>) -> Result<bool, Error> {
     }
 }
 
-/// Refuses every mode but `off` if the environment names no store: sandboxes don't share the memory that would replace
-/// it.
+/// Refuses every mode but `off` if the environment names no store. The builder then has only a store in memory, and
+/// sandboxes don't share memory.
 ///
 /// # Errors
 ///
@@ -360,7 +360,7 @@ pub(super) fn check_store(mode: Mode, lacks_store: bool) -> Result<(), Error> {
     Err(Error::new(
         ErrorKind::Invalid,
         format!(
-            "the mode is `{}`, but no store is configured, which only the mode `off` allows; {}",
+            "no store is configured, but the mode `{}` needs one (only `off` doesn't); {}",
             mode.as_str(),
             named::HOW_TO_NAME_A_STORE
         ),

@@ -130,7 +130,8 @@ impl<F: Format> Operation<F> {
     /// With [`lease_extension`](crate::settings::Settings::lease_extension), the lease has that length instead. Only
     /// [`Claim::extend`](crate::Claim::extend) extends the lease, and the library doesn't cut your work off: settle the
     /// claim before [`ClaimHandle::lease_until`](crate::ClaimHandle::lease_until). Once the lease and the skew margin
-    /// have passed, the next delivery takes over and runs too.
+    /// have passed, the next delivery takes over and runs too. Under at-most-once, it gets
+    /// [`ErrorKind::OutcomeUnknown`](crate::ErrorKind::OutcomeUnknown) instead.
     ///
     /// # Errors
     ///
@@ -151,7 +152,9 @@ impl<F: Format> Operation<F> {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future may leave a claim without an executor. The key is free when the claim's lease has expired.
+    /// Dropping the future may leave a claim without an executor. The next delivery takes it over once the lease and
+    /// the skew margin have passed. Under at-most-once, it gets
+    /// [`ErrorKind::OutcomeUnknown`](crate::ErrorKind::OutcomeUnknown) instead.
     pub async fn begin(&self, key: impl Borrow<Key>, fingerprint: Fingerprint) -> Result<Begun, Error> {
         let key = self.stored_key(key.borrow());
         let invocation = self.idempotency.invocation().without_short_leases();
@@ -218,7 +221,9 @@ impl<F: Format> Operation<F> {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops the operation and settles nothing. The key is free when the lease has expired.
+    /// Dropping the future drops the operation and settles nothing. The next delivery takes over once the lease and the
+    /// skew margin have passed. Under at-most-once, it gets
+    /// [`ErrorKind::OutcomeUnknown`](crate::ErrorKind::OutcomeUnknown) instead.
     pub async fn run<T, E, P, H, Fut>(
         &self,
         key: impl Borrow<Key>,

@@ -13,8 +13,8 @@ use crate::{
     store::{Revision, StoreError, StoreErrorKind, Write, WriteOutcome},
 };
 
-/// How often an operator's write is retried because the running claim's lease was extended. The extensions of one lease
-/// are seconds apart.
+/// How many times an operator's write is retried because the running claim's lease was extended. The extensions of one
+/// lease are seconds apart, so a write rarely meets more than one.
 const MAX_EXTENSIONS: u32 = 5;
 
 /// How an operator settles a record.
@@ -142,8 +142,8 @@ async fn apply(
     Err(unknown(key, last_error))
 }
 
-/// Whether `record` still belongs to the claim that was `seen`. No operator's write was applied in between, since each
-/// sets a new owner and generation.
+/// Whether `record` still belongs to the claim that was `seen`. If it does, no operator's write was applied in between:
+/// each one sets a new owner and generation.
 fn is_by_same_owner(seen: &Record, record: &Record) -> bool {
     (record.owner, record.generation) == (seen.owner, seen.generation)
 }

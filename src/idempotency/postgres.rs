@@ -186,7 +186,8 @@ impl<F: Format> Operation<F> {
             Settled::Superseded(replay) => return replay.result_of::<T, F, E>(&shown),
         }
         let now = driver.now();
-        // Like every first attempt to settle, the commit gets the answer's reserve if less than that is left.
+        // If less than the reserve is left until the answer is due, the commit may use the reserve too. So may the
+        // first attempt of every settlement.
         let is_ample = |answer_by: &Timestamp| now.until(*answer_by) > limits.reserve;
         let until = answer_by.filter(is_ample).or_else(|| first_call_until(limits, now));
         match driver.in_time(now, until, Box::pin(store.commit_after_write(transaction))).await {
@@ -202,8 +203,8 @@ impl<F: Format> Operation<F> {
     }
 }
 
-/// Returns the error for a commit that failed without enforced idempotency, and reports it. No record shows whether the
-/// commit was applied.
+/// Reports a commit that failed in a mode that doesn't enforce idempotency, and returns its error. There's no record
+/// that shows whether the commit was applied.
 fn not_known_to_be_committed(key: &StoredKey, error: StoreError) -> Error {
     if !error.is_maybe_applied() {
         return not_committed(key, error);

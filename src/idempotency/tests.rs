@@ -225,7 +225,11 @@ async fn deadline_bounds_lease_and_handler() {
     let bench = Bench::new();
     let deadline = bench.now().saturating_add(Duration::from_secs(10));
     assert_eq!(kind(bench.in_invocation(deadline).hang("k", 1).await), ErrorKind::InProgress);
-    assert_eq!(bench.now(), deadline, "cut off at the deadline, even where code can run on after it");
+    assert_eq!(
+        bench.now(),
+        deadline,
+        "the handler is cut off at the deadline, even if the process could run longer"
+    );
     assert_eq!(bench.record("k").lease_until(), Some(deadline.saturating_add(Duration::from_secs(2))));
 }
 
@@ -313,7 +317,7 @@ async fn clock_is_checked_before_each_poll() {
 #[tokio::test(start_paused = true)]
 async fn freeze_before_the_handler_releases_the_key() {
     let known = Duration::from_secs(10);
-    // With the known deadline, the short freeze ends inside the answer's reserve.
+    // The freeze of 9.8 s ends 200 ms before the known deadline, which is inside the answer's reserve.
     for (deadline, freeze, least) in [(None, 59_000, 2), (Some(known), 59_000, 2), (Some(known), 9_800, 1)] {
         let mut released = 0;
         for reads in 0..10 {

@@ -153,11 +153,11 @@ impl Idempotency {
     /// When a key is used again, the body must be the same. Message attributes aren't compared: if your operations
     /// differ only in their attributes, use a key that contains the attributes.
     ///
-    /// If the messages come from SNS or EventBridge, their bodies are envelopes, and an order that its sender published
-    /// twice has two: SNS writes a new `MessageId` and `Timestamp`, and EventBridge a new `id` and `time`. If the key
-    /// is a field of the order, the second message is a mismatch, and ends in the dead-letter queue. So switch on raw
-    /// message delivery at the SNS subscription, and let EventBridge send only `$.detail` (the target's input path).
-    /// Or use the message's id as the key, and deduplicate the order in the handler with
+    /// Messages from SNS or EventBridge have envelopes as their bodies. If a sender publishes an order twice, the two
+    /// envelopes differ: SNS writes a new `MessageId` and `Timestamp`, and EventBridge a new `id` and `time`. If the
+    /// key is a field of the order, the second message is a mismatch, and ends in the dead-letter queue. So switch on
+    /// raw message delivery at the SNS subscription, and let EventBridge send only `$.detail` (the target's input
+    /// path). Or use the message's id as the key, and deduplicate the order in the handler with
     /// [`run`](crate::Operation::run).
     pub fn sqs<K, I, H, Fut, T>(&self, key: K, handler: H) -> Batch<SqsMessage>
     where
@@ -170,9 +170,9 @@ impl Idempotency {
         Batch::new(self, key, handler)
     }
 
-    /// A worker for a Kinesis data stream. `key` returns the key of the operation that a record asks for.
-    /// With [`KinesisRecord::sequence_key`], each *record* runs once, however often Lambda delivers it. A producer that
-    /// retries may write two records. To run such a pair once too, use a field of the data.
+    /// A worker for a Kinesis data stream. `key` returns the key of the operation that a record asks for. With
+    /// [`KinesisRecord::sequence_key`], each *record* runs once, however often Lambda delivers it. A producer that
+    /// retries may write two records. To run the handler only once for both, take the key from a field of the data.
     pub fn kinesis<K, I, H, Fut, T>(&self, key: K, handler: H) -> Batch<KinesisRecord>
     where
         K: Fn(&KinesisRecord) -> I + Send + Sync + 'static,
@@ -275,8 +275,8 @@ impl<R> Batch<R> {
         }
     }
 
-    /// Names the operation. If a function has more than one such layer, give each its own name, or they share
-    /// keys. Default: the name from [`Builder::operation`](crate::Builder::operation).
+    /// Names the operation. If a function has more than one such worker, give each its own name, or they share keys.
+    /// Default: the name from [`Builder::operation`](crate::Builder::operation).
     ///
     /// # Errors
     ///
@@ -317,8 +317,8 @@ impl<R> Batch<R> {
 
     /// Calls a closure with the number of records in flight (being claimed, run or settled) whenever it changes.
     ///
-    /// With this number, handlers can collect several records and process them together. Once the handler calls of all
-    /// records in flight are waiting, no further record arrives until one of these calls returns. The records of one
+    /// With this number, handlers can collect several records and process them together. When as many handler calls are
+    /// waiting as records are in flight, no further record arrives until one of these calls returns. The records of one
     /// lane (a FIFO group, or a partition key [in order](Batch::in_order)) run one after the other, and count as one.
     pub fn on_progress(mut self, call: impl Fn(usize) + Send + Sync + 'static) -> Self {
         self.on_progress = Some(Arc::new(call));
@@ -357,10 +357,11 @@ impl<R> Batch<R> {
     /// that's shorter. The worker stops claiming records at twice that time before the deadline. The first half of the
     /// reserve is for settlements under way, the second half for the response. Default: 500 ms.
     ///
-    /// A handler without protection has no outcome to record, so it runs until the response is due, at half of that
-    /// time before the deadline: a record without a key ([`required`](Batch::required)), a run after a failed claim
-    /// ([`fail_open`](crate::settings::Settings::fail_open)), and every run while idempotency isn't enforced. Without a
-    /// [`cut_off`](crate::settings::Settings::cut_off), the response waits for every running handler.
+    /// Handlers without protection have no outcome to record, so they run until the response is due, at half of the
+    /// reserve before the deadline. These are the handlers of records without a key ([`required`](Batch::required)),
+    /// runs after a failed claim ([`fail_open`](crate::settings::Settings::fail_open)), and every run while idempotency
+    /// isn't enforced. Without a [`cut_off`](crate::settings::Settings::cut_off), the response waits for every running
+    /// handler.
     pub fn reserve(mut self, time: Duration) -> Self {
         self.choices.reserve = time;
         self

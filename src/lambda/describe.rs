@@ -344,7 +344,7 @@ impl Description {
         let fields = self.fields()?;
         if fields.is_none() && self.is_keyed_by_closure() {
             return Err(invalid(format!(
-                "if the key is each record's own id, remove `key_from` from the description; else {OF_CLOSURE}"
+                "{OF_CLOSURE}. If the key is each record's own id, remove `key_from` from the description"
             )));
         }
         Ok(move |record: &R| match &fields {
@@ -406,7 +406,8 @@ impl Description {
         }
     }
 
-    /// The fields of a Kafka record or an Amazon MQ message, by the name of its queue.
+    /// Returns a closure that takes a queue's name, and returns the key fields of a Kafka record or an Amazon MQ
+    /// message in that queue. `None` if the key comes from elsewhere.
     fn known_fields(&self, raw: &RawValue) -> Result<Option<impl Fn(&str) -> KeyFields>, Error> {
         let source = match self.key_from.as_deref() {
             Some("kafka_record") => keys::kafka_cluster(raw.get().as_bytes())
@@ -432,7 +433,7 @@ impl Description {
         methods.map(|names| names.iter().map(method).collect::<Result<Vec<_>, _>>()).transpose()
     }
 
-    /// The layer of the function. It sets `needs_closure` if a request's key comes from a closure.
+    /// Builds the function's layer. The layer sets `needs_closure` if a request's key comes from a closure.
     #[cfg(feature = "http")]
     fn http(
         &self,

@@ -49,15 +49,15 @@
 //! event has several records, all of them are compared. Message attributes aren't compared, since tracing adds to
 //! them: if they decide what the function does, put them into the key.
 //!
-//! The sender is the caller that the front end verified, without the parts that a refreshed token or another session
-//! of a role changes. If the front end verified no caller, these are compared instead: everything that an authorizer
+//! The sender is the caller that the front end verified, without the parts that a refreshed token or another session of
+//! a role changes. If the front end verified no caller, these are compared instead: everything that an authorizer
 //! passed on, all headers that carry a credential, all cookies except a load balancer's, and a WebSocket's connection.
 //! Some names, such as a Lambda authorizer's principal, may mean someone else in another API. For these, the API and
-//! the stage are part of the sender. So a request from another sender is a mismatch, and never gets the first sender's
-//! answer. The same goes for a WebSocket client that connects again without a name, and for a retry through another
-//! stage: name the fields that count with [`EventLayer::fingerprint_fields`] if such retries are duplicates. To give
-//! each sender its own keys, put the sender into [`KeyFields`], or use [`Idempotency::http`], whose keys belong to
-//! their caller.
+//! the stage are part of the sender. A request from another sender is a mismatch, and never gets the first sender's
+//! answer. A retry can be such a mismatch too: if a WebSocket client without a verified name has connected again, or if
+//! the retry goes through another stage. If such retries are duplicates for you, name the fields to compare with
+//! [`EventLayer::fingerprint_fields`]. To give each sender its own keys, put the sender into [`KeyFields`], or use
+//! [`Idempotency::http`], whose keys belong to their caller.
 //!
 //! Fields that the source itself doesn't send are compared too. For example, a state machine passes on an event, and
 //! adds a field in each step: calls that differ in that field aren't duplicates. If a retry changes such a field, such

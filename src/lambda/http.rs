@@ -31,9 +31,9 @@
 //! | the caller may not have the recorded response | 403 | `replay-forbidden` |
 //! | the key was used with another request | 422 | `key-reused` |
 //! | the operation is still running | 409 | `in-progress` |
-//! | at most once, and an earlier run gave no answer; or an unrecorded outcome is unknown | 409 | `outcome-unknown` |
+//! | under at-most-once, an earlier run gave no answer; or nothing was recorded, and it's unknown whether the operation took effect | 409 | `outcome-unknown` |
 //! | done, but the response wasn't retained | 409 | `not-retained` |
-//! | failed permanently in an earlier run | 500 | `operation-failed` |
+//! | failed permanently, in this run or an earlier one | 500 | `operation-failed` |
 //! | the record can't be read | 500 | `record-unreadable` |
 //! | the layer wraps one handler twice | 500 | `misconfigured` |
 //! | a condition on the handler's writes failed | 409 | `declined` |
@@ -116,12 +116,12 @@
 //! # Large responses, and streams
 //!
 //! If a response exceeds [`Settings::max_response`](crate::settings::Settings::max_response), the layer passes it on
-//! whole, and records the operation as done without the response: duplicates get 409, `not-retained`. If the front
-//! end can't deliver a response, the layer records the operation the same way, and the first caller gets 409,
-//! `not-retained`, too, or `outcome-unknown` if the record couldn't be written. A load balancer delivers 1 MB, and
-//! every other front end 6,291,556 bytes, which is Lambda's own limit. Both limits apply to the response as JSON, with
-//! a binary body in base64. For functions that stream their responses, use [`HttpLayer::streaming`]: it buffers only
-//! as much as it can record. [`HttpLayer::pass_through_when`] leaves a route unprotected.
+//! whole, and records the operation as done without the response: duplicates get 409, `not-retained`. If the front end
+//! can't deliver a response, the layer records the operation in the same way. Then the first caller, too, gets 409:
+//! `not-retained`, or `outcome-unknown` if the record couldn't be written. A load balancer delivers 1 MB, and every
+//! other front end 6,291,556 bytes, which is Lambda's own limit. Both limits apply to the response as JSON, with a
+//! binary body in base64. For functions that stream their responses, use [`HttpLayer::streaming`]: it buffers only as
+//! much as it can record. [`HttpLayer::pass_through_when`] leaves a route unprotected.
 //!
 //! # Repeated headers
 //!
@@ -214,8 +214,8 @@ use caller::{Verified, verified_in};
 use config::{Config, MayReplay, Unnamed};
 use problem::Problem;
 
-/// What the log event says in place of a header's name, if the front end verified a caller but its event doesn't name
-/// the caller.
+/// Replaces the header's name in the log event if the front end verified a caller, but its event doesn't name the
+/// caller.
 const VERIFIED: &str = "the front end's authorizer";
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -475,7 +475,8 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
                 (Verified::Unnamed, _) => return self.unnamed_is_shared(VERIFIED).map(|()| None),
             },
         };
-        // All users of an app may share its API key, so their own credentials need a named caller too.
+        // All users of an app may share its API key. So if the request carries other credentials too, the API key
+        // doesn't identify their owner.
         let is_api_key = matches!(caller, Some(Caller::ApiKey { .. }));
         if caller.is_none() || is_api_key {
             let mut carried = credentials::carried_in(&parts.headers, &self.config.ignored_cookies);

@@ -167,8 +167,8 @@ fn examine(plan: &Plan, now: Timestamp, commit: Commit, record: Option<Record>, 
     if let Some(record) = &record
         && settle::is_own_outcome(plan.owner, record)
     {
-        // A different outcome is from an earlier transaction of this run, which was reported as declined but
-        // applied after all.
+        // If the outcome isn't this write's, an earlier transaction of this run stored it. That transaction was
+        // reported as declined, but was applied after all.
         return over(if is_as_written(&commit.write, record) {
             End::Recorded
         } else {

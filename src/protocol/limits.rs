@@ -25,13 +25,13 @@ const AFTER_A_FREEZE: Duration = Duration::from_millis(500);
 /// When calls to the store must end, so that the resulting answer still reaches the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Limits {
-    /// The limit of calls that claim, or that read before a claim. `None` means no limit.
+    /// The limit of the claims and reads that decide whether the handler runs. `None` means no limit.
     pub ask_by: Option<Timestamp>,
     /// The limit of all other calls: the deadline less the reserve, or the time when the front end stops waiting.
     pub answer_by: Option<Timestamp>,
     /// The limit of a settlement's first call if at most `reserve` is left.
     pub last_call: Option<Timestamp>,
-    /// How long before the deadline calls to the store must end.
+    /// Calls to the store must end this long before the deadline.
     pub reserve: Duration,
     /// How long a settlement is retried while the store fails.
     pub settle_within: Duration,

@@ -543,7 +543,7 @@ fn fenced_settlement_returns_the_successors_outcome() {
     let until = working.lease_until().map(claimable_at);
     assert_eq!(run.feed(refused(Some(working))), Action::Settled(End::Fenced(until)));
 
-    // A stale successor isn't taken over only to record an outcome.
+    // The machine never takes over a stale successor just to record an outcome.
     let (mut run, _) = Run::completing();
     assert!(matches!(run.feed(refused(Some(started(-60_000)))), Action::Settled(End::Fenced(_))));
 

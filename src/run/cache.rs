@@ -210,7 +210,7 @@ impl Copied {
     }
 }
 
-/// Forgets a key's copy when it's dropped.
+/// A guard: when it's dropped, the cache forgets the copy of this key.
 #[must_use]
 pub(crate) struct Forget<'a> {
     cache: Option<&'a LocalCache>,

@@ -62,7 +62,7 @@ pub enum Begun<R = Claim> {
 
 /// How a claim was settled.
 #[derive(Debug)]
-#[must_use = "a superseded claim's own result is not the operation's outcome"]
+#[must_use = "if another run settled first, answer with its outcome, not with your own result"]
 pub enum Settled {
     /// The outcome is stored, and the handler's own writes with it. After `begin_in`, your transaction contains
     /// the outcome: commit the transaction.

@@ -118,7 +118,8 @@ impl Claim {
     /// # Errors
     ///
     /// These errors contain the claim, which is still held: the last attempt wrote nothing. If an earlier attempt may
-    /// still be applied, the message says so, and settling the claim finds out or prevents it:
+    /// still be applied, the message says so. Settling the claim then either prevents that attempt or finds its
+    /// outcome:
     ///
     /// - [`ErrorKind::Declined`]: a condition of the handler's writes failed.
     /// - [`ErrorKind::Invalid`]: the store doesn't accept these writes, or doesn't support transactions.
@@ -145,7 +146,7 @@ impl Claim {
         let store = self.driver().store();
         let checked = match store.transactions() {
             Some(transactions) => transactions.check(self.key(), &writes),
-            // The settlement would retry this error, and no retry can succeed.
+            // Checked here, because the settlement would retry this error, and no retry can succeed.
             None => Err(StoreError::new(StoreErrorKind::Rejected, NO_TRANSACTIONS)),
         };
         if let Err(wrong) = checked {

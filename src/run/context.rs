@@ -68,9 +68,9 @@ impl OperationContext {
     }
 }
 
-/// The library's own retryable errors that nested operations returned to a handler. The library watches them
-/// without holding them: an error that still exists when the handler has returned is inside the handler's
-/// result. If the handler fails, the operation around it watches the error from then on.
+/// The library's own retryable errors that nested operations returned to a handler. The library keeps only weak
+/// references to them. So if such an error still exists when the handler has returned, the handler's result contains
+/// it. If the handler fails, the operation around it watches the error from then on.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Refusals {
     watched: Arc<Mutex<Vec<Weak<()>>>>,
@@ -113,14 +113,14 @@ impl Refusals {
         outer.add(watched.into_iter().filter(|error| error.strong_count() > 0));
     }
 
-    /// Whether one of these errors still exists, so that the handler kept it.
+    /// Whether one of these errors still exists, which means that the handler kept it.
     pub(crate) fn is_any_kept(&self) -> bool {
         let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         watched.iter().any(|error| error.strong_count() > 0)
     }
 }
 
-/// Registers the error of an operation inside a handler, which the handler may pass on.
+/// Registers a nested operation's error, because the handler around it may pass the error on.
 pub(crate) fn refused_within(error: Error) -> Error {
     match surrounding() {
         Some(context) => context.refusals.watch(error),
@@ -143,10 +143,10 @@ pub(crate) fn within<F: Future>(context: OperationContext, future: F) -> impl Fu
 }
 
 impl Invocation {
-    /// Returns the invocation that the calling code runs in. A task that a handler spawns has no invocation:
-    /// call this before you spawn the task, and pass the result to the task's operations with
-    /// [`Idempotency::for_invocation`](crate::Idempotency::for_invocation), so that their leases and answers
-    /// keep the deadline, and their keys the tenant.
+    /// Returns the invocation that the calling code runs in. A task that a handler spawns has no invocation: call this
+    /// before you spawn the task, and pass the result to the task's operations with
+    /// [`Idempotency::for_invocation`](crate::Idempotency::for_invocation). Their leases and answers then respect the
+    /// deadline, and their keys include the tenant.
     ///
     /// ```
     /// # use lambda_idempotency::{Idempotency, Invocation, Key, store::memory::MemoryStore};

@@ -24,7 +24,8 @@ use crate::{
 
 /// The first pause before a retry. Each further pause is twice as long, up to a cap.
 const FIRST_PAUSE: Duration = Duration::from_millis(25);
-/// The shortest time that the release of an unused claim gets once its limit has passed, if the deadline allows it.
+/// If the limit of an unused claim's release has passed, the release still gets at least this long, if the deadline
+/// allows it.
 const LATE_RELEASE: Duration = Duration::from_millis(500);
 
 /// Draws a claim's owner. Only simulations replace it, so that their runs are repeatable.
@@ -182,7 +183,8 @@ impl Driver {
         requests: &dyn Requests,
     ) -> Driven {
         let (mut store_error, mut applied, mut details) = (None, None, None);
-        // Whether a request was sent and failed. A request that's out of time isn't sent, and the store hasn't failed.
+        // Whether a request was sent and failed. If there's no time left for a request, it isn't sent, and that isn't a
+        // failure of the store.
         let mut has_failed = false;
         // Until a claim is held, the only settlement is the release of a claim that can't be used.
         let is_claiming = matches!(event, Event::Begin);
@@ -344,9 +346,10 @@ async fn bounded<T>(
     .await
 }
 
-/// Returns when the release of an unused claim must be answered. It's sent even if its limit has passed: otherwise the
-/// claim keeps the key although nothing ran, and at most once, only an operator frees it. Lambda may end the
-/// invocation at its deadline, so the release ends before a deadline that's still ahead.
+/// Returns when the release of an unused claim must be answered. The release is sent even if its limit has passed.
+/// Otherwise, the claim would keep the key although nothing ran, and under at-most-once, only an operator could free
+/// it. Lambda may end the invocation at its deadline, so the release must end before the deadline, unless that has
+/// already passed.
 fn release_until(state: &State, now: Timestamp) -> Option<Timestamp> {
     let until = state.call_until(now)?;
     if now < until {

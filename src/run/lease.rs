@@ -138,14 +138,15 @@ fn limits(settings: &Settings, now: Timestamp, invocation: &Invocation) -> Limit
             // If the store fails, the handler gets the other half of the time.
             now.saturating_add(left / 2)
         } else {
-            // Leaves time to release a claim that the library gives up.
+            // Leaves time to release a claim that the library gives up on.
             answer_by.saturating_sub(reserve.min(left / 4))
         }
     });
     Limits {
         ask_by,
         answer_by,
-        // If handlers aren't cut off, a handler may return after this limit. Its result is recorded too.
+        // If handlers aren't cut off, there's no such limit: a handler may return later, and its result is recorded
+        // too.
         last_call: before_deadline(reserve / HARD_FLOOR).filter(|_| settings.cut_off),
         reserve,
         ..Limits::unknown(settle_within)

@@ -41,7 +41,7 @@ const BETWEEN_CHECKS: Duration = Duration::from_millis(100);
 
 /// An operation in your transaction. Dropping it leaves nothing behind: roll the transaction back, or commit
 /// your work without a record.
-#[must_use = "without its outcome, the operation runs again"]
+#[must_use = "if you don't store its outcome, the operation runs again"]
 pub struct InTransaction<'t> {
     driver: Driver,
     key: StoredKey,
@@ -105,7 +105,7 @@ impl<'t> InTransaction<'t> {
             let (driver, unclaimed) = (driver.clone(), Some(Box::new(beginning.await)));
             return Ok(Begun::Claimed(Self { driver, key, state, records, unclaimed }));
         }
-        // The transaction's own lock wouldn't refuse an operation inside itself in the same transaction.
+        // The lock can't refuse an operation that begins inside itself: a transaction may take its own lock again.
         refuse_within_itself(&key)?;
         let driven = driver.drive(&key, &mut state, Event::Look, &records).await;
         let refusal = match driven.action {

@@ -162,7 +162,7 @@ pub(super) fn not_released(key: &StoredKey, cause: Option<StoreError>) -> Error 
         ErrorKind::Unrecorded,
         format!(
             "{key}: it's unknown whether the key is released; if it isn't, the end of the claim's lease frees it, or, \
-             at most once, an operator must settle it"
+             under at-most-once, an operator must settle it"
         ),
     );
     because(error, cause)

@@ -314,7 +314,8 @@ async fn tenants_keep_their_keys_apart() {
     assert_eq!(runs.count(), 3);
 }
 
-/// Runs the step `charge` for the same invoice of each tenant, outside and inside a layer.
+/// Both tenants have an invoice with the same key. Each tenant's step `charge` must have its own record, outside and
+/// inside a layer.
 #[tokio::test]
 async fn tenants_keep_their_steps_apart() {
     let idempotency = idempotency();
@@ -341,7 +342,7 @@ async fn tenants_keep_their_steps_apart() {
             async move {
                 assert_eq!(step.stored_key(&at), expected, "a layer's step has the layer's tenant");
                 let bare = step.for_invocation(Invocation::unknown());
-                assert_eq!(bare.stored_key(&at), expected, "another deadline doesn't leave the tenant");
+                assert_eq!(bare.stored_key(&at), expected, "setting another deadline must keep the tenant");
                 Ok::<_, lambda_runtime::Error>(())
             }
         }));

@@ -299,7 +299,8 @@ async fn shadow_and_enforce_ignore_each_others_records() {
     }
 }
 
-/// The store fails or hangs, before or after it applies a call. This changes no answer, and delays no handler.
+/// The store fails or hangs, before or after it applies a call. No answer changes. No handler starts late, unless its
+/// code calls `begin` itself.
 #[tokio::test(start_paused = true)]
 async fn failing_stores_change_no_answer() {
     for mode in NOT_ENFORCED {
@@ -439,7 +440,8 @@ async fn unenforced_permanent_failures_are_returned() {
     }
 }
 
-/// In mode enforce, the layer reads the whole body before it answers. This test's body never ends.
+/// In mode enforce, the layer answers only after it has read the body to its end or to the response limit. This test's
+/// body reaches neither.
 #[tokio::test(start_paused = true)]
 async fn unenforced_streams_pass_at_once() {
     use http_body_util::{BodyExt, StreamBody};

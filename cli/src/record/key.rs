@@ -216,7 +216,7 @@ impl ScopeArguments {
                 ))
             }
             _ if is_without_api(caller.as_ref()) => Err(Problem::new(
-                "another API may use this name for another caller: add --api `<API id>/<stage>`, or the name that the \
+                "the caller's name is unique only within its API: add --api `<API id>/<stage>`, or the name that the \
                  code sets with `api_name`; or, for a JWT, add --jwt-issuer",
             )),
             _ => Ok(()),

@@ -150,7 +150,8 @@ impl Planned<'_> {
     }
 
     /// Returns how long the written record lasts. Without --retention, an outcome lasts at least as long as the record
-    /// would have: if it expired earlier, a duplicate that the function still deduplicates would run the handler.
+    /// would have. If it expired earlier, a duplicate that arrives after that would run the handler, although the
+    /// function still expects to deduplicate it.
     fn retention(&self, seen: &Record, now: Timestamp) -> Result<Duration> {
         match (self.retention, seen.expires_at) {
             (Some(retention), _) => Ok(retention),

@@ -114,7 +114,7 @@ pub(crate) async fn main(arguments: &Arguments) -> Result<ExitCode> {
         if !is_read || end.is_some_and(|end| clock.now() >= end) {
             return Ok(ExitCode::SUCCESS);
         }
-        // DynamoDB bills each look, so don't look for a reader that has gone, such as `grep -m1`.
+        // Stop as soon as the reader has closed the pipe, such as `grep -m1` after its match: DynamoDB bills each look.
         tokio::select! {
             () = clock.sleep(arguments.interval) => {}
             () = words::reader_gone() => return Ok(ExitCode::SUCCESS),
@@ -123,7 +123,8 @@ pub(crate) async fn main(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 impl Arguments {
-    /// Returns the records of the wanted function. A record that can't be read is one of them: it wasn't deleted.
+    /// Returns the records of the wanted function, including unreadable ones: a record that's left out here would be
+    /// reported as deleted.
     fn seen(&self, found: Vec<Found>, now: Timestamp) -> HashMap<StoredKey, Seen> {
         let wanted = |key: &StoredKey| self.function.as_deref().is_none_or(|name| function_of(key) == name);
         let seen = found.into_iter().filter(|(key, _)| wanted(key)).map(|(key, record)| {
@@ -198,8 +199,8 @@ impl Arguments {
     }
 }
 
-/// The change between two looks at a record; the last one, if there were several. A record that can be read again is
-/// shown like a new one.
+/// Returns how a record changed between two looks. If it changed several times, this is the last change. A record that
+/// can be read again is shown like a new one.
 fn change(before: Option<&Seen>, after: &Seen) -> Option<Change> {
     if before == Some(after) {
         return None;

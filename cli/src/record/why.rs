@@ -51,7 +51,7 @@ pub(crate) struct Arguments {
     #[arg(long = "key-field", value_name = "FIELD", requires = "event")]
     key_fields: Vec<String>,
 
-    /// A header that holds the key besides Idempotency-Key. Can be repeated.
+    /// An alias of the Idempotency-Key header, if the function accepts one. Can be repeated.
     #[arg(long = "key-header", value_name = "NAME", requires = "event")]
     key_headers: Vec<String>,
 
@@ -134,7 +134,7 @@ async fn find(store: &Arc<dyn Store>, located: Located) -> Result<Answer> {
     Ok(Answer { located, is_shadow: record.is_some(), record })
 }
 
-/// Returns the identifiers of the batch's records that none of `located` belongs to.
+/// Returns the identifiers of the batch's records that have no operation in `located`.
 fn without_key(event: &Value, via: &str, located: &[Located]) -> Vec<String> {
     let identifier = match via {
         "sqs" => "/messageId",

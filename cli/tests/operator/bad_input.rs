@@ -32,7 +32,7 @@ async fn all_are_bad(environment: &[(&str, &str)], options: &[&str], words: &[&s
 #[tokio::test(flavor = "multi_thread")]
 async fn wrong_endpoint_is_reported() {
     let environment = [CREDENTIALS[0], CREDENTIALS[1], REGION];
-    // The socket keeps its port from other tests, and never listens.
+    // The socket reserves a port, so that no other test gets it, and never listens.
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let endpoint = format!("http://{}", socket.local_addr().unwrap());

@@ -89,7 +89,7 @@ pub(crate) async fn run_in(environment: &[(&str, &str)], arguments: &[&str]) -> 
 pub(crate) struct Running {
     process: Child,
     lines: Lines<BufReader<ChildStdout>>,
-    /// When all expected lines must have been read.
+    /// The deadline for reading all expected lines.
     end: Instant,
 }
 
@@ -142,7 +142,8 @@ impl Bench {
             .credentials_provider(Credentials::new("test", "test", None, None, "tests"))
             .endpoint_url(emulator.endpoint());
         let client = Client::from_conf(config.build());
-        // A write that's sent again would find its own record, and the tests don't expect that.
+        // Long timeouts, so that no slow write is retried. A retried write would find its own record, which the tests
+        // don't expect.
         let store = DynamoDbStore::builder(TABLE).client(client.clone());
         let store = store.attempt_timeout(PATIENCE).operation_timeout(PATIENCE).build().await.unwrap();
         Self { emulator, client, store }

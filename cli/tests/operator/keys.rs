@@ -155,7 +155,7 @@ async fn options_unused_by_the_wrapper_are_refused() {
         .await
         .is_bad_input(&["blank"]);
     let local = ["inspect", KEY, "--function", "f", "--via", "http", "--principal", CALLER];
-    bench.run(&local).await.is_bad_input(&["another API may use this name", "--api"]);
+    bench.run(&local).await.is_bad_input(&["unique only within its API", "--api"]);
     bench.run(&["inspect", KEY]).await.is_bad_input(&["isn't a record's id", "--function"]);
     for incomplete in [&["--function", "f"][..], &["--via", "run"], &["--tenant", "t"]] {
         assert_eq!(bench.run(&[&["inspect", "k"], incomplete].concat()).await.code, 2);

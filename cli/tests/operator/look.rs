@@ -18,7 +18,7 @@ fn has(text: &str, words: &[&str]) {
     }
 }
 
-/// What `inspect` says of another payload, if the record blocks it.
+/// `inspect` prints this if the record blocks requests with another payload.
 const MISMATCH: &str = "A different request with this key is refused: Mismatch (HTTP 422).";
 
 #[tokio::test(flavor = "multi_thread")]

@@ -25,7 +25,8 @@ impl Bench {
     /// `None` if Redis isn't installed.
     fn new() -> Option<Self> {
         let server = RedisServer::start(&["--requirepass", PASSWORD])?;
-        // A write that's sent again would find its own record, and the tests don't expect that.
+        // Long timeouts, so that no slow write is retried. A retried write would find its own record, which the tests
+        // don't expect.
         let store = RedisStore::builder(url(&server)).attempt_timeout(PATIENCE).operation_timeout(PATIENCE);
         let store = store.build().unwrap();
         Some(Self { server, store })

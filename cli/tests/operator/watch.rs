@@ -42,7 +42,7 @@ async fn changes_are_watched_live() {
         let options =
             [&WATCH[..], &["--function", "payments"], if json { &["--json"] } else { &[] }].concat();
         let mut watch = bench.start(&options);
-        // The first line is written once the records of the start are known.
+        // The command prints its first line once it has read the existing records.
         let first = watch.lines_until(if json { "records" } else { "Watching 4 records" }).await;
         bench.claim(&name("charge"), 100).await;
         bench.settled(&name("done"), completed(3600)).await;
@@ -81,7 +81,7 @@ async fn changes_are_watched_live() {
     }
 }
 
-/// The command ends without a change to print, since each further look would be billed.
+/// The command ends when its reader has gone, even if there's no change to print: each further look would be billed.
 #[tokio::test(flavor = "multi_thread")]
 #[cfg_attr(
     not(target_os = "linux"),
@@ -106,7 +106,7 @@ async fn unreadable_records_are_not_reported_as_deleted() {
     assert_eq!((&seen[0]["change"], &seen[0]["id"]), (&json!("unreadable"), &json!(key.as_str())));
     let reason = seen[0]["record"]["unreadable"].as_str().unwrap();
     assert!(reason.contains("`version` is missing"), "{reason}");
-    // It's reported once: the next line is about another record.
+    // The unreadable record is reported only once: the next line is about another record.
     let (next, _) = bench.claim("run:next", 100).await;
     let seen = parsed(&watch.lines_until("").await);
     assert_eq!(seen[0]["id"], next.as_str(), "{seen:?}");

@@ -308,7 +308,7 @@ async fn described_store_and_environment_must_agree() {
     };
     let other = with(("IDEMPOTENCY_TABLE", "staging"), &[]).await;
     other.is_bad_input(&["dynamodb://staging", &format!("dynamodb://{TABLE}"), "--table NAME"]);
-    // The same store, in both ways, and an option that overrides both.
+    // The environment names the same store, or no store, or an option overrides it.
     for (variable, options) in [
         (("IDEMPOTENCY_STORE", store.as_str()), &[][..]),
         (("IDEMPOTENCY_TABLE", ""), &[]),

@@ -1,5 +1,6 @@
 //! Tests that the alarms and the dashboard of `template.yaml` and of the layer's example use existing metrics, and that
-//! an alarm fires for each failure that needs an operator. The layer has the functions' namespace and dimension.
+//! an alarm fires for each failure that needs an operator. The layer's metrics have the same namespace and dimension as
+//! the functions' metrics.
 
 use std::collections::BTreeSet;
 
@@ -116,8 +117,8 @@ fn alarms_fire_for_one_failing_message() {
     }
 }
 
-/// Whether the alarm fires if every delivery of one message counts, until SQS moves the message to the dead-letter
-/// queue. Tries every second of a period for the first delivery.
+/// Whether the alarm fires if every delivery of one message increments the metric, until SQS moves the message to the
+/// dead-letter queue. Tries every second of a period as the time of the first delivery.
 fn fires(watched: &Watched<'_>, source: &Source<'_>) -> bool {
     let (alarm, period) = (watched.alarm, watched.period);
     let between = source.queue["VisibilityTimeout"].as_u64().unwrap();

@@ -1,4 +1,4 @@
-//! Runs this test program as a function: the API for the table of HTTP cases, in every configuration. A deployed
+//! Runs this test program as a function: the API that the table of HTTP cases tests, in every configuration. A deployed
 //! example has only one configuration. The request's `layered` header names the configuration.
 
 use std::{collections::HashMap, env, time::Duration};
@@ -22,7 +22,7 @@ pub(crate) const MARK: &str = "a handler runs";
 /// An endpoint with no listener.
 const NOWHERE: &str = "http://127.0.0.1:1";
 
-/// The timeout of the store's operations. No test needs longer retries.
+/// The operation timeout of the store at `NOWHERE`. No test needs longer retries.
 const SOON: Duration = Duration::from_millis(500);
 
 /// The command that starts this program as a function.

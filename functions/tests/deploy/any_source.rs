@@ -116,8 +116,8 @@ fn lacks(what: &str) -> RunError<Error> {
     RunError::Handler(format!("the record has no {what}").into())
 }
 
-/// The records of an event, each with its partition or queue: Kafka's records of all partitions, ActiveMQ's messages,
-/// or RabbitMQ's of all queues.
+/// Returns an event's records, each with its partition or queue. For Kafka, these are the records of all partitions;
+/// for ActiveMQ, the messages; for RabbitMQ, the messages of all queues.
 pub(crate) fn records(event: &Value) -> Vec<(&str, &Value)> {
     let lists = ["records", "messages", "rmqMessagesByQueue"].into_iter().find_map(|name| event.get(name));
     match lists {

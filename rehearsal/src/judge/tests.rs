@@ -120,7 +120,7 @@ fn concurrent_deliveries_have_one_winner() {
 
     let twice = [http(201, &[], "a"), http(201, &[], "b"), refused.clone()];
     let words = judged(|verdict| verdict.one_of_many(&twice));
-    assert_eq!(words, "2 answers were first (expected 1); the answers with the outcome differ");
+    assert_eq!(words, "2 answers were first (expected 1); the successful answers have different outcomes");
 
     let broken = [http(201, &[], "a"), http(500, &[], "boom")];
     let words = judged(|verdict| verdict.one_of_many(&broken));

@@ -98,7 +98,7 @@ pub(super) async fn kill(world: &World, point: Point) -> Result<Killed<'_>> {
     let stage = Stage::open_in(world, point.form, point.stage).await?;
     let name = (point.step, point.name);
     let mut sandbox = stage.sandbox().await?;
-    // Start a second process now, so that the redelivery comes within the lease however long a start takes.
+    // Start a second process now: the redelivery must come before the lease expires, even if a start takes long.
     stage.give_back(stage.sandbox().await?).await;
     let mut hold = stage.wire.hold(point.held);
 

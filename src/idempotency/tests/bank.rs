@@ -148,8 +148,10 @@ impl Transactions for ScriptedStore {
         let writes: &dyn Any = writes;
         let rejected = |why| Err(StoreError::new(StoreErrorKind::Rejected, why));
         match writes.downcast_ref::<Deposits>() {
-            None => rejected("the bank takes deposits"),
-            Some(deposits) if deposits.0.len() > 3 => rejected("the bank takes three deposits at once"),
+            None => rejected("the bank takes only deposits"),
+            Some(deposits) if deposits.0.len() > 3 => {
+                rejected("the bank takes at most three deposits at once")
+            }
             Some(_) => Ok(()),
         }
     }

@@ -386,7 +386,8 @@ async fn concurrent_callers_get_their_own_responses() {
                     if nth % 40 == task {
                         bench.idempotency.clear_local_cache();
                     }
-                    // If the tasks ran one after the other, each would find the cache full of other keys.
+                    // Lets the tasks interleave. A task alone cycles through more keys than fit into the cache, so it
+                    // would find none of them there.
                     tokio::task::yield_now().await;
                 }
             })

@@ -59,7 +59,7 @@ async fn unreadable_successors_result_never_says_nothing_ran() {
         .with_handler("k", 1, async move {
             let mut record = successor.record("k");
             record.owner = Owner::from_bytes([9; 16]);
-            // A number, where this operation has a text.
+            // The successor recorded a number, but this operation returns a text.
             record.state = State::Completed(Outcome::Retained(StoredResponse::new("17".into())));
             successor.store.put("k", record);
             Ok("too late".to_owned())
@@ -211,7 +211,8 @@ async fn unrun_handler_is_never_unrecorded() {
     assert!(failed_releases > 0, "no freeze came between the claim and the handler");
 }
 
-/// When the library logs these failed commits, an attempt may have been applied, or may still be applied.
+/// When the library logs these failed commits, an attempt may have been applied, or may still be applied. So the event
+/// mustn't say that nothing was written.
 #[tokio::test(start_paused = true)]
 async fn commit_events_say_only_what_is_known() {
     fn short() -> Deposits {
@@ -262,7 +263,8 @@ async fn declined_commit_reports_an_unresolved_attempt() {
     }
 }
 
-/// The chunks of a claim's outcomes have the same keys. If the first commit is applied late, it needs its own chunks.
+/// All outcomes of one claim use the same chunk keys. While the first commit may still be applied, its chunks must
+/// stay, so the library stores the second outcome without its response.
 #[tokio::test(start_paused = true)]
 async fn chunks_of_a_commit_in_doubt_stay() {
     for in_doubt in [false, true] {
@@ -281,7 +283,7 @@ async fn chunks_of_a_commit_in_doubt_stay() {
     }
 }
 
-/// No retry can succeed on such a store, so the call fails at once, and returns the claim.
+/// On a store without transactions, no retry can succeed. So the call fails at once, and returns the claim.
 #[tokio::test(start_paused = true)]
 async fn commit_needs_a_transactional_store() {
     let builder = Idempotency::builder(Plain::default()).function("tests");

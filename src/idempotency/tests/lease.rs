@@ -148,7 +148,8 @@ async fn takeover_cuts_the_handler_off() {
     }
 }
 
-/// If an operator settles a running claim, a retry gets the operator's outcome.
+/// Under at-most-once, a handler is cut off when its claim is lost. If an operator settled or released the record, the
+/// caller may retry. If the record is gone, the outcome is unknown.
 #[tokio::test(start_paused = true)]
 async fn running_claim_settled_by_hand_is_retried() {
     let outcome = || Some(State::Completed(Outcome::Omitted));
@@ -184,7 +185,7 @@ async fn lease_expires_by_deadline_plus_grace() {
     assert_eq!(retry_after, Some(Duration::from_millis(4001)));
     assert_eq!(bench.record("k").lease_until(), Some(start.saturating_add(Duration::from_secs(47))));
     assert_eq!(bench.store.take_calls(), ["claim", "extend", "extend"]);
-    // The deadline comes before the first extension is due, so the lease is never extended.
+    // The first lease already lasts until the deadline plus the grace, so it's never extended.
     let deadline = bench.now().saturating_add(Duration::from_secs(20));
     let (_, after, _) = cut_off(&bench.in_invocation(deadline), "m").await;
     assert_eq!((after, bench.store.take_calls()), (Duration::from_secs(20), vec!["claim"]));

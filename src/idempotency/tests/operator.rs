@@ -201,7 +201,8 @@ async fn operators_ambiguous_write_is_resolved_by_owner() {
     assert_eq!(bench.resolve("k", complete("1")).await.unwrap_err().kind(), ErrorKind::Corrupt);
 }
 
-/// A store that loses the answer to an operator's write. Before the operator reads the record, another changes it.
+/// A store that loses the answer to an operator's write. Before the operator reads the record, another writer changes
+/// it.
 #[derive(Debug)]
 struct Overtaken {
     records: MemoryStore,

@@ -179,7 +179,8 @@ async fn unsent_claims_never_run_unprotected() {
     assert!(refused >= 2, "expected a refusal for at least two of the freezes, got {refused}");
 }
 
-/// Without a cut-off, the settlement has no limit. Its preparation has one, so that the outcome is recorded in time.
+/// Without a cut-off, the settlement has no time limit. Writing the chunks has one, so that the outcome is recorded in
+/// time.
 #[tokio::test(start_paused = true)]
 async fn silent_chunks_never_delay_a_late_settlement() {
     let bench = Bench::with(|builder| builder.cut_off(false));
@@ -361,7 +362,7 @@ async fn unanswered_claim_is_released() {
     assert_eq!(bench.record("k").status(), Status::Released);
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1", "the next delivery doesn't wait for the lease");
 
-    // The release got no answer either: the key may be blocked until the lease is stale.
+    // The release got no answer either: the key may be blocked until the claim is stale.
     bench.store.script([Meets(Fault::LoseAnswer), Meets(Fault::Throttle), Meets(Fault::Throttle)]);
     let Err(RunError::Idempotency(error)) = bench.run("m", 1).await else { panic!("ran") };
     assert_eq!(error.kind(), ErrorKind::Unavailable);
@@ -399,7 +400,7 @@ async fn later_attempts_learn_of_interrupted_attempts() {
     for fails in [true, false] {
         assert!(learns_of_interruption(&bench, "m", fails).await);
     }
-    // An attempt that returns an error doesn't: the error is its answer.
+    // An attempt that returns an error doesn't count as interrupted: the error is its answer.
     for fails in [true, true, false] {
         assert!(!learns_of_interruption(&bench, "n", fails).await);
     }
@@ -429,7 +430,7 @@ async fn refused_step_releases_at_most_once_key() {
     assert_eq!(bench.run("passed on", 1).await.unwrap(), "run 1");
 }
 
-/// A step between the two passes the refusal on.
+/// The middle step passes the inner step's refusal on.
 #[tokio::test(start_paused = true)]
 async fn refused_steps_below_a_step_release_the_at_most_once_key() {
     let bench = Bench::with(|builder| builder.execution(Execution::AtMostOnce));
@@ -445,7 +446,7 @@ async fn refused_steps_below_a_step_release_the_at_most_once_key() {
     assert_eq!(bench.record("outer").status(), Status::Released);
 }
 
-/// The step between the two runs without protection, so nothing of it is recorded.
+/// The middle step runs without protection, so the library doesn't record its failure.
 #[tokio::test(start_paused = true)]
 async fn refusals_below_an_unprotected_step_release_the_at_most_once_key() {
     let bench = Bench::with(|builder| builder.execution(Execution::AtMostOnce));
@@ -463,8 +464,8 @@ async fn refusals_below_an_unprotected_step_release_the_at_most_once_key() {
     assert_eq!(bench.record("outer").status(), Status::Released);
 }
 
-/// The step between the two succeeds. It keeps the refusal, for example in a log, but the outer operation fails for
-/// another reason.
+/// The middle step succeeds. It keeps the refusal, for example in a log, but the outer operation fails for another
+/// reason.
 #[tokio::test(start_paused = true)]
 async fn refusals_below_a_successful_step_release_nothing() {
     let bench = Bench::with(|builder| builder.execution(Execution::AtMostOnce));

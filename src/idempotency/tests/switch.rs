@@ -96,8 +96,8 @@ async fn derived_keys_are_equal_in_all_modes() {
     assert_eq!((handle.attempt(), handle.is_takeover()), (1, false));
 }
 
-/// If idempotency is enforced, the library refuses an invocation without time, and cuts a handler off at its
-/// deadline. Without enforcement, the library does neither of the two.
+/// If idempotency is enforced, the library refuses an invocation that has no time left, and cuts a handler off at its
+/// deadline. Otherwise, it does neither.
 #[tokio::test(start_paused = true)]
 async fn unenforced_handlers_have_no_time_limit() {
     for mode in NOT_ENFORCED {
@@ -278,7 +278,7 @@ async fn shadow_reports_what_enforcing_would_do() {
     assert_eq!(reports(&bench, run("k", 1, "b")).await, ["replay different"]);
     assert_eq!(reports(&bench, bench.fail("k", 1)).await, ["replay different"]);
     assert_eq!(reports(&bench, run("k", 2, "a")).await, ["refuse Mismatch"]);
-    // A failed handler releases its key in the shadow.
+    // A failed handler's shadow record is released, so the next delivery is reported as `run`.
     assert_eq!(reports(&bench, bench.fail("f", 1)).await, ["run"]);
     assert_eq!(reports(&bench, run("f", 1, "a")).await, ["run"]);
     // A handler that never ends: at first its lease is live, later it has expired.
@@ -327,7 +327,8 @@ async fn manual_claims_report_in_shadow_mode() {
     assert_eq!(reports(&bench, again).await, ["refuse InProgress"], "the shadow's lease was extended");
 }
 
-/// The claim is gone after such a commit, so no later call concludes its shadow.
+/// After an unresolved commit, the caller doesn't get the claim back, so no later call can settle the shadow record.
+/// The commit settles it.
 #[tokio::test(start_paused = true)]
 async fn unresolved_unenforced_commit_settles_the_shadow_record() {
     let bench = Bench::with(|builder| builder.mode(Mode::Shadow).settle_within(Duration::ZERO));
@@ -352,7 +353,7 @@ async fn optimistic_shadow_compares_with_first_outcome() {
     }
 }
 
-/// Store failures change neither the handler's start nor its outcome, whichever call they begin with.
+/// Store failures change neither when the handler starts nor what it returns, no matter which call fails first.
 #[tokio::test(start_paused = true)]
 async fn store_failures_never_change_a_shadowed_outcome() {
     for fault in FAULTS {

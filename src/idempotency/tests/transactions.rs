@@ -176,7 +176,7 @@ async fn unresolved_commit_says_when_to_retry() {
     bench.store.script([Script::Pass, Meets(LoseAnswer), Meets(LoseAnswer), Meets(Throttle)]);
     let error = refused(bench.pay("k").await);
     assert_eq!(error.kind(), ErrorKind::InProgress);
-    // The caller may retry once the lease is stale: after a minute and the skew margin.
+    // The caller may retry once the claim is stale: after its lease of one minute and the skew margin.
     assert_eq!(error.retry_after(), Some(Duration::from_millis(62_001)));
     assert_eq!((bench.pay("k").await.unwrap().as_str(), bench.till()), ("paid", 1));
 }
@@ -306,7 +306,8 @@ async fn decline_without_closure_is_a_handler_error() {
 
 #[tokio::test(start_paused = true)]
 async fn late_applied_transactions_outcome_is_returned() {
-    // The second attempt is declined. The first is still on its way, and is applied before the claim is settled.
+    // The second attempt is declined while the first is still on its way. With a closure, the first attempt is applied
+    // before the claim is settled. Without one, it arrives after the release.
     for closure in [true, false] {
         let bench = Bench::new();
         bench.store.script([Script::Pass, Meets(Late)]);
@@ -491,7 +492,7 @@ async fn invalid_writes_fail_when_staged() {
     let result = bench.with_handler("k", 1, async {
         let staging = staging().unwrap();
         let of_another_store = staging.add(Other).unwrap_err();
-        assert!(of_another_store.to_string().contains("the bank takes deposits"), "{of_another_store}");
+        assert!(of_another_store.to_string().contains("the bank takes only deposits"), "{of_another_store}");
         staging.add(Deposits::of("till", 1)).unwrap();
         staging.add(Deposits::of("safe", 1)).unwrap();
         let two_types = staging.add(Other).unwrap_err();

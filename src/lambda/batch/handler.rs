@@ -22,7 +22,8 @@ pub(super) type KeyOf<R> = Arc<dyn Fn(&R) -> Result<Option<Key>, Error> + Send +
 
 /// A record's handler, without its result type.
 pub(super) trait Handle<R>: Send + Sync {
-    /// Claims the record's key, runs the handler as the one at `place` in `handlers`, and settles the claim.
+    /// Claims the record's key, runs the handler, and settles the claim. `handlers` holds the delivery's handlers, and
+    /// the record's place in the batch.
     fn protected<'a>(
         &'a self,
         driver: &'a Driver,

@@ -18,11 +18,11 @@ pub(super) struct Handlers {
 #[derive(Default)]
 struct State {
     running: usize,
-    /// The places of the records whose handlers have succeeded, without staged writes.
+    /// The places of the records whose handlers have succeeded and have no staged writes.
     succeeded: HashSet<usize>,
 }
 
-/// Counts a handler as running until it's dropped, by its end, its panic or its cut-off.
+/// Counts a handler as running. Dropping this value ends the count: when the handler returns, panics or is cut off.
 struct Running<'h>(&'h Handlers);
 
 impl Drop for Running<'_> {

@@ -129,8 +129,8 @@ pub(super) fn malformed(what: &str, error: &serde_json::Error) -> Error {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Invalid`] if it isn't the JSON of a `T`, with the place. It leaves out the error's text, which
-/// may quote the record.
+/// [`ErrorKind::Invalid`] if `text` isn't the JSON of a `T`. The error says where parsing failed, but leaves out the
+/// parser's own text, which may quote the record.
 pub(super) fn json<T: DeserializeOwned>(what: &str, text: &[u8]) -> Result<T, Error> {
     serde_json::from_slice(text).map_err(|error| {
         let problem = format!("{what} doesn't parse as {}: {}", type_name::<T>(), place(&error));

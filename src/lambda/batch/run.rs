@@ -95,8 +95,8 @@ struct Times {
     settle_until: Option<Timestamp>,
     /// When the response is due. After this time, the worker waits only for handlers that are never cut off.
     answer_at: Option<Timestamp>,
-    /// When to give up on hiding messages, and on settling what a late handler has answered. Without hiding, messages
-    /// are only redelivered earlier.
+    /// When to give up on hiding messages. It's harmless if a message isn't hidden: SQS only redelivers it earlier. If
+    /// handlers are never cut off, late settlements also have until this time, or longer (`Delivery::overdue`).
     hide_until: Option<Timestamp>,
 }
 
@@ -338,7 +338,8 @@ impl<R: Record> Delivery<'_, R> {
     fn answer(self) -> Result<Box<RawValue>, Error> {
         let mut fates = std::mem::take(&mut *self.fates.lock().unwrap_or_else(PoisonError::into_inner));
         for (place, fate) in fates.iter_mut().enumerate() {
-            // Its outcome couldn't be recorded in time. If it were redelivered, it would run again.
+            // This record's handler has succeeded, but the outcome couldn't be recorded in time. A redelivery would run
+            // the handler again, so the record is acknowledged.
             *fate = fate.take().or_else(|| self.handlers.has_succeeded(place).then_some(Fate::Done));
         }
         for place in (0..).zip(&fates).filter_map(|(place, fate)| fate.is_none().then_some(place)) {

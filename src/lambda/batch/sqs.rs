@@ -60,7 +60,7 @@ impl SqsMessage {
         record::json("the message's body", self.body().as_bytes())
     }
 
-    /// The message group, of a FIFO queue or of a fair one.
+    /// The message's group, in a FIFO queue or a fair queue.
     pub fn group_id(&self) -> Option<&str> {
         self.attribute("MessageGroupId")
     }

@@ -56,7 +56,7 @@ const OF_EVENT_BUS: [&str; 10] = [
     "replay-name",
 ];
 const OF_SNS_RECORD: [&str; 4] = ["EventSource", "EventVersion", "EventSubscriptionArn", "Sns"];
-/// Lambda's events end in `Url` where SNS's HTTP deliveries end in `URL`.
+/// Some field names end in `Url` in Lambda's events, but in `URL` in SNS's HTTP deliveries.
 const OF_SNS: [&str; 13] = [
     "Type",
     "MessageId",
@@ -109,7 +109,7 @@ const OF_CHANGE: [&str; 7] = [
     "SizeBytes",
     "StreamViewType",
 ];
-/// Without the data of some notifications, such as `glacierEventData`, which is compared.
+/// Some notifications have further fields, such as `glacierEventData`. They aren't in this list, so they're compared.
 const OF_S3_RECORD: [&str; 9] = [
     "eventSource",
     "eventName",
@@ -139,7 +139,7 @@ const OF_SQS_RECORD: [&str; 10] = [
 /// The fingerprint of the event's payload, if the event is from a known source; the table is in
 /// [the module](super). `None` means that the whole event is compared.
 ///
-/// If an event has a field of its source twice, the whole event is compared too.
+/// The result is also `None` if the event has a known source's field twice.
 pub(super) fn fingerprint(raw: &RawValue) -> Option<Fingerprint> {
     // Skips the parsing of events from other sources.
     if !NAMES.iter().any(|name| raw.get().contains(name)) {
@@ -306,7 +306,7 @@ fn of_event_bus(event: &Event<'_>, raw: &RawValue, begun: &FingerprintBuilder) -
 }
 
 /// Adds each record's content and source, for an event of SNS, SQS, Kinesis, DynamoDB Streams or S3. `None` if the
-/// event has no records, as the last one of a tumbling window: its source is unknown.
+/// event has no records, since its source is then unknown. A tumbling window's last event has none.
 fn of_records(event: &Event<'_>, raw: &RawValue, begun: FingerprintBuilder) -> Option<FingerprintBuilder> {
     let records = event.records.as_ref().filter(|records| !records.is_empty())?;
     let builder = begun.part("kind", "records").others("event", raw, &["Records"])?;
@@ -454,7 +454,8 @@ impl FingerprintBuilder {
     fn others(self, of: &str, raw: &RawValue, sent: &[&str]) -> Option<Self> {
         let Fields(mut others) = serde_json::from_str(raw.get()).ok()?;
         others.retain(|(name, _)| !sent.contains(&name.as_str()));
-        // Their order doesn't matter, as in all JSON. Fields of the same name keep theirs.
+        // Sorted by name, since the order of names doesn't matter in JSON. The sort is stable, so fields with the same
+        // name keep their order.
         others.sort_by(|(one, _), (another, _)| one.cmp(another));
         let begun = self.part("others of", of);
         Some(

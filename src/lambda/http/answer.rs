@@ -132,8 +132,8 @@ fn into_bytes(mut data: impl Buf) -> Bytes {
     data.copy_to_bytes(data.remaining())
 }
 
-/// Marks a response whose body an [`HttpLayer`] has converted for Lambda, or replays. A second conversion by
-/// `lambda_http` would decode the body as its headers say, and change bytes that don't match the headers.
+/// Marks a response whose body already has Lambda's form: an [`HttpLayer`] converted it, or replays it. A second
+/// conversion by `lambda_http` would decode the body as its headers say, and change bytes that don't match the headers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Exact;
 
@@ -151,7 +151,7 @@ pub(super) enum Extent {
 pub(super) enum Answer {
     /// The response has been read whole, so it can be recorded.
     Whole(Response<Body>),
-    /// The response can't be recorded, and is passed through as it arrives.
+    /// The response's body isn't recorded, and is passed through as it arrives.
     Streamed(Response<ResponseBody>, Streamed),
 }
 
@@ -199,8 +199,8 @@ pub(super) enum Instead {
 
 impl<const STREAMING: bool> HttpLayer<STREAMING> {
     /// Returns the caller's answer once the key is settled. If the outcome isn't known to be recorded, a retry may run
-    /// the operation again, so the answer doesn't say that it's done: a caller gets the handler's own failure, and
-    /// `outcome-unknown` in place of a response that the front end can't deliver.
+    /// the operation again, so the answer mustn't say that the operation is done. In that case, the caller gets the
+    /// handler's own failure, or `outcome-unknown` if the front end can't deliver the response.
     pub(super) fn answered<E>(&self, judged: Judged<E>, is_recorded: bool) -> Result<Answer, E> {
         let Judged { result, instead } = judged;
         match instead.filter(|_| self.is_enforced()) {

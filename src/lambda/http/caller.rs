@@ -96,8 +96,8 @@ impl fmt::Debug for Caller {
     }
 }
 
-/// Returns the text for the caller and the tenant in the scope of an HTTP request's key, for
-/// [`Scope::with_caller`](crate::Scope::with_caller); `None` if there's neither a caller nor a tenant.
+/// Returns the text that represents the caller and the tenant in the scope of an HTTP request's key. Pass the text to
+/// [`Scope::with_caller`](crate::Scope::with_caller). `None` if there's neither a caller nor a tenant.
 ///
 /// ```
 /// use lambda_idempotency::{Key, Scope, StoredKey, lambda::http::{Caller, scope_caller}};
@@ -133,7 +133,8 @@ pub(super) enum Verified {
     /// The front end verified no caller.
     Nobody,
     /// The front end verified a caller, but gives no name that this library understands: an authorizer without a
-    /// principal, for example. The layer refuses such requests, so that they don't share a namespace.
+    /// principal, for example. The layer refuses keyed requests from such callers, so that they don't share a
+    /// namespace, unless [`HttpLayer::shared_namespace`](super::HttpLayer::shared_namespace) is set.
     Unnamed,
     /// The front end verified this caller. The caller stays the same when a token is refreshed or a role starts a new
     /// session.
@@ -147,8 +148,8 @@ pub(super) enum Verified {
 /// # Errors
 ///
 /// [`ErrorKind::Invalid`] if the front end verified a caller, but gives no name that this library understands: an
-/// authorizer without a principal, for example. The layer refuses such requests, so that they don't share a
-/// namespace.
+/// authorizer without a principal, for example. The layer refuses keyed requests from such callers, so that they don't
+/// share a namespace, unless [`HttpLayer::shared_namespace`](super::HttpLayer::shared_namespace) is set.
 ///
 /// ```
 /// use lambda_http::Request;

@@ -194,8 +194,8 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         self.with(|config| config.key = Some(KeySource::Fields(fields)))
     }
 
-    /// Like [`key_fields`](Self::key_fields), but takes the key from a closure over the request and its body. If the
-    /// closure fails because the key isn't valid, the client gets 400 and `key-invalid`.
+    /// Like [`key_fields`](Self::key_fields), but a closure returns the key. The closure gets the request and its body.
+    /// If the closure fails because the key isn't valid, the client gets 400 and `key-invalid`.
     ///
     /// ```
     /// use lambda_idempotency::Key;
@@ -292,10 +292,11 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
     /// it for APIs whose responses don't depend on the caller. Named callers keep their own namespaces, and so does
     /// each REST API's key.
     ///
-    /// Without this setting, the layer refuses a keyed request that carries credentials (`Authorization`, an API key,
-    /// a client certificate, a cookie) but has no named caller, or only a REST API's key beside them. The client gets
-    /// 500 and `caller-unknown`, and nothing is claimed. The reason: the handler may check the credentials, and a
-    /// replay never reaches the handler. Keyed requests without credentials share the anonymous namespace.
+    /// Without this setting, the layer refuses a keyed request that carries credentials (`Authorization`, an API key, a
+    /// client certificate, a cookie) but has no named caller: the client gets 500 and `caller-unknown`, and nothing is
+    /// claimed. The reason: the handler may check the credentials, and a replay never reaches the handler. A REST API's
+    /// key names the caller only if the request carries no other credentials. Keyed requests without credentials share
+    /// the anonymous namespace.
     pub fn shared_namespace(self) -> Self {
         self.with(|config| config.unnamed = Unnamed::Shared)
     }

@@ -9,8 +9,9 @@ use crate::time::Timestamp;
 /// API Gateway's integration timeout for REST, HTTP and WebSocket APIs is at most 29 or 30 seconds, unless a
 /// quota increase was granted ("Amazon API Gateway quotas", API Gateway developer guide).
 const API_GATEWAY: Duration = Duration::from_secs(29);
-/// A REST API may stream a response for 15 minutes, but closes a Regional or private endpoint's stream that's idle
-/// for 5 ("Stream the integration response", API Gateway developer guide). The layer buffers before it sends.
+/// A REST API may stream a response for 15 minutes. But it closes the stream of a Regional or private endpoint after 5
+/// idle minutes ("Stream the integration response", API Gateway developer guide), and the stream is idle while the
+/// layer buffers.
 const IDLE_STREAM: Duration = Duration::from_secs(5 * 60);
 
 /// Lambda's limit for a response that isn't streamed: 6 MB and 100 bytes, as its own error says ("Response
@@ -29,9 +30,9 @@ pub(super) fn most_bytes(context: Option<&RequestContext>) -> Option<usize> {
     }
 }
 
-/// The time at which the front end stops waiting: `answer_within` after the request's start, or else the
-/// default of this kind of front end after that start. `None` if the invocation's deadline is the only limit:
-/// for function URLs, load balancers, and requests without a front end.
+/// The time at which the front end stops waiting: the request's start plus `answer_within`, or plus the front end's
+/// default if `answer_within` isn't set. Function URLs, load balancers and requests without a front end have no
+/// default. For these, the result is then `None`, and the invocation's deadline is the only limit.
 pub(super) fn waits_until(
     context: Option<&RequestContext>,
     answer_within: Option<Duration>,

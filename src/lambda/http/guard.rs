@@ -53,8 +53,9 @@ const REPAIR: fn(LambdaEvent<LambdaRequest>) -> LambdaEvent<LambdaRequest> =
 ///   caller gets 502. With this guard, the caller gets 400 and `request-unreadable`, and the service isn't called.
 /// - This library's layer returns bytes without a content type, or text whose content type names another character set
 ///   than UTF-8: `lambda_http` converts the body a second time, and changes it. With this guard, the body stays as the
-///   layer returned it, if the layer is the outermost service. Otherwise, for example if an axum router contains the
-///   layer, or if you use `lambda_http::run`, set a content type for bytes, such as `application/octet-stream`.
+///   layer returned it, if the layer is the outermost service. If it isn't, for example because an axum router contains
+///   the layer, set a content type for bytes, such as `application/octet-stream`. Do the same if you use
+///   `lambda_http::run`.
 ///
 /// # Errors
 ///

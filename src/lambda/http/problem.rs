@@ -43,7 +43,7 @@ pub enum ProblemKind {
     NotRetained,
     /// 409: a condition on the handler's writes failed, and nothing was written.
     Declined,
-    /// 500: the operation failed permanently in an earlier run.
+    /// 500: the operation failed permanently, in this run or an earlier one.
     OperationFailed,
     /// 500: the record can't be read.
     RecordUnreadable,
@@ -352,7 +352,7 @@ impl Problem {
     }
 }
 
-/// Rounds down, so that the wait is no longer than the lease, but to at least one second.
+/// Rounds down to whole seconds, so that the wait is no longer than the lease. Returns at least 1.
 fn whole_seconds(wait: Duration) -> u64 {
     wait.as_secs().max(1)
 }

@@ -54,7 +54,7 @@ fn successor_rejects_the_transaction() {
     let mismatched = Record { owner: OTHER, ..of_another_request(completed()) };
     for (record, end) in [
         (started(20_000), End::Fenced(until)),
-        // A stale successor isn't taken over only to record an outcome.
+        // The machine never takes over a stale successor just to record an outcome.
         (started(-60_000), End::Fenced(started(-60_000).lease_until().map(claimable_at))),
         (completed(), End::Superseded(completed())),
         (

@@ -59,7 +59,12 @@ async fn only_messages_in_progress_are_hidden() {
         };
         let (done, returned) = tokio::join!(deliver(&first, &only_held), meanwhile);
         assert_eq!(done, [""; 0]);
-        assert_eq!(returned.len(), 12, "whatever SQS responds, every message is returned: {returned:?}");
+        assert_eq!(
+            returned.len(),
+            12,
+            "whatever SQS responds, every message but the completed one must be returned: \
+            {returned:?}"
+        );
 
         let asked = asked.lock().unwrap();
         let entries = asked.iter().map(|request| {
@@ -70,7 +75,8 @@ async fn only_messages_in_progress_are_hidden() {
             .flatten()
             .map(|entry| {
                 let seconds = entry["VisibilityTimeout"].as_u64().unwrap();
-                // The lease of one minute, the margin of 2 s, and 1 ms until the key is free, rounded up.
+                // The lease (1 minute), the margin (2 s) and 1 ms until the key is free: 62,001 ms, rounded up to
+                // seconds.
                 assert_eq!(seconds, 63);
                 entry["ReceiptHandle"].as_str().unwrap().to_owned()
             })
@@ -112,13 +118,14 @@ async fn messages_are_hidden_on_their_queues() {
     let (_, returned) = tokio::join!(deliver(&first, &only_first), meanwhile);
     assert_eq!(returned, ["h1", "h2"]);
     let asked = asked.lock().unwrap();
-    // The worker sends both requests at once.
+    // The worker sends both requests concurrently, so their order varies.
     let mut queues: Vec<_> = asked.iter().map(|request| request["QueueUrl"].as_str().unwrap()).collect();
     queues.sort();
     assert_eq!(queues, [QUEUE_URL, &format!("{QUEUE_URL}-dead-letters")]);
 }
 
-/// After `AccessDenied` the worker makes no more calls, because the permission stays missing. After an outage, it does.
+/// After `AccessDenied`, the worker stops calling SQS, because the permission stays missing. After an outage, it calls
+/// SQS again.
 #[tokio::test]
 async fn denied_visibility_calls_are_not_repeated() {
     for (status, requests) in [(400, 1), (500, 2), (200, 2)] {

@@ -234,8 +234,8 @@ async fn repeated_payloads_replay_from_every_source() {
     }
 }
 
-/// A state machine passes on an event, and adds fields at any place with `ResultPath`. Calls that differ only in such a
-/// field ask for different steps.
+/// A Step Functions state machine can add fields anywhere in an event with `ResultPath` before it passes the event on.
+/// Two calls that differ only in such a field are different steps.
 #[tokio::test]
 async fn fields_that_no_source_sends_are_compared() {
     macro_rules! event {

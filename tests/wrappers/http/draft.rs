@@ -1,5 +1,5 @@
-//! Tests the clauses of draft-ietf-httpapi-idempotency-key-header-07 that a server can show, through every front end.
-//! The cases are in the table in `clauses.rs`.
+//! Tests the clauses of draft-ietf-httpapi-idempotency-key-header-07 that requests can check. Sends the requests
+//! through every front end. The cases are in the table in `clauses.rs`.
 
 use lambda_http::http::HeaderName;
 use lambda_idempotency::lambda::http::HttpLayer;
@@ -56,7 +56,7 @@ impl cases::Api for InProcess {
     }
 }
 
-/// Runs the cases that show `clause` through every front end.
+/// Runs this clause's cases through every front end.
 async fn passes(clause: &str) {
     let mut cases = CASES.iter().filter(|case| case.clauses.contains(&clause)).peekable();
     assert!(cases.peek().is_some(), "no case covers {clause}");

@@ -38,7 +38,7 @@ async fn at_most_once_every_status_is_recorded() {
     for status in ["401", "403", "404", "408", "409", "413", "415", "421", "423", "425", "429", "500", "503"]
     {
         let runs = Runs::default();
-        // At most once, the layer uses neither its list of statuses nor `record_when`.
+        // An at-most-once layer ignores `record_when` and the list of statuses to release.
         let layer = at_most_once().http().record_when(|_| false);
         let service = layer.layer(handler(&runs));
         for is_replayed in [false, true] {
@@ -141,7 +141,7 @@ where
 async fn rejections_before_the_handler_are_released() {
     let runs = Runs::default();
     let limiter = ReleaseRejections::of(Limiter { drops_extensions: false });
-    // Two nested layers: each marks only the rejections of the layer inside it.
+    // Two nested `ReleaseRejections`: each marks only the rejections of the layer that it wraps.
     let layers = ReleaseRejections::of(tower::util::MapResponseLayer::new(|response| response));
     let service = at_most_once().http().layer(layers.layer(limiter.layer(handler(&runs))));
     let with = |name| with_header(post(Some("k"), "{}"), name, "1");

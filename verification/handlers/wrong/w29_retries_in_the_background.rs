@@ -1,4 +1,4 @@
-//! The author believed: the gateway works again in a minute. Answer in time, and keep trying meanwhile.
+//! The author believed: the gateway works again in a minute. Answer in time, and keep trying in the background.
 
 use crate::world::*;
 

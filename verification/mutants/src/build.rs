@@ -72,8 +72,8 @@ impl<'a> Tree<'a> {
         self.files.values().flat_map(|file| file.written.iter().map(|(id, _)| *id)).collect()
     }
 
-    /// Writes the mutants into the tree, and leaves some out until the tree compiles. Begins with the findings of an
-    /// earlier run, if they're in the file `learned`.
+    /// Writes the mutants into the tree and compiles it. Leaves out the mutants that cause errors, and repeats this
+    /// until the tree compiles. Begins with the findings of an earlier run, if they're in the file `learned`.
     pub(crate) fn compile(&mut self, learned: &Path) -> Result<(), Failed> {
         if let Ok(text) = fs::read_to_string(learned) {
             self.learned = serde_json::from_str(&text)?;

@@ -29,7 +29,7 @@ use crate::run::{Baseline, CHOSEN, Ended, Test};
 
 /// The time limit for a test without a mutant. Tests that take longer aren't used.
 const LONGEST: Duration = Duration::from_secs(60);
-/// The time limit for the tests of one mutant: the sum of their times without a mutant.
+/// No more tests run for a mutant once their times without a mutant add up to this.
 const BUDGET: Duration = Duration::from_secs(60);
 
 /// The reason why the program stops with an error.

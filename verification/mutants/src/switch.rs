@@ -101,7 +101,8 @@ struct Sites<'a> {
     text: &'a str,
     constant: &'a HashSet<String>,
     edits: Vec<Edit>,
-    /// The bodies of functions, and the ranges of their `const`. Functions that must stay `const` aren't in the list.
+    /// Each function's body, and the range of its `const` keyword, if it has one. Functions that must stay `const`
+    /// aren't in the list.
     functions: Vec<(Range<usize>, Option<Range<usize>>)>,
     in_constant: usize,
     at: HashMap<(&'static str, usize), Vec<Found<'a>>>,
@@ -127,7 +128,8 @@ impl Sites<'_> {
         self.in_constant -= 1;
     }
 
-    /// Writes the mutants of the expression `range` that begin at `at`.
+    /// Puts the mutants of the expression `range` behind switches. `at` gives the positions at which these mutants
+    /// begin.
     fn expression(&mut self, range: Range<usize>, at: impl Iterator<Item = usize>) {
         let mut before = Vec::new();
         for at in at {

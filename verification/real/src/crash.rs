@@ -27,8 +27,8 @@
 //!
 //! The library's own tests and the wire check cover panics, dropped futures and a store that is down.
 //!
-//! If the effect is in the completion's own transaction, or is written with the finished record without a claim,
-//! there's no gap ([`form`]). The judge then allows exactly one effect ([`judge::Promise::ExactlyOnce`]).
+//! If one transaction writes the effect and the outcome, there's no gap between them, with or without a claim
+//! ([`form`]). The judge then allows exactly one effect ([`judge::Promise::ExactlyOnce`]).
 //!
 //! The harness never kills a process for being slow, so every SIGKILL comes from the schedule. Processes run beyond
 //! their deadlines, as on some platforms, so the library itself must cut its handlers off.

@@ -1,12 +1,12 @@
-//! Settings with which `cargo rehearse` tests a handler that blocks its thread. A deployed function sets neither
-//! variable.
+//! Two environment variables, with which `cargo rehearse` tests a handler that blocks its thread. A deployed function
+//! sets neither.
 
 use std::time::Duration;
 
 use lambda_http::Error;
 use lambda_idempotency::Builder;
 
-/// `PAYMENTS_LEASE_MS`: claims with leases of this length, extended while the handler runs.
+/// `PAYMENTS_LEASE_MS`: gives claims leases of this length, which the library extends while the handler runs.
 pub(crate) fn leases(builder: Builder) -> Result<Builder, Error> {
     Ok(match millis("PAYMENTS_LEASE_MS")? {
         // The library requires that `lease_extension` is at least three times `lease_grace`.

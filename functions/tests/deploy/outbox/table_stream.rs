@@ -35,7 +35,7 @@ impl Stream {
         stream
     }
 
-    /// The next records after the checkpoint of the first shard that has any.
+    /// Finds the first shard that has records after its checkpoint, and returns the next of these records.
     pub(super) async fn read(&self, limit: u64) -> Option<Read> {
         let described = self.call("DescribeStream", &json!({ "StreamArn": self.arn })).await;
         for shard in described["StreamDescription"]["Shards"].as_array().unwrap() {

@@ -38,7 +38,7 @@ pub(in super::super) struct HalfDone<'w> {
 pub(in super::super) async fn kill<'w>(world: &'w World, orders: &'w Orders) -> Result<HalfDone<'w>> {
     let (stage, batch) = Stage::open_for_orders(world, orders, "half-done").await?;
     let mut sandbox = stage.sandbox().await?;
-    // Start a second process now, so that the redelivery comes within the leases however long a start takes.
+    // Start a second process now: the redelivery must come before the leases expire, even if a start takes long.
     stage.give_back(stage.sandbox().await?).await;
     let mut hold = stage.wire.hold_after(DONE, Point::Before(Call::Complete));
 
@@ -95,7 +95,7 @@ fn rest_runs(
     again: &Delivered,
     returned: Option<Returned>,
 ) {
-    // At least the order whose completion was held is in progress.
+    // The order whose completion was held is in progress, and others may be too.
     come_back(verdict, returned, 1..=CONCURRENCY);
     let ran = again.shipped.len();
     let known = ORDERS.saturating_sub(ran + returned.unwrap_or_default().orders);

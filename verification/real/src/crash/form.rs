@@ -1,4 +1,4 @@
-//! Where the function under test has its effect, which decides how many effects are allowed.
+//! The places where the function under test can have its effect. The place decides how many effects are allowed.
 
 use std::time::Duration;
 

@@ -113,7 +113,7 @@ pub struct Case {
 pub struct Finding {
     /// The number of effects.
     pub effects: u64,
-    /// Runs that ended or were frozen between their effect and its completion.
+    /// Runs that were killed, were frozen or ran out of time between their effect and its completion.
     pub crashes_in_the_gap: u64,
     /// Runs that were killed before they had an effect.
     pub killed_before: u64,
@@ -123,7 +123,8 @@ pub struct Finding {
     pub killed_after: u64,
     /// Runs that continued after a freeze and were fenced.
     pub fenced: u64,
-    /// Runs that answered after their deadline, though the harness neither killed nor froze them.
+    /// Runs whose effect isn't the recorded one because they answered too late, though the harness neither killed nor
+    /// froze them.
     pub slow: u64,
     /// Claims of the key after its first.
     pub later_claims: u64,
@@ -248,8 +249,9 @@ impl Case {
         if answered { Ok(()) } else { Err("no delivery got an answer".into()) }
     }
 
-    /// Whether the answer came too late to count: shortly before the deadline, the library stops trying to record the
-    /// outcome. But if another delivery answered first, a frozen run must replay that outcome.
+    /// Whether the answer came so late that it may differ from the record: shortly before the deadline, the library
+    /// stops trying to record the outcome. If another delivery answered first, a frozen run has no such excuse, because
+    /// it must replay that delivery's outcome.
     fn is_too_late(&self, delivery: &Delivery) -> bool {
         let mut lines = self.lines.iter().filter(|line| line.run == delivery.run);
         let mut others = self.deliveries.iter().filter(|other| other.run != delivery.run);
@@ -357,8 +359,8 @@ impl Case {
     }
 }
 
-/// Returns when the library may stop recording in the invocation whose run wrote this line: its reserve before the
-/// deadline.
+/// Returns the time from which the library may stop trying to record the outcome of the run that wrote this line. It's
+/// the deadline minus the reserve.
 fn answer_by(line: &Line) -> u64 {
     line.lease_until.saturating_sub(millis(GRACE + RESERVE))
 }

@@ -34,7 +34,8 @@ use super::{
 const KEYS: usize = 40;
 /// How many keys run at one time behind the layer. There are more, because the layer's leases last longer.
 const LAYER_KEYS: usize = 160;
-/// The percentage of deliveries whose process is killed. Behind the layer, it's `FROZEN`: nothing is frozen there.
+/// The percentage of deliveries whose process is killed. Behind the layer, the harness freezes nothing, and kills
+/// `FROZEN` percent instead.
 const KILLED: u64 = 60;
 /// The percentage of deliveries whose process is killed or frozen.
 const FROZEN: u64 = 70;
@@ -42,7 +43,7 @@ const FROZEN: u64 = 70;
 const IMPATIENT: u64 = 20;
 /// The assumed length of a run in µs, until a run has been measured.
 const FIRST_GUESS_US: u64 = 60_000;
-/// How many slow runs a pause of the machine may cause, however few keys there are.
+/// Up to this many slow runs aren't a violation, even if there are few keys: one pause of the machine can cause them.
 const FEW_SLOW: u64 = 20;
 /// Stops after this many violations.
 const ENOUGH: usize = 10;
@@ -191,8 +192,9 @@ pub async fn check(
     Ok(figures)
 }
 
-/// Returns a violation if slow runs explain the second effects of too many keys. A pause of the machine delays the few
-/// processes that run then. A library that never records an outcome in time delays every run.
+/// Returns a violation if too many runs were slow and had a second effect. A pause of the machine can explain a few of
+/// them, because it delays only the processes that run at that time. If the library never records an outcome in time,
+/// there are far more.
 fn too_many_slow(slow: u64, keys: u64) -> Option<Violation> {
     (slow > FEW_SLOW && slow > keys / 2).then(|| {
         Violation::new(format!(
@@ -202,7 +204,7 @@ fn too_many_slow(slow: u64, keys: u64) -> Option<Violation> {
     })
 }
 
-/// The harness's action on a delivery that hasn't been answered at a randomly chosen moment.
+/// The harness's action on a delivery, if it hasn't been answered by a randomly chosen moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Spared,
@@ -243,7 +245,8 @@ impl Throw {
                 Some(done) => done.context("a key's task panicked")??,
                 None => return Ok(()),
             }
-            // The other keys can add nothing, and without protection, some are never answered.
+            // Stops without waiting for the other keys: the violations so far are enough. In a sabotaged function, some
+            // keys are never answered.
             if self.has_enough() {
                 return Ok(());
             }
@@ -415,7 +418,7 @@ mod tests {
 
     #[test]
     fn slow_runs_explain_few_effects() {
-        assert!(too_many_slow(10, 10).is_none(), "one pause of the machine");
+        assert!(too_many_slow(10, 10).is_none(), "one pause of the machine can cause 10 slow runs");
         assert!(too_many_slow(100, 200).is_none());
         assert!(too_many_slow(101, 200).is_some());
     }

@@ -37,7 +37,7 @@ pub const fn of_form(form: Form) -> &'static [Point] {
     }
 }
 
-/// A process's order to pause at a point, once.
+/// Tells a process at which point to pause, once.
 #[derive(Debug)]
 pub struct Orders {
     point: Option<Point>,

@@ -41,7 +41,7 @@ struct Told {
 pub(super) struct Frozen {
     process: Process,
     handed: Handed,
-    /// When the run's claim is stale, if the run has a claim, in ms since the epoch.
+    /// When the run's claim becomes stale, in ms since the epoch. Set even if the run has no claim.
     pub(super) stale_at: u64,
 }
 
@@ -84,7 +84,7 @@ impl Story {
             if !self.is_to_come_again(&said) {
                 return Ok(());
             }
-            // A delivery may wait long for a free process.
+            // Time alone doesn't end this loop, because a delivery may wait long for a free slot.
             if tries >= 20 && patience.elapsed() > PATIENCE {
                 break;
             }
