@@ -45,6 +45,8 @@ pub mod event;
 pub mod http;
 mod identity;
 pub mod keys;
+mod locate;
+mod source;
 
 use std::sync::Arc;
 

@@ -33,8 +33,13 @@ pub enum Resolution {
     Release,
 }
 
-/// The record that the operator wrote, or else the record that made the write's condition fail.
-type Resolved = Result<Record, Option<Record>>;
+/// The result of an operator's write.
+enum Resolved {
+    /// The record as the operator wrote it.
+    Written(Record),
+    /// The write's condition failed. This is the record now, if there's one.
+    Changed(Option<Record>),
+}
 
 impl std::fmt::Debug for Resolution {
     /// Shows the variant and the length, never the response.
@@ -66,17 +71,22 @@ pub(super) async fn resolve(
     let _forget = Forget::new(driver.shared.cache.as_ref(), key);
     let mut seen = seen.clone();
     let mut extensions = 0;
-    let resolved = loop {
+    loop {
         let (retention, now) = (driver.settings.retention, driver.now());
         let write = protocol::resolve(&seen, owner, intent.clone(), retention, now);
         match apply(driver, key, &seen, owner, &write).await? {
-            Err(Some(record)) if extensions < MAX_EXTENSIONS && protocol::is_same_claim(&seen, &record) => {
+            Resolved::Written(record) => {
+                observe::resolved(key, &record);
+                return Ok(Some(record));
+            }
+            Resolved::Changed(Some(record))
+                if extensions < MAX_EXTENSIONS && protocol::is_same_claim(&seen, &record) =>
+            {
                 (seen, extensions) = (record, extensions + 1);
             }
-            resolved => break resolved,
+            Resolved::Changed(_) => return Ok(None),
         }
-    };
-    Ok(resolved.ok().inspect(|record| observe::resolved(key, record)))
+    }
 }
 
 /// Prepares an operator's response. If the response can't be stored, this is an error, since a person can try again. (A
@@ -105,9 +115,9 @@ async fn apply(
     write: &Write,
 ) -> Result<Resolved, Error> {
     let found = |record: Option<Record>, lost: Option<StoreError>| match record {
-        Some(record) if record.owner == owner => Ok(Ok(record)),
+        Some(record) if record.owner == owner => Ok(Resolved::Written(record)),
         other if lost.is_none() || other.as_ref().is_some_and(|record| is_by_same_owner(seen, record)) => {
-            Ok(Err(other))
+            Ok(Resolved::Changed(other))
         }
         // The lost attempt may have been applied, and its record replaced since.
         _ => Err(unknown(key, lost)),
@@ -117,7 +127,7 @@ async fn apply(
     for _ in 0..2 {
         match driver.store().apply(key, write).await {
             Ok(WriteOutcome::Applied) => {
-                return Ok(write.apply_to(Some(seen)).ok_or(None));
+                return Ok(write.apply_to(Some(seen)).map_or(Resolved::Changed(None), Resolved::Written));
             }
             Ok(WriteOutcome::Refused(record)) => return found(record, last_error),
             Err(error) if error.is_maybe_applied() && error.kind() != StoreErrorKind::Corrupt => {

@@ -110,7 +110,7 @@ pub use dynamodb::DynamoDbRecord;
 use handler::{Handle, KeyOf};
 pub use kinesis::KinesisRecord;
 pub use lanes::scope_caller;
-pub(super) use record::{Record, source_arn};
+pub(super) use record::Record;
 pub use sqs::SqsMessage;
 use visibility::SharedVisibility;
 

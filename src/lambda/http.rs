@@ -209,9 +209,10 @@ use crate::{
     },
 };
 use answer::{Answer, Exact, Instead, Judged, Read, Streamed};
-use body_key::{Keyed, Origin};
+use body_key::Keyed;
 use caller::{Verified, verified_in};
 use config::{Config, MayReplay, Unnamed};
+use key::Origin;
 use problem::Problem;
 
 /// Replaces the header's name in the log event if the front end verified a caller, but its event doesn't name the
@@ -460,7 +461,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
     }
 
     fn problem(&self, problem: impl Into<Problem>) -> Response<Body> {
-        problem.into().into_response(&self.config)
+        problem.into().into_response(&self.config.problems)
     }
 
     /// The caller that the key belongs to. The closure of `HttpLayer::caller` names the caller if it's set, and
@@ -589,7 +590,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
 
     /// Removes a replay marker that the handler set, since only a replay may have one.
     fn unmarked(&self, mut answer: Answer) -> Answer {
-        answer.headers_mut().remove(response::REPLAYED);
+        answer.headers_mut().remove(headers::REPLAYED);
         answer.headers_mut().remove(&self.config.marker);
         answer
     }

@@ -9,15 +9,12 @@ use std::{
 use lambda_runtime::Context;
 use serde_json::value::RawValue;
 
-use super::{
-    Batch,
-    record::{Record, source_arn},
-};
+use super::{Batch, record::Record};
 use crate::{
     error::{Error, ErrorKind},
     fingerprint::Fingerprint,
     key::{Key, Scope, StoredKey, joined},
-    lambda::tenant,
+    lambda::{source::source_arn, tenant},
     run::shadow,
 };
 

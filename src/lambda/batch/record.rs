@@ -87,19 +87,6 @@ struct Origin<'e> {
     /// SNS writes `EventSource`.
     #[serde(rename = "eventSource", alias = "EventSource", borrow, default)]
     event_source: Option<Cow<'e, str>>,
-    #[serde(rename = "eventSourceARN", borrow, default)]
-    arn: Option<Cow<'e, str>>,
-}
-
-/// Returns the ARN of the queue, stream or table that `record` is from; empty if the record has no ARN.
-///
-/// The ARN of a Kinesis consumer, or of a table's stream, changes when someone registers the consumer or
-/// enables the stream again. So the returned ARN leaves out the consumer and the table's stream.
-pub(in crate::lambda) fn source_arn(record: &RawValue) -> String {
-    let origin: Origin<'_> = serde_json::from_str(record.get()).unwrap_or_default();
-    let arn = origin.arn.unwrap_or_default();
-    let end = ["/consumer/", "/stream/"].iter().filter_map(|part| arn.find(part)).min();
-    arn[..end.unwrap_or(arn.len())].to_owned()
 }
 
 /// How an error message shows `source`: in backquotes if it looks like a source's name.
@@ -141,21 +128,6 @@ pub(super) fn json<T: DeserializeOwned>(what: &str, text: &[u8]) -> Result<T, Er
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn source_arns_omit_consumer_and_table_stream() {
-        let of = |arn: &str| {
-            let record =
-                RawValue::from_string(serde_json::json!({ "eventSourceARN": arn }).to_string()).unwrap();
-            source_arn(&record)
-        };
-        let (queue, stream) = ("arn:aws:sqs:eu-west-1:1:orders", "arn:aws:kinesis:eu-west-1:1:stream/orders");
-        let table = "arn:aws:dynamodb:eu-west-1:1:table/orders";
-        assert_eq!((of(queue).as_str(), of(stream).as_str()), (queue, stream));
-        assert_eq!(of(&format!("{stream}/consumer/fast:1795000000")), stream);
-        assert_eq!(of(&format!("{table}/stream/2026-11-01T08:00:00.000")), table);
-        assert_eq!(source_arn(&RawValue::from_string("{}".to_owned()).unwrap()), "");
-    }
 
     fn of(event: &str) -> Result<usize, String> {
         let event: &RawValue = serde_json::from_str(event).unwrap();

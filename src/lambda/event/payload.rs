@@ -12,8 +12,8 @@ use serde_json::{Value, value::RawValue};
 use crate::{
     fingerprint::{Fingerprint, FingerprintBuilder},
     lambda::{
-        batch::source_arn,
         identity::{VERIFIED_NAMES, cookies, is_credential, is_global, without_session},
+        source::source_arn,
     },
 };
 

@@ -2,16 +2,15 @@
 
 use std::{any::Any, fmt, sync::Arc};
 
-use ::http::request::Parts;
+use ::http::{header, request::Parts};
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde_json::value::RawValue;
 
 use super::{
     BoxError, HttpLayer,
-    config::Predicate,
+    key::{Origin, Predicate},
     problem::{Problem, ProblemKind},
-    request::may_be_json,
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -62,27 +61,6 @@ impl fmt::Debug for KeySource {
         match self {
             Self::Fields(fields) => fields.fmt(f),
             Self::Closure(_) => f.write_str("Closure"),
-        }
-    }
-}
-
-/// The part of a request that a key comes from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Origin {
-    /// The header.
-    #[default]
-    Header,
-    /// The API's [`KeySource`].
-    Request,
-}
-
-impl Origin {
-    /// The entry point's name in the scope. Each origin has its own entry point, so the header `17` and the field `17`
-    /// identify two operations.
-    pub(super) fn via(self) -> &'static str {
-        match self {
-            Self::Header => "http",
-            Self::Request => "http-body",
         }
     }
 }
@@ -229,4 +207,12 @@ fn unusable(error: Error) -> Error {
         ErrorKind::Invalid => Error::new(ErrorKind::InvalidKey, error.to_string()),
         _ => error,
     }
+}
+
+/// Whether the content type is JSON (RFC 6839, section 3.1), or missing.
+pub(super) fn may_be_json(parts: &Parts) -> bool {
+    let Some(content_type) = parts.headers.get(header::CONTENT_TYPE) else { return true };
+    let essence = content_type.to_str().unwrap_or_default().split(';').next().unwrap_or_default();
+    let essence = essence.trim().to_ascii_lowercase();
+    matches!(essence.as_str(), "application/json" | "text/json") || essence.ends_with("+json")
 }

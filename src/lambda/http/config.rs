@@ -10,10 +10,9 @@ use super::{
     body_key::KeySource,
     caller::Caller,
     credentials::IgnoredCookies,
-    headers::HeaderRules,
-    key::KeyRules,
-    problem::{self, ProblemKind},
-    response,
+    headers::{HeaderRules, REPLAYED},
+    key::{KeyRules, Predicate},
+    problem::{ProblemKind, ProblemRules},
 };
 use crate::{
     error::Error,
@@ -29,7 +28,6 @@ use crate::{
 /// guide).
 const MAX_BODY: usize = 10 * 1024 * 1024;
 
-pub(super) type Predicate = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
 type Resolver = Arc<dyn Fn(&Parts) -> Result<Option<String>, Error> + Send + Sync>;
 pub(super) type MayReplay = Arc<dyn Fn(Parts, Option<Caller>) -> BoxFuture<'static, bool> + Send + Sync>;
 type OnReplay = Arc<dyn Fn(&Replay, &mut Response<Body>) + Send + Sync>;
@@ -71,9 +69,7 @@ pub(super) struct Config {
     pub(super) record_when: Option<Judge>,
     pub(super) headers: HeaderRules,
     pub(super) marker: HeaderName,
-    /// The statuses that the API's code set. If a kind has several entries, the last one counts.
-    pub(super) statuses: Vec<(ProblemKind, StatusCode)>,
-    pub(super) documentation: String,
+    pub(super) problems: ProblemRules,
     pub(super) may_replay: Option<MayReplay>,
     pub(super) on_replay: Option<OnReplay>,
     pub(super) on_not_retained: Option<OnNotRetained>,
@@ -98,9 +94,8 @@ impl Default for Config {
             answer_within: None,
             record_when: None,
             headers: HeaderRules::default(),
-            marker: response::REPLAYED,
-            statuses: Vec::new(),
-            documentation: problem::PAGE.into(),
+            marker: REPLAYED,
+            problems: ProblemRules::default(),
             may_replay: None,
             on_replay: None,
             on_not_retained: None,
@@ -123,8 +118,7 @@ impl fmt::Debug for Config {
             .field("max_body", &self.max_body)
             .field("headers", &self.headers)
             .field("marker", &self.marker)
-            .field("statuses", &self.statuses)
-            .field("documentation", &self.documentation)
+            .field("problems", &self.problems)
             .finish_non_exhaustive()
     }
 }
@@ -402,7 +396,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
 
     /// Gives a problem another status, for example 202 for [`ProblemKind::InProgress`] if clients poll.
     pub fn status(self, kind: ProblemKind, status: StatusCode) -> Self {
-        self.with(|config| config.statuses.push((kind, status)))
+        self.with(|config| config.problems.statuses.push((kind, status)))
     }
 
     /// Sets the URI of the page that documents the API's idempotency. A problem's `type` is this URI with the
@@ -410,7 +404,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
     /// library's [specification](crate::guide::idempotency_specification), which is accurate as long as you keep the
     /// defaults.
     pub fn documentation(self, uri: impl Into<String>) -> Self {
-        self.with(|config| config.documentation = uri.into())
+        self.with(|config| config.problems.documentation = uri.into())
     }
 
     /// Decides, before each replay, whether the caller may have the recorded response; otherwise the caller

@@ -28,9 +28,8 @@ use tower::Service;
 use super::{
     BoxError,
     answer::{Exact, ResponseBody},
-    config::Config,
     problem::Problem,
-    problem::ProblemKind,
+    problem::{ProblemKind, ProblemRules},
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -229,7 +228,7 @@ where
 /// The response to a request that can't be read.
 fn refusal(request: &Request<Body>) -> Option<Response<Body>> {
     is_unreadable(request)
-        .then(|| Problem::from(ProblemKind::RequestUnreadable).into_response(&Config::default()))
+        .then(|| Problem::from(ProblemKind::RequestUnreadable).into_response(&ProblemRules::default()))
 }
 
 fn is_unreadable(request: &Request<Body>) -> bool {

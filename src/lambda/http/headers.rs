@@ -2,7 +2,8 @@
 
 use http::{HeaderMap, HeaderName, header};
 
-use super::response::REPLAYED;
+/// Marks a replay.
+pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
 /// Headers that belong to one exchange and not to the operation, in the order of the page that documents them:
 /// hop by hop (RFC 9110, section 7.6.1), generated per message, credentials and sessions, tracing, and those

@@ -1,12 +1,38 @@
 //! Reads the `Idempotency-Key` header: a Structured Field String (RFC 9651, section 3.3.3), or the bare token
 //! that clients send in practice.
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use std::sync::Arc;
+
+use http::{HeaderMap, HeaderName, HeaderValue, request::Parts};
 
 use crate::{
     error::{Error, ErrorKind},
     key::{Key, quoted},
 };
+
+/// Whether a request has a property.
+pub(super) type Predicate = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
+
+/// The part of a request that a key comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// The header.
+    #[default]
+    Header,
+    /// The API's own key source: fields of the body, or a closure.
+    Request,
+}
+
+impl Origin {
+    /// The entry point's name in the scope. Each origin has its own entry point, so the header `17` and the field `17`
+    /// identify two operations.
+    pub(super) fn via(self) -> &'static str {
+        match self {
+            Self::Header => "http",
+            Self::Request => "http-body",
+        }
+    }
+}
 
 /// The headers that hold keys, and the keys' form.
 #[derive(Clone, Debug)]

@@ -6,7 +6,7 @@ use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use lambda_http::Body;
 use serde::Serialize;
 
-use super::{body_key::Origin, config::Config};
+use super::{headers, key::Origin};
 use crate::error::{Error, ErrorKind};
 
 /// The page that the problems' `type`s point to, unless [`HttpLayer::documentation`](super::HttpLayer::documentation)
@@ -15,7 +15,7 @@ pub(super) const PAGE: &str =
     "https://docs.rs/lambda-idempotency/latest/lambda_idempotency/guide/idempotency_specification/index.html";
 
 /// This layer's headers that browser code reads, for an API's CORS configuration to expose.
-pub const EXPOSED_HEADERS: [HeaderName; 3] = [super::response::REPLAYED, header::RETRY_AFTER, header::LINK];
+pub const EXPOSED_HEADERS: [HeaderName; 3] = [headers::REPLAYED, header::RETRY_AFTER, header::LINK];
 
 /// A response that the layer gives in place of the handler's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -320,14 +320,29 @@ struct Details<'a> {
     field: Option<String>,
 }
 
+/// The API's own statuses and page for problems.
+#[derive(Clone, Debug)]
+pub(super) struct ProblemRules {
+    /// The statuses that the API's code set. If a kind has several entries, the last one counts.
+    pub(super) statuses: Vec<(ProblemKind, StatusCode)>,
+    /// The page that explains the problems.
+    pub(super) documentation: String,
+}
+
+impl Default for ProblemRules {
+    fn default() -> Self {
+        Self { statuses: Vec::new(), documentation: PAGE.into() }
+    }
+}
+
 impl Problem {
-    pub(super) fn into_response(self, config: &Config) -> Response<Body> {
+    pub(super) fn into_response(self, rules: &ProblemRules) -> Response<Body> {
         let (title, detail) = self.title_and_detail();
         let Self { kind, retry_after, field, .. } = self;
         let code = kind.code();
-        let said = config.statuses.iter().rev().find(|(of, _)| *of == kind);
+        let said = rules.statuses.iter().rev().find(|(of, _)| *of == kind);
         let status = said.map_or(kind.status(), |(_, status)| *status);
-        let page = &config.documentation;
+        let page = &rules.documentation;
         let r#type = format!("{page}#{code}");
         let retryable = kind.is_retryable();
         let details = Details { r#type, title, status: status.as_u16(), detail, code, retryable, field };
@@ -378,7 +393,7 @@ mod tests {
             (ErrorKind::Corrupt, 500, "record-unreadable"),
         ] {
             let error = Error::new(kind, "secret detail");
-            let response = Problem::from(&error).into_response(&Config::default());
+            let response = Problem::from(&error).into_response(&ProblemRules::default());
             assert_eq!(response.status().as_u16(), status, "{kind:?}");
             let body: serde_json::Value = serde_json::from_slice(response.body()).unwrap();
             assert_eq!(body["code"], code);
@@ -446,24 +461,23 @@ mod tests {
 
     #[test]
     fn apis_may_override_statuses_and_page() {
-        let config = Config {
+        let rules = ProblemRules {
             statuses: vec![(ProblemKind::InProgress, StatusCode::ACCEPTED)],
             documentation: "https://api.example/idempotency".into(),
-            ..Config::default()
         };
-        let response = Problem::from(&Error::new(ErrorKind::InProgress, "")).into_response(&config);
+        let response = Problem::from(&Error::new(ErrorKind::InProgress, "")).into_response(&rules);
         let body: serde_json::Value = serde_json::from_slice(response.body()).unwrap();
         assert_eq!((response.status(), &body["status"]), (StatusCode::ACCEPTED, &202.into()));
         assert_eq!(response.headers()["content-type"], "application/json", "a 202 isn't a problem document");
         assert_eq!(body["type"], "https://api.example/idempotency#in-progress");
         let link = "<https://api.example/idempotency>; rel=\"describedby\"; type=\"text/html\"";
         assert_eq!(response.headers()["link"], link);
-        let other = Problem::from(ProblemKind::KeyReused).into_response(&config);
+        let other = Problem::from(ProblemKind::KeyReused).into_response(&rules);
         assert_eq!(other.status(), StatusCode::UNPROCESSABLE_ENTITY);
     }
 
     fn shown(problem: Problem) -> (String, String) {
-        let response = problem.into_response(&Config::default());
+        let response = problem.into_response(&ProblemRules::default());
         let body: serde_json::Value = serde_json::from_slice(response.body()).unwrap();
         ["title", "detail"].map(|name| body[name].as_str().unwrap().to_owned()).into()
     }

@@ -2,10 +2,10 @@
 
 use std::borrow::Cow;
 
-use http::{header, request::Parts};
+use http::request::Parts;
 use lambda_http::{RequestExt, aws_lambda_events::query_map::QueryMap, request::RequestContext};
 
-use super::config::Config;
+use super::{body_key::may_be_json, config::Config};
 use crate::{
     fingerprint::{Fingerprint, FingerprintBuilder},
     selector,
@@ -29,14 +29,6 @@ pub(super) fn fingerprint(config: &Config, parts: &Parts, body: &[u8]) -> Finger
         None if config.raw_body || !may_be_json(parts) => builder.part("body", body).finish(),
         None => builder.json_or_bytes("body", body).finish(),
     }
-}
-
-/// Whether the content type is JSON (RFC 6839, section 3.1), or missing.
-pub(super) fn may_be_json(parts: &Parts) -> bool {
-    let Some(content_type) = parts.headers.get(header::CONTENT_TYPE) else { return true };
-    let essence = content_type.to_str().unwrap_or_default().split(';').next().unwrap_or_default();
-    let essence = essence.trim().to_ascii_lowercase();
-    matches!(essence.as_str(), "application/json" | "text/json") || essence.ends_with("+json")
 }
 
 fn path(builder: FingerprintBuilder, parts: &Parts) -> FingerprintBuilder {

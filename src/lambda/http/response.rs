@@ -9,13 +9,10 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use lambda_http::{Body, request::RequestContext};
 use serde::{Deserialize, Serialize};
 
-use super::headers::HeaderRules;
+use super::headers::{HeaderRules, REPLAYED};
 use crate::error::{Error, ErrorKind};
 
 const VERSION: u32 = 1;
-
-/// Marks a replay.
-pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
 #[derive(Serialize, Deserialize)]
 struct Head {

@@ -1,0 +1,376 @@
+//! Finds the records of an event by a [`Description`], as the described wrapper would find them.
+
+#[cfg(feature = "http")]
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+#[cfg(feature = "http")]
+use ::http::Method;
+use lambda_runtime::Context;
+use serde_json::{Value, value::RawValue};
+
+#[cfg(feature = "http")]
+use super::http::HttpLayer;
+use super::{
+    batch::Record,
+    describe::{CLOSURE, Description, Located},
+    keys,
+};
+use crate::{
+    error::{Error, ErrorKind},
+    format::Format,
+    idempotency::{Idempotency, Operation},
+    invocation::Invocation,
+    key::Key,
+    key_fields::KeyFields,
+    lambda::{
+        batch::{Batch, DynamoDbRecord, KinesisRecord, SqsMessage},
+        tenant,
+    },
+    settings::Mode,
+    store::memory::MemoryStore,
+};
+
+const OF_CLOSURE: &str = "the function's key comes from a closure; name the fields that the key is built from, or pass \
+                          the key itself";
+
+fn invalid(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Invalid, message.into())
+}
+
+impl Description {
+    /// Chooses the wrapper and the key by the source of `event`, for a function that's wrapped as the page of [`keys`]
+    /// recommends.
+    ///
+    /// It chooses the worker for SQS, Kinesis and DynamoDB Streams, [`run`](crate::Operation::run) for each record of Kafka
+    /// and Amazon MQ, and a layer with the source's own key for the other sources. If the source is unknown, the
+    /// description has no key.
+    pub fn detect(function: impl Into<String>, event: &[u8]) -> Self {
+        let event: Value = serde_json::from_slice(event).unwrap_or_default();
+        let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str);
+        let is_there = |pointer: &str| event.pointer(pointer).is_some();
+        let function = function.into();
+        let by = |fields: KeyFields| Self {
+            is_guessed: true,
+            ..Self::new(function.clone(), "event").keyed_by(&fields)
+        };
+        let each =
+            |from: &str| Self { key_from: Some(from.to_owned()), ..Self::new(function.clone(), "run") };
+        match text("/Records/0/eventSource")
+            .or_else(|| text("/Records/0/EventSource"))
+            .or_else(|| text("/eventSource"))
+        {
+            Some("aws:sqs") => return Self::new(function, "sqs"),
+            Some("aws:kinesis") => return Self::new(function, "kinesis"),
+            Some("aws:dynamodb") => return Self::new(function, "dynamodb"),
+            Some("aws:sns") => return by(keys::sns()),
+            Some("aws:s3") => return by(keys::s3()),
+            Some("aws:kafka" | "SelfManagedKafka") => return each("kafka_record"),
+            Some("aws:mq" | "aws:rmq") => return each("mq_message"),
+            _ => {}
+        }
+        if is_there("/requestContext") && (is_there("/headers") || is_there("/multiValueHeaders")) {
+            return Self::new(function, "http");
+        }
+        match text("/source") {
+            Some("aws.scheduler") => by(keys::scheduler()),
+            Some(_) if is_there("/detail-type") => by(keys::event_bridge()),
+            _ if is_there("/execution") && is_there("/state") => by(keys::step_functions()),
+            _ => Self::new(function, "event"),
+        }
+    }
+
+    /// Returns the records of the operations that `event` asks for, as the described wrapper would find them.
+    ///
+    /// A request or an event has one record, and a batch has one for each of its records. The list is empty if `event`
+    /// asks for no operation: if it's a request without a key, for example.
+    ///
+    /// `context` has the invocation's request id and tenant. For HTTP, `caller` is the text that the function's own
+    /// closure returns for this request. For `run`, it's the text that
+    /// [`for_caller`](crate::Operation::for_caller) gets.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] if the description is incomplete for this event, or one of its names or fields isn't
+    /// valid; [`ErrorKind::MissingKey`] or [`ErrorKind::InvalidKey`] if the wrapper refuses the event. The message
+    /// says what's wrong, and contains no key.
+    pub fn locate(
+        &self,
+        event: &[u8],
+        context: &Context,
+        caller: Option<&str>,
+    ) -> Result<Vec<Located>, Error> {
+        let raw: &RawValue = serde_json::from_slice(event)
+            .map_err(|error| invalid(format!("the event isn't JSON: {}", crate::error::place(&error))))?;
+        let builder = Idempotency::builder(MemoryStore::new()).function(&self.function);
+        let builder = match &self.operation {
+            Some(operation) => builder.operation(operation),
+            None => builder,
+        };
+        let idempotency = builder.build()?;
+        match self.via.as_str() {
+            #[cfg(feature = "http")]
+            "http" | "http-body" => {
+                let needs_closure = Arc::new(AtomicBool::new(false));
+                let located = self.http(&idempotency, caller, &needs_closure)?.locate(raw, context);
+                if needs_closure.load(Ordering::Relaxed) {
+                    return Err(invalid(OF_CLOSURE));
+                }
+                located
+            }
+            "event" => self.event(&idempotency, raw, context),
+            "sqs" => {
+                let key = self.key_of_record(SqsMessage::message_key)?;
+                let worker = idempotency.sqs(key, async |_| Ok(()));
+                self.batch(worker, raw, context)
+            }
+            "kinesis" => {
+                let key = self.key_of_record(KinesisRecord::sequence_key)?;
+                let worker = idempotency.kinesis(key, async |_| Ok(()));
+                self.batch(worker, raw, context)
+            }
+            "dynamodb" => {
+                let key = self.key_of_record(DynamoDbRecord::event_key)?;
+                let worker = idempotency.dynamodb_stream(key, async |_| Ok(()));
+                self.batch(worker, raw, context)
+            }
+            "run" => self.run(&idempotency, raw, context, caller),
+            via => Err(invalid(format!(
+                "{via:?} isn't a wrapper; use http, event, sqs, kinesis, dynamodb or run"
+            ))),
+        }
+    }
+
+    fn is_keyed_by_closure(&self) -> bool {
+        self.key_from.as_deref() == Some(CLOSURE)
+    }
+
+    fn fields(&self) -> Result<Option<KeyFields>, Error> {
+        if self.key_fields.is_empty() {
+            return Ok(None);
+        }
+        let fields = KeyFields::new(self.key_fields.iter().map(String::as_str))?;
+        let fields = fields.requiring(self.required_key_fields);
+        if self.compared_fields.is_empty() {
+            return Ok(Some(fields));
+        }
+        fields.comparing_these(self.compared_fields.iter().map(String::as_str)).map(Some)
+    }
+
+    fn event(
+        &self,
+        idempotency: &Idempotency,
+        raw: &RawValue,
+        context: &Context,
+    ) -> Result<Vec<Located>, Error> {
+        let located = match (self.fields()?, self.key_from.as_deref()) {
+            (Some(fields), _) => idempotency.events_by::<Value>(fields).locate(raw, context),
+            (None, Some("request id")) => {
+                if context.request_id.is_empty() {
+                    return Err(invalid("the key is the invocation's request id; pass that id"));
+                }
+                idempotency.events_by_request_id::<Value>().locate(raw, context)
+            }
+            (None, _) => {
+                return Err(invalid(format!("the library has no key for this event's source; {OF_CLOSURE}")));
+            }
+        };
+        let located = located?.map(|located| Located {
+            fingerprint: located.fingerprint.filter(|_| !self.is_guessed),
+            ..located
+        });
+        Ok(located.into_iter().collect())
+    }
+
+    /// The key of a batch's record: fields of its payload, or else the record's own id.
+    fn key_of_record<R: AsRef<[u8]> + 'static>(
+        &self,
+        own: fn(&R) -> Result<Key, Error>,
+    ) -> Result<impl Fn(&R) -> Result<Option<Key>, Error> + Send + Sync + 'static, Error> {
+        let fields = self.fields()?;
+        if fields.is_none() && self.is_keyed_by_closure() {
+            return Err(invalid(format!(
+                "{OF_CLOSURE}. If the key is each record's own id, remove `key_from` from the description"
+            )));
+        }
+        Ok(move |record: &R| match &fields {
+            Some(fields) => fields.key_of(record.as_ref()),
+            None => own(record).map(Some),
+        })
+    }
+
+    fn batch<R: Record>(
+        &self,
+        worker: Batch<R>,
+        raw: &RawValue,
+        context: &Context,
+    ) -> Result<Vec<Located>, Error> {
+        let worker = match &self.source_name {
+            Some(name) => worker.source_name(name.as_str()),
+            None => worker,
+        };
+        worker.locate(raw, context)
+    }
+
+    /// Locates a step inside the handler, or, for a Kafka or Amazon MQ event, one step for each record.
+    fn run(
+        &self,
+        idempotency: &Idempotency,
+        raw: &RawValue,
+        context: &Context,
+        caller: Option<&str>,
+    ) -> Result<Vec<Located>, Error> {
+        let idempotency = idempotency.for_invocation(Invocation::unknown().of_tenant(tenant(context)));
+        let name = self.operation.as_deref().ok_or_else(|| {
+            invalid("a step needs its name: pass the operation, as in `idempotency.operation(NAME)`")
+        })?;
+        let step = idempotency.operation(name)?;
+        let step = match caller {
+            Some(caller) => step.for_caller(caller)?,
+            None => step,
+        };
+        let by = |fields: &KeyFields, json: &str, part: Option<String>| -> Result<Option<Located>, Error> {
+            let key = fields.key_of(json.as_bytes())?;
+            Ok(key.map(|key| Located { key: step.stored_key(&key), fingerprint: None, part }))
+        };
+        match (self.fields()?, self.known_fields(raw)?) {
+            (Some(fields), None) => by(&fields, raw.get(), None).map(|located| located.into_iter().collect()),
+            (fields, Some(known)) => {
+                let records = keys::records_of_brokers(raw);
+                let located = records.iter().enumerate().map(|(place, (queue, record))| {
+                    let part = Some(format!("record {place}"));
+                    match &fields {
+                        Some(fields) => by(fields, record.get(), part),
+                        None => by(&known(queue), record.get(), part),
+                    }
+                });
+                Ok(located.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
+            }
+            (None, None) => Err(invalid(
+                "name the fields of the event that the step's key is built from, or pass the key itself",
+            )),
+        }
+    }
+
+    /// Returns a closure that takes a queue's name, and returns the key fields of a Kafka record or an Amazon MQ
+    /// message in that queue. `None` if the key comes from elsewhere.
+    fn known_fields(&self, raw: &RawValue) -> Result<Option<impl Fn(&str) -> KeyFields>, Error> {
+        let source = match self.key_from.as_deref() {
+            Some("kafka_record") => keys::kafka_cluster(raw.get().as_bytes())
+                .ok_or_else(|| invalid("the event has no Kafka cluster"))?,
+            Some("mq_message") => {
+                keys::broker(raw).ok_or_else(|| invalid("the event has no `eventSourceArn`"))?
+            }
+            _ => return Ok(None),
+        };
+        let is_queue = self.key_from.as_deref() == Some("mq_message");
+        Ok(Some(move |queue: &str| match is_queue {
+            true => keys::mq_message(&source, queue),
+            false => keys::kafka_record(source.as_str()),
+        }))
+    }
+
+    #[cfg(feature = "http")]
+    fn methods(&self) -> Result<Option<Vec<Method>>, Error> {
+        let method = |name: &String| {
+            name.parse::<Method>().map_err(|_| invalid(format!("{name:?} isn't an HTTP method")))
+        };
+        let methods = self.methods.as_ref();
+        methods.map(|names| names.iter().map(method).collect::<Result<Vec<_>, _>>()).transpose()
+    }
+
+    /// Builds the function's layer. The layer sets `needs_closure` if a request's key comes from a closure.
+    #[cfg(feature = "http")]
+    fn http(
+        &self,
+        idempotency: &Idempotency,
+        caller: Option<&str>,
+        needs_closure: &Arc<AtomicBool>,
+    ) -> Result<HttpLayer, Error> {
+        let name =
+            |name: &String| name.parse().map_err(|_| invalid(format!("{name:?} isn't a header's name")));
+        let mut layer = idempotency.http();
+        for header in &self.key_headers {
+            layer = layer.key_alias(name(header)?);
+        }
+        if let Some(methods) = self.methods()? {
+            layer = layer.methods(methods);
+        }
+        if let Some(fields) = self.fields()? {
+            layer = layer.key_fields(fields);
+        } else if self.is_keyed_by_closure() {
+            let needs_closure = Arc::clone(needs_closure);
+            layer = layer.key(move |_, _| {
+                needs_closure.store(true, Ordering::Relaxed);
+                None::<Key>
+            });
+        }
+        if let Some(api) = &self.api_name {
+            layer = layer.api_name(api);
+        }
+        if self.shared_namespace {
+            layer = layer.shared_namespace();
+        }
+        layer = layer.ignore_cookies(self.ignored_cookies.iter().map(String::as_str));
+        let headers = self.compared_headers.iter().map(name).collect::<Result<Vec<_>, _>>()?;
+        layer = layer.fingerprint_headers(headers).fingerprint_raw_body(self.raw_body);
+        if !self.compared_fields.is_empty() {
+            layer = layer.fingerprint_fields(self.compared_fields.iter().map(String::as_str))?;
+        }
+        match caller {
+            Some(caller) => {
+                let caller = caller.to_owned();
+                Ok(layer.caller(move |_| Ok(Some(caller.clone()))))
+            }
+            None if self.caller_from_closure => Err(invalid(
+                "a closure in the function's code names the caller; pass the text that this closure returns",
+            )),
+            None => Ok(layer),
+        }
+    }
+}
+
+impl<F: Format> Operation<F> {
+    /// Describes the operation, for tools that look for its records; see [`Description`].
+    pub fn describe(&self) -> Description {
+        Description { key_from: Some(CLOSURE.to_owned()), ..Description::of(self.idempotency(), "run") }
+    }
+}
+
+impl Description {
+    /// The function's mode, if the description contains it.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] for an unknown name.
+    pub fn mode(&self) -> Result<Option<Mode>, Error> {
+        self.mode.as_deref().map(str::parse).transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{env, process::Command};
+
+    use super::*;
+
+    const STORE: &str = "IDEMPOTENCY_STORE";
+
+    /// A process can't change its own environment safely, so this test runs itself again in another process.
+    #[test]
+    fn descriptions_contain_the_environments_store() {
+        if env::var_os(STORE).is_none() {
+            let test = "lambda::locate::tests::descriptions_contain_the_environments_store";
+            let mut again = Command::new(env::current_exe().unwrap());
+            let again = again.args(["--exact", test]).env(STORE, "redis://user:password@cache:6379").output();
+            let told = String::from_utf8(again.unwrap().stdout).unwrap();
+            assert!(told.contains("1 passed"), "{told}");
+            return;
+        }
+        let idempotency = Idempotency::builder(MemoryStore::new()).function("shop").build().unwrap();
+        let description = idempotency.operation("pay").unwrap().describe();
+        assert_eq!(description.store.as_deref(), Some("redis://cache:6379"));
+    }
+}
