@@ -16,19 +16,20 @@ pub enum Execution {
     ///
     /// The handler can start again if the key is released: by an operator, by your own call of
     /// [`Claim::release`](crate::Claim::release), by an HTTP response with [`Recording::Release`], or because the
-    /// handler returns this library's own retryable error, such as that of a nested step that's in progress. The library
-    /// can't look into the handler's error. It counts each error of a nested step that still exists when the handler
-    /// fails, so drop the errors that you don't return. Before such a step, put only effects that may happen again, or
+    /// handler returns this library's own retryable error, such as that of a nested step that's in progress. The
+    /// library can't look into the handler's error. Instead, when the handler fails, the library checks whether a
+    /// retryable error of a nested step still exists, and releases the key if one does. So drop the errors that you
+    /// don't return. Effects before such a step may then happen again: put only effects there that may be repeated, or
     /// make each of them a separate step.
     ///
     /// A claim has no expiry until it's settled, so that neither a TTL nor a sweep removes a record with an
     /// unknown outcome. The table keeps one record for each crash until an operator settles the record.
     /// `idempotency list --unresolved` lists these records.
     ///
-    /// The library refuses what would break this: unprotected runs ([`Settings::fail_open`]) when you build
-    /// the [`Idempotency`](crate::Idempotency), and [`optimistic`](crate::Idempotency::optimistic) and
-    /// `begin_in` when you call them. Settle a function's stale claims before you change it from
-    /// [`AtLeastOnce`](Self::AtLeastOnce): those claims have an expiry.
+    /// The library refuses what would allow a second run: unprotected runs ([`Settings::fail_open`]) when you build the
+    /// [`Idempotency`](crate::Idempotency), and [`optimistic`](crate::Idempotency::optimistic) and `begin_in` when you
+    /// call them. Settle a function's stale claims before you change it from [`AtLeastOnce`](Self::AtLeastOnce): those
+    /// claims have an expiry.
     AtMostOnce,
 }
 
@@ -145,16 +146,16 @@ pub struct Settings {
     /// At least three times [`lease_grace`](Self::lease_grace), so that an extension can fail and be retried;
     /// at most a day.
     pub lease_extension: Option<Duration>,
-    /// How long before the invocation's deadline the library stops waiting for the store, so that an answer
-    /// still reaches the caller. Default: 250 milliseconds. A handler that returns later still gets
-    /// one attempt to record its outcome, which ends a fifth of the reserve before the deadline.
+    /// How long before the invocation's deadline the library stops waiting for the store, so that an answer still
+    /// reaches the caller. Default: 250 milliseconds. If a handler returns later, the library still makes one attempt
+    /// to record its outcome. That attempt must end before the last fifth of the reserve begins.
     ///
     /// Raise it if more has to happen after the handler, such as flushing telemetry. In a function with a
     /// timeout of 1 second, the default takes a quarter of the handler's time.
     pub answer_reserve: Duration,
-    /// How long the library retries recording an outcome while the store fails. The deadline less
-    /// [`answer_reserve`](Self::answer_reserve) may end the retries earlier. Default: 30 seconds. Lambda bills this
-    /// time; an outcome that isn't recorded means a second run.
+    /// How long the library retries recording an outcome while the store fails. The retries end
+    /// [`answer_reserve`](Self::answer_reserve) before the deadline at the latest. Default: 30 seconds. Lambda bills
+    /// this time; an outcome that isn't recorded means a second run.
     pub settle_within: Duration,
     /// Whether the library drops a handler that's still running when its time runs out. Default: yes.
     ///

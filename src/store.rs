@@ -130,7 +130,7 @@ pub trait ResponseChunks: Send + Sync {
 
     /// Writes `bytes` beside `key` in chunks that belong only to `owner`, and returns the number of chunks. They're
     /// kept until a day after `expires_at`. Writing the same bytes again is harmless. Other bytes for the same owner
-    /// may replace the earlier ones: no record refers to those.
+    /// may replace the earlier bytes, because no record refers to the earlier ones.
     ///
     /// # Errors
     ///

@@ -50,32 +50,33 @@
 //!
 //! # Survive
 //!
-//! [`survive()`] first delivers the event without a fault. The effects of this delivery must happen once per
-//! operation, whatever goes wrong. Then it plays schedules, each with an empty store and new processes. The first
-//! schedules have one fault each: every fault at every point that the first delivery reached. A duplicate follows, in
-//! the same process or in another one, at once or after the lease has expired. The further schedules have up to three
-//! random faults. There are at least 100 of these, unless [`Survival::schedules`] sets another number. The schedule's
-//! number is the seed. Each schedule delivers the event until the operation is done, as
-//! the event's source would, and then once more. At the end, [`survive()`] delivers other operations: the event set by
-//! [`Event::other`], and the sample event with each of its first 80 fields changed. Without another operation, it can
-//! only guess whether a remote key keeps operations apart. It reports a key that no field changes. The report of a safe
-//! function says if there was no other operation, or if some fields weren't changed.
+//! [`survive()`] first delivers the event without a fault. The effects of this delivery must happen once per operation,
+//! whatever goes wrong. Then it plays schedules, each with an empty store and new processes. The first schedules have
+//! one fault each: every fault at every point that the first delivery reached. A duplicate follows, in the same process
+//! or in another one, at once or after the lease has expired. The further schedules have up to three random faults.
+//! There are at least 100 of these, unless [`Survival::schedules`] sets another number. The schedule's number is the
+//! seed. Each schedule delivers the event until the operation is done, as the event's source would, and then once more.
+//! At the end, [`survive()`] delivers other operations: the event set by [`Event::other`], and the sample event with
+//! each of its first 80 fields changed. Without [`Event::other`], it can only guess whether the remote keys of two
+//! operations differ: it reports a remote key that stays the same whichever field changes. If the function is safe, the
+//! report still says whether [`Event::other`] was missing, and whether some fields weren't changed.
 //!
 //! [`survive()`] only compares effects and answers. It doesn't know their meaning:
 //!
 //! | found | when |
 //! |---|---|
 //! | [`Mistake::Repeated`] | an effect happened more often than in an undisturbed delivery |
-//! | [`Mistake::Missing`] | the answer says that the operation is done, but an effect is missing, or was sent with other details under a key that the remote system knew |
+//! | [`Mistake::Missing`] | the answer says that the operation is done, but an effect is missing, or a retry sent it with other details under a key that the remote system already knew |
 //! | [`Mistake::AfterAnswer`] | an effect happened after the answer, when Lambda may freeze the process |
-//! | [`Mistake::AnswersDiffer`] | two recorded answers to one operation differ, also in an HTTP response's `Location`; a replay may have more fields |
+//! | [`Mistake::AnswersDiffer`] | two recorded answers to one operation differ, for example in an HTTP response's `Location`; a replay may have more fields |
 //! | [`Mistake::RetryRefused`] | every retry is refused |
 //! | [`Mistake::Shared`] | two operations share an outcome or a remote key, or two steps of one operation share a key |
 //! | [`Mistake::OtherRefused`] | another operation is refused |
 //! | [`Mistake::ConflictAccepted`] | the same key with different content is accepted |
 //!
-//! Under at-most-once, an operation may stay undone: its outcome is unknown, or its failure is recorded. Once such an
-//! operation is completed or released, a refusal by one of the handler's other operations is a mistake.
+//! Under at-most-once, an operation may never succeed: its outcome is unknown, or its failure is recorded.
+//! [`survive()`] accepts that the function then refuses every retry. But if every at-most-once operation is completed
+//! or released, the refusal comes from another operation of the handler, and is a mistake.
 //!
 //! # Points and faults
 //!

@@ -202,8 +202,8 @@ where
                 return Box::pin(give_up(driver, right, "a condition of the handler's writes failed", error))
                     .await;
             }
-            // Only the `on_declined` closure didn't begin. The handler has run, so under at-most-once it must
-            // not run again.
+            // The handler has run, and only its `on_declined` closure didn't begin. So under at-most-once, the handler
+            // must not run again.
             (Ended::NotBegun, Some(error)) => {
                 return Box::pin(give_up(driver, right, NOT_APPLIED, error)).await;
             }
@@ -264,8 +264,8 @@ async fn allowed(
     })
 }
 
-/// Settles an operation like a handler's error if its writes weren't applied and `on_declined` returned no answer.
-/// Callers box the future, so that no other path reserves its size.
+/// Gives up on an operation: its writes weren't applied, and no `on_declined` closure gave an answer. Settles the
+/// operation as if the handler had returned an error. Callers box the future, so that no other path reserves its size.
 async fn give_up<U>(
     driver: &Driver,
     mut right: Right,
@@ -287,7 +287,7 @@ async fn give_up<U>(
         Ok(Ending { end: End::Superseded(record), .. }) => Ok(Protected::Replayed(
             driver.successors_outcome(key, &record, ErrorKind::InProgress, answer_by).await?,
         )),
-        // No stored settlement fences an earlier attempt that may still be on its way.
+        // No settlement is known to be stored, so nothing fences an earlier attempt that may still be on its way.
         Ok(Ending { end: End::Unresolved(until), store_error, .. }) => {
             Err(unresolved(key, until, store_error, driver.now()).into())
         }
@@ -412,8 +412,8 @@ async fn finish<U>(
 ) -> Finished<U> {
     let writes = writes.as_deref().filter(|_| verdict.is_success());
     let is_released = matches!(verdict, Verdict::Release | Verdict::Interrupted);
-    // Without a transaction, the handler's effects under a claim have happened, whether or not the record
-    // is written.
+    // If the handler ran under a claim and has no transaction, its effects have happened, whether or not the record is
+    // written.
     let has_happened = writes.is_none() && matches!(right, Right::Claim(_));
     let ending = match right.settle_with(verdict, writes).await {
         Ok(ending) => ending,
@@ -445,8 +445,8 @@ async fn release_unrun(driver: &Driver, mut right: Right) -> Error {
     refusal_error(right.key(), Refusal::NoTimeLeft, None, driver.now())
 }
 
-/// Whether an operator has replaced the lost claim of a run under at-most-once. If the record can't be read soon, this
-/// is unknown, and the answer is no.
+/// Whether an operator has replaced the lost claim of a run under at-most-once. Returns `false` if the record can't be
+/// read soon.
 async fn is_replaced(driver: &Driver, right: &Right) -> bool {
     let Right::Claim(claim) = right else { return false };
     if driver.settings.execution != Execution::AtMostOnce || !claim.is_lost() {

@@ -180,8 +180,8 @@ pub(super) fn fenced(key: &StoredKey, cause: Option<StoreError>) -> Error {
     because(error, cause)
 }
 
-/// Returns the error for a settlement with the handler's own writes, or without a claim, whose outcome isn't known
-/// to be stored. If it's definite that nothing was written, this also reports the error: no other code does.
+/// Returns the error for a settlement whose outcome isn't known to be stored: one with the handler's own writes, or one
+/// without a claim. If it's certain that nothing was written, this also reports the error, because no other code does.
 pub(super) fn not_concluded(key: &StoredKey, end: &End, cause: Option<StoreError>, now: Timestamp) -> Error {
     let refusal = match *end {
         End::Fenced(until) => return in_progress(key, until, now),

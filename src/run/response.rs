@@ -149,8 +149,9 @@ impl Driver {
         if limits.answer_by.is_none_or(|answer_by| now.until(answer_by) > limits.reserve) {
             return state.prepare_until(now);
         }
-        // The front end may have stopped waiting long before the deadline. Its client's retry needs the response.
-        // Without a last call, the settlement itself has no limit, and the preparation must not use up its time.
+        // At most the reserve is left until the answer is due. The front end may have stopped waiting long before the
+        // deadline, but its client's retry needs the response. So the preparation gets half of the time until the last
+        // call. Without a last call, the settlement itself has no limit, and the preparation gets half of the reserve.
         let left = limits.last_call.map_or(limits.reserve, |last| now.until(last));
         now.saturating_add(left.min(limits.settle_within) / 2)
     }
@@ -201,8 +202,8 @@ impl Driver {
             observe::not_retained(key, Some(length), None);
             return Outcome::Omitted;
         }
-        // A declined transaction that's applied after all needs its own chunks. All chunks of an owner have the same
-        // keys.
+        // An earlier, declined transaction may still be applied. Its record would then need its own chunks. This
+        // response's chunks would have the same keys, because both have the same owner, and would overwrite them.
         let may_write_chunks = !state.is_in_doubt();
         let keeping = self.keep(key, state.plan().owner, response, format, Some(until), may_write_chunks);
         match keeping.await {

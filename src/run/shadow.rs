@@ -58,7 +58,8 @@ pub(super) enum Asking {
 /// The shadow of one delivery that isn't enforced, or `None` if idempotency is switched off.
 pub(super) struct Beside(Option<Shadow>);
 
-/// The shadow of a delivery whose code holds the claim itself. The store is asked when the delivery begins.
+/// The shadow for code that settles its operation itself, with a `Claim` or in its own transaction. The request to the
+/// store is sent when the operation begins, before that code runs.
 pub(crate) struct Unclaimed {
     beside: Beside,
     found: Found,
@@ -75,8 +76,8 @@ struct Shadow {
     left: Duration,
 }
 
-/// Enforcing would refuse this delivery as `kind`, without a request to the store. Returns whether the delivery runs
-/// anyway, because idempotency isn't enforced. If so, counts and reports it.
+/// Returns whether a delivery runs although enforcing would refuse it as `kind`: it runs if idempotency isn't enforced.
+/// If so, counts and reports the delivery. Enforcing would refuse it without a request to the store.
 #[cfg(feature = "events")]
 pub(crate) fn lets_pass(driver: &Driver, kind: &'static str) -> bool {
     if driver.settings.is_enforced() {

@@ -110,10 +110,10 @@ impl Staging {
     /// Sets the closure that answers in place of the handler if a condition of its writes fails.
     ///
     /// The library calls the closure at most once. The rejected transaction wrote nothing. If an earlier attempt at
-    /// this transaction is applied after all, its outcome counts, and the closure's answer is dropped. The closure
-    /// gets the store's details (for DynamoDB, [`Declined`](crate::store::dynamodb::Declined): the failed conditions,
-    /// and the items that they met if you asked for them). It returns a value of the handler's output type, and may
-    /// stage new writes and a new closure.
+    /// this transaction is applied after all, its outcome counts, and the closure's answer is dropped. The closure gets
+    /// the store's details (for DynamoDB, [`Declined`](crate::store::dynamodb::Declined): the failed conditions, and
+    /// the items that made them fail, if you asked for the items). It returns a value of the handler's output type, and
+    /// may stage new writes and a new closure.
     ///
     /// Without a closure, the wrapper treats a failed condition as a handler error, and answers with
     /// [`ErrorKind::Declined`].

@@ -42,7 +42,8 @@ impl Expression {
                 format!("`{text}` calls {unknown}, which isn't a function of JMESPath or of this library");
             return Err(Error::new(ErrorKind::Invalid, problem));
         }
-        // The interpreter's parser reads such a number as an object, so that a filter with it finds nothing.
+        // If a crate enables serde_json's feature `arbitrary_precision`, the interpreter's parser reads a number that
+        // isn't a 64-bit integer as an object. A filter with such a number would find nothing.
         if format!("{ast:?}").contains(NUMBER) {
             let problem = format!(
                 "`{text}` has a number that isn't a 64-bit integer. This build can't read it, because a \

@@ -1,8 +1,8 @@
 //! What the stores' encodings share: which records need an expiry, and the text of `response_encoding`, which is
 //! `omitted` or `ENCODING[/CHUNKS][;LABELS]`.
 //!
-//! A release that doesn't know a part of the text refuses the record, because it couldn't interpret the response's
-//! bytes.
+//! A version of this library that doesn't know a part of the text refuses the record, because it couldn't interpret the
+//! response's bytes.
 
 use std::sync::Arc;
 

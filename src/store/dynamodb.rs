@@ -26,10 +26,11 @@
 //! | `response_sha256` | S | COMPLETED, FAILED, unless omitted | SHA-256 before encoding: 64 lower-case hex digits |
 //! | `response` | B | COMPLETED, FAILED, if in the record | the response, encoded |
 //!
-//! All times count from the Unix epoch. If the response is in chunks, `response_encoding` continues with `/`
-//! and their number. `;format=` may follow, with the name of a [`Format`](crate::store::Format) other than JSON. Then
-//! `;key=` may follow, with the id of the key that a [`Cipher`](crate::store::Cipher) used. An encrypted response has
-//! the length of its plaintext and the digest of its ciphertext. `omitted` means that the response wasn't stored.
+//! All times count from the Unix epoch. If the response is in chunks, `response_encoding` continues with `/` and their
+//! number. `;format=` may follow, with the name of a [`Format`](crate::store::Format) other than JSON. Then `;key=` may
+//! follow, with the id of the key that a [`Cipher`](crate::store::Cipher) used. For an encrypted response,
+//! `response_length` is the length of the plaintext, and `response_sha256` is the digest of the ciphertext. `omitted`
+//! means that the response wasn't stored.
 //!
 //! An item counts as corrupt, never as absent, if it lacks an attribute of its state, has an attribute of another
 //! state, or has another version. `response_codec` and `response_key_id` are reserved for responses in forms that
@@ -370,9 +371,9 @@ impl DynamoDbStore {
         Some((plans.conclude.of(seen)?, Some(values::as_seen(seen))))
     }
 
-    /// Reads the record if a refusal came without it. The refused write requires that no record exists, so a record
-    /// does exist. An endpoint that doesn't return it is an old emulator; never treat the record as absent. An
-    /// earlier attempt of the SDK may have written this record, so an error of the read is ambiguous.
+    /// Reads the record if DynamoDB refused a write and didn't return the record. The write required that no record
+    /// exists, so a record does exist. An endpoint that doesn't return it is an old emulator; never treat the record as
+    /// absent. An earlier attempt of the same call may have written this record, so an error of the read is ambiguous.
     async fn shown(&self, key: &StoredKey, written: WriteOutcome) -> Result<WriteOutcome, StoreError> {
         match written {
             WriteOutcome::Refused(None) => {

@@ -262,21 +262,23 @@ fn without_credentials(url: &str) -> String {
     format!("{scheme}://{host}{mark}{query}")
 }
 
-/// Splits `url` at the `://` behind its scheme. Without one there, a later `://` may be part of anything.
+/// Splits `url` at the `://` after its scheme. Returns `None` if the first `:` isn't followed by `//`: a later `://`
+/// may be a part of any other text.
 #[cfg(feature = "events")]
 fn scheme_of(url: &str) -> Option<(&str, &str)> {
     let (scheme, rest) = url.split_once(':')?;
     Some((scheme, rest.strip_prefix("//")?))
 }
 
-/// Whether the parameter is one of the [`CREDENTIALS`], or may be: its name has an escape, which no name needs.
+/// Whether the parameter is one of the [`CREDENTIALS`]. A name with a percent escape counts as one: it may stand for
+/// any name, and no valid name needs an escape.
 #[cfg(feature = "events")]
 fn is_credential(pair: &str) -> bool {
     let name = pair.split('=').next().unwrap_or_default();
     name.contains('%') || CREDENTIALS.iter().any(|known| name.eq_ignore_ascii_case(known))
 }
 
-/// The parameter, without an endpoint that may hold credentials.
+/// Returns the parameter. Shows `endpoint=…` instead of an endpoint that may contain credentials.
 #[cfg(feature = "events")]
 fn without_userinfo(pair: &str) -> &str {
     let hides = |value: &str| {

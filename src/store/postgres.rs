@@ -194,7 +194,8 @@ use crate::{
     store::{Store, StoreBuilder, StoreError, StoreErrorKind, Write, WriteOutcome},
 };
 
-/// How many times the store sends a write if it isn't applied, and the returned record doesn't explain why.
+/// The maximum number of times that the store sends one write. It sends a write again if PostgreSQL didn't apply it,
+/// although the returned record meets the write's condition.
 const MAX_SENT: u8 = 4;
 
 /// Stores records in a PostgreSQL table; see the [module's documentation](self) for its columns.
@@ -373,7 +374,8 @@ impl Inner {
                 Some(Err(error)) => return Err(Fault::sent(&error).of_question()),
                 None => return Err(Fault::timed_out().of_question()),
             };
-            // After a slow preparation, the store would stop waiting for a write before the server's limit ends it.
+            // Don't send a write if a slow preparation left too little time: the store would stop waiting for the write
+            // before the server's limit ends it.
             if sends == Sends::Write && !stating.has(self.limits.statement()) {
                 return Err(Fault::prepared_too_late());
             }

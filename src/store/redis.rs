@@ -16,15 +16,15 @@
 //!   (under at-most-once, the outcome is unknown), though its first caller got a response.
 //! - A primary that is cut off accepts writes until it notices. It loses them when it returns as a replica.
 //!
-//! A server that loses power can lose writes too: up to a second of writes with `appendfsync everysec`, and all
-//! writes since the last snapshot if it only takes snapshots. `min-replicas-to-write` and `appendfsync always` make
-//! such losses rarer. They prevent only one kind: with `appendfsync always`, a single server that loses power keeps its
-//! writes if it keeps its disk. `WAIT` reports how many replicas have a write, but doesn't make sure that one of these
-//! replicas takes over. **MemoryDB keeps acknowledged writes** in a log over several zones ("Understanding MemoryDB
-//! Multi-AZ", MemoryDB developer guide). Use it where you want Redis's protocol. If you can't tolerate two runs, keep
-//! the records in MemoryDB, DynamoDB or PostgreSQL. Or pass the [`generation`](crate::ClaimHandle::generation) to the
-//! system that makes the effect, and let that system reject older generations. The generation is derived from the time,
-//! so it grows even after a record was lost.
+//! A server that loses power can lose writes too: up to a second of writes with `appendfsync everysec`, and all writes
+//! since the last snapshot if it only takes snapshots. `min-replicas-to-write` and `appendfsync always` make lost
+//! writes rarer, but rule them out in only one case: a single server with `appendfsync always` loses no writes in a
+//! power failure if its disk survives. `WAIT` reports how many replicas have a write, but doesn't make sure that one of
+//! these replicas takes over. **MemoryDB keeps acknowledged writes** in a log over several zones ("Understanding
+//! MemoryDB Multi-AZ", MemoryDB developer guide). Use it where you want Redis's protocol. If you can't tolerate two
+//! runs, keep the records in MemoryDB, DynamoDB or PostgreSQL. Or pass the
+//! [`generation`](crate::ClaimHandle::generation) to the system that makes the effect, and let that system reject older
+//! generations. The generation is derived from the time, so it grows even after a record was lost.
 //!
 //! The store doesn't use Sentinel. Give it an address that leads to the primary: a proxy, a DNS name that the
 //! fail-over changes, or ElastiCache's primary endpoint. Until the address leads to the promoted replica, calls are

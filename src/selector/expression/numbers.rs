@@ -12,8 +12,8 @@ use serde_json::Number;
 
 use crate::selector::length_of_string;
 
-/// The name in the map that `serde_json` makes of a number, if a crate of the build enables its feature
-/// `arbitrary_precision`.
+/// If a crate in the build enables `serde_json`'s feature `arbitrary_precision`, `serde_json` deserializes a number as
+/// a map. This is the only name in that map.
 pub(super) const NUMBER: &str = "$serde_json::private::Number";
 
 /// The values that one search has read. They live as long as the search, so that no two values share an address.
@@ -159,7 +159,8 @@ impl<'j> Visitor<'j> for Value<'_> {
         while let Some(name) = members.next_key::<String>()? {
             if name == NUMBER && values.is_empty() {
                 let text: String = members.next_value()?;
-                // As without the feature, the value is a float: the search can't hold a larger number.
+                // The value is a float, as it is without the feature `arbitrary_precision`. A number that's too large
+                // for a float is an error, because the search can't hold it.
                 let float = text.parse::<Number>().ok().and_then(|number| number.as_f64());
                 return self.0.number_of(float.and_then(Number::from_f64), Some(&text));
             }

@@ -53,8 +53,8 @@ pub(super) struct Findings {
 ///
 /// The same as that of `call`.
 pub(super) fn observed<F: Future>(call: F) -> impl Future<Output = (F::Output, Findings)> {
-    // A call of the SDK is a future of some 18 KB. Boxing it here moves it once, instead of with every future
-    // around it.
+    // A call of the SDK is a future of about 18 KB. Boxed here, it's moved only once. Unboxed, it would move together
+    // with every future that contains it.
     let call = Box::pin(call);
     ATTEMPTS.scope(Attempts::default(), async move {
         let output = call.await;

@@ -40,8 +40,8 @@ impl DynamoDbStore {
         let names = &self.inner.attributes;
         item.insert(names.of(Attribute::ExpiresAt).to_owned(), codec::seconds(expires_at));
         item.insert(names.of(Attribute::Response).to_owned(), codec::binary(&kept));
-        // The put needs no condition: the key contains the owner, so only one claim writes this item. The claim writes
-        // other bytes only after a transaction that was certainly not applied.
+        // The put needs no condition: the key contains the owner, so only one claim writes this item. That claim
+        // replaces the bytes with others only if its earlier transaction was definitely not applied.
         let request = self.inner.client.put_item().table_name(&self.inner.table).set_item(Some(item));
         match observed(request.send()).await {
             (Ok(_), _) => Ok(()),

@@ -172,7 +172,7 @@ fn state(fields: &mut Fields<'_>) -> Result<State, Unreadable> {
         Status::Failed => State::Failed(outcome(fields)?),
         Status::Released => State::Released,
     };
-    // An attribute that belongs to another status contradicts the record's status, so nobody can tell what happened.
+    // An attribute that belongs to another status contradicts the record's status, so it's unclear what happened.
     for attribute in [
         Attribute::LeaseUntil,
         Attribute::Response,

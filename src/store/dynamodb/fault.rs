@@ -2,8 +2,9 @@
 //! to fix it.
 //!
 //! It never keeps an SDK error, which contains the whole answer, including the old item. It keeps the service's error
-//! code, the first line of its message and the request's id. DynamoDB quotes invalid values. So if a request has writes
-//! that the handler staged, a message about invalid values is kept only as one of the known texts.
+//! code, the first line of its message and the request's id. DynamoDB's messages about invalid values quote these
+//! values. So if a request has writes that the handler staged, only a known part of such a message is kept, which
+//! contains no value.
 
 use std::{error::Error as StdError, fmt};
 
@@ -196,8 +197,8 @@ impl Fault {
         if class == Class::NotReached && findings.last_unsent {
             class = if is_about_credentials(error) { Class::NoCredentials } else { Class::NotSent };
         }
-        // If no failed attempt was seen, only an error from before the first attempt is definite. A timeout is never
-        // definite, because the SDK may drop an attempt midway.
+        // If the interceptor saw no failed attempt, the error is ambiguous, unless the request couldn't even be built.
+        // A timeout is always ambiguous, because the SDK may drop an attempt midway.
         let unseen = !findings.seen && class != Class::NotCommitted;
         Self {
             class,

@@ -233,7 +233,7 @@ impl DynamoDbStore {
     ///
     /// # Errors
     ///
-    /// With a `write`, [`StoreErrorKind::Unstorable`] if the writes aren't within the limits. Any other is
+    /// [`StoreErrorKind::Unstorable`] if there's a `write` and the writes aren't within the limits. Any other error is
     /// [`StoreErrorKind::Rejected`].
     fn checked<'a>(
         &self,
@@ -307,7 +307,8 @@ impl Transactions for DynamoDbStore {
     ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>> {
         Box::pin(async move {
             let own = transaction_of(writes)?;
-            // DynamoDB rejects a transaction without items. With a record, the same writes are valid.
+            // DynamoDB rejects a transaction without items. With a record, an empty list of writes is valid, so it's
+            // accepted here too.
             if own.is_empty() {
                 return Ok(CommitOutcome::Answered(WriteOutcome::Applied));
             }

@@ -12,9 +12,9 @@ enum Hash {
     Sha512,
 }
 
-/// Hashes the DER `certificate` with its signature's hash function, or with SHA-256 instead of MD5 and SHA-1.
-/// Returns `None` for Ed25519, which has no hash function, so the RFC has no rule. Also returns `None` for RSA-PSS,
-/// because this reader skips the parameters that name its hash.
+/// Hashes the DER `certificate` with the hash function of its signature. If that function is MD5 or SHA-1, uses SHA-256
+/// instead. Returns `None` for Ed25519, which has no hash function, so the RFC has no rule. Also returns `None` for
+/// RSA-PSS, because this reader skips the parameters that name its hash.
 pub(super) fn server_end_point(certificate: &[u8]) -> Option<Vec<u8>> {
     Some(match signature_hash(certificate)? {
         Hash::Sha224 => Sha224::digest(certificate).to_vec(),
@@ -53,7 +53,8 @@ fn element(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     }
     let (length, rest) = match usize::from(*first) {
         short @ 0..=0x7f => (short, rest),
-        // The number of length bytes, highest first. A certificate needs at most four.
+        // The byte's low bits are the number of length bytes, which follow with the highest first. A certificate needs
+        // at most four.
         long @ 0x81..=0x84 => {
             let (length, rest) = rest.split_at_checked(long - 0x80)?;
             (length.iter().fold(0, |length, byte| length << 8 | usize::from(*byte)), rest)

@@ -134,8 +134,8 @@ impl StoreBuilder<PostgresStore> {
         self
     }
 
-    /// Checks that a connection is alive before use, if its last answer is this old. Default 10 s; zero checks
-    /// every time.
+    /// Before a call uses a connection, checks that the connection is alive, unless its last answer is more recent than
+    /// this. Default 10 s; zero checks every time.
     pub fn check_after(mut self, check_after: Duration) -> Self {
         self.choices.check_after = check_after;
         self
@@ -180,8 +180,9 @@ impl StoreBuilder<PostgresStore> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] for a URL or a table name that isn't valid, a timeout or a number of connections
-    /// of zero, a lock timeout that isn't less than the statement timeout, and root certificates that can't be read.
+    /// [`ErrorKind::Invalid`] if the URL or the table's name isn't valid, a timeout is under a millisecond, the number
+    /// of connections is zero, the lock timeout isn't less than the statement timeout, or the root certificates can't
+    /// be read.
     pub fn build(self) -> Result<PostgresStore, Error> {
         self.choices.build()
     }

@@ -311,7 +311,8 @@ fn state(fields: &Fields<'_>) -> Result<State, Unreadable> {
         Status::Completed => (State::Completed(outcome(fields)?), &[][..]),
         Status::Failed => (State::Failed(outcome(fields)?), &[][..]),
     };
-    // A value that belongs to another status contradicts the record's status, so nobody can tell what happened.
+    // A value that belongs to another status contradicts the record's status, and the library can't know which of the
+    // two is right.
     if status != Status::Started && !fields.is_null(Column::LeaseUntil) {
         return Err(Unreadable::new(Column::LeaseUntil, OF_ANOTHER_STATUS));
     }

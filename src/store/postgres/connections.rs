@@ -1,8 +1,8 @@
 //! Keeps a few connections. It checks those that may have died unnoticed, and replaces the dead ones.
 //!
 //! Lambda freezes the sandbox between two invocations. If the server or a network device closes a connection during the
-//! freeze, the store notices only when a statement gets no answer. Then nobody knows whether the statement was applied.
-//! So a connection that hasn't answered for a while first gets a harmless query.
+//! freeze, the store notices only when a statement gets no answer. Then the store can't know whether the statement was
+//! applied. So a connection that hasn't answered for a while first gets a harmless query.
 
 use std::{
     collections::HashMap,
@@ -29,8 +29,8 @@ use crate::{
 /// The timeout for the check of an old connection. A connection that a network device has forgotten never
 /// answers.
 const CHECK_TIMEOUT: Duration = Duration::from_millis(500);
-/// How many connections a call tries if one after the other turns out to be dead or closed. After the first one, the
-/// store drops all other connections that aren't in use.
+/// How many connections a call tries before it gives up, if each turns out to be dead or closed. After the first dead
+/// one, the store drops all other connections that aren't in use.
 const ATTEMPTS: usize = 3;
 
 pub(super) struct Connections {

@@ -18,8 +18,8 @@ use tokio_postgres::{
     tls::{ChannelBinding, TlsConnect, TlsStream},
 };
 
-/// Returns the id that the server process reported on connecting. That process also runs the statements, unless a
-/// pooler accepted the connection and answered with its own id.
+/// Returns the process id that the client received when it connected. On a direct connection, the process with this id
+/// also runs the statements. A pooler sends its own id instead.
 ///
 /// The client keeps this id only for cancel requests. So this function writes a cancel request into memory, and reads
 /// the id from there.

@@ -54,7 +54,7 @@ enum Class {
     Unfit,
     /// The user lacks a permission.
     Permission,
-    /// A pooler sends prepared statements to sessions that didn't prepare them, or could do so.
+    /// A pooler sends, or could send, prepared statements to sessions that didn't prepare them.
     Pooler,
     /// The server has no time limit for a statement, has one that's too long, or rejects the limit as a startup option.
     Unlimited,
@@ -284,7 +284,8 @@ impl Fault {
         if let Some(error) = error.as_db_error() {
             return Self::of_server(error);
         }
-        // The source of an error about an answer may quote the answer. A socket error can't.
+        // If the client can't make sense of an answer, the error's source may quote that answer, so drop it. A socket
+        // error's source quotes nothing.
         let socket = error.source().is_some_and(|source| source.is::<io::Error>());
         let text = if socket { innermost(error) } else { error.to_string() };
         let cause = Cause { text: sentence(&text).to_owned(), code: None };
@@ -301,8 +302,8 @@ impl Fault {
         let code = error.code().code();
         let class = Class::of_code(code);
         let severity = error.parsed_severity();
-        // An ERROR rolls its transaction back, so it can't come after a commit. But an error that ends the session
-        // can come after a commit, and so can the cancellation of a wait for a standby.
+        // An ERROR rolls its transaction back, so it can't come after a commit. Two kinds of error can: an error that
+        // ends the session, and the cancellation of a committed statement's wait for a standby.
         let is_error = severity == Some(Severity::Error)
             || severity.is_none() && error.severity().eq_ignore_ascii_case("error");
         let is_definite = is_error && !matches!(code, "57014" | "40003") && !code.starts_with("08");
@@ -375,8 +376,8 @@ impl Fault {
                  pooler in between"
             ),
             Class::FailedTransaction => format!(
-                "an earlier statement of the transaction failed, so PostgreSQL commits nothing of it, in {the_table} \
-                 or elsewhere; roll it back, and return that statement's error"
+                "an earlier statement of the transaction failed, so PostgreSQL can't commit any of the transaction's \
+                 writes, to {the_table} or elsewhere; roll the transaction back, and return that statement's error"
             ),
             Class::Unstorable => format!(
                 "{the_table} can't store the record: it is too large, or has characters that the database's encoding \

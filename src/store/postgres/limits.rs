@@ -1,4 +1,4 @@
-//! Limits how long the server may run a statement and let it wait for locks.
+//! Limits how long a statement may run at the server, and how long it may wait for locks.
 //!
 //! The store stops waiting for an answer after its timeout, and closes the connection. The server doesn't
 //! notice. Without its own limit, the server would apply the claim once it gets the lock, perhaps minutes after the
@@ -49,8 +49,9 @@ impl Limits {
         Self { timeouts, patience, lock }
     }
 
-    /// Returns the server's limit for a statement. It's lower than the store's, so that the server stops first. The
-    /// rest of the time allows one retry after a wait for a lock.
+    /// Returns the server's limit for a statement. It's three quarters of the store's, so that the server stops first.
+    /// If a statement takes no more than the other quarter, for example to wait for a lock, the store can send it once
+    /// more.
     pub(super) fn statement(&self) -> Duration {
         self.patience * 3 / 4
     }

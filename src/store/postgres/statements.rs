@@ -8,8 +8,9 @@
 //! moment of the snapshot.
 //!
 //! The server limits how long a statement runs and waits for locks; see `limits`. A user's transaction has its own
-//! settings. There, a statement sets `lock_timeout` to `$2` while it waits for a row, and then restores the old
-//! value. With `?timeouts=role`, it doesn't, because a proxy may treat any `set_config` as a change of the session.
+//! settings. There, a statement sets `lock_timeout` to `$2` while it waits for a row, and then restores the old value.
+//! With `?timeouts=role`, the statement leaves `lock_timeout` unchanged, because a proxy may treat any `set_config` as
+//! a change of the session.
 
 use tokio_postgres::types::Type;
 
@@ -274,8 +275,8 @@ fn writing(table: &TableName, write: &dyn Fn(&mut Parameters) -> String) -> Stat
     Statement { sql, types: parameters.0 }
 }
 
-/// Like `writing`, but the statement limits its own wait for the row. PostgreSQL evaluates `s`, which sets the limit,
-/// before that wait, since the write reads `s`. It evaluates `made` before it restores the old `lock_timeout`.
+/// Like `writing`, but the statement limits its own wait for the row: `s` sets the limit. PostgreSQL evaluates `s`
+/// before the wait, because the write reads `s`. It evaluates `made` before it restores the old `lock_timeout`.
 fn waiting(table: &TableName, write: &dyn Fn(&mut Parameters) -> String) -> Statement {
     let mut parameters = Parameters::new(LockWait::OfStatement);
     let (write, columns) = (write(&mut parameters), of_row());

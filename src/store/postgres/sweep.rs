@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{store::StoreError, time::Timestamp};
 
-/// How long a record is kept after it expires: longer than any clocks should differ.
+/// How long the sweep keeps a record after it expires. Clocks should never differ by this much.
 const MARGIN: Duration = Duration::from_secs(60 * 60);
 
 impl PostgresStore {

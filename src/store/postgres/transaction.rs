@@ -1,4 +1,5 @@
-//! Keeps the record in a transaction of the caller, so that claim, work and outcome are committed together or not.
+//! Keeps the record in a transaction of the caller: claim, work and outcome are either all committed, or all rolled
+//! back.
 
 use deadpool_postgres::tokio_postgres::Transaction;
 use tokio_postgres::Row;
@@ -50,8 +51,8 @@ impl PostgresStore {
         }
     }
 
-    /// Like `commit`, for a transaction whose last statement was a write of this store. The write would have failed in
-    /// a failed transaction, so this needs no round trip to find out.
+    /// Like `commit`, for a transaction whose last statement was a successful write of this store. That write would
+    /// have failed if an earlier statement had failed, so this function needs no round trip to check the transaction.
     pub(crate) async fn commit_after_write(&self, transaction: Transaction<'_>) -> Result<(), StoreError> {
         match time::within(self.inner.statement_timeout, transaction.commit()).await {
             Some(Ok(())) => Ok(()),

@@ -134,7 +134,7 @@ impl Location {
     }
 }
 
-/// Returns the error for an unknown parameter. Without a `name`, that may be a part of the password.
+/// Returns the error for an unknown parameter. The caller gives no `name` if the name may be a part of the password.
 fn unknown_parameter(name: Option<&str>) -> Error {
     let known = "use cluster, node, prefix or sslrootcert";
     match name {

@@ -183,7 +183,8 @@ fn state(fields: &mut Fields) -> Result<State, Unreadable> {
         Status::Failed => State::Failed(kept(fields)?),
         Status::Released => State::Released,
     };
-    // A field that belongs to another status contradicts the record's status, so nobody can tell what happened.
+    // A field that belongs to another status contradicts the record's status, and the library can't know which of the
+    // two is right.
     let left_over = OPTIONAL.into_iter().find(|field| fields.has(field));
     match left_over {
         Some(field) => Err(Unreadable::new(field, "doesn't belong to the record's status")),

@@ -288,7 +288,7 @@ fn of_code(code: &str) -> Class {
 
 /// Returns the class of an error text that doesn't begin with a code. The text may contain one.
 fn of_sentence(text: &str) -> Class {
-    // The command's arguments follow, and may contain any of the phrases below.
+    // A text that begins with `unknown` repeats the command's arguments, which may contain any of the phrases below.
     if text.starts_with("unknown") {
         return Class::Refused;
     }

@@ -124,7 +124,7 @@ mod tests {
         let mut answer = [0; 15];
         stream.read_exact(&mut answer).await.unwrap();
         assert_eq!(&answer, b"-ERR too long\r\n");
-        // The error is reported once. Then the stream has ended, like any other.
+        // The stream reports the error once. After that, it reads as ended.
         let error = stream.read(&mut answer).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
         assert_eq!(stream.read(&mut answer).await.unwrap(), 0);

@@ -80,7 +80,7 @@ impl DynamoDbStore {
         let (mut fault, transaction) = (Fault::new(error, findings).without_values(), self.transaction(key));
         let message = match (key, fault.class) {
             (None, class) => {
-                // No write concerns this store's table, so its keys explain nothing.
+                // The transaction has only the handler's writes, so one of them is invalid.
                 if class == Class::Invalid {
                     fault = fault.of_class(Class::WrongWrites);
                 }
