@@ -9,7 +9,11 @@ use crate::{
     outcome::Outcome,
     protocol::{self, Intent},
     record::{Owner, Record},
-    run::{cache::Forget, driver::Driver, refusal::store_error},
+    run::{
+        cache::Forget,
+        driver::Driver,
+        refusal::{resolution_in_doubt, store_error},
+    },
     store::{Revision, StoreError, StoreErrorKind, Write, WriteOutcome},
 };
 
@@ -120,7 +124,7 @@ async fn apply(
             Ok(Resolved::Changed(other))
         }
         // The lost attempt may have been applied, and its record replaced since.
-        _ => Err(unknown(key, lost)),
+        _ => Err(resolution_in_doubt(key, lost)),
     };
     let mut last_error = None;
     // Sends the write a second time if the record shows that it wasn't applied. The same write can't be applied twice.
@@ -149,22 +153,11 @@ async fn apply(
             }
         }
     }
-    Err(unknown(key, last_error))
+    Err(resolution_in_doubt(key, last_error))
 }
 
 /// Whether `record` still belongs to the claim that was `seen`. If it does, no operator's write was applied in between:
 /// each one sets a new owner and generation.
 fn is_by_same_owner(seen: &Record, record: &Record) -> bool {
     (record.owner, record.generation) == (seen.owner, seen.generation)
-}
-
-fn unknown(key: &StoredKey, cause: Option<StoreError>) -> Error {
-    let error = Error::new(
-        ErrorKind::Unavailable,
-        format!("{key}: the answer was lost, so it's unknown whether the record was written; read it again"),
-    );
-    match cause {
-        Some(cause) => error.with_source(cause),
-        None => error,
-    }
 }

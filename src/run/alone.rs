@@ -3,12 +3,12 @@
 use std::{any::Any, time::Duration};
 
 use crate::{
-    error::{Error, ErrorKind},
+    error::Error,
     key::StoredKey,
     protocol::{Decline, Limits},
     run::{
         driver::{Driver, pause},
-        refusal::declined,
+        refusal::{alone_in_doubt, declined},
         staging::NO_TRANSACTIONS,
     },
     store::{CommitOutcome, OwnWrites, StoreError, StoreErrorKind},
@@ -59,7 +59,7 @@ pub(super) async fn commit_alone(
             Ok(CommitOutcome::Answered(_)) => return Ok(Alone::Applied),
             Ok(CommitOutcome::Declined(details)) if !is_in_doubt => return Ok(Alone::Declined(details)),
             // An earlier attempt may have been applied, or may still be applied.
-            Ok(CommitOutcome::Declined(_)) => return Err(in_doubt(key, None)),
+            Ok(CommitOutcome::Declined(_)) => return Err(alone_in_doubt(key, None)),
             Err(error) => error,
         };
         is_in_doubt |= error.is_maybe_applied();
@@ -68,7 +68,7 @@ pub(super) async fn commit_alone(
         let is_transient = matches!(error.kind(), StoreErrorKind::Unavailable | StoreErrorKind::Conflict);
         if !is_transient || driver.now().saturating_add(pause) >= end {
             return Err(if is_in_doubt {
-                in_doubt(key, Some(error))
+                alone_in_doubt(key, Some(error))
             } else {
                 declined(key, Decline::Store(error.kind()), Some(error), false)
             });
@@ -82,18 +82,4 @@ pub(crate) fn first_call_until(limits: Limits, now: Timestamp) -> Option<Timesta
     let is_in_time = |last: &Timestamp| now.saturating_add(SHORTEST_ANSWER) < *last;
     let overdue = now.saturating_add(SHORTEST_CALL);
     limits.last_call.map(|last| Some(last).filter(is_in_time).unwrap_or(overdue))
-}
-
-fn in_doubt(key: &StoredKey, cause: Option<StoreError>) -> Error {
-    let error = Error::new(
-        ErrorKind::Unrecorded,
-        format!(
-            "{key}: it's unknown whether the handler's writes were applied, and idempotency isn't enforced: a retry \
-             may apply them again"
-        ),
-    );
-    match cause {
-        Some(cause) => error.with_source(cause),
-        None => error,
-    }
 }

@@ -29,8 +29,7 @@ use crate::{
         handle::ClaimHandle,
         optimistic::{Looked, Optimistic, Way},
         refusal::{
-            DEFAULT_RETRY, Refused, RefusedBy, declined, not_concluded, refusal_error, unresolved,
-            wrong_closure_type,
+            self, Refused, RefusedBy, declined, not_concluded, refusal_error, unresolved, wrong_closure_type,
         },
         replay::Replay,
         response::Verdict,
@@ -470,38 +469,13 @@ async fn is_replaced(driver: &Driver, right: &Right) -> bool {
 fn cut_off(driver: &Driver, right: &Right, is_replaced: bool) -> Error {
     let (key, now) = (right.key(), driver.now());
     observe::cut_off(key, right.generation(), now);
-    let what = "the handler was cut off, because its time ran out";
-    let claim = match right {
-        Right::Claim(claim) => claim,
-        Right::Optimistic(it) if it.is_in_doubt() => return unresolved(key, None, None, now),
-        Right::Optimistic(_) => {
-            return Error::new(
-                ErrorKind::Unavailable,
-                format!("{key}: {what}; nothing was written, so retry"),
-            );
-        }
-    };
-    match driver.settings.execution {
-        Execution::AtLeastOnce => {
+    match right {
+        Right::Claim(claim) => {
             let until = driver.rules().claimable_at(claim.held().lease_until);
-            Error::new(ErrorKind::InProgress, format!("{key}: {what}; retry when its lease has expired"))
-                .with_retry_after(now.until(until))
+            refusal::cut_off(key, driver.settings.execution, until, is_replaced, now)
         }
-        Execution::AtMostOnce if is_replaced => Error::new(
-            ErrorKind::InProgress,
-            format!(
-                "{key}: the handler was cut off, because an operator has settled or released the record; a retry gets \
-                 its outcome, or runs the operation again"
-            ),
-        )
-        .with_retry_after(DEFAULT_RETRY),
-        Execution::AtMostOnce => Error::new(
-            ErrorKind::OutcomeUnknown,
-            format!(
-                "{key}: {what}, and at most one run is allowed; settle it by hand: `idempotency inspect` \
-                 shows how"
-            ),
-        ),
+        Right::Optimistic(it) if it.is_in_doubt() => unresolved(key, None, None, now),
+        Right::Optimistic(_) => refusal::cut_off_unclaimed(key),
     }
 }
 

@@ -7,12 +7,14 @@ use crate::{
     key::StoredKey,
     observe,
     protocol::{Decline, End, Refusal},
+    settings::Execution,
     store::{StoreError, StoreErrorKind},
     time::Timestamp,
 };
 
 /// The wait to suggest to a caller if it's unknown how long the other claim's lease lasts.
-pub(super) const DEFAULT_RETRY: Duration = Duration::from_secs(1);
+const DEFAULT_RETRY: Duration = Duration::from_secs(1);
+const CUT_OFF: &str = "the handler was cut off, because its time ran out";
 
 /// Why a claim failed.
 #[derive(Debug)]
@@ -166,6 +168,74 @@ pub(super) fn not_released(key: &StoredKey, cause: Option<StoreError>) -> Error 
         ),
     );
     because(error, cause)
+}
+
+/// Returns the error for a handler that was cut off under a claim, whose key becomes claimable at `until`. `is_replaced`
+/// says that the claim was lost because an operator settled or released the record.
+pub(super) fn cut_off(
+    key: &StoredKey,
+    execution: Execution,
+    until: Timestamp,
+    is_replaced: bool,
+    now: Timestamp,
+) -> Error {
+    match execution {
+        Execution::AtLeastOnce => {
+            Error::new(ErrorKind::InProgress, format!("{key}: {CUT_OFF}; retry when its lease has expired"))
+                .with_retry_after(now.until(until))
+        }
+        Execution::AtMostOnce if is_replaced => Error::new(
+            ErrorKind::InProgress,
+            format!(
+                "{key}: the handler was cut off, because an operator has settled or released the record; a retry gets \
+                 its outcome, or runs the operation again"
+            ),
+        )
+        .with_retry_after(DEFAULT_RETRY),
+        Execution::AtMostOnce => Error::new(
+            ErrorKind::OutcomeUnknown,
+            format!(
+                "{key}: {CUT_OFF}, and at most one run is allowed; settle it by hand: `idempotency inspect` \
+                 shows how"
+            ),
+        ),
+    }
+}
+
+/// Returns the error for a handler that was cut off without a claim, and whose writes weren't sent.
+pub(super) fn cut_off_unclaimed(key: &StoredKey) -> Error {
+    Error::new(ErrorKind::Unavailable, format!("{key}: {CUT_OFF}; nothing was written, so retry"))
+}
+
+/// Returns the error for a handler's writes without a record, whose answer was lost.
+pub(super) fn alone_in_doubt(key: &StoredKey, cause: Option<StoreError>) -> Error {
+    let error = Error::new(
+        ErrorKind::Unrecorded,
+        format!(
+            "{key}: it's unknown whether the handler's writes were applied, and idempotency isn't enforced: a retry \
+             may apply them again"
+        ),
+    );
+    because(error, cause)
+}
+
+/// Returns the error for an operator's write whose answer was lost.
+pub(crate) fn resolution_in_doubt(key: &StoredKey, cause: Option<StoreError>) -> Error {
+    let error = Error::new(
+        ErrorKind::Unavailable,
+        format!("{key}: the answer was lost, so it's unknown whether the record was written; read it again"),
+    );
+    because(error, cause)
+}
+
+/// Returns the error for an outcome of a successor that can't be read right now. A retry is answered from the record.
+pub(super) fn unread_successor(key: &StoredKey, kind: ErrorKind, error: Error) -> Error {
+    Error::new(
+        kind,
+        format!("{key}: this run was taken over, and its successor's response can't be read right now"),
+    )
+    .with_retry_after(DEFAULT_RETRY)
+    .with_source(error)
 }
 
 /// Returns the error for a claim that isn't held anymore.

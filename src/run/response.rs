@@ -14,7 +14,7 @@ use crate::{
     record::{Lock, Owner, Record, Status},
     run::{
         driver::{Declined, Driver, Ending, pause},
-        refusal::{DEFAULT_RETRY, store_error},
+        refusal::{store_error, unread_successor},
         replay::{Replay, outcome_of},
     },
     store::{OwnWrites, StoreError, StoreErrorKind, Write},
@@ -388,14 +388,7 @@ impl Driver {
         until: Option<Timestamp>,
     ) -> Result<Replay, Error> {
         self.replay(key, record, until).await.map_err(|error| match error.kind() {
-            ErrorKind::Unavailable => Error::new(
-                unreadable,
-                format!(
-                    "{key}: this run was taken over, and its successor's response can't be read right now"
-                ),
-            )
-            .with_retry_after(DEFAULT_RETRY)
-            .with_source(error),
+            ErrorKind::Unavailable => unread_successor(key, unreadable, error),
             _ => error,
         })
     }

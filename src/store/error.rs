@@ -2,6 +2,10 @@
 
 use std::{borrow::Cow, error::Error as StdError, fmt};
 
+/// The maximum length of a server's message in an error, in bytes. The rest is cut off.
+#[cfg(any(feature = "dynamodb", feature = "postgres"))]
+const MAX_MESSAGE_BYTES: usize = 500;
+
 /// The category of a store error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -70,5 +74,41 @@ impl fmt::Display for StoreError {
 impl StdError for StoreError {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         self.source.as_deref().map(|source| source as &(dyn StdError + 'static))
+    }
+}
+
+/// The text of the last error in the chain. The others only wrap it.
+#[cfg(any(feature = "dynamodb", feature = "postgres"))]
+pub(super) fn innermost(error: &(dyn StdError + 'static)) -> String {
+    let last = std::iter::successors(Some(error), |&error| error.source()).last();
+    last.unwrap_or(error).to_string()
+}
+
+/// A message's first line, cut to the maximum length. In a message about a wrong signature, the next lines
+/// contain the request's canonical form, with the session token.
+#[cfg(any(feature = "dynamodb", feature = "postgres"))]
+pub(super) fn sentence(text: &str) -> &str {
+    let line = text.lines().next().unwrap_or_default();
+    let mut end = line.len().min(MAX_MESSAGE_BYTES);
+    while !line.is_char_boundary(end) {
+        end -= 1;
+    }
+    &line[..end]
+}
+
+#[cfg(all(test, any(feature = "dynamodb", feature = "postgres")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_one_truncated_line() {
+        assert_eq!(sentence("short"), "short");
+        assert_eq!(
+            sentence("the signature is wrong.\n\nx-amz-security-token:secret"),
+            "the signature is wrong."
+        );
+        assert_eq!(sentence(&"é".repeat(400)).len(), 500);
+        assert_eq!(sentence(&format!("x{}", "é".repeat(400))).len(), 499);
+        assert_eq!(sentence(""), "");
     }
 }

@@ -155,6 +155,7 @@ mod direct;
 mod fault;
 mod limits;
 mod scan;
+mod schema;
 mod source;
 mod statements;
 mod sweep;
@@ -181,8 +182,8 @@ use self::{
     connections::{Connections, Lent, Patience},
     fault::Fault,
     limits::Limits,
+    schema::TableName,
     statements::{FOUND, MADE, STANDBY, Statement, Statements},
-    table::TableName,
     values::Value,
     writes::Draft,
 };

@@ -68,22 +68,34 @@ pub(super) fn encoding(outcome: &Outcome) -> AttributeValue {
 
 /// Adds a claim's attributes to `item`, which already has the key.
 pub(super) fn put_lock(item: &mut Item, lock: &Lock, names: &AttributeNames) {
+    // The pattern has every field, so a new one doesn't compile until this store keeps it.
+    let Lock {
+        owner: by,
+        generation: of,
+        attempt,
+        fingerprint,
+        lock_acquired_at,
+        lease_until,
+        expires_at,
+        interrupted: was_interrupted,
+        request_id,
+    } = lock;
     let mut put = |attribute, value| item.insert(names.of(attribute).to_owned(), value);
     put(Attribute::Status, status(Status::Started));
-    put(Attribute::Owner, owner(lock.owner));
-    put(Attribute::Generation, generation(lock.generation));
-    put(Attribute::LockAcquiredAt, millis(lock.lock_acquired_at));
-    put(Attribute::LeaseUntil, millis(lock.lease_until));
+    put(Attribute::Owner, owner(*by));
+    put(Attribute::Generation, generation(*of));
+    put(Attribute::LockAcquiredAt, millis(*lock_acquired_at));
+    put(Attribute::LeaseUntil, millis(*lease_until));
     // Without this attribute, DynamoDB's sweeper never removes the item.
-    if let Some(expires_at) = lock.expires_at {
-        put(Attribute::ExpiresAt, seconds(expires_at));
+    if let Some(expires_at) = expires_at {
+        put(Attribute::ExpiresAt, seconds(*expires_at));
     }
-    put(Attribute::Fingerprint, text(lock.fingerprint.to_string()));
-    put(Attribute::Attempt, number(lock.attempt));
-    if lock.interrupted {
+    put(Attribute::Fingerprint, text(fingerprint.to_string()));
+    put(Attribute::Attempt, number(*attempt));
+    if *was_interrupted {
         put(Attribute::Interrupted, interrupted());
     }
-    if let Some(request_id) = &lock.request_id {
+    if let Some(request_id) = request_id {
         put(Attribute::RequestId, text(&**request_id));
     }
     put(Attribute::Version, number(RECORD_VERSION));
@@ -91,14 +103,26 @@ pub(super) fn put_lock(item: &mut Item, lock: &Lock, names: &AttributeNames) {
 
 /// Adds all attributes of `record` to `item`, which already has the key.
 pub(super) fn put_record(item: &mut Item, record: &Record, names: &AttributeNames) {
+    // The lock has the fields that are left out here. A new field doesn't compile until this store keeps it.
+    let Record {
+        state,
+        owner: _,
+        generation: _,
+        attempt: _,
+        fingerprint: _,
+        lock_acquired_at,
+        expires_at: _,
+        interrupted: _,
+        request_id: _,
+    } = record;
     let lease_until = record.lease_until();
-    put_lock(item, &record.lock_until(lease_until.unwrap_or(record.lock_acquired_at)), names);
+    put_lock(item, &record.lock_until(lease_until.unwrap_or(*lock_acquired_at)), names);
     if lease_until.is_none() {
         item.remove(names.of(Attribute::LeaseUntil));
     }
     let mut put = |attribute, value| item.insert(names.of(attribute).to_owned(), value);
     put(Attribute::Status, status(record.status()));
-    match &record.state {
+    match state {
         State::Started { .. } | State::Released => {}
         State::Completed(outcome) | State::Failed(outcome) => {
             put(Attribute::ResponseEncoding, encoding(outcome));

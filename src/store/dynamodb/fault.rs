@@ -14,10 +14,10 @@ use aws_sdk_dynamodb::{
 };
 
 use super::attempts::Findings;
-use crate::store::{StoreError, StoreErrorKind};
-
-/// The maximum length of a service's message in an error, in bytes. The rest is cut off.
-const MAX_MESSAGE_BYTES: usize = 500;
+use crate::store::{
+    StoreError, StoreErrorKind,
+    error::{innermost, sentence},
+};
 
 /// An SDK error, reduced to its safe parts.
 #[derive(Debug)]
@@ -284,12 +284,10 @@ where
 {
     let plain = |text: &str| Cause { text: text.to_owned(), code: None, request_id: None };
     match error {
-        SdkError::ConstructionFailure(_) => (Class::NotCommitted, plain(&innermost(error))),
+        SdkError::ConstructionFailure(_) => (Class::NotCommitted, plain(&cause(error))),
         SdkError::TimeoutError(_) => (Class::TimedOut, plain("the attempt or the operation timed out")),
-        SdkError::DispatchFailure(failure) if failure.is_timeout() => {
-            (Class::TimedOut, plain(&innermost(error)))
-        }
-        SdkError::DispatchFailure(_) => (Class::NotReached, plain(&innermost(error))),
+        SdkError::DispatchFailure(failure) if failure.is_timeout() => (Class::TimedOut, plain(&cause(error))),
+        SdkError::DispatchFailure(_) => (Class::NotReached, plain(&cause(error))),
         SdkError::ServiceError(service) => {
             let (status, meta) = (service.raw().status(), service.err().meta());
             let request_id = service.raw().request_id().map(str::to_owned);
@@ -308,12 +306,9 @@ where
     }
 }
 
-/// The text of the last error in the chain. The others only wrap it.
-fn innermost(error: &(dyn StdError + 'static)) -> String {
-    let last = std::iter::successors(Some(error), |&error| error.source()).last();
-    let text = last.unwrap_or(error).to_string();
-    // Some messages continue with a list in the next lines. The list's heading is cut off too.
-    sentence(&text).trim_end_matches(" Attempted:").to_owned()
+/// The text of the last error in the chain, without the heading of a list that would follow in the next lines.
+fn cause(error: &(dyn StdError + 'static)) -> String {
+    sentence(&innermost(error)).trim_end_matches(" Attempted:").to_owned()
 }
 
 /// Whether the error, or one that it wraps, mentions credentials. Only the text can show this, because the type of a
@@ -333,17 +328,6 @@ pub(super) fn without_values<'a>(code: &str, message: &'a str) -> &'a str {
             .unwrap_or("DynamoDB's message isn't shown, because it may quote a value; check the write"),
         _ => sentence(message),
     }
-}
-
-/// A message's first line, cut to the maximum length. In a message about a wrong signature, the next lines
-/// contain the request's canonical form, with the session token.
-pub(super) fn sentence(text: &str) -> &str {
-    let line = text.lines().next().unwrap_or_default();
-    let mut end = line.len().min(MAX_MESSAGE_BYTES);
-    while !line.is_char_boundary(end) {
-        end -= 1;
-    }
-    &line[..end]
 }
 
 #[cfg(test)]
@@ -441,17 +425,5 @@ mod tests {
         // Under another error code, the message doesn't count.
         let message = "Item size has exceeded the maximum allowed size";
         assert_eq!(Class::of_code("AccessDeniedException", message, false).kind(), Rejected);
-    }
-
-    #[test]
-    fn messages_are_one_truncated_line() {
-        assert_eq!(sentence("short"), "short");
-        assert_eq!(
-            sentence("the signature is wrong.\n\nx-amz-security-token:secret"),
-            "the signature is wrong."
-        );
-        assert_eq!(sentence(&"é".repeat(400)).len(), 500);
-        assert_eq!(sentence(&format!("x{}", "é".repeat(400))).len(), 499);
-        assert_eq!(sentence(""), "");
     }
 }

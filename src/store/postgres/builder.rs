@@ -12,9 +12,9 @@ use super::{
     Inner, PostgresStore,
     connections::Connections,
     limits::{Limits, Timeouts},
+    schema::TableName,
     source,
     statements::{LockWait, Statements},
-    table::TableName,
     tls::Tls,
 };
 use crate::{

@@ -163,19 +163,31 @@ const fn outcome_of(record: &Record) -> Option<&Outcome> {
 
 /// Returns the value of `record` in `column`.
 pub(super) fn value<'a>(column: Column, record: &'a Record, texts: &'a Texts) -> Value<'a> {
+    // The pattern has every field, so a new one doesn't compile until this store keeps it. `texts` has the fingerprint.
+    let Record {
+        owner: by,
+        generation: of,
+        attempt,
+        fingerprint: _,
+        lock_acquired_at,
+        expires_at,
+        interrupted,
+        request_id,
+        state: _,
+    } = record;
     match column {
         Column::Version => Value::Integer(i64::from(RECORD_VERSION)),
         Column::Status => Value::Text(record.status().as_str()),
-        Column::Owner => owner(&record.owner),
-        Column::Generation => generation(record.generation),
-        Column::Attempt => Value::Integer(i64::from(record.attempt)),
+        Column::Owner => owner(by),
+        Column::Generation => generation(*of),
+        Column::Attempt => Value::Integer(i64::from(*attempt)),
         Column::Fingerprint => Value::Text(&texts.fingerprint),
-        Column::LockAcquiredAt => time(record.lock_acquired_at),
+        Column::LockAcquiredAt => time(*lock_acquired_at),
         Column::LeaseUntil => optional_time(record.lease_until()),
-        Column::ExpiresAt => optional_time(record.expires_at),
-        Column::Interrupted => Value::Flag(record.interrupted),
+        Column::ExpiresAt => optional_time(*expires_at),
+        Column::Interrupted => Value::Flag(*interrupted),
         // Stored as bytes, because text can't hold the NUL character.
-        Column::RequestId => record.request_id.as_ref().map_or(Value::Null, |id| Value::Bytes(id.as_bytes())),
+        Column::RequestId => request_id.as_ref().map_or(Value::Null, |id| Value::Bytes(id.as_bytes())),
         Column::ResponseEncoding
         | Column::ResponseLength
         | Column::ResponseSha256

@@ -10,10 +10,10 @@ use deadpool_postgres::{PoolError, TimeoutType};
 use tokio_postgres::error::{DbError, Severity};
 
 use super::tls;
-use crate::store::{StoreError, StoreErrorKind};
-
-/// The maximum length of a server's message in an error, in bytes. The rest is cut off.
-const MAX_MESSAGE_BYTES: usize = 500;
+use crate::store::{
+    StoreError, StoreErrorKind,
+    error::{innermost, sentence},
+};
 
 /// A client error, reduced to its safe parts.
 #[derive(Debug)]
@@ -386,22 +386,6 @@ impl Fault {
             Class::Refused => format!("PostgreSQL rejected the statement on {the_table}"),
         }
     }
-}
-
-/// The text of the last error in the chain. The others only wrap it.
-fn innermost(error: &(dyn StdError + 'static)) -> String {
-    let last = std::iter::successors(Some(error), |&error| error.source()).last();
-    last.unwrap_or(error).to_string()
-}
-
-/// A message's first line, cut to the maximum length.
-fn sentence(text: &str) -> &str {
-    let line = text.lines().next().unwrap_or_default();
-    let mut end = line.len().min(MAX_MESSAGE_BYTES);
-    while !line.is_char_boundary(end) {
-        end -= 1;
-    }
-    &line[..end]
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@
 
 use tokio_postgres::types::Type;
 
-use super::{codec::Column, table::TableName};
+use super::{codec::Column, schema::TableName};
 
 /// A statement's text, and the types of its parameters.
 #[derive(Debug)]

@@ -1,6 +1,4 @@
-//! The table: its name, creation and checks.
-
-use std::fmt;
+//! The table: its creation and checks.
 
 use tokio_postgres::{Client, types::Type};
 
@@ -9,85 +7,12 @@ use super::{
     values::Value,
 };
 use crate::{
-    error::{Error, ErrorKind},
     store::{StoreError, StoreErrorKind, TableProblem},
     time,
 };
 
 /// The version of the schema that this library works with.
 const NEEDED: i64 = 2;
-/// The SQL that creates a table, with the default names.
-const SCHEMA: &str = include_str!("schema.sql");
-/// The maximum number of characters in a table's name. PostgreSQL cuts names at 63, and the names derived from
-/// this one are longer.
-const LONGEST_NAME: usize = 50;
-
-/// A table's name, validated, with a schema if one was given.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct TableName {
-    schema: Option<String>,
-    name: String,
-}
-
-impl TableName {
-    pub(super) fn new(name: &str) -> Result<Self, Error> {
-        let (schema, table) = match name.split_once('.') {
-            Some((schema, table)) => (Some(schema), table),
-            None => (None, name),
-        };
-        for part in schema.iter().chain([&table]) {
-            let begins = part.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
-            let goes_on = part.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
-            if !begins || !goes_on || part.len() > LONGEST_NAME {
-                return Err(Error::new(
-                    ErrorKind::Invalid,
-                    format!(
-                        "the table's name {name:?} isn't valid: use TABLE or SCHEMA.TABLE, each of ASCII letters, \
-                         digits and _, not starting with a digit, at most {LONGEST_NAME} characters"
-                    ),
-                ));
-            }
-        }
-        Ok(Self { schema: schema.map(str::to_owned), name: table.to_owned() })
-    }
-
-    fn qualified(&self, suffix: &str) -> String {
-        let name = format!("\"{}{suffix}\"", self.name);
-        match &self.schema {
-            Some(schema) => format!("\"{schema}\".{name}"),
-            None => name,
-        }
-    }
-
-    /// The quoted name of the table that holds the schema's version.
-    pub(super) fn marker(&self) -> String {
-        self.qualified("_schema")
-    }
-
-    /// The name as the user wrote it.
-    pub(super) fn plain(&self) -> String {
-        match &self.schema {
-            Some(schema) => format!("{schema}.{}", self.name),
-            None => self.name.clone(),
-        }
-    }
-
-    /// The SQL that creates the table.
-    fn schema_sql(&self) -> String {
-        SCHEMA
-            .replace("\"idempotency_sweep_hour\"", &format!("\"{}_sweep_hour\"", self.name))
-            .replace("\"idempotency_schema\"", &self.marker())
-            .replace("\"idempotency\"", &self.to_string())
-    }
-}
-
-/// Writes the quoted name, for SQL.
-impl fmt::Display for TableName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.qualified(""))
-    }
-}
-
 /// Whether the table and its marker exist.
 const IS_THERE: &str = "SELECT to_regclass($1) IS NOT NULL AND to_regclass($2) IS NOT NULL AS is_there";
 
@@ -278,29 +203,5 @@ impl Inner {
         let (table, place) = (self.table.plain(), &self.place);
         let why = TableProblem::Schema { found, needed: NEEDED };
         Err(StoreError::new(StoreErrorKind::Rejected, format!("table `{table}`{place} can't be used: {why}")))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn table_names_are_checked_and_quoted() {
-        let name = |text| TableName::new(text).map(|name| name.to_string());
-        assert_eq!(name("idempotency").unwrap(), "\"idempotency\"");
-        assert_eq!(name("Shop.records_2").unwrap(), "\"Shop\".\"records_2\"");
-        let long = "x".repeat(51);
-        for wrong in ["", ".t", "s.", "a.b.c", "1t", "t-t", "t t", "t\"", "t;", "größe", &long] {
-            assert_eq!(name(wrong).unwrap_err().kind(), ErrorKind::Invalid, "{wrong}");
-        }
-    }
-
-    #[test]
-    fn schema_uses_the_tables_name_everywhere() {
-        let sql = TableName::new("shop.records").unwrap().schema_sql();
-        assert!(!sql.contains("\"idempotency"), "{sql}");
-        assert!(sql.contains("CREATE INDEX IF NOT EXISTS \"records_sweep_hour\" ON \"shop\".\"records\""));
-        assert!(sql.contains("INSERT INTO \"shop\".\"records_schema\" (version)\n    SELECT 2 WHERE"));
     }
 }

@@ -73,19 +73,31 @@ pub(super) fn word(word: &'static str) -> Bytes {
 
 /// The fields that a claim sets.
 pub(super) fn lock(lock: &Lock) -> Values {
+    // The pattern has every field, so a new one doesn't compile until this store keeps it.
+    let Lock {
+        owner,
+        generation,
+        attempt,
+        fingerprint,
+        lock_acquired_at,
+        lease_until,
+        expires_at,
+        interrupted: was_interrupted,
+        request_id,
+    } = lock;
     let mut values = vec![
         (VERSION, text(RECORD_VERSION)),
         (STATUS, word(Status::Started.as_str())),
-        (OWNER, text(lock.owner)),
-        (GENERATION, text(lock.generation)),
-        (ATTEMPT, text(lock.attempt)),
-        (FINGERPRINT, text(lock.fingerprint)),
-        (LOCK_ACQUIRED_AT, millis(lock.lock_acquired_at)),
-        (LEASE_UNTIL, millis(lock.lease_until)),
+        (OWNER, text(owner)),
+        (GENERATION, text(generation)),
+        (ATTEMPT, text(attempt)),
+        (FINGERPRINT, text(fingerprint)),
+        (LOCK_ACQUIRED_AT, millis(*lock_acquired_at)),
+        (LEASE_UNTIL, millis(*lease_until)),
     ];
-    values.extend(expiry(lock.expires_at));
-    values.extend(interrupted(lock.interrupted));
-    values.extend(lock.request_id.as_ref().map(|request_id| (REQUEST_ID, text(request_id))));
+    values.extend(expiry(*expires_at));
+    values.extend(interrupted(*was_interrupted));
+    values.extend(request_id.as_ref().map(|request_id| (REQUEST_ID, text(request_id))));
     values
 }
 
@@ -101,13 +113,25 @@ pub(super) fn interrupted(interrupted: bool) -> Option<(Field, Bytes)> {
 
 /// All fields of a record.
 pub(super) fn record(record: &Record) -> Values {
+    // The lock has the fields that are left out here. A new field doesn't compile until this store keeps it.
+    let Record {
+        state,
+        owner: _,
+        generation: _,
+        attempt: _,
+        fingerprint: _,
+        lock_acquired_at,
+        expires_at: _,
+        interrupted: _,
+        request_id: _,
+    } = record;
     let lease_until = record.lease_until();
-    let mut values = lock(&record.lock_until(lease_until.unwrap_or(record.lock_acquired_at)));
+    let mut values = lock(&record.lock_until(lease_until.unwrap_or(*lock_acquired_at)));
     if lease_until.is_none() {
         values.retain(|(field, _)| *field != LEASE_UNTIL && *field != STATUS);
         values.push((STATUS, word(record.status().as_str())));
     }
-    if let State::Completed(kept) | State::Failed(kept) = &record.state {
+    if let State::Completed(kept) | State::Failed(kept) = state {
         values.extend(outcome(kept));
     }
     values

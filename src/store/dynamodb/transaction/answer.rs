@@ -12,8 +12,9 @@ use crate::{
         dynamodb::{
             DynamoDbStore,
             attempts::Findings,
-            fault::{Class, Fault, is_about_size, sentence, without_values},
+            fault::{Class, Fault, is_about_size, without_values},
         },
+        error::sentence,
     },
 };
 
