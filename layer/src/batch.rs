@@ -115,7 +115,7 @@ where
     if rules.compare.is_some() {
         return Answer::refusal(
             "Idempotency.Invalid",
-            "the event is a batch, and IDEMPOTENCY_COMPARE is set: records are always compared as a whole",
+            "the event is a batch, whose records are always compared as a whole; leave out IDEMPOTENCY_COMPARE",
         );
     }
     let _ends = Ends(Arc::clone(together));
@@ -166,8 +166,8 @@ where
     }
 }
 
-/// Whether Lambda redelivers every record of the event. It does if the response lists all messages of a queue, or the
-/// first record of a stream.
+/// Whether Lambda redelivers every record of the event. It does if the response lists all messages of an SQS batch, or
+/// the first record of a stream's batch.
 fn all_failed(event: &Event, returned: &[String], kind: Kind) -> bool {
     let records = records(event);
     match kind {

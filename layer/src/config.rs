@@ -102,7 +102,7 @@ pub(crate) enum BatchMode {
     Each,
 }
 
-/// Lambda's answer for a batch in which some records failed.
+/// The answer that Lambda gets for a batch in which some records failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum BatchAnswer {
     /// The list of these records, for a mapping with `ReportBatchItemFailures`.
@@ -115,7 +115,8 @@ pub(crate) enum BatchAnswer {
 /// Which callers share idempotency keys over HTTP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Callers {
-    /// Each caller that the front end verified has its own keys. Credentials without a verified caller are refused.
+    /// Each caller that the front end verified has its own keys. A request with credentials but without a verified
+    /// caller is refused.
     #[default]
     Verified,
     /// Like `Verified`, but every request without a verified caller is refused.
@@ -131,7 +132,8 @@ pub(crate) struct Rules {
     pub(crate) compare: Option<Vec<String>>,
     pub(crate) operation: Option<String>,
     pub(crate) kind: Option<Kind>,
-    /// Whether events without a key reach the function unprotected. `None` means the default for the kind of event.
+    /// Whether events without a key reach the function unprotected. By default (`None`), only HTTP requests do, and
+    /// only if the key is the header `Idempotency-Key`.
     pub(crate) passes_unkeyed: Option<bool>,
     pub(crate) on_error: OnError,
     pub(crate) passes_internal_errors: bool,
@@ -146,7 +148,8 @@ pub(crate) struct Rules {
     pub(crate) settings: Settings,
     /// How many invocations the function runs at a time.
     pub(crate) concurrency: usize,
-    /// Whether the function must not run unprotected. The library checks the variable's value, and the mode.
+    /// Whether `IDEMPOTENCY_REQUIRED` is `1`, which means that the function must not run unprotected. The library
+    /// rejects values other than 0 and 1, and rejects `1` in a mode other than `enforce`.
     pub(crate) is_required: bool,
 }
 
@@ -401,7 +404,8 @@ fn in_file(text: &str) -> Result<BTreeMap<String, String>, String> {
             return Err(format!("`{name}` isn't a setting of the layer; the settings are {}", all_names()));
         }
         if variable == "PORT" {
-            let problem = "`port` can't be in the file, since the wrapper script doesn't read it";
+            let problem = "`port` can't be in the file, because the wrapper script reads the port from the \
+                environment";
             return Err(format!("{problem}; set the variable IDEMPOTENCY_PORT instead"));
         }
         let text = match &value {
@@ -411,7 +415,12 @@ fn in_file(text: &str) -> Result<BTreeMap<String, String>, String> {
             value => text_of(value),
         };
         let text = text.filter(|text| !text.is_empty());
-        let text = text.ok_or_else(|| format!("`{name}` isn't a text, a number, a boolean or a list"))?;
+        let text = text.ok_or_else(|| {
+            format!(
+                "`{name}` must be a list, or a string, number or boolean that isn't \
+            empty"
+            )
+        })?;
         settings.insert(variable, text);
     }
     Ok(settings)

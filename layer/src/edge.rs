@@ -42,7 +42,7 @@ const MAX_RESPONSE: usize = 200;
 const IDLE: Duration = Duration::from_millis(1);
 /// The runtime's answer to each event. It's an HTTP response too.
 const OWN_ANSWER: &[u8] = br#"{"statusCode":200,"body":"own"}"#;
-/// The request ids of an event, its duplicate, and another event, and what they ask for.
+/// The request id and the operation of each event: an event, its duplicate, and another event.
 const EVENTS: [(&str, u32); 3] = [("x", 1), ("y", 1), ("z", 2)];
 /// The bit of the first byte that makes the events HTTP requests.
 const IS_HTTP: u8 = 0x80;
@@ -63,7 +63,7 @@ struct Answered {
     is_stream: bool,
     /// Whether it's a stream of any kind.
     is_streamed: bool,
-    /// A bound on the size of the head that's recorded of an HTTP response, beyond the bytes of `body`.
+    /// An upper bound on the bytes that the record of an HTTP response needs for the head, in addition to `body`.
     head: usize,
     body: Bytes,
 }
@@ -174,8 +174,9 @@ fn watch_panics() {
     });
 }
 
-/// Checks the layer with `data`. Of the first byte, one bit says whether the events are HTTP requests, and the others are
-/// the size of the pieces in which the function sends. The rest is what it sends on its first connection.
+/// Checks the layer with `data`. In the first byte, the highest bit says whether the events are HTTP requests. The
+/// other bits are the size of the pieces that the function sends. The remaining bytes are the data that the function
+/// sends on its first connection.
 ///
 /// Call it on a Tokio runtime with one thread and a paused clock.
 ///
@@ -293,15 +294,15 @@ fn event_of(operation: u32, is_http: bool) -> Bytes {
     request.to_string().into()
 }
 
-/// Whether the bytes contain the head of a streamed HTTP response without a status of success. The layer releases the
-/// key at such a head if the stream is too large to record, and the rest of the stream may never come.
+/// Whether the bytes contain the head of a streamed HTTP response whose status isn't known to be a success. If such a
+/// stream is too large to record, the layer releases the key after the head, and the rest of the stream may never come.
 fn begins_unsuccessful_stream(bytes: &[u8]) -> bool {
     let find = |from: usize, part: &[u8]| {
         bytes.get(from..)?.windows(part.len()).position(|window| window == part).map(|at| from + at)
     };
     let Some(end) = find(0, &[0; 8]) else { return false };
-    // The head of the first request's body, behind the length of the body's first chunk. If the head is elsewhere, its
-    // status is unknown here.
+    // Looks for the head at the beginning of the first request's body, or after the length of the body's first chunk.
+    // If the head is elsewhere, its status is unknown.
     let status = || {
         let body = find(find(0, b"POST ")?, b"\r\n\r\n")? + 4;
         let begin = if bytes.get(body)? == &b'{' { body } else { find(body, b"\r\n")? + 2 };
@@ -311,8 +312,8 @@ fn begins_unsuccessful_stream(bytes: &[u8]) -> bool {
     !status().is_some_and(|status| (200..400).contains(&status))
 }
 
-/// Checks that Lambda got the answers that the layer promises. `first` is the first event's state after the bytes, and
-/// `may_release` tells whether the layer may release the key though Lambda didn't get the first event's answer.
+/// Checks that Lambda got the answers that the layer promises. `first` is the first event's state after the fuzzer's
+/// bytes. If `may_release` is true, the layer may release the key even if Lambda didn't get the first event's answer.
 fn judge(lambda: &Lambda, first: (bool, Option<Answered>), may_release: bool, runs: &[String]) {
     let (was_handed_out, answered) = first;
     let told = format!("first {answered:?}, then {runs:?}, {:?}", lambda.state().events);

@@ -194,7 +194,8 @@ impl Function {
         missing
     }
 
-    /// The invocations that the function doesn't run, or no longer, and whose answers Lambda doesn't have yet.
+    /// The invocations that Lambda has no answer to yet, and that the function isn't running: it hasn't got them yet,
+    /// or has finished them.
     pub(crate) fn settling(&self) -> Vec<Arc<Event>> {
         let state = self.state();
         let runs =
@@ -225,8 +226,8 @@ impl Function {
         self.state().open.retain(|open| !Arc::ptr_eq(open, invocation));
     }
 
-    /// Whether the layer is about to answer this invocation, so that the function mustn't. Its events may have numbers
-    /// behind the request id.
+    /// Whether the layer still has to answer this invocation. If so, the function mustn't answer it. `request_id` may
+    /// be the invocation's request id with a number appended.
     pub(crate) fn will_be_answered(&self, request_id: &str, invocation_id: Option<&HeaderValue>) -> bool {
         let is_it = |open: &Arc<Event>| {
             let is_numbered = |rest: &str| rest.is_empty() || rest.starts_with('-');

@@ -55,8 +55,9 @@ struct Seen {
     is_own: AtomicBool,
     /// The response as a stream, if the function streams its responses.
     streamed: Mutex<Option<Bytes>>,
-    /// Whether it's the problem `not-retained`, or `outcome-unknown`. Either one replaces a response that's too large
-    /// for the front end: the first if the operation was recorded as done, the second if nothing was recorded.
+    /// Whether it's the problem `not-retained` or `outcome-unknown`. The library sends one of them in place of a
+    /// response that's too large for the front end: `not-retained` if it recorded the operation as done,
+    /// `outcome-unknown` if it doesn't know that the record was written.
     is_withheld: AtomicBool,
 }
 
@@ -137,7 +138,7 @@ fn stream(body: Bytes) -> Answer {
 fn layer(protection: &Protection, turn: &Turn) -> Result<HttpLayer, lambda_idempotency::Error> {
     let Rules { key, passes_unkeyed, methods, callers, compare, .. } = &protection.rules;
     let replayed = turn.clone();
-    // `on_replay` isn't called if the recorded response wasn't retained.
+    // Uses `replay_if` because `on_replay` isn't called if the recorded response wasn't retained.
     let mut layer = protection.http.http().replay_if(move |_, _| {
         replayed.replays();
         std::future::ready(true)

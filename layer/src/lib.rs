@@ -38,9 +38,10 @@ const USAGE: &str = "usage: idempotency-extension [-- COMMAND ARGUMENTS…]\n\n\
 
 /// How long the program waits for outcomes that are being recorded, once the function's process has ended.
 const LAST_SETTLEMENTS: Duration = Duration::from_secs(5);
-/// The same for an extension, once it has the event SHUTDOWN. Lambda kills the extension when the shutdown has taken
-/// 2,000 ms, of which up to 500 ms belong to the runtime, which ends first ("Using the Lambda Extensions API to create
-/// extensions", AWS Lambda developer guide). The last 100 ms are for the program's exit.
+/// How long an extension waits for outcomes that are being recorded, after the event SHUTDOWN. Lambda kills the
+/// extension 2,000 ms after the shutdown begins. The runtime ends first, and takes up to 500 ms of that time ("Using
+/// the Lambda Extensions API to create extensions", AWS Lambda developer guide). The last 100 ms are for the program's
+/// exit.
 const SETTLEMENTS_AT_SHUTDOWN: Duration = Duration::from_millis(1_400);
 
 /// Runs the program. `arguments` doesn't include the program's name.
@@ -153,10 +154,10 @@ async fn beside(upstream: Upstream, built: Result<Built, String>) -> Result<Exit
         }
     };
     if let Some(protection) = protection.as_ref().filter(|protection| protection.rules.is_required) {
-        // Lambda hands out no event before each extension has asked for its first one ("Understanding the Lambda
-        // execution environment lifecycle", AWS Lambda developer guide). So a runtime that isn't behind the layer gets
-        // none. A runtime that ends before its first request takes up to 2 s longer to end, since SHUTDOWN can't reach
-        // this process.
+        // Lambda hands out no event until each extension has asked for its first one ("Understanding the Lambda
+        // execution environment lifecycle", AWS Lambda developer guide). So while this process waits here, a runtime
+        // that isn't behind the layer gets no event. If the runtime ends before its first request, its end takes up to
+        // 2 s longer, since SHUTDOWN can't reach this process.
         protection.reached().await;
     }
     let is_in_order = extension.ended().await?;

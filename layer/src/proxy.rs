@@ -28,15 +28,16 @@ use crate::{
     },
 };
 
-/// How long the layer waits for the runtime's first request before it says so, if protection is required. On demand,
-/// Lambda ends an init after 10 s, and the program with it.
+/// If protection is required, how long the layer waits for the runtime's first request before it logs a warning. On
+/// demand, Lambda ends an init after 10 s, and the program with it.
 const SLOW_INIT: Duration = Duration::from_secs(8);
 
 /// The parts that the protected invocations share.
 #[derive(Debug)]
 pub(crate) struct Protection {
     pub(crate) idempotency: Idempotency,
-    /// The same for HTTP responses, which are recorded in a form that's hardly larger than their body.
+    /// Like `idempotency`, but for HTTP responses. Its size limit is `max_response` of the rules, because an HTTP
+    /// response's recorded form is hardly larger than its body.
     pub(crate) http: Idempotency,
     pub(crate) rules: Rules,
     pub(crate) function: Function,
@@ -155,7 +156,8 @@ impl Protection {
     ) -> Result<Response<AnyBody>, BoxError> {
         let invocation_id = request.headers().get(INVOCATION_ID).cloned();
         let Some(limit) = self.function.limit_of(request_id, invocation_id.as_ref()) else {
-            // A second answer to the same event, for example. Lambda would take it instead of the layer's.
+            // For example, the function answers the same event twice. Lambda would take the second answer instead of
+            // the layer's answer.
             if self.function.will_be_answered(request_id, invocation_id.as_ref()) {
                 return Ok(invoke::accepted());
             }
@@ -199,9 +201,9 @@ impl Protection {
         if tokio::time::timeout(SLOW_INIT, &mut reached).await.is_err() {
             tracing::warn!(
                 "the function's runtime hasn't sent the layer a request yet. IDEMPOTENCY_REQUIRED=1 is set, so the \
-                 function gets no event before it does. Unless the function's init takes that long, the layer isn't \
-                 in front of the runtime: start the runtime by /opt/idempotency-wrapper, as AWS_LAMBDA_EXEC_WRAPPER \
-                 or in a bootstrap or ENTRYPOINT"
+                 function gets no event until its runtime sends a request. If the function's init doesn't take that \
+                 long, the layer isn't in front of the runtime: start the runtime with /opt/idempotency-wrapper, as \
+                 AWS_LAMBDA_EXEC_WRAPPER or in a bootstrap or ENTRYPOINT"
             );
             reached.await;
         }
@@ -214,7 +216,7 @@ impl Protection {
         }
         tracing::error!(
             "the function's runtime never sent the layer a request, so nothing protected the function's events: the \
-             layer isn't in front of the runtime. Start the runtime by /opt/idempotency-wrapper, as \
+             layer isn't in front of the runtime. Start the runtime with /opt/idempotency-wrapper, as \
              AWS_LAMBDA_EXEC_WRAPPER or in a bootstrap or ENTRYPOINT"
         );
         self.telemetry.not_enforced();
@@ -294,12 +296,14 @@ async fn pass(upstream: &Upstream, request: Request<Incoming>) -> Result<Respons
 /// allowed payload size (6291556 bytes)").
 pub(crate) const MAX_BUFFERED: usize = 6_291_556;
 
-/// Returns a function that gets each part of an answer with these headers, and says whether the rest needn't be read.
+/// Returns a function that gets each part of an answer with these headers. It returns true when the rest needn't be
+/// read.
 ///
-/// The rest of a stream isn't read if it's too large to record: if it has more than `most` bytes. The whole head of
-/// an HTTP response is read in any case, since the status decides whether the response is an outcome. An answer that
-/// isn't a stream is read whole, since only whole JSON says what it is: an HTTP response, or a batch's failures. So is
-/// streamed JSON, up to the limit of the front ends that buffer it.
+/// Reading stops in a stream whose body has more than `most` bytes: it's too large to record. The head of an HTTP
+/// response is still read to its end, since the status decides whether the response is an outcome. An error, streamed
+/// JSON, and an answer that isn't a stream have a higher limit: `MAX_BUFFERED`, or `most` if that's larger. Only
+/// complete JSON shows whether it's an HTTP response or a list of a batch's failures, and some front ends buffer
+/// streamed JSON.
 fn enough(is_error: bool, headers: &HeaderMap, most: usize) -> impl FnMut(&[u8]) -> bool + use<> {
     let has_limit = !is_error && recorded::is_streamed(headers) && !recorded::is_json(headers);
     let mut head = http_event::Head::of(headers);

@@ -80,8 +80,9 @@ impl Template {
         (id, &self.value["Resources"][id]["Properties"])
     }
 
-    /// For how many seconds the function may get an event again: its queues keep the event that long, also after an
-    /// operator has moved it from the dead-letter queue back. `None` if no queue keeps the function's events.
+    /// For how many seconds the function may get an event again: as long as its queues can keep the event. The time in
+    /// the dead-letter queue counts, since an operator may move the event back. `None` if no queue keeps the function's
+    /// events.
     fn redelivery(&self, id: &str, function: &Value) -> Option<u64> {
         let queues = self.queues().into_iter().filter(|source| source.function == id);
         let messages = queues.map(|source| kept(source.queue) + kept(source.dead_letters));
@@ -120,7 +121,11 @@ fn batch_sources_report_item_failures() {
             );
         }
         let mappings = template.resources("AWS::Lambda::EventSourceMapping").count();
-        assert_eq!(mappings, 0, "define event sources in functions' `Events`: this test checks only those");
+        assert_eq!(
+            mappings, 0,
+            "move the event sources into the functions' `Events`: this test doesn't check separate \
+            event source mappings"
+        );
     }
 }
 
@@ -208,7 +213,8 @@ fn tables_are_protected_from_deletion() {
         let tables = count("Type: AWS::DynamoDB::Table");
         assert!(tables > 0, "{name}");
         assert_eq!(count("DeletionProtectionEnabled: true"), tables, "{name}");
-        // CloudFormation can't delete a protected table: with another policy, deletions and rollbacks would fail.
+        // CloudFormation can't delete a protected table. With a policy other than `Retain`, deletions and rollbacks
+        // would fail.
         assert_eq!(count("DeletionPolicy: Retain"), tables, "{name}");
         assert_eq!(count("UpdateReplacePolicy: Retain"), tables, "{name}");
     }

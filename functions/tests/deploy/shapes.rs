@@ -62,7 +62,8 @@ fn shape_of_http(event: &str, text: &str) -> Result<(), String> {
             is(event.request_context.elb.target_group_arn.is_some(), "request of a target group")?;
         }
     }
-    // The errors of the types above name a missing field. Parse again with `lambda_http`, as the functions do.
+    // Parse again with `lambda_http`, as the functions do. The types above come first because their errors name a
+    // missing field.
     lambda_http::request::from_str(text).map(drop).map_err(|error| error.to_string())
 }
 
@@ -73,7 +74,8 @@ fn shape_of_sqs(text: &str) -> Result<(), String> {
     is(messages.iter().all(|message| message.body.is_some()), "batch of messages with bodies")
 }
 
-/// Checks the event of a source. An event that AWS's crates have no type for is the caller's own JSON.
+/// Checks an event of this source. AWS's crates have no types for the sources that aren't listed: their events are the
+/// caller's own JSON, so any valid JSON passes.
 fn shape_of_source(event: &str, text: &str) -> Result<(), String> {
     match event.split('-').next().unwrap() {
         "sns" => {

@@ -1,4 +1,5 @@
-//! Delivers every source's events twice, to a process that is wrapped as the documentation says for the source.
+//! Delivers every source's events twice to a process, whose handler is wrapped as the documentation says for that
+//! source.
 
 use std::{collections::BTreeSet, fs};
 
@@ -133,7 +134,7 @@ fn is_as(expected: Expected, before: Option<&Answer>, answer: &Answer, runs: Run
     }
 }
 
-/// Adds the parts of a source's event that belong to a key or a payload to the secrets. Logs may contain record ids.
+/// Adds to the secrets those parts of a source's event that belong to a key or a payload. Logs may contain record ids.
 pub(crate) fn note(secrets: &mut Secrets, source: &str, event: &Value) {
     let records = event["Records"].as_array().map(Vec::as_slice).unwrap_or_default();
     match source {

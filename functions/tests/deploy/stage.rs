@@ -1,4 +1,4 @@
-//! Starts a DynamoDB with the tables of records and of payments, and functions that run on it as under Lambda.
+//! Starts a DynamoDB with a table of records and a table of payments. Starts functions that use it, as Lambda would.
 
 use std::{
     fs,

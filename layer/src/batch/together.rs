@@ -30,8 +30,9 @@ use crate::{
     turn,
 };
 
-/// How long the function's answer waits in shadow mode until its records are compared and recorded. The records of a
-/// FIFO group take turns, so a silent store would delay the answer once for each.
+/// The longest time that the layer holds back the function's answer in shadow mode, while the library compares and
+/// records the batch's records. Without this limit, a store that doesn't respond would delay the answer once for each
+/// record of a FIFO group, because those records take turns.
 const COMPARED_WITHIN: Duration = Duration::from_millis(100);
 
 /// The outcome for one record.
@@ -78,7 +79,8 @@ pub(super) struct Together {
     has_own: Notify,
 }
 
-/// Ends a batch's calls of the function when it's dropped, so that the function gets no record of a batch that's over.
+/// When dropped, aborts the batch's calls of the function, so that the function gets no records of a batch that has
+/// ended.
 pub(super) struct Ends(pub(super) Arc<Together>);
 
 impl Drop for Ends {
@@ -159,7 +161,7 @@ impl Together {
         }
     }
 
-    /// Calls the function once every record in flight waits for it.
+    /// Calls the function as soon as every record in flight is waiting for it.
     fn run_if_all_wait(self: &Arc<Self>) {
         let mut waiting = {
             let mut state = self.state();
@@ -185,8 +187,9 @@ impl Together {
         self.state().calls.push(calling.abort_handle());
     }
 
-    /// Whether the function gets the original event once, for all its records: in shadow mode, the function runs as
-    /// without the layer. With a claim field, each record needs its claim's facts.
+    /// Whether the function gets the original event once, for all its records. In shadow mode it does, since the
+    /// function runs as without the layer. The exception is a claim field in the event: then each record must carry the
+    /// facts of its claim.
     fn gives_original(&self) -> bool {
         let has_field = matches!(self.claim_field(), Some(ClaimField::Event(_)));
         self.protection.rules.settings.mode != Mode::Enforce && !has_field
@@ -238,7 +241,8 @@ impl Together {
     /// Hands this event to the function, and waits for its answer. `None` if the function never got it.
     async fn post(&self, body: Bytes) -> Option<Posted> {
         self.event.begins();
-        // The answer to a batch isn't recorded, so it's read whole even if it's streamed.
+        // A batch's answer isn't recorded, so the limit for recorded answers doesn't apply. Even a streamed answer is
+        // read up to Lambda's own limit.
         let headers = self.event.headers.clone();
         self.protection.function.run(&self.event, headers, body, MAX_BUFFERED).await
     }

@@ -165,8 +165,8 @@ fn file_problems_name_the_file() {
         (r#"{"config": "x"}"#, "`config` isn't a setting"),
         // The wrapper script tells the runtime the port, and reads only the variable.
         (r#"{"port": 9416}"#, "set the variable IDEMPOTENCY_PORT instead"),
-        (r#"{"key": {}}"#, "`key` isn't a text"),
-        (r#"{"key": ""}"#, "`key` isn't a text"),
+        (r#"{"key": {}}"#, "`key` must be a list, or a string"),
+        (r#"{"key": ""}"#, "`key` must be a list, or a string"),
         (
             r#"{"key": "/id", "store": "memory:", "retention": "x"}"#,
             "`retention` in /var/task/idempotency.json",

@@ -60,7 +60,7 @@ impl FrontEnd {
         matches!(self, Self::RestApi | Self::FunctionUrl)
     }
 
-    /// Whether JSON without a status is a response. In payload format 2.0, it is, unless it's streamed.
+    /// Whether JSON without a status is a response. In payload format 2.0 it is, except in a stream to a function URL.
     fn infers(self, is_streamed: bool) -> bool {
         match self {
             Self::HttpApi => true,
@@ -146,8 +146,8 @@ pub(super) fn response(posted: &Posted, front_end: FrontEnd) -> (Response<Body>,
         // A function URL answers 200 (middyjs/middy#1189).
         (true, _) if bytes.is_empty() => Some(Response::default()),
         (true, _) => of_stream(bytes),
-        // It's too large for Lambda, or a stream that's too large to record. The function has run, so it counts as an
-        // outcome that can't be recorded, unless its head has another status.
+        // The answer is too large for Lambda, or it's a stream that's too large to record. The function has run, so the
+        // answer counts as a response with status 200, or with the status in its head. Its body is too large to record.
         (false, Payload::Endless(..)) => {
             Some(headed().unwrap_or_default().map(|_| Body::Binary(bytes.to_vec())))
         }
@@ -259,7 +259,7 @@ fn add(headers: &mut HeaderMap, name: &str, value: &Value) {
     }
 }
 
-/// A response that was written as JSON, as a stream. `None` if the JSON has no status.
+/// Converts a response that the library wrote as JSON to a stream. `None` if the JSON has no status.
 pub(super) fn streamed_again(response: &impl Serialize) -> Option<Bytes> {
     let json = serde_json::to_vec(response).ok()?;
     Some(streamed(&of_envelope(&json)?))

@@ -186,8 +186,8 @@ async fn pollers_share_the_records_of_a_batch() {
     assert_eq!(returned(&posted(waiting).await), ["b"]);
 }
 
-/// Only Lambda can stop the function, and only at the deadline. Until the function answers, the layer answers and polls
-/// for nothing.
+/// Only Lambda can stop the function, and only at the deadline. Until the function answers, the layer neither answers
+/// the batch nor polls for the next event.
 #[tokio::test]
 async fn batches_wait_for_their_function() {
     let lambda = Lambda::start().await;
@@ -265,7 +265,7 @@ async fn fifo_groups_keep_their_order() {
     assert_eq!(returned(&posted(waiting).await), ["b1", "b2"]);
 }
 
-/// Lambda would take the second answer for the whole batch.
+/// Without this, Lambda would treat a second answer to one record as the answer to the whole batch.
 #[tokio::test]
 async fn second_answers_to_a_record_are_dropped() {
     let lambda = Lambda::start().await;

@@ -216,7 +216,7 @@ pub(crate) fn program(lambda: &Lambda, settings: &[(&str, &str)]) -> Command {
 pub(crate) fn fresh_path() -> PathBuf {
     let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{number}", std::process::id()));
-    // A process of an earlier run may have had this one's id.
+    // A process of an earlier run may have had the same id, and left this file.
     let _ = std::fs::remove_file(&path);
     path
 }

@@ -269,8 +269,8 @@ fn on_table(endpoint: &str) -> [(&str, &str); 7] {
 }
 
 /// Ends the sandbox while an extension records the answer `1` to the delivered event, and waits until the extension has
-/// ended. From the recording on, the wire breaks this many requests in this way. Returns how long the end took, and the
-/// extension's output.
+/// ended. The wire breaks `requests` requests with `fault`, beginning with the request that records the answer. Returns
+/// how long the end took, and the extension's output.
 async fn shut_down_while_recording(
     lambda: &Lambda,
     wire: &Proxy,

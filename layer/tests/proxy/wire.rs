@@ -192,8 +192,8 @@ async fn broken_requests_never_stop_the_proxy() {
             let place = random.index(sent.len());
             sent[place] = random.bits() as u8;
         }
-        // A whole poll isn't broken. If more bytes follow it, hyper doesn't see that the connection ended, and the poll
-        // would get the event below.
+        // Skip input that contains a complete poll. If more bytes follow the poll, hyper doesn't notice that the
+        // connection has ended, and this poll would get the event below.
         if sent.windows(POLL.len()).any(|part| part == POLL) {
             continue;
         }

@@ -108,11 +108,12 @@ fn groups(scenarios: &[Scenario], runtime: Runtime, mode: Mode) -> Vec<Vec<(usiz
 /// A scenario's position in the table, its name, and its result.
 type Played = (usize, String, Result<(), String>);
 
-/// A timer this late means that the machine paused, which the emulator's timeouts count too.
+/// A timer that's this late shows that the machine paused. The emulator counts such a pause toward its timeouts.
 const LATE: Duration = Duration::from_millis(50);
 
-/// Plays the group in one sandbox. Plays it once more if the emulator itself ended, since it isn't under test. Plays a
-/// scenario once more if the machine paused and a delivery timed out, or came before a lease had expired.
+/// Plays the group in one sandbox. If the emulator itself ended, plays the group once more, since the emulator isn't
+/// under test. If the machine paused, plays those scenarios once more in which a delivery timed out or was refused as
+/// in progress.
 async fn play_group(
     group: &[(usize, Scenario)],
     runtime: Runtime,

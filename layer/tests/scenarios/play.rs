@@ -179,7 +179,7 @@ impl Play<'_> {
                 let end = clock::now_ms() + clock::millis(PATIENCE);
                 loop {
                     let answer = self.send(0, event).await;
-                    // After a process's end, the function's start counts to the next deliveries' timeouts.
+                    // After a process has ended, the next deliveries may time out because they also start the function.
                     let is_start = self.has_ended && answer == Answer::TimedOut;
                     self.has_ended = is_start;
                     if !(is_start || is_in_progress(&answer)) || clock::now_ms() > end {

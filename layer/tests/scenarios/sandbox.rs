@@ -88,7 +88,7 @@ pub(crate) struct Function {
     pub(crate) runtime: Runtime,
     pub(crate) mode: Mode,
     pub(crate) handler: &'static str,
-    /// The command before the function's: the layer's program, or nothing.
+    /// The command to put in front of the function's command: the layer's program, or nothing.
     pub(crate) layer: String,
     /// Whether the layer is where Lambda unpacks it: the program in `/opt/extensions`, the wrapper script in `/opt`.
     pub(crate) is_unpacked: bool,
@@ -169,7 +169,7 @@ impl Sandbox {
         panic!("aws-lambda-rie doesn't listen after {START_LIMIT:?}: {}", started.log());
     }
 
-    /// Invokes the function with these headers beside its content type.
+    /// Invokes the function with these headers, in addition to the content type.
     pub(crate) async fn invoke(&self, event: &[u8], headers: &[(&str, &str)]) -> Answer {
         let _turn = match &self.one_at_a_time {
             Some(turn) => Some(turn.lock().await),
@@ -301,7 +301,8 @@ pub(crate) fn scratch() -> PathBuf {
     // An earlier run with the same process id may have left its folder.
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).unwrap();
-    // On Managed Instances, another user's function writes here, whatever the umask is.
+    // On Managed Instances, the function runs as another user, and writes to files in this folder. That user must be
+    // able to enter the folder, whatever the umask is.
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
     folder
 }
@@ -416,7 +417,7 @@ async fn dropped_sandboxes_leave_no_function_running() {
         return;
     }
     let ledger = Ledger::new(scratch().join("ledger"));
-    // Without the layer, a function that's running becomes a child of process 1.
+    // When the layer is killed below, the running function becomes a child of process 1.
     let sandbox = Sandbox::start(&Function {
         runtime: Runtime::Node,
         mode: Mode::OnDemand,

@@ -72,7 +72,8 @@ impl Only {
 pub(crate) enum Step {
     /// Delivers an event, and waits for the answer.
     Send(Event, Then),
-    /// Delivers an event until the answer isn't "in progress" or a timeout, for at most 30 seconds.
+    /// Repeats a delivery while it's refused as in progress, or times out because the function starts. Then checks the
+    /// answer. Stops after 30 seconds.
     Until(Event, Then),
     /// Delivers an event this many times at once. One delivery runs; the others replay, or are refused as in
     /// progress.

@@ -33,7 +33,7 @@ const PAUSE: Duration = Duration::from_millis(3);
 /// The timeout of each invocation.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// The variants to measure beside the function without the layer: a name, and the layer's settings. The store in
+/// The variants to measure in addition to the function without the layer: a name, and the layer's settings. A store in
 /// the layer's memory needs no requests, so it shows the cost of the layer alone.
 const VARIANTS: [(&str, &[(&str, &str)]); 4] = [
     ("layer, mode off", &[("IDEMPOTENCY_MODE", "off"), ("IDEMPOTENCY_KEY", "/id")]),
@@ -87,8 +87,8 @@ pub(crate) async fn measure(layer: &str) -> String {
     for measured in &mut all {
         measured.ticks = measured.sandbox.ticks(PROGRAM) - measured.ticks;
     }
-    // Delivers the same keys again: the layer answers them without the function. The function without the layer takes
-    // turns with it, and gets new keys.
+    // Delivers the same keys again, which the layer answers without calling the function. In between, new keys go to
+    // the function that has no layer.
     let mut again = [Vec::new(), Vec::new()];
     let base = &all[0];
     let mut alone = Vec::new();
