@@ -4,9 +4,11 @@
 //! operation's key in DynamoDB, runs the handler and stores its response. Every later delivery gets that
 //! stored response back, byte for byte, without running the handler.
 //!
-//! *Outcomes are recorded exactly once. Handlers run at least once (default) or at most once (by choice).
-//! When the handler's own writes go through the same DynamoDB or PostgreSQL transaction as the record,
-//! effects happen exactly once.* With [`current`], the handler gets its claim and learns about earlier
+//! *Outcomes are recorded exactly once. Handler bodies run at least once (default) or at most once (by choice).
+//! When the handler's own writes go through the same DynamoDB or PostgreSQL transaction as the record, effects
+//! happen exactly once.*
+//!
+//! With [`current`], the handler gets its claim and learns about earlier
 //! attempts. The claim has a key for downstream APIs that is the same in every attempt
 //! ([`ClaimHandle::derive_key`]), and a fencing token for downstream writes, a number that grows with every
 //! attempt ([`ClaimHandle::generation`]).

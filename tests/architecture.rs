@@ -6,7 +6,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
 
-use std::fs;
+use std::{collections::BTreeSet, fs};
 
 use testkit::source::{
     Named, Source, Token, follows, paths, paths_of, re_exports, read_under, root, shipped, tokens,
@@ -92,6 +92,10 @@ const STORES: &[&str] = &["dynamodb", "memory", "postgres", "redis"];
 /// Modules that no other module names: they're for users, or combine everything.
 const NAMED_BY_NOBODY: &[&str] = &["client", "conformance", "guide", "testing"];
 
+/// Folders whose modules may name each other. The phases of the protocol do: a lost settlement claims again, and that
+/// claim leads back to the settlement.
+const MAY_HAVE_CYCLES: &[&[&str]] = &[&["protocol"]];
+
 /// The types whose methods must be in at most [`MOST_FILES`] files, so that a reader finds them.
 const FEW_FILES: &[&str] = &["Idempotency", "Driver"];
 const MOST_FILES: usize = 3;
@@ -100,6 +104,8 @@ const MOST_FILES: usize = 3;
 const MOST_NAMES: usize = 30;
 
 const LONGEST_FILE: usize = 600;
+/// The most lines of `protocol.rs`, which has the machine's types and its dispatch. The rules are in its modules.
+const LONGEST_DISPATCH: usize = 250;
 
 /// Paths that read a clock or wait for one. Only `time.rs` may even name a clock: another file could read the clock
 /// through an alias.
@@ -176,6 +182,70 @@ fn the_library_follows_its_layers() {
     let named = sources.iter().map(|(file, text)| paths(&shipped(text), &module(file)).len());
     assert!(named.sum::<usize>() > 100, "the imports weren't found");
     assert_eq!(violations(&sources), [""; 0]);
+}
+
+#[test]
+fn folders_have_no_import_cycles() {
+    let sources = read_under("src");
+    let named = named_modules(&sources);
+    assert!(named.len() > 300, "the imports weren't found");
+    let folders: BTreeSet<Vec<String>> = named.iter().map(|(from, to)| shared(from, to)).collect();
+    let cycles: Vec<_> = folders.iter().map(|folder| (folder, cycle_in(folder, &named))).collect();
+    for (folder, cycle) in cycles {
+        let may_have_one = MAY_HAVE_CYCLES.iter().any(|names| folder == names);
+        assert_eq!(!cycle.is_empty(), may_have_one, "{folder:?}: {cycle:?}");
+    }
+}
+
+/// Returns each module that names another, with the other one. Both are paths of existing modules.
+fn named_modules(sources: &[Source]) -> Vec<(Vec<String>, Vec<String>)> {
+    let modules: BTreeSet<Vec<String>> = sources.iter().map(|(file, _)| module(file)).collect();
+    let mut found = Vec::new();
+    for (file, text) in sources.iter().filter(|(file, _)| file != "lib.rs" && !is_test(file)) {
+        let from = module(file);
+        for Named { path, .. } in paths(&shipped(text), &from) {
+            let to =
+                (1..=path.len()).rev().map(|length| path[..length].to_vec()).find(|to| modules.contains(to));
+            found.extend(to.filter(|to| *to != from).map(|to| (from.clone(), to)));
+        }
+    }
+    found
+}
+
+/// The innermost folder with both modules.
+fn shared(from: &[String], to: &[String]) -> Vec<String> {
+    from.iter().zip(to).take_while(|(one, other)| one == other).map(|(name, _)| name.clone()).collect()
+}
+
+/// Returns the modules of `folder` from which imports lead back to themselves.
+fn cycle_in(folder: &[String], named: &[(Vec<String>, Vec<String>)]) -> Vec<String> {
+    let depth = folder.len();
+    let mut reached: BTreeSet<(&str, &str)> = named
+        .iter()
+        .filter(|(from, to)| from.starts_with(folder) && to.starts_with(folder))
+        .filter_map(|(from, to)| Some((from.get(depth)?.as_str(), to.get(depth)?.as_str())))
+        .filter(|(from, to)| from != to)
+        .collect();
+    loop {
+        let longer: Vec<_> = reached
+            .iter()
+            .flat_map(|(from, by)| {
+                reached.iter().filter(move |(also, _)| also == by).map(move |(_, to)| (*from, *to))
+            })
+            .filter(|pair| !reached.contains(pair))
+            .collect();
+        if longer.is_empty() {
+            break;
+        }
+        reached.extend(longer);
+    }
+    reached.iter().filter(|(from, to)| from == to).map(|(from, _)| (*from).to_owned()).collect()
+}
+
+#[test]
+fn protocol_file_has_only_types_and_dispatch() {
+    let lines = fs::read_to_string(root().join("src/protocol.rs")).unwrap().lines().count();
+    assert!(lines <= LONGEST_DISPATCH, "protocol.rs has {lines} lines; move rules to its modules");
 }
 
 #[test]
@@ -417,7 +487,10 @@ fn root_has_few_names() {
 fn only_the_driver_calls_step() {
     let sources = read_under("src");
     let calls_step = |(file, text): &&Source| {
-        !is_test(file) && !file.starts_with("protocol") && has(&shipped(text), &["step", "(", "state"])
+        let names = |Named { path, .. }: &Named| path.starts_with(&["protocol".into(), "step".into()]);
+        !is_test(file)
+            && !file.starts_with("protocol")
+            && paths(&shipped(text), &module(file)).iter().any(names)
     };
     let files: Vec<_> = sources.iter().filter(calls_step).map(|(file, _)| file.as_str()).collect();
     assert_eq!(files, ["run/driver.rs"]);
@@ -426,9 +499,38 @@ fn only_the_driver_calls_step() {
 #[test]
 fn results_are_not_nested() {
     for (file, text) in read_under("src") {
-        let tokens = shipped(&text);
-        assert!(!has(&tokens, &["Result", "<", "Result", "<"]), "{file} has a `Result<Result<…>>`");
+        let nested = nested_results(&shipped(&text));
+        assert_eq!(nested, [""; 0], "{file} has a `Result<Result<…>>`");
     }
+}
+
+/// Returns `Result`, and each alias of a `Result` in this file, if it's the first type of a `Result`.
+fn nested_results(tokens: &[Token]) -> Vec<&str> {
+    let is_alias = |at: &usize| {
+        let rest = &tokens[*at..];
+        follows(rest, &["type"]) && rest.len() > 4 && follows(&rest[2..], &["=", "Result", "<"])
+    };
+    let aliases = (0..tokens.len()).filter(is_alias).map(|at| tokens[at + 1].text.as_str());
+    let names = aliases.chain(["Result"]);
+    names.filter(|name| has(tokens, &["Result", "<", name])).collect()
+}
+
+#[test]
+fn nested_results_are_found() {
+    let nested = |text: &str| nested_results(&shipped(text)).len();
+    assert_eq!(nested("fn f() -> Result<Result<u8, ()>, ()> {}"), 1);
+    assert_eq!(nested("type R = Result<u8, ()>;\nfn f() -> Result<R, ()> {}"), 1);
+    assert_eq!(nested("type R = Result<u8, ()>;\nfn f() -> Result<u8, R> {}"), 0);
+}
+
+#[test]
+fn import_cycles_are_found() {
+    let cycle = |one: &str, other: &str| {
+        let sources = [("a/b.rs".into(), one.into()), ("a/c.rs".into(), other.into())];
+        cycle_in(&["a".to_owned()], &named_modules(&sources))
+    };
+    assert_eq!(cycle("use super::c::C;", "use crate::a::b::B;"), ["b", "c"]);
+    assert_eq!(cycle("use super::c::C;", "#[cfg(test)]\nuse crate::a::b::B;"), [""; 0]);
 }
 
 // Tests of the rules themselves.

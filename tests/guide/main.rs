@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by a panic")]
 
+mod front_page;
 mod links;
 mod powertools;
 mod promises;
