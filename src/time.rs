@@ -44,12 +44,12 @@ pub const fn system_clock() -> impl Clock + Copy {
 struct SystemClock;
 
 impl Clock for SystemClock {
-    #[expect(clippy::disallowed_methods, reason = "the one place that reads the clock")]
+    #[expect(clippy::disallowed_methods, reason = "only this file reads the clock")]
     fn now(&self) -> Timestamp {
         SystemTime::now().into()
     }
 
-    #[expect(clippy::disallowed_methods, reason = "the one place that sleeps")]
+    #[expect(clippy::disallowed_methods, reason = "only this file sleeps")]
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
         Box::pin(tokio::time::sleep(duration))
     }
@@ -71,7 +71,7 @@ pub(crate) async fn within<T>(limit: Duration, future: impl Future<Output = T>) 
 pub(crate) struct Stopwatch(Instant);
 
 impl Stopwatch {
-    #[expect(clippy::disallowed_methods, reason = "the one place that reads the clock")]
+    #[expect(clippy::disallowed_methods, reason = "only this file reads the clock")]
     pub(crate) fn start() -> Self {
         Self(Instant::now())
     }

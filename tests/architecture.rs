@@ -1,8 +1,9 @@
 //! Checks the module rules against the sources: imports point one way, stores don't name each other, `lib.rs`
 //! has no logic, files are short, and one file reads the clock.
 //!
-//! The checks skip `#[cfg(test)]` code and files called `tests`, since the library isn't built with them. Only
-//! their length counts.
+//! The checks of the library's code skip `#[cfg(test)]` code, and most skip files called `tests` too, since the library
+//! isn't built with them. The checks for long files, for lists of faults, and for files named by their path include
+//! test code.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
 

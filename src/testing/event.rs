@@ -52,7 +52,7 @@ impl Event {
         Self { again: Some(text.into().into()), ..self }
     }
 
-    /// Sets the event of another operation, which the function must keep apart.
+    /// Sets an event of another operation. The function must keep the two operations apart.
     #[must_use]
     pub fn other(self, text: impl Into<String>) -> Self {
         Self { other: Some(text.into().into()), ..self }
@@ -180,8 +180,8 @@ fn replace(object: &mut Map<String, Value>, name: &str, value: Value) {
     }
 }
 
-/// Returns the event with the records that a batch's source delivers again after `ids` failed. A queue delivers
-/// only the failed records. The event is unchanged if no record has one of these ids.
+/// Returns the event that a batch's source delivers after the records with these `ids` failed. A queue delivers only
+/// the failed records again. The event is unchanged if no record has one of these ids.
 pub(super) fn with_records(json: &Arc<str>, ids: &[String]) -> Arc<str> {
     let Ok(mut event) = serde_json::from_str::<Value>(json) else { return Arc::clone(json) };
     let Some(records) = event.get_mut("Records").and_then(Value::as_array_mut) else {

@@ -259,7 +259,7 @@ impl Answer {
         body.get("code")?.as_str().map(str::to_owned)
     }
 
-    /// Whether a retry can't help: the only allowed run ended, and nobody knows whether its effect happened.
+    /// Whether a retry can't help: the only allowed run ended, and its effect may or may not have happened.
     pub(super) fn is_unknown_outcome(&self) -> bool {
         self.is_refused_as(ErrorKind::OutcomeUnknown)
     }
@@ -268,7 +268,8 @@ impl Answer {
         serde_json::from_str(self.outcome.as_ref().ok()?).ok()
     }
 
-    /// Returns the values of an HTTP response's header. An API's kind decides in which of the two fields they are.
+    /// Returns the values of an HTTP response's header. Depending on the front end, they're in `headers` or in
+    /// `multiValueHeaders`.
     fn header(&self, name: &str) -> Vec<Value> {
         let response = self.json().unwrap_or_default();
         let fields =
@@ -373,7 +374,7 @@ mod tests {
         };
         let first = answer(r#"{"Location":"/payments/1","date":"09:15:44"}"#);
         assert!(answer(r#"{"location":"/payments/1","date":"09:15:49"}"#).is_replay_of(&first));
-        assert!(answer("{}").is_replay_of(&first), "a setting may keep it out of the record");
+        assert!(answer("{}").is_replay_of(&first), "a setting may keep the location out of the record");
         let other = answer(r#"{"location":"/payments/2"}"#);
         assert!(!other.is_replay_of(&first));
         assert_eq!(other.to_string(), r#"201 (`Location`: "/payments/2") "#);

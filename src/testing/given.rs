@@ -17,7 +17,8 @@ use crate::{
     time::Timestamp,
 };
 
-/// How long ago an earlier claim was made, and its lease or its record expired: longer than any skew margin in use.
+/// How long ago the earlier claim was made, and how long ago an expired lease or record expired. It's longer than any
+/// skew margin in use.
 const HOUR: Duration = Duration::from_secs(60 * 60);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -69,8 +70,8 @@ impl Bench {
     }
 }
 
-/// Puts the test's given record under `key`, if the test set one and `write` expects no record there, as a delivery's
-/// first write does.
+/// Puts the test's given record under `key`, if the test set one. Does so only if `write` expects no record, which is
+/// true of a delivery's first write.
 ///
 /// # Errors
 ///

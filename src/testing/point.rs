@@ -114,7 +114,7 @@ impl Point {
         Self::Answered,
     ];
 
-    /// The points of a run that commits its effect and its record in its own transaction.
+    /// The points of a run that commits its effect and its record in one PostgreSQL transaction.
     pub const IN_TRANSACTION: [Self; 4] =
         [Self::Entered, Self::BeforeEffect, Self::AfterEffect, Self::Answered];
 

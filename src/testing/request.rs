@@ -33,7 +33,7 @@ impl Own {
     }
 }
 
-/// A write of the protocol, with the handler's own writes in the same transaction or without.
+/// A write of the protocol, alone or in one transaction with the handler's own writes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request<'a> {
     pub(super) key: &'a StoredKey,

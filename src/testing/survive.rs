@@ -23,7 +23,7 @@ use play::{once, play};
 
 /// How many schedules `survive` plays at least, unless the test sets a number.
 const SCHEDULES: u64 = 300;
-/// How many of these have faults drawn from a seed, at least.
+/// The minimum number of schedules with faults drawn from a seed, unless the test sets the number of schedules.
 const DRAWN: u64 = 100;
 /// How much later a duplicate comes: Lambda keeps an asynchronous event for up to six hours ("Error handling for
 /// asynchronous invocation", AWS Lambda developer guide).

@@ -95,8 +95,8 @@ pub(super) struct Delivered {
     is_called_by_task: bool,
     /// Whether the store has refused a claim of the delivery.
     pub(super) is_refused: bool,
-    /// The keys that the delivery claimed without an expiry, as at-most-once operations do, and neither completed nor
-    /// released.
+    /// The keys of at-most-once operations: the delivery claimed them without an expiry, and has neither completed nor
+    /// released them.
     pub(super) at_most_once: BTreeSet<StoredKey>,
     /// The keys whose claim the store refused after this delivery had recorded their outcomes.
     pub(super) asked_again: Vec<StoredKey>,
@@ -115,7 +115,7 @@ impl Delivered {
             }
         } else if call != Call::Extend {
             self.holds.remove(key);
-            // A recorded failure may leave the operation undone, so its key stays.
+            // After a recorded failure, the operation may still not be done, so its key stays.
             if matches!(call, Call::Complete | Call::Release) {
                 self.at_most_once.remove(key);
             }
@@ -136,8 +136,8 @@ impl Delivered {
     }
 
     /// Whether anything shows that the handler ran: a write, an outcome that was sent without a claim, or a call to the
-    /// ledger. A spawned task may belong to the handler or to the code around it. If the store refused the only claim, it
-    /// counts as belonging to the code around it.
+    /// ledger. A call by a spawned task doesn't count if the store refused the delivery's only claim: the code around
+    /// the handler may have spawned that task.
     pub(super) fn shows_run(&self) -> bool {
         let asks_again =
             |point: &Point| matches!(point, Point::Before(call) if call.is_claim() && *call != Call::Claim);

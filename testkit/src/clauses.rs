@@ -123,7 +123,8 @@ pub const CASES: &[Case] = &[
     },
     Case {
         clauses: &["D03", "D25"],
-        says: "a key belongs to its caller, and a role is one caller; a load balancer doesn't verify callers",
+        says: "each caller has its own keys, and all sessions of a role are one caller; a load balancer doesn't verify \
+            callers",
         layered: Plain,
         steps: &[
             runs(POST, 201),
@@ -190,7 +191,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         clauses: &["D16"],
-        says: "every final status is the result",
+        says: "every final status is recorded as the result",
         layered: Plain,
         steps: &[
             runs(status("200", "c4n4ry-200-6894a57f9324"), 200),
@@ -267,7 +268,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         clauses: &["D22"],
-        says: "at most once, a server failure is the result",
+        says: "in at-most-once mode, a server failure is recorded as the result",
         layered: AtMostOnce,
         steps: &[runs(status("500", UUID), 500), replays(status("500", UUID), 500)],
     },

@@ -68,7 +68,7 @@ impl PgBouncer {
             let mut supervisor = command(Path::new("/bin/sh"), &folder, user);
             supervisor.args(["-c", SUPERVISOR, "sh"]).arg(&program).arg(&folder);
             supervisor.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
-            // If the pooler doesn't answer, its end removes the folder.
+            // If the pooler doesn't answer, dropping it removes the folder.
             let mut pooler = Self { port, supervisor: supervisor.spawn().unwrap() };
             if pooler.answers() {
                 return Some(pooler);

@@ -1,6 +1,6 @@
-//! Records everything that a test run logs or prints, and every secret that it must not contain: tracing's
-//! events and spans of every target and level, metrics, and the text of errors and `Debug` values. An audit
-//! starts the run and searches its recording for the secrets (`wrappers/silence.rs`, `client/silence.rs`).
+//! Records everything that a test run logs or prints: tracing's events and spans of every target and level, metrics,
+//! and the text of errors and `Debug` values. It also records every secret that must not appear there. An audit starts
+//! the run and searches its recording for the secrets (`wrappers/silence.rs`, `client/silence.rs`).
 
 use std::{
     collections::BTreeSet,
@@ -78,7 +78,7 @@ pub fn shown(value: &dyn Debug) {
     told(|| format!("shown: {value:?}\n{value:#?}"));
 }
 
-/// Records an error's text and that of each source.
+/// Records the text of an error and of each of its sources.
 pub fn error(error: &dyn Error) {
     shown(&error);
     told(|| format!("said: {error}"));

@@ -95,7 +95,7 @@ impl RedisServer {
         panic!("redis-server didn't start: {}", fs::read_to_string(folder.join("log")).unwrap_or_default());
     }
 
-    /// Tries once, since another process may take the port first.
+    /// Makes one attempt. Another process may take the port first, so the caller tries again with another port.
     fn start_once(folder: &Path, settings: &[&str], has_tls: bool) -> Option<Self> {
         let (port, tls_port) = (free_port(), if has_tls { free_port() } else { 0 });
         let (port_text, tls_text) = (port.to_string(), tls_port.to_string());

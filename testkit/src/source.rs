@@ -91,7 +91,8 @@ pub fn paths_of(tokens: &[Token], crates: &[&str]) -> Vec<Named> {
     paths_from(tokens, &|word, _| crates.contains(&word).then(|| vec![word.to_owned()]))
 }
 
-/// Returns where a path begins, from its first word and the inline modules around it.
+/// Gets a path's first word and the inline modules around it. Returns the beginning of the full path, or `None` to
+/// leave the path out.
 type Start<'a> = &'a dyn Fn(&str, &[String]) -> Option<Vec<String>>;
 
 /// Returns every path in `tokens` whose beginning `start` accepts.

@@ -17,12 +17,12 @@ use crate::testing::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Mistake {
-    /// An undisturbed first delivery isn't answered as done.
+    /// The first delivery fails, although no fault happened.
     FirstFailed,
     /// An effect happened more often than once per operation.
     Repeated,
-    /// The operation was answered as done, but an effect is missing, or took effect only with an earlier
-    /// attempt's details.
+    /// The operation was answered as done, but an effect is missing, or happened only with the details of an earlier
+    /// attempt.
     Missing,
     /// An effect happened after the answer, when Lambda may freeze the process.
     AfterAnswer,
@@ -30,11 +30,11 @@ pub enum Mistake {
     AnswersDiffer,
     /// Every retry is refused.
     RetryRefused,
-    /// Two operations, or two steps of one, share an outcome.
+    /// Two operations, or two steps of one operation, share an outcome.
     Shared,
     /// Another operation is refused.
     OtherRefused,
-    /// The same key with another content isn't refused.
+    /// The same key with different content isn't refused.
     ConflictAccepted,
 }
 
@@ -192,7 +192,8 @@ pub(super) fn judge(played: &Played, expected: &Expected, seed: u64) -> Vec<Find
                 .to_owned(),
         );
     }
-    // An at-most-once operation may stay undone, but that's no reason to refuse the handler's other operations.
+    // An at-most-once operation may never run again, so its retries may be refused. `left_behind` checks the claims of
+    // the handler's other operations.
     let is_at_most_once = played.deliveries.iter().any(|delivery| !delivery.at_most_once.is_empty());
     let last = played.answers.last().map(|(_, answer)| answer);
     // A response that the store can't hold isn't the function's mistake: retries learn that the operation is done,

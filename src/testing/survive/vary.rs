@@ -37,7 +37,7 @@ pub(super) fn others(
         }
     }
     if let Some(conflicting) = subject.event.conflicting_one() {
-        let events = [(&event, "the event"), (conflicting, "the same key with another content")];
+        let events = [(&event, "the event"), (conflicting, "the same key with different content")];
         let played = in_turn(subject, &events, true, 0)?;
         report.schedules += 1;
         report.add(judge_conflict(&played, expected));
@@ -57,7 +57,8 @@ pub(super) fn others(
         report.add(judge_variant(&played, expected, &own, &field));
     }
     report.fields_left_out = fields::left_out(&event);
-    // An event of another operation shows more than this guess. A field that wasn't changed may change the remote key.
+    // The following check is a guess. Skip it if the test set an event of another operation, which shows more, or if
+    // some fields weren't changed, because one of them may change the remote key.
     let may_guess = subject.event.other_one().is_none() && report.fields_left_out == 0;
     if let Some((field, json)) = fixed.variant().filter(|_| may_guess) {
         let what = format!("the same event with another `{field}`");
@@ -68,13 +69,14 @@ pub(super) fn others(
     Ok(())
 }
 
-/// The keyed effects that have the same remote key whichever field of the event changes.
+/// The effects whose remote key stayed the same for every changed event.
 struct FixedKeys {
     /// The names and keys of these effects.
     effects: BTreeSet<(String, String)>,
     /// The first changed field that makes the function use another idempotency key, and the changed event.
     other_operation: Option<(String, Arc<str>)>,
-    /// Whether the function had no effect for a changed event, so that this field may be what changes a key.
+    /// Whether the function refused a changed event, or had no effect with a key for it. The event's changed field may
+    /// be the one that changes the remote key.
     has_gap: bool,
 }
 
@@ -122,8 +124,8 @@ impl FixedKeys {
                  no field of the event changes its key `{key}`"
             ),
             advice: format!(
-                "Give the remote system `current()…derive_key(\"{name}\")`, which differs for each operation. If it \
-                 has another key for another operation, set that operation's event with `Event::other`."
+                "Give the remote system `current()…derive_key(\"{name}\")`, which differs for each operation. If this \
+                 effect's key does differ for another operation, set that operation's event with `Event::other`."
             ),
             story: story_of(played),
             seed: NO_SEED,
@@ -200,7 +202,7 @@ fn judge_leak(played: &Played, event: &Arc<str>, other: &Arc<str>) -> Vec<Findin
     let Some((text, name)) = leaked else { return Vec::new() };
     vec![Finding {
         mistake: Mistake::Shared,
-        what: format!("`{name}` of another operation has `{text}`, which is only in the first one's event"),
+        what: format!("`{name}` of another operation contains `{text}`, which only the first operation's event has"),
         advice: "Don't keep an operation's data in a static or in a field of the service: the next operation sees it."
             .to_owned(),
         story: story_of(played),
@@ -235,12 +237,12 @@ fn judge_conflict(played: &Played, expected: &Expected) -> Vec<Finding> {
     let (more, _) = expected.compared(&played.effects);
     let (what, advice) = match more.first() {
         Some(off) => (
-            format!("the same operation with another content ran too: {off}"),
+            format!("the same operation with different content ran too: {off}"),
             "The key contains a field of the content. Take the key from the operation's name alone, and let the \
              library compare the rest.",
         ),
         None => (
-            "the same operation with another content got the first one's outcome".to_owned(),
+            "the same operation with different content got the first one's outcome".to_owned(),
             "Its content isn't compared. Let the library compare it: pass the request as the payload or its \
              fingerprint.",
         ),

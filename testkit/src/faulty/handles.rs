@@ -1,4 +1,4 @@
-//! Stores that keep the contract through one handle only. Two handles stand for two processes.
+//! Stores that keep the contract only while one handle is used. Two handles stand for two processes.
 
 use std::{
     collections::HashMap,
@@ -75,7 +75,8 @@ impl Store for CachedPerHandle {
         write: &'a Write,
     ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
         Box::pin(async move {
-            // It's removed twice, so that no read of this handle sees an older record, even during the write.
+            // Removes the cached record before the write and again after it, because a read during the write may cache
+            // the old record.
             self.cache().remove(key);
             let outcome = self.shared.apply(key, write).await;
             self.cache().remove(key);

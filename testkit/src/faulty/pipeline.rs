@@ -1,4 +1,4 @@
-//! The answers of calls on one kept connection, in the order of the requests.
+//! The answers to calls that share one connection, in the order of the requests.
 
 use std::{collections::VecDeque, sync::Mutex};
 
