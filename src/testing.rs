@@ -86,6 +86,7 @@
 //! when the next delivery begins, or when the test waits. A dead process runs nothing more, not even a destructor: the
 //! kit keeps its futures until the test is over, and ignores whatever they do.
 
+mod arrival;
 mod bench;
 mod delivery;
 mod event;

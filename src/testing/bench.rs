@@ -13,6 +13,7 @@ use super::{
     event::Event,
     fault::Fault,
     function::Function,
+    given::Given,
     ledger::Ledger,
     point::{Call, Point},
     stage::Stage,
@@ -277,6 +278,29 @@ impl Bench {
             Ok(None) => unreachable_time(),
             Err(panic) => std::panic::resume_unwind(panic),
         }
+    }
+
+    /// The next delivery finds its key in this state.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use lambda_idempotency::{ErrorKind, Key, testing::{Bench, Event, Function, Given}};
+    ///
+    /// let bench = Bench::new();
+    /// let idempotency = bench.idempotency();
+    /// let mut function = Function::new(move |order: String| {
+    ///     let idempotency = idempotency.clone();
+    ///     async move {
+    ///         let ship = || async { Ok::<_, std::io::Error>("shipped".to_owned()) };
+    ///         idempotency.operation("ship")?.run(Key::new(&order)?, &order, ship).await
+    ///     }
+    /// });
+    /// bench.given(Given::InProgress(Duration::from_secs(20)));
+    /// bench.deliver(&mut function, &Event::json(r#""order-17""#)).assert_refused(ErrorKind::InProgress);
+    /// ```
+    pub fn given(&self, state: Given) -> &Self {
+        self.world().state().given = Some(state);
+        self
     }
 }
 

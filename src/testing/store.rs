@@ -3,8 +3,8 @@
 use std::{future::pending, sync::Arc, time::Duration};
 
 use super::{
+    arrival::meet,
     fault::Fault,
-    given::meet,
     point::{Call, Point},
     request::{Own, Request, described},
     world::World,

@@ -1,0 +1,149 @@
+//! Requests arrive at the test's records: at once, or after their sender has given up. Each finds the record that the
+//! test gave.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+
+use super::{
+    fault::Fault,
+    given::Given,
+    point::Call,
+    request::{Late, Own, Request},
+    world::{Meets, Told, World},
+};
+use crate::{
+    key::StoredKey,
+    outcome::{Outcome, StoredResponse},
+    record::{Generation, Owner, Record, State},
+    store::{CommitOutcome, StoreError, StoreErrorKind, Write, WriteOutcome},
+    time::Timestamp,
+};
+
+/// How long ago the earlier claim was made, and how long ago an expired lease or record expired. It's longer than any
+/// skew margin in use.
+const HOUR: Duration = Duration::from_secs(60 * 60);
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+impl World {
+    /// Applies a request of this delivery, if its condition holds.
+    pub(super) fn apply(&self, delivery: Option<usize>, request: Request<'_>) -> CommitOutcome {
+        match request.own {
+            Some(own) => self.commit(delivery, Some((request.key, request.write)), own),
+            None => CommitOutcome::Answered(self.records.apply_now(request.key, request.write)),
+        }
+    }
+
+    /// Applies a handler's own writes, with the record or alone, and notes them as effects unless their token was
+    /// applied before.
+    pub(super) fn commit(
+        &self,
+        delivery: Option<usize>,
+        record: Option<(&StoredKey, &Write)>,
+        own: &Own,
+    ) -> CommitOutcome {
+        let is_new = !self.records.has_committed(&own.token);
+        let outcome = self.records.commit_now(record, &own.writes, &own.token);
+        if is_new && matches!(outcome, CommitOutcome::Answered(WriteOutcome::Applied)) {
+            let mut state = self.state();
+            if let Some(at) = delivery {
+                for (name, detail) in &own.effects {
+                    state.happen(at, name, detail.clone(), None, record.is_some());
+                }
+                // Only a handler stages writes, so the handler ran.
+                state.deliveries[at].has_run = true;
+            }
+        }
+        outcome
+    }
+
+    /// Keeps a request that arrives only after its sender has given up on it.
+    pub(super) fn keep(&self, process: usize, request: Request<'_>) {
+        let mut state = self.state();
+        let Some(delivery) = state.at_work(process) else { return };
+        let Request { key, write, own } = request;
+        state.late.push(Late { delivery, key: key.clone(), write: write.clone(), own: own.cloned() });
+    }
+
+    /// Whether this request was sent before, and hasn't arrived yet.
+    pub(super) fn is_on_its_way(&self, request: Request<'_>) -> bool {
+        self.state().late.iter().any(|late| (&late.key, &late.write) == (request.key, request.write))
+    }
+
+    /// Applies the late requests: they arrive now.
+    pub(super) fn arrive(&self) {
+        let late = std::mem::take(&mut self.state().late);
+        for Late { delivery, key, write, own } in late {
+            let call = Call::of(&write);
+            let outcome = self.apply(Some(delivery), Request { key: &key, write: &write, own: own.as_ref() });
+            let is_applied = matches!(outcome, CommitOutcome::Answered(WriteOutcome::Applied));
+            let mut state = self.state();
+            if is_applied {
+                let is_for_ever = write.lock().is_some_and(|lock| lock.expires_at.is_none());
+                state.deliveries[delivery].noted(&key, call, is_for_ever, true);
+            }
+            state.trace.push(Told::Arrived { delivery, call, is_applied });
+        }
+    }
+}
+
+/// Puts the test's given record under `key`, if the test set one. Does so only if `write` expects no record, which is
+/// true of a delivery's first write.
+///
+/// # Errors
+///
+/// If the record can't be read.
+pub(super) fn meet(world: &Arc<World>, key: &StoredKey, write: Option<&Write>) -> Result<(), StoreError> {
+    let now = world.now();
+    let mut state = world.state();
+    let fingerprint = match write {
+        Some(Write::Claim(lock)) => Some(lock.fingerprint),
+        Some(Write::Conclude { seen: None, record }) => Some(record.fingerprint),
+        _ => None,
+    };
+    if let (Some(fingerprint), Some(given)) = (fingerprint, state.given.take()) {
+        match given {
+            Given::Corrupt => drop(state.unreadable.insert(key.clone(), Meets::Corrupt)),
+            Given::OfAFutureVersion => drop(state.unreadable.insert(key.clone(), Meets::FutureVersion)),
+            given => {
+                let (record, expires_at) = described(given, now);
+                let record = Record {
+                    owner: Owner::from_bytes([0xee; 16]),
+                    generation: Generation::new(now.saturating_sub(HOUR).as_millis()),
+                    attempt: 1,
+                    fingerprint,
+                    lock_acquired_at: now.saturating_sub(HOUR),
+                    expires_at: Some(expires_at.rounded_up_to_second()),
+                    interrupted: false,
+                    request_id: Some("an-earlier-request".into()),
+                    state: record,
+                };
+                world.records.set(key, Some(record));
+            }
+        }
+    }
+    let error = match state.unreadable.get(key) {
+        None => None,
+        Some(Meets::Corrupt) => Fault::Unreadable.error(),
+        Some(Meets::FutureVersion) => {
+            let text = "the record has a version that this library doesn't know";
+            Some(StoreError::new(StoreErrorKind::Corrupt, text))
+        }
+    };
+    error.map_or(Ok(()), Err)
+}
+
+/// Returns the record's state, and the time when the record expires.
+fn described(given: Given, now: Timestamp) -> (State, Timestamp) {
+    let (before, after) = (now.saturating_sub(HOUR), now.saturating_add(DAY));
+    let retained = |bytes| Outcome::Retained(StoredResponse::new(bytes));
+    match given {
+        Given::InProgress(left) => (State::Started { lease_until: now.saturating_add(left) }, after),
+        Given::Completed(response) => (State::Completed(retained(response)), after),
+        Given::Failed(failure) => (State::Failed(retained(failure)), after),
+        Given::Expired => (State::Completed(retained(Bytes::from_static(b"null"))), before),
+        Given::Stale | Given::Corrupt | Given::OfAFutureVersion => {
+            (State::Started { lease_until: before }, after)
+        }
+    }
+}
