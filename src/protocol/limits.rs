@@ -16,7 +16,7 @@ use crate::{
 pub const MAX_RETRIES: u8 = 100;
 /// Each settling call gets at least this long, if there's time, before it's abandoned and retried.
 const SHORTEST_CALL: Duration = Duration::from_millis(250);
-/// If a process reaches a settling call this long after the call's limit, it was frozen, and its deadline has passed.
+/// If the deadline is unknown, a process that reaches a settling call this long after the call's limit was frozen.
 const FROZEN: Duration = Duration::from_secs(1);
 /// After a freeze, the timeout of each call that records the outcome or reads the record. Lambda no longer waits
 /// for the answer. But a recorded outcome prevents a second run, and the log then reports what the store holds.
@@ -79,8 +79,13 @@ impl State {
             Phase::Held(_) | Phase::Open(_) | Phase::Over => return None,
         };
         let until = self.settling_until(now, task)?;
-        let was_frozen = until.saturating_add(FROZEN) < now;
-        Some(if was_frozen { now.saturating_add(AFTER_A_FREEZE) } else { until })
+        // When the deadline has passed, another delivery may have taken over. This call finds that out.
+        let (last, wait) = match limits.answer_by {
+            Some(answer_by) => (answer_by, limits.reserve),
+            None => (until, FROZEN),
+        };
+        let is_late = until <= now && last.saturating_add(wait) <= now;
+        Some(if is_late { now.saturating_add(AFTER_A_FREEZE) } else { until })
     }
 
     /// Returns when a settling call must be answered in a process that wasn't frozen.

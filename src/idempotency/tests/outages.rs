@@ -281,12 +281,14 @@ async fn thawed_process_returns_the_recorded_outcome() {
 /// The process is frozen in its handler, which returns as soon as it thaws.
 #[tokio::test(start_paused = true)]
 async fn thawed_handler_records_its_outcome() {
-    for is_taken_over in [false, true] {
-        let bench = Bench::new();
+    // Under these settings, the key is claimable 150 ms after the deadline.
+    let short = |builder: crate::Builder| builder.lease_grace(seconds(0.1)).skew_margin(seconds(0.05));
+    for (is_taken_over, frozen_for) in [(false, 60_000), (true, 60_000), (false, 3_200), (true, 3_200)] {
+        let bench = if frozen_for < 60_000 { Bench::with(short) } else { Bench::new() };
         let inside = bench.in_invocation(bench.now().saturating_add(seconds(3.0)));
         let frozen = bench.clone();
         let handler = async move {
-            frozen.jump.fetch_add(60_000, Ordering::SeqCst);
+            frozen.jump.fetch_add(frozen_for, Ordering::SeqCst);
             if is_taken_over {
                 elsewhere(frozen.run("k", 1)).await.unwrap();
             }

@@ -114,6 +114,10 @@ fn store_calls_end_by_their_limit() {
         // Inside the reserve, there's one attempt, until `last_call`.
         (2.6, 2.95),
         (2.9, 2.95),
+        (2.97, 2.95),
+        // Once the deadline has passed, another delivery may hold the key, so one brief attempt finds that out.
+        (3.0, 3.5),
+        (3.2, 3.7),
     ] {
         let mut run = Run { now: at(now), ..run.clone() };
         run.feed(Event::Settle(complete()));
