@@ -9,13 +9,13 @@ use std::{
 };
 
 use crate::{
+    checker::{Checker, Happened},
     configuration::Configuration,
     coverage::Coverage,
     faults::{Choice, choices},
     fingerprints::Visited,
     invariants::Invariant,
-    model::World,
-    net::{Happened, Net},
+    model::ExploredState,
     packed::Queue,
     terminate,
     trace::{self, Trace},
@@ -112,7 +112,7 @@ pub fn explore_all<P: Protocol + Sync>(
 /// Explores `protocol` in `configuration`.
 pub fn explore<P: Protocol>(protocol: &P, configuration: &Configuration, limits: Limits) -> Report {
     let mut explorer = Explorer {
-        net: Net::new(protocol, configuration),
+        checker: Checker::new(protocol, configuration),
         visited: Visited::new(),
         parents: Vec::new(),
         coverage: Coverage::NONE,
@@ -120,7 +120,7 @@ pub fn explore<P: Protocol>(protocol: &P, configuration: &Configuration, limits:
         transitions: 0,
     };
     let (depth, is_complete) = explorer.run(limits);
-    let longest_run = terminate::longest_run(explorer.net.edges());
+    let longest_run = terminate::longest_run(explorer.checker.edges());
     let terminates = longest_run.is_some_and(|calls| calls <= terminate::most_calls(configuration));
     if !terminates {
         explorer.violations.push(Violation { invariant: Invariant::Terminates, trace: Trace::default() });
@@ -130,7 +130,7 @@ pub fn explore<P: Protocol>(protocol: &P, configuration: &Configuration, limits:
         states: explorer.parents.len(),
         transitions: explorer.transitions,
         depth,
-        machines: explorer.net.machines(),
+        machines: explorer.checker.machines(),
         longest_run,
         is_complete,
         coverage: explorer.coverage,
@@ -140,7 +140,7 @@ pub fn explore<P: Protocol>(protocol: &P, configuration: &Configuration, limits:
 }
 
 struct Explorer<'a, P: Protocol> {
-    net: Net<'a, P>,
+    checker: Checker<'a, P>,
     visited: Visited,
     /// For each state, in the order of discovery: its predecessor, and its index among that predecessor's
     /// successors.
@@ -153,8 +153,8 @@ struct Explorer<'a, P: Protocol> {
 impl<P: Protocol> Explorer<'_, P> {
     /// Returns how far the farthest visited state is from the initial one, and whether every state was visited.
     fn run(&mut self, limits: Limits) -> (usize, bool) {
-        let first = World::new(self.net.configuration());
-        let executors = self.net.configuration().executors;
+        let first = ExploredState::new(self.checker.configuration());
+        let executors = self.checker.configuration().executors;
         let (mut layer, mut next) = (Queue::new(executors), Queue::new(executors));
         next.push(0, &first);
         // The initial state has no predecessor; its executors still have to decide.
@@ -162,46 +162,47 @@ impl<P: Protocol> Explorer<'_, P> {
         let mut depth = 0;
         while !next.is_empty() {
             std::mem::swap(&mut layer, &mut next);
-            while let Some((number, world)) = layer.pop() {
+            while let Some((number, explored)) = layer.pop() {
                 let layer_memory = layer.memory();
                 let mut ordinal = 0u32;
                 let mut chain = Chain::default();
-                let ended = successors(&mut self.net, &world, &mut chain, &mut |net, path, happened| {
-                    self.transitions += 1;
-                    self.coverage.add(happened.coverage);
-                    if !happened.flaws.is_empty() {
-                        let news = happened.flaws.iter().filter(|&flaw| {
-                            self.violations.iter().all(|violation| violation.invariant != flaw)
-                        });
-                        let news: Vec<_> = news.collect();
-                        if !news.is_empty() {
-                            let trace = tell(net, &self.parents, number, path);
-                            let found = news
-                                .into_iter()
-                                .map(|invariant| Violation { invariant, trace: trace.clone() });
-                            self.violations.extend(found);
+                let ended =
+                    successors(&mut self.checker, &explored, &mut chain, &mut |checker, path, happened| {
+                        self.transitions += 1;
+                        self.coverage.add(happened.coverage);
+                        if !happened.flaws.is_empty() {
+                            let news = happened.flaws.iter().filter(|&flaw| {
+                                self.violations.iter().all(|violation| violation.invariant != flaw)
+                            });
+                            let news: Vec<_> = news.collect();
+                            if !news.is_empty() {
+                                let trace = tell(checker, &self.parents, number, path);
+                                let found = news
+                                    .into_iter()
+                                    .map(|invariant| Violation { invariant, trace: trace.clone() });
+                                self.violations.extend(found);
+                            }
+                            if !limits.go_on {
+                                return ControlFlow::Break(());
+                            }
                         }
-                        if !limits.go_on {
-                            return ControlFlow::Break(());
+                        if happened.explored.is_urgent() {
+                            return ControlFlow::Continue(());
                         }
-                    }
-                    if happened.world.is_urgent() {
-                        return ControlFlow::Continue(());
-                    }
-                    let at = ordinal;
-                    ordinal += 1;
-                    if self.visited.insert(happened.world.fingerprint()) {
-                        let known = self.parents.len();
-                        let waiting = layer_memory + next.memory();
-                        let memory = self.visited.memory() + known * size_of::<(u32, u32)>() + waiting;
-                        if known > limits.states || memory > limits.memory {
-                            return ControlFlow::Break(());
+                        let at = ordinal;
+                        ordinal += 1;
+                        if self.visited.insert(happened.explored.fingerprint()) {
+                            let known = self.parents.len();
+                            let waiting = layer_memory + next.memory();
+                            let memory = self.visited.memory() + known * size_of::<(u32, u32)>() + waiting;
+                            if known > limits.states || memory > limits.memory {
+                                return ControlFlow::Break(());
+                            }
+                            self.parents.push((number, at));
+                            next.push(known as u32, &happened.explored);
                         }
-                        self.parents.push((number, at));
-                        next.push(known as u32, &happened.world);
-                    }
-                    ControlFlow::Continue(())
-                });
+                        ControlFlow::Continue(())
+                    });
                 if ended.is_break() {
                     return (depth + 1, false);
                 }
@@ -219,22 +220,22 @@ struct Chain {
     spare: Vec<Vec<Choice>>,
 }
 
-/// Visits every transition from `world`, and the transitions that follow until all executors have decided
+/// Visits every transition from `explored`, and the transitions that follow until all executors have decided
 /// what they do at this moment. The states in between aren't kept.
 fn successors<P: Protocol>(
-    net: &mut Net<'_, P>,
-    world: &World,
+    checker: &mut Checker<'_, P>,
+    explored: &ExploredState,
     chain: &mut Chain,
-    visit: &mut impl FnMut(&mut Net<'_, P>, &[Choice], &Happened) -> ControlFlow<()>,
+    visit: &mut impl FnMut(&mut Checker<'_, P>, &[Choice], &Happened) -> ControlFlow<()>,
 ) -> ControlFlow<()> {
     let mut options = chain.spare.pop().unwrap_or_default();
-    choices(net.configuration(), world, &mut options);
+    choices(checker.configuration(), explored, &mut options);
     for &choice in &options {
-        let Some(happened) = net.perform(world, choice) else { continue };
+        let Some(happened) = checker.perform(explored, choice) else { continue };
         chain.path.push(choice);
-        visit(net, &chain.path, &happened)?;
-        if happened.world.is_urgent() {
-            successors(net, &happened.world, chain, visit)?;
+        visit(checker, &chain.path, &happened)?;
+        if happened.explored.is_urgent() {
+            successors(checker, &happened.explored, chain, visit)?;
         }
         chain.path.pop();
     }
@@ -243,7 +244,12 @@ fn successors<P: Protocol>(
 }
 
 /// Describes the path to the state with this number, followed by `last`.
-fn tell<P: Protocol>(net: &mut Net<'_, P>, parents: &[(u32, u32)], number: u32, last: &[Choice]) -> Trace {
+fn tell<P: Protocol>(
+    checker: &mut Checker<'_, P>,
+    parents: &[(u32, u32)],
+    number: u32,
+    last: &[Choice],
+) -> Trace {
     let mut ordinals = Vec::new();
     let mut at = number;
     while at != 0 {
@@ -251,17 +257,17 @@ fn tell<P: Protocol>(net: &mut Net<'_, P>, parents: &[(u32, u32)], number: u32, 
         ordinals.push(ordinal);
         at = parent;
     }
-    let mut world = World::new(net.configuration());
+    let mut explored = ExploredState::new(checker.configuration());
     let mut whole = Vec::new();
     for wanted in ordinals.into_iter().rev() {
         let mut ordinal = 0;
         let mut found = None;
-        let _ = successors(net, &world, &mut Chain::default(), &mut |_, path, happened| {
-            if happened.world.is_urgent() {
+        let _ = successors(checker, &explored, &mut Chain::default(), &mut |_, path, happened| {
+            if happened.explored.is_urgent() {
                 return ControlFlow::Continue(());
             }
             if ordinal == wanted {
-                found = Some((path.to_vec(), happened.world));
+                found = Some((path.to_vec(), happened.explored));
                 return ControlFlow::Break(());
             }
             ordinal += 1;
@@ -269,8 +275,8 @@ fn tell<P: Protocol>(net: &mut Net<'_, P>, parents: &[(u32, u32)], number: u32, 
         });
         let Some((path, next)) = found else { break };
         whole.extend(path);
-        world = next;
+        explored = next;
     }
     whole.extend_from_slice(last);
-    trace::tell(net, &whole)
+    trace::tell(checker, &whole)
 }

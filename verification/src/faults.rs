@@ -4,7 +4,7 @@ use lambda_idempotency::testing::Fault;
 
 use crate::{
     configuration::{Configuration, Flow, Host},
-    model::{Slot, Stage, Verdict, World},
+    model::{ExploredState, Slot, Stage, Verdict},
 };
 
 /// One event.
@@ -47,35 +47,35 @@ pub enum Choice {
     CutOff(u8),
 }
 
-/// Adds every possible event in `world` to `choices`; some of them may turn out to change nothing.
+/// Adds every possible event in `explored` to `choices`; some of them may turn out to change nothing.
 ///
 /// An executor's decision that doesn't involve the record depends on the moment, not on the other executors.
 /// So the executor decides as soon as possible, and again at each new moment. Within a moment, only events
 /// that touch the record are reordered. Many orders of the other events lead to the same state, and only one
 /// of these orders is explored. Dying is also a decision of the executor alone. An executor that would do
 /// nothing until it dies might as well die at once.
-pub fn choices(configuration: &Configuration, world: &World, choices: &mut Vec<Choice>) {
+pub fn choices(configuration: &Configuration, explored: &ExploredState, choices: &mut Vec<Choice>) {
     choices.clear();
-    if world.is_over() {
+    if explored.is_over() {
         return;
     }
-    let slots = &world.slots[..configuration.executors];
+    let slots = &explored.slots[..configuration.executors];
     if let Some(at) = slots.iter().position(|slot| slot.is_urgent) {
-        decisions(configuration, world, at, choices);
+        decisions(configuration, explored, at, choices);
         return;
     }
-    if usize::from(world.time) + 1 < configuration.times.len() {
+    if usize::from(explored.time) + 1 < configuration.times.len() {
         choices.push(Choice::Tick);
     }
-    if world.record != 0 {
+    if explored.record != 0 {
         choices.push(Choice::Sweep);
     }
-    if world.operations_left > 0 && world.record != 0 {
+    if explored.operations_left > 0 && explored.record != 0 {
         // An operator doesn't panic.
         let verdicts = configuration.verdicts.iter().filter(|&&verdict| verdict != Verdict::Panic);
         choices.extend(verdicts.map(|&verdict| Choice::Operate(verdict)));
     }
-    for (late, number) in world.late.iter().zip(0..) {
+    for (late, number) in explored.late.iter().zip(0..) {
         if late.write != 0 {
             choices.push(Choice::Land(number));
         }
@@ -84,10 +84,10 @@ pub fn choices(configuration: &Configuration, world: &World, choices: &mut Vec<C
         match slot.stage {
             Stage::Applying | Stage::Extending => {
                 choices.push(Choice::Answer(number));
-                if world.declines_left > 0 && slot.stage == Stage::Applying {
+                if explored.declines_left > 0 && slot.stage == Stage::Applying {
                     choices.push(Choice::Decline(number));
                 }
-                if world.faults_left > 0 && !slot.is_retried {
+                if explored.faults_left > 0 && !slot.is_retried {
                     choices.extend([
                         Choice::Fault(number, Fault::LoseAnswer),
                         Choice::Fault(number, Fault::Retry),
@@ -101,15 +101,15 @@ pub fn choices(configuration: &Configuration, world: &World, choices: &mut Vec<C
 }
 
 /// The decisions that the executor may take at this moment.
-fn decisions(configuration: &Configuration, world: &World, at: usize, choices: &mut Vec<Choice>) {
-    let (slot, number) = (world.slots[at], at as u8);
-    let may_fail = world.faults_left > 0;
+fn decisions(configuration: &Configuration, explored: &ExploredState, at: usize, choices: &mut Vec<Choice>) {
+    let (slot, number) = (explored.slots[at], at as u8);
+    let may_fail = explored.faults_left > 0;
     choices.push(Choice::Wait(number));
     if may_fail && slot.is_active() && !slot.is_retried {
         choices.push(Choice::Fault(number, Fault::Die));
     }
     let looks_at_clock = !matches!(slot.stage, Stage::Applying | Stage::Reading);
-    if world.jumps_left > 0 && looks_at_clock {
+    if explored.jumps_left > 0 && looks_at_clock {
         let clocks = 0..configuration.clocks.len() as u8;
         choices.extend(clocks.filter(|&to| to != slot.clock).map(|to| Choice::Jump(number, to)));
     }
@@ -118,7 +118,7 @@ fn decisions(configuration: &Configuration, world: &World, at: usize, choices: &
             // An equal executor has already decided to wait. Delivering to this executor instead would only swap
             // the two.
             let waits = Slot { is_urgent: false, ..slot };
-            if world.slots[..configuration.executors].contains(&waits) {
+            if explored.slots[..configuration.executors].contains(&waits) {
                 return;
             }
             for &flow in configuration.flows {
@@ -129,7 +129,7 @@ fn decisions(configuration: &Configuration, world: &World, at: usize, choices: &
                 }
             }
         }
-        Stage::Applying if may_fail => sending(configuration, world, at, choices),
+        Stage::Applying if may_fail => sending(configuration, explored, at, choices),
         Stage::Reading if may_fail => {
             choices.push(Choice::Fault(number, Fault::Throttle));
             if configuration.permanent_faults {
@@ -141,17 +141,17 @@ fn decisions(configuration: &Configuration, world: &World, at: usize, choices: &
         Stage::Pausing => choices.push(Choice::Resume(number)),
         Stage::Running => {
             running(configuration, number, choices);
-            if world.extensions_left > 0 && !slot.is_open {
+            if explored.extensions_left > 0 && !slot.is_open {
                 choices.push(Choice::Extend(number));
             }
         }
         Stage::Extending => {
             if may_fail {
-                sending(configuration, world, at, choices);
+                sending(configuration, explored, at, choices);
             }
             running(configuration, number, choices);
             // The executor may give up on the extension in flight, and ask again.
-            if world.extensions_left > 0 {
+            if explored.extensions_left > 0 {
                 choices.push(Choice::Extend(number));
             }
         }
@@ -167,8 +167,8 @@ fn running(configuration: &Configuration, number: u8, choices: &mut Vec<Choice>)
 }
 
 /// Adds the faults of a write that the store doesn't receive, rejects, or receives late.
-fn sending(configuration: &Configuration, world: &World, at: usize, choices: &mut Vec<Choice>) {
-    let (slot, number) = (world.slots[at], at as u8);
+fn sending(configuration: &Configuration, explored: &ExploredState, at: usize, choices: &mut Vec<Choice>) {
+    let (slot, number) = (explored.slots[at], at as u8);
     let mut meets = |faults: &[Fault]| {
         choices.extend(faults.iter().map(|&fault| Choice::Fault(number, fault)));
     };
@@ -179,7 +179,7 @@ fn sending(configuration: &Configuration, world: &World, at: usize, choices: &mu
         return;
     }
     meets(&[Fault::LoseRequest, Fault::Throttle]);
-    if world.late.iter().filter(|late| late.write != 0).count() < usize::from(configuration.in_flight) {
+    if explored.late.iter().filter(|late| late.write != 0).count() < usize::from(configuration.in_flight) {
         meets(&[Fault::Late, Fault::RetryLate]);
     }
     if configuration.permanent_faults {

@@ -38,11 +38,12 @@
 //! # How to extend it
 //!
 //! A new write is a new variant of [`Write`](lambda_idempotency::store::Write). The compiler then asks for it
-//! wherever the kind of a write matters: in `net::record` (who may change what), [`judge`] (its contents),
+//! wherever the kind of a write matters: in `checker::record` (who may change what), [`judge`] (its contents),
 //! [`trace`] (its name) and [`coverage`] (a mark). If an executor can send it while its handler runs, add a
 //! [`Choice`](faults::Choice). A new fault is a variant of [`Fault`](lambda_idempotency::testing::Fault), offered in
 //! [`faults`], and a mark. A new space is a line in [`spaces`], and a new promise is a line in [`invariants`].
 
+pub mod checker;
 pub mod configuration;
 pub mod coverage;
 pub mod explore;
@@ -53,10 +54,8 @@ pub mod invariants;
 pub mod judge;
 pub mod model;
 pub mod mutants;
-#[expect(clippy::unit_arg, reason = "changing `Some(it.retry(…))` would change the stamp of the rules")]
-pub mod net;
 pub mod packed;
-pub mod peer;
+pub mod powertools;
 pub mod recorded;
 pub mod report;
 pub mod simulation;

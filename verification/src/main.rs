@@ -18,7 +18,7 @@ use lambda_idempotency_verification::{
     coverage::Coverage,
     explore::{Limits, Report, explore, explore_all},
     mutants::{self, Mutant},
-    peer::{self, Powertools},
+    powertools::{self, Powertools},
     recorded::Recorded,
     report,
     simulation::{
@@ -264,7 +264,7 @@ const PLATFORMS: [&str; 2] = ["ordinary Lambda", "Managed Instances"];
 
 fn comparison(with_traces: bool) -> bool {
     let (clock, limits) = (clock(), Limits { go_on: true, ..Limits::default() });
-    let spaces: &[Configuration] = &peer::spaces();
+    let spaces: &[Configuration] = &powertools::spaces();
     let ours = explore_all(&Shipping, spaces, limits, 2, &clock, &|_| {});
     let theirs = explore_all(&Powertools, spaces, limits, 2, &clock, &|_| {});
     println!("{}", report::EXPLORED);
@@ -277,8 +277,8 @@ fn comparison(with_traces: bool) -> bool {
             reports.iter().filter(|report| report.name.starts_with(platform)).cloned().collect::<Vec<_>>()
         };
         let both: [Vec<Report>; 2] = [on_it(&ours), on_it(&theirs)];
-        let exempt = [&[], peer::NOT_APPLICABLE];
-        let table = report::compared(names, exempt, peer::UNTRIED, [&both[0], &both[1]]);
+        let exempt = [&[], powertools::NOT_APPLICABLE];
+        let table = report::compared(names, exempt, powertools::UNTRIED, [&both[0], &both[1]]);
         println!("\n{platform}:\n\n{table}\n");
     }
     if with_traces {

@@ -63,7 +63,7 @@ pub enum Verdict {
     Panic,
 }
 
-/// One executor. Executors are interchangeable, so [`World::tidy`] sorts them, first by clock.
+/// One executor. Executors are interchangeable, so [`ExploredState::tidy`] sorts them, first by clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slot {
     /// The number of the executor's clock in the configuration.
@@ -211,7 +211,7 @@ impl Operation {
 
 /// An explored state, with the little history that the invariants need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct World {
+pub struct ExploredState {
     /// The number of the moment, in true time.
     pub time: u8,
     /// The record's number, or 0 for none.
@@ -248,7 +248,7 @@ pub struct World {
     pub deliveries: [Delivery; MAX_DELIVERIES],
 }
 
-impl World {
+impl ExploredState {
     /// The initial state.
     pub fn new(configuration: &Configuration) -> Self {
         let mut slots = [Slot::default(); MAX_SLOTS];
@@ -256,7 +256,7 @@ impl World {
             *slot = Slot { clock, attempts_left: configuration.attempts, ..Slot::default() };
             slot.awake();
         }
-        let mut world = Self {
+        let mut explored = Self {
             time: 0,
             record: 0,
             holder: NOBODY,
@@ -275,8 +275,8 @@ impl World {
             made: [Made::default(); MAX_MADE],
             deliveries: [Delivery::default(); MAX_DELIVERIES],
         };
-        world.tidy(configuration.executors);
-        world
+        explored.tidy(configuration.executors);
+        explored
     }
 
     /// Sorts the lists whose order has no meaning and forgets facts that nothing depends on, so that states

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use crate::model::{Answer, Delivery, Late, Made, Operation, Slot, Stage, Verdict, World};
+use crate::model::{Answer, Delivery, ExploredState, Late, Made, Operation, Slot, Stage, Verdict};
 
 /// The size of a chunk of the queue, in bytes. A chunk is freed once all states in it are explored.
 const CHUNK: usize = 1 << 20;
@@ -39,32 +39,32 @@ impl Queue {
         self.chunks.len() * CHUNK
     }
 
-    /// Appends `world`.
-    pub fn push(&mut self, number: u32, world: &World) {
+    /// Appends `explored`.
+    pub fn push(&mut self, number: u32, explored: &ExploredState) {
         // The longest packed state takes less than 256 bytes.
         if self.chunks.back().is_none_or(|chunk| chunk.len() + 256 > CHUNK) {
             self.chunks.push_back(Vec::with_capacity(CHUNK));
         }
         if let Some(chunk) = self.chunks.back_mut() {
             put(chunk, number.into());
-            pack(chunk, world, self.executors);
+            pack(chunk, explored, self.executors);
             self.worlds += 1;
         }
     }
 
     /// Removes and returns the first state.
-    pub fn pop(&mut self) -> Option<(u32, World)> {
+    pub fn pop(&mut self) -> Option<(u32, ExploredState)> {
         let chunk = self.chunks.front()?;
         let mut bytes = Bytes { bytes: chunk, at: self.read };
         let number = bytes.number() as u32;
-        let world = unpack(&mut bytes, self.executors);
+        let explored = unpack(&mut bytes, self.executors);
         self.read = bytes.at;
         self.worlds -= 1;
         if self.read == chunk.len() {
             self.chunks.pop_front();
             self.read = 0;
         }
-        Some((number, world))
+        Some((number, explored))
     }
 }
 
@@ -77,14 +77,14 @@ fn put(out: &mut Vec<u8>, mut number: u64) {
     out.push(number as u8);
 }
 
-fn pack(out: &mut Vec<u8>, world: &World, executors: usize) {
-    let operation = world.operation;
+fn pack(out: &mut Vec<u8>, explored: &ExploredState, executors: usize) {
+    let operation = explored.operation;
     out.extend([
-        world.time,
-        world.holder,
+        explored.time,
+        explored.holder,
         bits([
-            world.has_run,
-            world.has_effect,
+            explored.has_run,
+            explored.has_effect,
             operation.was_interrupted,
             operation.was_left,
             operation.is_over,
@@ -92,16 +92,16 @@ fn pack(out: &mut Vec<u8>, world: &World, executors: usize) {
             false,
             false,
         ]),
-        world.faults_left,
-        world.jumps_left,
-        world.operations_left,
-        world.extensions_left,
-        world.declines_left,
-        world.delivered,
+        explored.faults_left,
+        explored.jumps_left,
+        explored.operations_left,
+        explored.extensions_left,
+        explored.declines_left,
+        explored.delivered,
     ]);
-    put(out, world.record.into());
-    put(out, world.highest_start);
-    for slot in &world.slots[..executors] {
+    put(out, explored.record.into());
+    put(out, explored.highest_start);
+    for slot in &explored.slots[..executors] {
         let flags = [slot.is_urgent, slot.is_retried, slot.is_open, slot.is_in_doubt];
         out.extend([
             slot.clock << 4 | slot.attempts_left,
@@ -115,19 +115,19 @@ fn pack(out: &mut Vec<u8>, world: &World, executors: usize) {
             }
         }
     }
-    for late in world.late {
+    for late in explored.late {
         put(out, late.write.into());
         if late.write != 0 {
             out.push(late.sender);
         }
     }
-    for made in world.made {
+    for made in explored.made {
         put(out, made.write.into());
         if made.write != 0 {
             out.push(made.time);
         }
     }
-    for delivery in world.deliveries {
+    for delivery in explored.deliveries {
         let Delivery { request, has_started, verdict, is_stored, .. } = delivery;
         let Delivery { has_writes, has_effect, is_denied, is_refused, is_overtaken, .. } = delivery;
         out.push(bits([
@@ -144,7 +144,7 @@ fn pack(out: &mut Vec<u8>, world: &World, executors: usize) {
     }
 }
 
-fn unpack(bytes: &mut Bytes<'_>, executors: usize) -> World {
+fn unpack(bytes: &mut Bytes<'_>, executors: usize) -> ExploredState {
     let [time, holder, flags] = [(); 3].map(|()| bytes.byte());
     let [has_run, has_effect, was_interrupted, was_left, is_over, request, ..] = flagged(flags);
     let [faults_left, jumps_left, operations_left, extensions_left, declines_left, delivered] =
@@ -196,7 +196,7 @@ fn unpack(bytes: &mut Bytes<'_>, executors: usize) -> World {
             is_overtaken,
         }
     });
-    World {
+    ExploredState {
         time,
         record,
         holder,
@@ -269,9 +269,9 @@ fn verdict_of(number: u8) -> Verdict {
 mod tests {
     use super::*;
     use crate::{
+        checker::Checker,
         configuration::{Configuration, Flow, TICK},
         faults::choices,
-        net::Net,
         random::Random,
         under_test::Shipping,
     };
@@ -296,18 +296,18 @@ mod tests {
             verdicts: &[Verdict::Complete, Verdict::Fail, Verdict::Release, Verdict::Commit, Verdict::Panic],
             ..Configuration::default()
         };
-        let mut net = Net::new(&Shipping, &configuration);
+        let mut checker = Checker::new(&Shipping, &configuration);
         let (mut random, mut options) = (Random::new(7), Vec::new());
         let (mut queue, mut worlds) = (Queue::new(3), Vec::new());
         for number in 0..2000 {
-            let mut world = World::new(&configuration);
+            let mut explored = ExploredState::new(&configuration);
             for _ in 0..60 {
-                choices(&configuration, &world, &mut options);
+                choices(&configuration, &explored, &mut options);
                 let Some(&choice) = random.pick(&options) else { break };
-                if let Some(happened) = net.perform(&world, choice) {
-                    world = happened.world;
-                    queue.push(number, &world);
-                    worlds.push((number, world));
+                if let Some(happened) = checker.perform(&explored, choice) {
+                    explored = happened.explored;
+                    queue.push(number, &explored);
+                    worlds.push((number, explored));
                 }
             }
         }

@@ -29,7 +29,7 @@ const NOT_RULES: [&str; 13] = [
     "verification/src/main.rs",
     "verification/src/mutants",
     "verification/src/mutants.rs",
-    "verification/src/peer.rs",
+    "verification/src/powertools.rs",
     "verification/src/recorded.rs",
     "verification/src/report.rs",
     "verification/src/simulation",
@@ -120,7 +120,9 @@ mod tests {
         ] {
             write(name, "rules");
         }
-        for name in ["src/protocol/settle.rs", "verification/src/net.rs", "verification/src/net/record.rs"] {
+        for name in
+            ["src/protocol/settle.rs", "verification/src/checker.rs", "verification/src/checker/record.rs"]
+        {
             write(name, "more");
         }
         let first = stamp(&root).unwrap();
@@ -143,7 +145,7 @@ mod tests {
         for name in [
             "src/store/write.rs",
             "src/protocol/settle.rs",
-            "verification/src/net/record.rs",
+            "verification/src/checker/record.rs",
             "src/protocol/new.rs",
             "src/time/timestamp.rs",
         ] {

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::{configuration::Configuration, net::Position};
+use crate::{checker::Position, configuration::Configuration};
 
 /// The most store calls that a delivery may make while it keeps its claim. Claiming takes at most four
 /// writes, each with a read. Settling takes one write with its read, and so does each retry. One more write

@@ -9,10 +9,10 @@ use lambda_idempotency::{
 };
 
 use crate::{
+    checker::Checker,
     configuration::{DAY, Flow, drawn_by, since_beginning},
     faults::Choice,
-    model::{Answer, NOBODY, Stage, Verdict, World},
-    net::Net,
+    model::{Answer, ExploredState, NOBODY, Stage, Verdict},
     under_test::{Protocol, Sent},
 };
 
@@ -33,55 +33,60 @@ impl fmt::Display for Trace {
 }
 
 /// Replays the path and describes it.
-pub fn tell<P: Protocol>(net: &mut Net<'_, P>, path: &[Choice]) -> Trace {
-    let mut world = World::new(net.configuration());
+pub fn tell<P: Protocol>(checker: &mut Checker<'_, P>, path: &[Choice]) -> Trace {
+    let mut explored = ExploredState::new(checker.configuration());
     let mut lines = Vec::new();
     for &choice in path {
-        let Some(happened) = net.perform(&world, choice) else { break };
+        let Some(happened) = checker.perform(&explored, choice) else { break };
         if let Choice::Wait(_) = choice {
-            world = happened.world;
+            explored = happened.explored;
             continue;
         }
-        let what = telling(net, &world, choice, &happened.world);
-        let record = match net.record(happened.world.record) {
-            Some(record) if happened.world.record != world.record => format!("   [{}]", show(record)),
-            None if world.record != 0 => "   [no record]".to_owned(),
+        let what = telling(checker, &explored, choice, &happened.explored);
+        let record = match checker.record(happened.explored.record) {
+            Some(record) if happened.explored.record != explored.record => format!("   [{}]", show(record)),
+            None if explored.record != 0 => "   [no record]".to_owned(),
             _ => String::new(),
         };
         let broken: String =
             happened.flaws.iter().map(|flaw| format!("   BROKEN: {}", flaw.promise())).collect();
-        lines.push(format!("{:<8} {what}{record}{broken}", moment(net, world.time)));
-        world = happened.world;
+        lines.push(format!("{:<8} {what}{record}{broken}", moment(checker, explored.time)));
+        explored = happened.explored;
     }
     Trace { lines }
 }
 
-fn telling<P: Protocol>(net: &Net<'_, P>, before: &World, choice: Choice, after: &World) -> String {
+fn telling<P: Protocol>(
+    checker: &Checker<'_, P>,
+    before: &ExploredState,
+    choice: Choice,
+    after: &ExploredState,
+) -> String {
     let who = |at: u8| name(before.slots[usize::from(at)].delivery);
-    let write = |at: u8| sent(net, before.slots[usize::from(at)].write);
-    let then = |at: u8| next(net, after, before.slots[usize::from(at)].delivery);
-    let of_new = || next(net, after, before.delivered);
+    let write = |at: u8| sent(checker, before.slots[usize::from(at)].write);
+    let then = |at: u8| next(checker, after, before.slots[usize::from(at)].delivery);
+    let of_new = || next(checker, after, before.delivered);
     match choice {
         Choice::Wait(at) => format!("{} waits", who(at)),
-        Choice::Tick => format!("time advances to {}", moment(net, after.time)),
+        Choice::Tick => format!("time advances to {}", moment(checker, after.time)),
         Choice::Sweep => "the sweeper removes the record".to_owned(),
         Choice::Land(at) => {
             let late = before.late[usize::from(at)];
             let fate = if after.record == before.record { "is refused" } else { "is applied" };
             let sender =
                 if late.sender == NOBODY { "an operator".to_owned() } else { name(late.sender).into() };
-            format!("{sender}'s late {} arrives and {fate}", sent(net, late.write))
+            format!("{sender}'s late {} arrives and {fate}", sent(checker, late.write))
         }
         Choice::Operate(_) => {
             let new = after.late.iter().find(|late| late.write != 0 && !before.late.contains(late));
-            format!("an operator sends a {}", new.map_or(String::new(), |late| sent(net, late.write)))
+            format!("an operator sends a {}", new.map_or(String::new(), |late| sent(checker, late.write)))
         }
         Choice::Jump(at, clock) => {
-            format!("{}'s clock jumps to {}", who(at), ahead(net, clock))
+            format!("{}'s clock jumps to {}", who(at), ahead(checker, clock))
         }
         Choice::Deliver(at, request, flow) | Choice::DeliverLate(at, request, flow) => {
             let time = if matches!(choice, Choice::Deliver(..)) { "" } else { ", with no time left" };
-            let clock = ahead(net, before.slots[usize::from(at)].clock);
+            let clock = ahead(checker, before.slots[usize::from(at)].clock);
             let how = match flow {
                 Flow::Claim => "",
                 Flow::Look => ", without a claim",
@@ -109,9 +114,9 @@ fn telling<P: Protocol>(net: &Net<'_, P>, before: &World, choice: Choice, after:
         Choice::Read(at) => format!("the store answers {}'s read", who(at)),
         Choice::Look(at) => {
             let slot = before.slots[usize::from(at)];
-            let shown = net.record(slot.record).map_or("no record".to_owned(), show);
+            let shown = checker.record(slot.record).map_or("no record".to_owned(), show);
             let shown = if slot.answer == Answer::Applied { "applied".to_owned() } else { shown };
-            format!("{} (clock {}) sees: {shown}{}", who(at), own_time(net, before, at), then(at))
+            format!("{} (clock {}) sees: {shown}{}", who(at), own_time(checker, before, at), then(at))
         }
         Choice::Resume(at) => format!("{}'s pause is over{}", who(at), then(at)),
         Choice::Finish(at, verdict) => {
@@ -122,7 +127,7 @@ fn telling<P: Protocol>(net: &Net<'_, P>, before: &World, choice: Choice, after:
                 Verdict::Commit => "completes, with its own writes",
                 Verdict::Panic => "panics",
             };
-            format!("{}'s handler {how} (clock {}){}", who(at), own_time(net, before, at), then(at))
+            format!("{}'s handler {how} (clock {}){}", who(at), own_time(checker, before, at), then(at))
         }
         Choice::Extend(at) => format!("{} asks for a longer lease{}", who(at), then(at)),
         Choice::CutOff(at) => format!("{}'s handler is cut off", who(at)),
@@ -150,25 +155,25 @@ fn struck(fault: Fault, who: char, what: &str) -> String {
 }
 
 /// Describes the next action of a delivery.
-fn next<P: Protocol>(net: &Net<'_, P>, after: &World, delivery: u8) -> String {
+fn next<P: Protocol>(checker: &Checker<'_, P>, after: &ExploredState, delivery: u8) -> String {
     let slot = after.slots.iter().find(|slot| slot.is_active() && slot.delivery == delivery);
     let Some(slot) = slot else { return " → done".to_owned() };
     match slot.stage {
-        Stage::Applying => format!(" → sends {}", sent(net, slot.write)),
+        Stage::Applying => format!(" → sends {}", sent(checker, slot.write)),
         Stage::Reading => " → reads".to_owned(),
         Stage::Answered => " → is answered".to_owned(),
         Stage::Pausing => " → pauses".to_owned(),
-        Stage::Running => match net.claim(slot.held) {
+        Stage::Running => match checker.claim(slot.held) {
             Some(held) => format!(" → ITS HANDLER RUNS, lease until {}", show_time(held.lease_until)),
             None => " → its handler runs without a claim".to_owned(),
         },
-        Stage::Extending => format!(" → sends {}", sent(net, slot.write)),
+        Stage::Extending => format!(" → sends {}", sent(checker, slot.write)),
         Stage::Idle => String::new(),
     }
 }
 
-fn sent<P: Protocol>(net: &Net<'_, P>, write: u32) -> String {
-    let Some(Sent { write, submission }) = net.sent(write) else { return "nothing".to_owned() };
+fn sent<P: Protocol>(checker: &Checker<'_, P>, write: u32) -> String {
+    let Some(Sent { write, submission }) = checker.sent(write) else { return "nothing".to_owned() };
     if let Some(submission) = submission {
         return format!("transaction {submission} with a {}", shown(write));
     }
@@ -239,16 +244,16 @@ fn name(delivery: u8) -> char {
     char::from(b'A'.saturating_add(delivery.min(25)))
 }
 
-fn moment<P: Protocol>(net: &Net<'_, P>, time: u8) -> String {
-    show_time(net.configuration().moment(time))
+fn moment<P: Protocol>(checker: &Checker<'_, P>, time: u8) -> String {
+    show_time(checker.configuration().moment(time))
 }
 
-fn own_time<P: Protocol>(net: &Net<'_, P>, world: &World, at: u8) -> String {
-    show_time(net.configuration().clock(world.time, world.slots[usize::from(at)].clock))
+fn own_time<P: Protocol>(checker: &Checker<'_, P>, explored: &ExploredState, at: u8) -> String {
+    show_time(checker.configuration().clock(explored.time, explored.slots[usize::from(at)].clock))
 }
 
-fn ahead<P: Protocol>(net: &Net<'_, P>, clock: u8) -> String {
-    let ahead = net.configuration().clocks.get(usize::from(clock)).copied().unwrap_or(0);
+fn ahead<P: Protocol>(checker: &Checker<'_, P>, clock: u8) -> String {
+    let ahead = checker.configuration().clocks.get(usize::from(clock)).copied().unwrap_or(0);
     format!("{}{}", if ahead < 0 { '-' } else { '+' }, length(ahead.abs()))
 }
 

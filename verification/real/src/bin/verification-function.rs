@@ -209,7 +209,7 @@ async fn handle(world: &World, event: LambdaEvent<Job>) -> Result<String, Diagno
     let job = event.payload;
     let claim = current();
     if claim.is_none() && world.form != Form::Optimistic {
-        return Err(failure("Net.NoClaim", "the handler runs without a claim"));
+        return Err(failure("Test.NoClaim", "the handler runs without a claim"));
     }
     if job.first_fails && claim.as_ref().is_some_and(|claim| claim.attempt() == 1) {
         return Err(failure(TOLD_TO_FAIL, "as the event requests"));
@@ -224,7 +224,7 @@ async fn handle(world: &World, event: LambdaEvent<Job>) -> Result<String, Diagno
             attempt: claim.as_ref().map_or(0, |claim| claim.attempt()),
             lease_until: claim.as_ref().map_or(0, |claim| claim.lease_until().as_millis()),
         };
-        have_effect(world, &job, &line).map_err(|error| failure("Net.NoLedger", &error.to_string()))?;
+        have_effect(world, &job, &line).map_err(|error| failure("Test.NoLedger", &error.to_string()))?;
     }
     world.orders.reached(Point::AfterEffect);
     clock::pause(Duration::from_millis(job.after_ms)).await;
@@ -256,7 +256,7 @@ async fn plain(world: &World, event: LambdaEvent<Protected>) -> Result<String, D
     // The function doesn't know its lease, only its deadline. The judge subtracts the grace again.
     let lease_until = context.deadline + clock::millis(GRACE);
     let line = Line { run: context.request_id.clone(), generation, attempt, lease_until };
-    world.ledger.append(&job.key, &line).map_err(|error| failure("Net.NoLedger", &error.to_string()))?;
+    world.ledger.append(&job.key, &line).map_err(|error| failure("Test.NoLedger", &error.to_string()))?;
     clock::pause(Duration::from_millis(job.after_ms)).await;
     Ok(context.request_id)
 }

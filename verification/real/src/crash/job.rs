@@ -29,7 +29,7 @@ pub const MARKER: &str = "NET_MARKER";
 pub const SABOTAGE: &str = "NET_SABOTAGE";
 
 /// The type of the function error when the handler fails because its event says so.
-pub const TOLD_TO_FAIL: &str = "Net.ToldToFail";
+pub const TOLD_TO_FAIL: &str = "Test.ToldToFail";
 
 /// The time limit of an ordinary invocation. All times are short, so that the check can wait for thousands of leases.
 pub const LIMIT: Duration = Duration::from_millis(300);

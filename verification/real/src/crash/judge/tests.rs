@@ -201,7 +201,7 @@ fn forbidden_answers_are_found() {
     for said in [
         error("Idempotency.Mismatch"),
         error("Idempotency.Corrupt"),
-        error("Net.NoClaim"),
+        error("Test.NoClaim"),
         Said::Lost("the process ended, signal: 6".into()),
         Said::Nothing,
     ] {

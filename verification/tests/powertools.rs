@@ -5,13 +5,13 @@ use lambda_idempotency_verification::{
     configuration::{Configuration, ticks},
     explore::{Limits, Report, explore},
     invariants::Invariant,
-    peer::{self, Powertools},
+    powertools::{self, Powertools},
     under_test::Shipping,
 };
 
 #[test]
 fn powertools_weaknesses_are_found() {
-    let [ordinary, managed, apart] = peer::spaces().map(short);
+    let [ordinary, managed, apart] = powertools::spaces().map(short);
     for space in [&ordinary, &managed, &apart] {
         let report = explore(&Powertools, space, Limits { go_on: true, ..Limits::default() });
         for weakness in [
@@ -32,7 +32,7 @@ fn powertools_weaknesses_are_found() {
 
 #[test]
 fn this_protocol_lacks_powertools_weaknesses() {
-    for space in peer::spaces().map(short) {
+    for space in powertools::spaces().map(short) {
         let report = explore(&Shipping, &space, Limits { go_on: true, ..Limits::default() });
         assert!(report.violations.is_empty(), "{}: {:?}", space.name, report.violations);
         assert!(report.is_complete);

@@ -5,14 +5,14 @@ use lambda_idempotency::{
     testing::Fault,
 };
 
-use super::{Happening, Heard, Net};
+use super::{Checker, Happening, Heard};
 use crate::{
     coverage::Mark,
     model::{Late, Slot, Stage},
     under_test::Protocol,
 };
 
-impl<P: Protocol> Net<'_, P> {
+impl<P: Protocol> Checker<'_, P> {
     /// Lets `fault` strike an executor, its write or its read. Returns `None` if the fault changes nothing,
     /// or can't happen here.
     pub(super) fn strike(&mut self, it: &mut Happening, at: u8, fault: Fault) -> Option<()> {
@@ -28,11 +28,13 @@ impl<P: Protocol> Net<'_, P> {
             }
             Fault::Retry => {
                 self.apply_unanswered(it, at)?;
-                return Some(it.retry(at, Mark::SdkRetry));
+                it.retry(at, Mark::SdkRetry);
+                return Some(());
             }
             Fault::RetryLate => {
                 it.put_in_flight(at)?;
-                return Some(it.retry(at, Mark::SdkRetryLate));
+                it.retry(at, Mark::SdkRetryLate);
+                return Some(());
             }
             Fault::LoseAnswer => {
                 self.apply_unanswered(it, at)?;
@@ -47,7 +49,7 @@ impl<P: Protocol> Net<'_, P> {
             Fault::Throttle => Mark::Throttled,
             Fault::Conflict => {
                 let is_late = self.is_transaction(slot.write)
-                    && it.world.late.iter().any(|late| late.write == slot.write);
+                    && it.explored.late.iter().any(|late| late.write == slot.write);
                 // The conflicting transaction may be an earlier submission of this one.
                 may_be_applied |= is_late;
                 if may_be_applied { Mark::ConflictDoubtful } else { Mark::Conflict }
@@ -94,7 +96,7 @@ impl Happening {
 
     pub(super) fn put_in_flight(&mut self, at: u8) -> Option<()> {
         let (write, sender) = self.sent_by(at);
-        *self.world.late.iter_mut().find(|late| late.write == 0)? = Late { write, sender };
+        *self.explored.late.iter_mut().find(|late| late.write == 0)? = Late { write, sender };
         Some(())
     }
 }

@@ -12,7 +12,7 @@ use lambda_idempotency::{
     time::Timestamp,
 };
 
-use super::{Happening, Net, Stored};
+use super::{Checker, Happening, Stored};
 use crate::{
     configuration::{self, Flow, millis},
     coverage::Mark,
@@ -21,7 +21,7 @@ use crate::{
     under_test::{Effect, Protocol, Sent},
 };
 
-impl<P: Protocol> Net<'_, P> {
+impl<P: Protocol> Checker<'_, P> {
     /// Delivers a write to the store, even if no executor waits for it any more. Every change of the record
     /// goes through here.
     pub(super) fn store(&mut self, it: &mut Happening, number: u32, sender: u8) -> Option<Stored> {
@@ -31,7 +31,7 @@ impl<P: Protocol> Net<'_, P> {
             it.reach(Mark::Repeated);
             return Some(Stored::Repeated);
         }
-        let before = it.world.record;
+        let before = it.explored.record;
         let (stored, makes_writes) = self.effect(number, before);
         if makes_writes {
             self.committed(it, number, sender, stored);
@@ -41,7 +41,7 @@ impl<P: Protocol> Net<'_, P> {
             self.refused(it, &sent, current.as_deref(), sender);
             return Some(stored);
         }
-        it.world.has_effect = makes_writes;
+        it.explored.has_effect = makes_writes;
         match &current {
             Some(current) => {
                 let after = match stored {
@@ -65,7 +65,7 @@ impl<P: Protocol> Net<'_, P> {
             }
             _ => self.claimed(it, write, current.as_deref(), sender),
         }
-        it.world.record = match stored {
+        it.explored.record = match stored {
             Stored::Put(record) => record,
             _ => 0,
         };
@@ -100,10 +100,10 @@ impl<P: Protocol> Net<'_, P> {
             status == Status::Started && self.configuration.execution == Execution::AtMostOnce;
         it.flaws.unless(!is_unresolved, Invariant::UnresolvedKept);
         if matches!(status, Status::Completed | Status::Failed) {
-            it.world.has_run = false;
+            it.explored.has_run = false;
         }
-        it.world.holder = NOBODY;
-        it.world.operation = Operation::default();
+        it.explored.holder = NOBODY;
+        it.explored.operation = Operation::default();
     }
 
     /// Returns the store's result for a write, and whether the store applies the handler's own writes. The
@@ -161,7 +161,7 @@ impl<P: Protocol> Net<'_, P> {
             Write::Settle { settlement, .. } => {
                 // Storing the same settlement again isn't a change.
                 let is_same =
-                    it.world.holder == sender && after.is_some_and(|after| after.state == current.state);
+                    it.explored.holder == sender && after.is_some_and(|after| after.state == current.state);
                 let invariant = match settlement {
                     Settlement::Release { .. } => Invariant::OwnerReleases,
                     Settlement::Complete(..) | Settlement::Fail(..) => Invariant::OwnerSettles,
@@ -200,7 +200,7 @@ impl<P: Protocol> Net<'_, P> {
     }
 
     fn settled(&self, it: &mut Happening, sent: &Sent, settlement: &Settlement, sender: u8) {
-        let Some(delivery) = it.world.deliveries.get_mut(usize::from(sender)) else { return };
+        let Some(delivery) = it.explored.deliveries.get_mut(usize::from(sender)) else { return };
         delivery.is_stored = true;
         let verdict = delivery.verdict;
         let (mark, said) = match settlement {
@@ -223,13 +223,13 @@ impl<P: Protocol> Net<'_, P> {
         match (settlement, verdict) {
             (Settlement::Release { .. }, Verdict::Panic) => {
                 it.reach(Mark::ReleasedByPanic);
-                it.world.operation.panicked();
+                it.explored.operation.panicked();
             }
-            (Settlement::Release { .. }, Verdict::Release) => it.world.has_run = false,
+            (Settlement::Release { .. }, Verdict::Release) => it.explored.has_run = false,
             (Settlement::Release { .. }, _) => {}
             (Settlement::Complete(..) | Settlement::Fail(..), _) => {
-                it.world.holder = sender;
-                it.world.operation.end();
+                it.explored.holder = sender;
+                it.explored.operation.end();
             }
         }
     }
@@ -249,12 +249,12 @@ impl<P: Protocol> Net<'_, P> {
             Some(Status::Completed | Status::Failed) => Mark::ConcludedOutcome,
             Some(Status::Released) => Mark::ConcludedReleased,
         });
-        it.world.holder = sender;
-        it.world.operation.end();
+        it.explored.holder = sender;
+        it.explored.operation.end();
         if matches!(current.map(Record::status), Some(Status::Completed | Status::Failed)) {
-            it.world.has_run = false;
+            it.explored.has_run = false;
         }
-        let Some(delivery) = it.world.deliveries.get_mut(usize::from(sender)) else { return };
+        let Some(delivery) = it.explored.deliveries.get_mut(usize::from(sender)) else { return };
         delivery.is_stored = true;
         let delivery = *delivery;
         let said = match &record.state {
@@ -284,19 +284,19 @@ impl<P: Protocol> Net<'_, P> {
             (_, Some(Status::Failed)) => Mark::T2Failed,
             (_, Some(Status::Released)) => Mark::T2Released,
         });
-        let holder = it.world.deliveries.get(usize::from(it.world.holder)).copied();
+        let holder = it.explored.deliveries.get(usize::from(it.explored.holder)).copied();
         let holder = holder.filter(|_| status == Some(Status::Started));
-        if let Some(delivery) = it.world.deliveries.get(usize::from(sender)) {
+        if let Some(delivery) = it.explored.deliveries.get(usize::from(sender)) {
             it.flaws.unless(!delivery.is_refused || delivery.is_overtaken, Invariant::GhostTold);
-            it.world.operation = it.world.operation.claimed(delivery.request, holder);
+            it.explored.operation = it.explored.operation.claimed(delivery.request, holder);
             // The claim was sent before the sweep. If its sender releases the claim, the release may carry an
             // interruption that the removed record showed. `was_left` only permits handlers to learn of an
             // interruption, so setting it too often does no harm.
-            it.world.operation.was_left |= delivery.is_overtaken;
+            it.explored.operation.was_left |= delivery.is_overtaken;
         }
-        it.world.holder = sender;
+        it.explored.holder = sender;
         if matches!(status, Some(Status::Completed | Status::Failed)) {
-            it.world.has_run = false;
+            it.explored.has_run = false;
         }
     }
 
@@ -386,14 +386,15 @@ fn resolved(it: &mut Happening, settlement: &Settlement, before: Option<&Record>
         Some(Status::Started) => Mark::ResolvedLock,
         _ => Mark::ResolvedSettled,
     });
-    it.world.holder = NOBODY;
+    it.explored.holder = NOBODY;
     match settlement {
         // The operator states that nothing happened.
         Settlement::Release { .. } => {
-            it.world.has_run = false;
-            it.world.operation = Operation { request: it.world.operation.request, ..Operation::default() };
+            it.explored.has_run = false;
+            it.explored.operation =
+                Operation { request: it.explored.operation.request, ..Operation::default() };
         }
-        Settlement::Complete(..) | Settlement::Fail(..) => it.world.operation.end(),
+        Settlement::Complete(..) | Settlement::Fail(..) => it.explored.operation.end(),
     }
 }
 
@@ -414,7 +415,7 @@ fn is_sooner(one: Option<Timestamp>, other: Option<Timestamp>) -> bool {
 /// Whether `sender` settles, or extends, its own claim.
 fn holds(it: &Happening, write: &Write, record: &Record, sender: u8) -> bool {
     let is_mine = |owner: &Owner, generation: &Generation| {
-        it.world.holder == sender
+        it.explored.holder == sender
             && record.status() == Status::Started
             && record.owner == *owner
             && record.generation == *generation

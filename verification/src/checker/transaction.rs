@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use lambda_idempotency::store::Status;
 
-use super::{Happening, Heard, Net, Stored, record::counts};
+use super::{Checker, Happening, Heard, Stored, record::counts};
 use crate::{
     configuration::millis,
     coverage::Mark,
@@ -13,7 +13,7 @@ use crate::{
     under_test::{Effect, Protocol, Token},
 };
 
-impl<P: Protocol> Net<'_, P> {
+impl<P: Protocol> Checker<'_, P> {
     /// Whether the request with this number is a transaction.
     pub(super) fn is_transaction(&self, number: u32) -> bool {
         self.sent(number).is_some_and(|sent| sent.submission.is_some())
@@ -26,7 +26,7 @@ impl<P: Protocol> Net<'_, P> {
         let now = self.true_time(it);
         let window = millis(self.configuration.token_window);
         let mut is_known = false;
-        for made in it.world.made.into_iter().filter(|made| self.token(made.write) == Some(token)) {
+        for made in it.explored.made.into_iter().filter(|made| self.token(made.write) == Some(token)) {
             if self.configuration.moment(made.time).saturating_add(window) < now {
                 it.reach(Mark::TokenForgotten);
                 continue;
@@ -51,16 +51,16 @@ impl<P: Protocol> Net<'_, P> {
         let is_completed = after.is_some_and(|after| after.status() == Status::Completed);
         // Until the record of an earlier effect expires, a second effect is a fault. With clocks too far
         // apart, the record may already have expired by one of the clocks.
-        let before = self.records.get(it.world.record);
+        let before = self.records.get(it.explored.record);
         let counts = before.is_some_and(|before| counts(before.expires_at, self.true_time(it)));
-        let is_second = it.world.has_effect && counts && self.configuration.clocks_agree();
+        let is_second = it.explored.has_effect && counts && self.configuration.clocks_agree();
         it.flaws.unless(is_completed && !is_second, Invariant::EffectsExactlyOnce);
-        if let Some(delivery) = it.world.deliveries.get_mut(usize::from(sender)) {
+        if let Some(delivery) = it.explored.deliveries.get_mut(usize::from(sender)) {
             delivery.has_effect = true;
             it.flaws.unless(!delivery.is_denied, Invariant::DeniedStays);
         }
-        let time = it.world.time;
-        let room = it.world.made.iter_mut().find(|made| made.write == 0);
+        let time = it.explored.time;
+        let room = it.explored.made.iter_mut().find(|made| made.write == 0);
         if let Some(room) = room {
             *room = Made { write: number, time };
         }
@@ -72,13 +72,13 @@ impl<P: Protocol> Net<'_, P> {
         let (number, _) = it.sent_by(at);
         let sent = Rc::clone(self.writes.get(number)?);
         sent.submission?;
-        let is_refused = self.effect(number, it.world.record).0 == Stored::Refused;
+        let is_refused = self.effect(number, it.explored.record).0 == Stored::Refused;
         // After an ambiguous first attempt, the store may not report this failure: the first attempt may
         // still be in flight.
         if is_refused || it.slot(at).is_retried || self.is_known(it, number) {
             return None;
         }
-        it.world.declines_left -= 1;
+        it.explored.declines_left -= 1;
         it.reach(Mark::Declined);
         self.step(it, at, Heard::Declined);
         Some(())
@@ -95,15 +95,15 @@ impl<P: Protocol> Net<'_, P> {
     /// Checks an answer that says definitely that a delivery's writes weren't applied and never will be.
     pub(super) fn deny(&self, it: &mut Happening, number: u8) {
         let now = self.true_time(it);
-        let holder = it.world.holder;
-        let record = self.records.get(it.world.record);
-        let Some(delivery) = it.world.deliveries.get_mut(usize::from(number)) else { return };
+        let holder = it.explored.holder;
+        let record = self.records.get(it.explored.record);
+        let Some(delivery) = it.explored.deliveries.get_mut(usize::from(number)) else { return };
         if !delivery.has_writes {
             return;
         }
         delivery.is_denied = true;
         let stands = holder == number
-            && it.world.has_effect
+            && it.explored.has_effect
             && record
                 .is_some_and(|record| record.status() == Status::Completed && counts(record.expires_at, now));
         it.flaws.unless(!stands, Invariant::DeniedStays);

@@ -21,13 +21,13 @@ use crate::{
     fingerprints::BuildQuick,
     intern::Interner,
     invariants::Flaws,
-    model::{Answer, Delivery, Late, NOBODY, Slot, Stage, Verdict, World},
+    model::{Answer, Delivery, ExploredState, Late, NOBODY, Slot, Stage, Verdict},
     under_test::{Protocol, Sent},
 };
 
 /// One space and one protocol, with every result computed so far.
 #[derive(Debug)]
-pub struct Net<'a, P: Protocol> {
+pub struct Checker<'a, P: Protocol> {
     protocol: &'a P,
     configuration: &'a Configuration,
     plans: Interner<Plan>,
@@ -44,7 +44,7 @@ pub struct Net<'a, P: Protocol> {
 #[derive(Clone, Copy, Debug)]
 pub struct Happened {
     /// The state afterwards.
-    pub world: World,
+    pub explored: ExploredState,
     /// The broken invariants.
     pub flaws: Flaws,
     /// The marks that were reached.
@@ -141,7 +141,7 @@ impl Stored {
     }
 }
 
-impl<'a, P: Protocol> Net<'a, P> {
+impl<'a, P: Protocol> Checker<'a, P> {
     /// A checker for `protocol`.
     pub fn new(protocol: &'a P, configuration: &'a Configuration) -> Self {
         Self {
@@ -189,20 +189,20 @@ impl<'a, P: Protocol> Net<'a, P> {
     }
 
     /// Performs `choice`. Returns `None` if it's impossible or changes nothing.
-    pub fn perform(&mut self, before: &World, choice: Choice) -> Option<Happened> {
-        let mut happening = Happening { world: *before, flaws: Flaws::NONE, coverage: Coverage::NONE };
+    pub fn perform(&mut self, before: &ExploredState, choice: Choice) -> Option<Happened> {
+        let mut happening = Happening { explored: *before, flaws: Flaws::NONE, coverage: Coverage::NONE };
         self.happen(&mut happening, choice)?;
-        let Happening { mut world, mut flaws, coverage } = happening;
-        if choice.fault().is_some() && world.faults_left != u8::MAX {
-            world.faults_left -= 1;
+        let Happening { mut explored, mut flaws, coverage } = happening;
+        if choice.fault().is_some() && explored.faults_left != u8::MAX {
+            explored.faults_left -= 1;
         }
-        self.look_at_all(&world, &mut flaws);
-        world.tidy(self.configuration.executors);
+        self.look_at_all(&explored, &mut flaws);
+        explored.tidy(self.configuration.executors);
         if !self.configuration.clocks_agree() {
             flaws = flaws.timeless();
         }
         flaws = flaws.without(self.protocol.exempt());
-        Some(Happened { world, flaws, coverage })
+        Some(Happened { explored, flaws, coverage })
     }
 
     fn happen(&mut self, it: &mut Happening, choice: Choice) -> Option<()> {
@@ -214,7 +214,7 @@ impl<'a, P: Protocol> Net<'a, P> {
             Choice::Operate(verdict) => self.operate(it, verdict)?,
             Choice::Jump(at, clock) => {
                 it.slot(at).clock = clock;
-                it.world.jumps_left -= 1;
+                it.explored.jumps_left -= 1;
                 it.reach(Mark::ClockJump);
             }
             Choice::Deliver(at, request, flow) => self.deliver(it, at, request, flow, true),
@@ -223,7 +223,7 @@ impl<'a, P: Protocol> Net<'a, P> {
             Choice::Decline(at) => self.decline(it, at)?,
             Choice::Fault(at, fault) => self.strike(it, at, fault)?,
             Choice::Read(at) => {
-                let record = it.world.record;
+                let record = it.explored.record;
                 let slot = it.slot(at);
                 (slot.stage, slot.answer, slot.record) = (Stage::Answered, Answer::Found, record);
                 slot.is_urgent = true;
@@ -234,7 +234,7 @@ impl<'a, P: Protocol> Net<'a, P> {
             Choice::Extend(at) => {
                 // The holder of a claim may ask for an extension at any time, even after its lease has
                 // expired.
-                it.world.extensions_left -= 1;
+                it.explored.extensions_left -= 1;
                 self.leave_extension(it, at);
                 self.step(it, at, Heard::Extend);
             }
@@ -252,7 +252,7 @@ impl<'a, P: Protocol> Net<'a, P> {
     }
 
     fn tick(&mut self, it: &mut Happening) {
-        it.world.time += 1;
+        it.explored.time += 1;
         for at in 0..self.configuration.executors as u8 {
             it.slot(at).awake();
             if !it.slot(at).is_active() {
@@ -268,7 +268,7 @@ impl<'a, P: Protocol> Net<'a, P> {
     }
 
     fn sweep(&mut self, it: &mut Happening) -> Option<()> {
-        let (record, now) = (self.records.get(it.world.record)?, self.true_time(it));
+        let (record, now) = (self.records.get(it.explored.record)?, self.true_time(it));
         if !self.protocol.may_sweep(record, now) {
             return None;
         }
@@ -278,14 +278,14 @@ impl<'a, P: Protocol> Net<'a, P> {
         // record. The executor's next conclusion comes a round trip later, when the clock has advanced, so it
         // creates a later version. In this model the clock hasn't advanced by then. So the sweeper waits while a
         // conclusion that creates this version is being sent.
-        let makes = |slot: &Slot| slot.stage == Stage::Applying && self.makes(slot.write, it.world.record);
-        if it.world.slots.iter().any(makes) {
+        let makes = |slot: &Slot| slot.stage == Stage::Applying && self.makes(slot.write, it.explored.record);
+        if it.explored.slots.iter().any(makes) {
             return None;
         }
         // The sweeper is slower than the network: when it removes a record, every write that was sent before
         // the expiry has arrived or is lost. (A frozen executor may still send a write that it decided on
         // before the expiry.)
-        for late in it.world.late.iter_mut().filter(|late| late.write != 0) {
+        for late in it.explored.late.iter_mut().filter(|late| late.write != 0) {
             let acquired_at = self.writes.get(late.write).and_then(|sent| match &sent.write {
                 // A conclusion counts as lost: the record that's removed now may have refused it, and no request
                 // lives long enough to arrive after the sweeper has removed such a record.
@@ -294,15 +294,15 @@ impl<'a, P: Protocol> Net<'a, P> {
             });
             if acquired_at.is_none_or(|acquired_at| acquired_at < expires_at) {
                 *late = Late::default();
-            } else if let Some(delivery) = it.world.deliveries.get_mut(usize::from(late.sender)) {
+            } else if let Some(delivery) = it.explored.deliveries.get_mut(usize::from(late.sender)) {
                 delivery.is_overtaken = true;
             }
         }
         // An executor that's sending a claim at this moment can't know about the sweep either.
         let claims = |write: u32| self.write(write).is_some_and(|write| write.lock().is_some());
-        for slot in it.world.slots {
+        for slot in it.explored.slots {
             if slot.stage == Stage::Applying && claims(slot.write) {
-                it.world.deliveries[usize::from(slot.delivery)].is_overtaken = true;
+                it.explored.deliveries[usize::from(slot.delivery)].is_overtaken = true;
             }
         }
         it.reach(match record.state {
@@ -311,8 +311,8 @@ impl<'a, P: Protocol> Net<'a, P> {
             RecordState::Completed(_) | RecordState::Failed(_) => Mark::SweptOutcome,
         });
         self.removed(it, record.status());
-        it.world.record = 0;
-        it.world.has_effect = false;
+        it.explored.record = 0;
+        it.explored.has_effect = false;
         Some(())
     }
 
@@ -327,13 +327,13 @@ impl<'a, P: Protocol> Net<'a, P> {
     ///
     /// The protocol promises nothing if an operator changes a claim that isn't stale, so this operator never does.
     fn operate(&mut self, it: &mut Happening, verdict: Verdict) -> Option<()> {
-        let (record, now) = (self.records.get(it.world.record)?, self.true_time(it));
+        let (record, now) = (self.records.get(it.explored.record)?, self.true_time(it));
         // A late transaction may have settled the record while its handler, which got another answer, tries
         // again. Then the operator does nothing.
         let is_run = |slot: &Slot| {
-            slot.delivery == it.world.holder && matches!(slot.stage, Stage::Running | Stage::Extending)
+            slot.delivery == it.explored.holder && matches!(slot.stage, Stage::Running | Stage::Extending)
         };
-        if it.world.slots.iter().any(is_run) {
+        if it.explored.slots.iter().any(is_run) {
             return None;
         }
         let rules = self.configuration.rules();
@@ -341,11 +341,11 @@ impl<'a, P: Protocol> Net<'a, P> {
             return None;
         }
         let intent = intent(verdict, NOBODY);
-        let owner = configuration::operator(it.world.operations_left);
+        let owner = configuration::operator(it.explored.operations_left);
         let write = protocol::resolve(record, owner, intent, rules.retention, now);
         let write = self.writes.number(Sent { write, submission: None });
-        *it.world.late.iter_mut().find(|late| late.write == 0)? = Late { write, sender: NOBODY };
-        it.world.operations_left -= 1;
+        *it.explored.late.iter_mut().find(|late| late.write == 0)? = Late { write, sender: NOBODY };
+        it.explored.operations_left -= 1;
         it.reach(Mark::Operates);
         Some(())
     }
@@ -353,8 +353,8 @@ impl<'a, P: Protocol> Net<'a, P> {
     /// Delivers a write whose sender gave up on it. If the write's condition fails, the state stays the same, as
     /// if the write hadn't arrived, and only the refusal is noted.
     fn land(&mut self, it: &mut Happening, number: u8) -> Option<()> {
-        let before = it.world;
-        let Late { write, sender } = std::mem::take(&mut it.world.late[usize::from(number)]);
+        let before = it.explored;
+        let Late { write, sender } = std::mem::take(&mut it.explored.late[usize::from(number)]);
         let mark = match self.writes.get(write).map(|sent| &sent.write)? {
             write if write.lock().is_some() => Mark::LateClaimLands,
             Write::Extend { .. } => Mark::LateExtensionLands,
@@ -364,15 +364,15 @@ impl<'a, P: Protocol> Net<'a, P> {
         };
         let mark = match self.store(it, write, sender)? {
             Stored::Refused if sender == NOBODY => {
-                it.world = before;
+                it.explored = before;
                 Mark::OperatorLost
             }
             Stored::Refused => {
-                it.world = before;
+                it.explored = before;
                 Mark::LateRefused
             }
             Stored::Repeated => {
-                it.world = before;
+                it.explored = before;
                 Mark::LateRepeated
             }
             // `resolved` has already reached the mark for the state that the operator settled.
@@ -384,10 +384,10 @@ impl<'a, P: Protocol> Net<'a, P> {
     }
 
     fn deliver(&mut self, it: &mut Happening, at: u8, request: u8, flow: Flow, has_time: bool) {
-        let number = it.world.delivered;
-        it.world.delivered += 1;
-        it.world.deliveries[usize::from(number)] = Delivery { request, ..Delivery::default() };
-        let active: Vec<_> = it.world.slots.iter().filter(|slot| slot.is_active()).copied().collect();
+        let number = it.explored.delivered;
+        it.explored.delivered += 1;
+        it.explored.deliveries[usize::from(number)] = Delivery { request, ..Delivery::default() };
+        let active: Vec<_> = it.explored.slots.iter().filter(|slot| slot.is_active()).copied().collect();
         if !active.is_empty() {
             it.reach(Mark::Duplicate);
             let ahead = |clock: u8| self.configuration.clocks.get(usize::from(clock));
@@ -429,10 +429,10 @@ impl<'a, P: Protocol> Net<'a, P> {
         let is_extension = it.slot(at).stage == Stage::Extending;
         match self.store(it, write, sender) {
             // The step after an extension's response doesn't depend on the time, so it's taken at once.
-            Some(Stored::Refused) if is_extension => self.step(it, at, Heard::Refused(it.world.record)),
+            Some(Stored::Refused) if is_extension => self.step(it, at, Heard::Refused(it.explored.record)),
             Some(Stored::Refused) | None => {
-                let record = it.world.record;
-                let is_own = it.slot(at).is_retried && it.world.holder == sender;
+                let record = it.explored.record;
+                let is_own = it.slot(at).is_retried && it.explored.holder == sender;
                 if is_own {
                     it.reach(Mark::OwnRetryRefused);
                 }
@@ -473,11 +473,11 @@ impl<'a, P: Protocol> Net<'a, P> {
             it.reach(Mark::Frozen);
         }
         self.leave_extension(it, at);
-        let delivery = &mut it.world.deliveries[usize::from(slot.delivery)];
+        let delivery = &mut it.explored.deliveries[usize::from(slot.delivery)];
         delivery.has_writes |= verdict == Verdict::Commit;
         delivery.verdict = verdict;
         let has_end = self.configuration.settle_within != Duration::MAX;
-        let ended_at = if has_end { it.world.time } else { 0 };
+        let ended_at = if has_end { it.explored.time } else { 0 };
         let slot = it.slot(at);
         (slot.retries, slot.ended_at, slot.is_unstorable) = (0, ended_at, false);
         self.step(it, at, Heard::Settle);
@@ -485,11 +485,11 @@ impl<'a, P: Protocol> Net<'a, P> {
     }
 
     fn true_time(&self, it: &Happening) -> Timestamp {
-        self.configuration.moment(it.world.time)
+        self.configuration.moment(it.explored.time)
     }
 
     fn now(&self, it: &mut Happening, at: u8) -> Timestamp {
-        self.configuration.clock(it.world.time, it.slot(at).clock)
+        self.configuration.clock(it.explored.time, it.slot(at).clock)
     }
 
     fn plan_of(&self, it: &mut Happening, at: u8) -> Option<Rc<Plan>> {
@@ -514,14 +514,14 @@ pub(crate) type Position = (u32, Stage);
 /// The state while a choice is performed, with the broken invariants and the reached marks so far.
 #[derive(Debug)]
 struct Happening {
-    world: World,
+    explored: ExploredState,
     flaws: Flaws,
     coverage: Coverage,
 }
 
 impl Happening {
     fn slot(&mut self, at: u8) -> &mut Slot {
-        &mut self.world.slots[usize::from(at)]
+        &mut self.explored.slots[usize::from(at)]
     }
 
     fn reach(&mut self, mark: Mark) {

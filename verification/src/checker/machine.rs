@@ -9,7 +9,7 @@ use lambda_idempotency::{
     time::Timestamp,
 };
 
-use super::{Happening, Heard, Net, Next, Position, StepKey, Stepped, intent};
+use super::{Checker, Happening, Heard, Next, Position, StepKey, Stepped, intent};
 use crate::{
     configuration::{self, drawn_by, millis},
     coverage::{Coverage, Mark},
@@ -19,7 +19,7 @@ use crate::{
     under_test::{Protocol, Sent},
 };
 
-impl<P: Protocol> Net<'_, P> {
+impl<P: Protocol> Checker<'_, P> {
     /// Takes one step of the executor's machine, and applies its immediate results.
     pub(super) fn step(&mut self, it: &mut Happening, at: u8, heard: Heard) {
         let slot = *it.slot(at);
@@ -29,7 +29,7 @@ impl<P: Protocol> Net<'_, P> {
             plan: slot.plan,
             write: slot.write,
             held: slot.held,
-            verdict: it.world.deliveries[number].verdict,
+            verdict: it.explored.deliveries[number].verdict,
             is_open: slot.is_open,
             is_in_doubt: slot.is_in_doubt,
             is_unstorable: slot.is_unstorable,
@@ -37,7 +37,7 @@ impl<P: Protocol> Net<'_, P> {
             ended_at: slot.ended_at,
             heard,
             stage: slot.stage,
-            time: it.world.time,
+            time: it.explored.time,
             clock: slot.clock,
         };
         let stepped = match self.steps.get(&key) {
@@ -50,7 +50,7 @@ impl<P: Protocol> Net<'_, P> {
         };
         it.flaws.add(stepped.flaws);
         it.coverage.add(stepped.coverage);
-        let delivery = it.world.deliveries[number];
+        let delivery = it.explored.deliveries[number];
         let is_in_doubt = slot.is_in_doubt || matches!(heard, Heard::Failed(_, true));
         let after = it.slot(at);
         (after.machine, after.is_retried) = (stepped.machine, false);
@@ -85,7 +85,7 @@ impl<P: Protocol> Net<'_, P> {
                 if let Some(held) = stepped.held {
                     after.held = held;
                 }
-                it.world.deliveries[number].verdict = Verdict::None;
+                it.explored.deliveries[number].verdict = Verdict::None;
             }
             Next::Replay(record) | Next::Superseded(record) => {
                 after.end();
@@ -121,7 +121,7 @@ impl<P: Protocol> Net<'_, P> {
 
     /// Checks an answer that reports the handler's result as stored.
     fn recorded(&self, it: &mut Happening, slot: Slot) {
-        let delivery = it.world.deliveries[usize::from(slot.delivery)];
+        let delivery = it.explored.deliveries[usize::from(slot.delivery)];
         // Without a claim there's nothing to release.
         let has_nothing = slot.is_open && delivery.verdict == Verdict::Release;
         it.flaws.unless(delivery.is_stored || has_nothing, Invariant::RecordedIsStored);
@@ -137,17 +137,17 @@ impl<P: Protocol> Net<'_, P> {
     fn start(&self, it: &mut Happening, delivery: u8, held: u32) {
         let Some(held) = self.claims.get(held) else { return };
         let generation = held.generation.get();
-        it.world.deliveries[usize::from(delivery)].has_started = true;
+        it.explored.deliveries[usize::from(delivery)].has_started = true;
         if self.configuration.clocks_agree() {
-            it.flaws.unless(generation > it.world.highest_start, Invariant::StartsInOrder);
-            it.world.highest_start = generation.max(it.world.highest_start);
+            it.flaws.unless(generation > it.explored.highest_start, Invariant::StartsInOrder);
+            it.explored.highest_start = generation.max(it.explored.highest_start);
         }
         if self.configuration.execution == Execution::AtMostOnce {
-            it.flaws.unless(!it.world.has_run, Invariant::AtMostOnce);
-            it.world.has_run = true;
+            it.flaws.unless(!it.explored.has_run, Invariant::AtMostOnce);
+            it.explored.has_run = true;
         }
-        if it.world.holder == delivery {
-            let operation = it.world.operation;
+        if it.explored.holder == delivery {
+            let operation = it.explored.operation;
             it.flaws.unless(held.is_takeover || !operation.was_interrupted, Invariant::TakeoverTold);
             it.flaws.unless(operation.was_left || !held.is_takeover, Invariant::TakeoverTrue);
         }
@@ -156,14 +156,14 @@ impl<P: Protocol> Net<'_, P> {
     /// Checks an answer that says that the delivery has claimed nothing.
     fn refuse(&self, it: &mut Happening, delivery: u8) {
         let stands = self.standing(it, delivery).is_some();
-        let delivery = &mut it.world.deliveries[usize::from(delivery)];
+        let delivery = &mut it.explored.deliveries[usize::from(delivery)];
         delivery.is_refused = true;
         it.flaws.unless(!stands || delivery.is_overtaken, Invariant::GhostTold);
     }
 
     /// The lease end of this delivery's claim, if that claim is in the record.
     fn standing(&self, it: &Happening, delivery: u8) -> Option<Timestamp> {
-        let record = self.records.get(it.world.record).filter(|_| it.world.holder == delivery)?;
+        let record = self.records.get(it.explored.record).filter(|_| it.explored.holder == delivery)?;
         record.lease_until()
     }
 
@@ -184,7 +184,7 @@ impl<P: Protocol> Net<'_, P> {
         if by == NOBODY {
             it.reach(Mark::OperatorReplayed);
         }
-        let author = it.world.deliveries.get(usize::from(by));
+        let author = it.explored.deliveries.get(usize::from(by));
         // A transaction may be applied after its handler has tried again.
         let said =
             |author: &Delivery| verdicts.contains(&author.verdict) || author.has_writes && author.has_effect;

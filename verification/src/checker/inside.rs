@@ -2,15 +2,15 @@
 
 use lambda_idempotency::time::Timestamp;
 
-use super::Net;
+use super::Checker;
 use crate::{
     configuration::{Host, millis},
     invariants::{Flaws, Invariant},
-    model::{Slot, Stage, World},
+    model::{ExploredState, Slot, Stage},
     under_test::Protocol,
 };
 
-impl<P: Protocol> Net<'_, P> {
+impl<P: Protocol> Checker<'_, P> {
     /// The time from which the handler isn't polled any more. Under a claim, it's the end of the lease less the
     /// reserve. Without a claim, it's the end of the delivery's usable time.
     pub(super) fn usable_until(&self, slot: &Slot) -> Option<Timestamp> {
@@ -22,15 +22,16 @@ impl<P: Protocol> Net<'_, P> {
     }
 
     /// Checks the invariants that must hold in every state, whichever path led to it.
-    pub(super) fn look_at_all(&self, world: &World, flaws: &mut Flaws) {
+    pub(super) fn look_at_all(&self, explored: &ExploredState, flaws: &mut Flaws) {
         let mut inside = 0;
-        for slot in world.slots.iter().filter(|slot| matches!(slot.stage, Stage::Running | Stage::Extending))
+        for slot in
+            explored.slots.iter().filter(|slot| matches!(slot.stage, Stage::Running | Stage::Extending))
         {
             let (Some(held), Some(usable_until)) = (self.claims.get(slot.held), self.usable_until(slot))
             else {
                 continue;
             };
-            let now = self.configuration.clock(world.time, slot.clock);
+            let now = self.configuration.clock(explored.time, slot.clock);
             let is_inside = now <= held.lease_until;
             inside += u8::from(is_inside);
             let may_be_polled = match self.configuration.host {
