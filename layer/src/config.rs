@@ -26,7 +26,7 @@ const TASK_ROOT: &str = "/var/task";
 const PORT: u16 = 9415;
 
 /// The settings' variables, without the prefix. The JSON file uses the same names in lower case, and has no `port`.
-const NAMES: [&str; 24] = [
+const NAMES: [&str; 25] = [
     "TABLE",
     "STORE",
     "KEY",
@@ -51,6 +51,7 @@ const NAMES: [&str; 24] = [
     "STREAMING",
     "METRICS",
     "PORT",
+    "UPSTREAM",
 ];
 /// Allowed variables that aren't settings: `CONFIG` is the settings file's path, the library reads `REQUIRED`, and the
 /// wrapper script reads the others.
@@ -160,6 +161,8 @@ pub(crate) struct Config {
     pub(crate) rules: Rules,
     pub(crate) has_metrics: bool,
     pub(crate) port: u16,
+    /// The Runtime API from which the layer gets the function's events, if it isn't Lambda's own.
+    pub(crate) upstream: Option<String>,
 }
 
 impl Rules {
@@ -262,7 +265,9 @@ impl Config {
                 named.map_err(|error| format!("IDEMPOTENCY_TABLE or IDEMPOTENCY_STORE: {error}"))?
             }
         };
-        Ok(Self { store, rules, has_metrics: has_metrics.unwrap_or(true), port: port.unwrap_or(PORT) })
+        let port = port.unwrap_or(PORT);
+        let upstream = values.parsed("UPSTREAM", |address| value::upstream(address, port))?;
+        Ok(Self { store, rules, has_metrics: has_metrics.unwrap_or(true), port, upstream })
     }
 }
 

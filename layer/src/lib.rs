@@ -93,11 +93,13 @@ async fn build(upstream: &Upstream) -> Result<Built, String> {
     let store = config.store.open().await.map_err(|error| error.to_string())?;
     // In mode `off`, the library returns an error if the environment requires protection, and warns otherwise.
     let idempotency = config.rules.open(store)?;
+    // Another proxy can be between the layer and Lambda. The Extensions API is always Lambda's own.
+    let upstream = config.upstream.map_or_else(|| upstream.clone(), Upstream::new);
     let telemetry = if config.has_metrics { Telemetry::start() } else { Telemetry::default() };
     let protection = (config.rules.settings.mode != Mode::Off)
         .then(|| Protection::new(idempotency, config.rules, upstream.clone(), telemetry));
     let protection = protection.transpose().map_err(|error| error.to_string())?;
-    Ok((Proxy::new(upstream.clone(), protection.clone(), telemetry), protection, config.port))
+    Ok((Proxy::new(upstream, protection.clone(), telemetry), protection, config.port))
 }
 
 /// Starts the proxy, and the function's runtime behind it.

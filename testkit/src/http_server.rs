@@ -19,6 +19,8 @@ pub struct Received {
     pub headers: BTreeMap<String, String>,
     /// Its body.
     pub body: Vec<u8>,
+    /// The trailers behind its body, like the headers.
+    pub trailers: BTreeMap<String, String>,
 }
 
 /// The server's reply to a request.
@@ -108,6 +110,27 @@ where
 }
 
 async fn read(stream: &mut BufReader<TcpStream>) -> std::io::Result<Option<Received>> {
+    let Some(lines) = read_lines(stream).await? else { return Ok(None) };
+    let mut first = lines.first().map(String::as_str).unwrap_or_default().split(' ');
+    let (method, path) = (first.next().unwrap_or_default(), first.next().unwrap_or_default());
+    let headers = fields(lines.get(1..).unwrap_or_default());
+    let (mut body, mut trailers) = (Vec::new(), BTreeMap::new());
+    match headers.get("content-length") {
+        Some(length) => {
+            body = vec![0; length.parse().unwrap()];
+            stream.read_exact(&mut body).await?;
+        }
+        None if headers.contains_key("transfer-encoding") => {
+            body = read_chunks(stream).await?;
+            trailers = fields(&read_lines(stream).await?.unwrap_or_default());
+        }
+        None => {}
+    }
+    Ok(Some(Received { method: method.into(), path: path.into(), headers, body, trailers }))
+}
+
+/// Reads the lines before the next empty one. `None` if the client disconnects.
+async fn read_lines(stream: &mut BufReader<TcpStream>) -> std::io::Result<Option<Vec<String>>> {
     let mut lines = Vec::new();
     loop {
         let mut line = String::new();
@@ -115,40 +138,34 @@ async fn read(stream: &mut BufReader<TcpStream>) -> std::io::Result<Option<Recei
             return Ok(None);
         }
         match line.trim_end() {
-            "" => break,
+            "" => return Ok(Some(lines)),
             line => lines.push(line.to_owned()),
         }
     }
-    let mut first = lines.first().map(String::as_str).unwrap_or_default().split(' ');
-    let (method, path) = (first.next().unwrap_or_default(), first.next().unwrap_or_default());
-    let mut headers = BTreeMap::<String, String>::new();
-    for (name, value) in lines.iter().skip(1).filter_map(|line| line.split_once(": ")) {
-        let values = headers.entry(name.to_lowercase()).or_default();
-        *values = if values.is_empty() { value.into() } else { format!("{values}, {value}") };
-    }
-    let mut received =
-        Received { method: method.into(), path: path.into(), body: Vec::new(), headers: headers.clone() };
-    match headers.get("content-length") {
-        Some(length) => {
-            received.body = vec![0; length.parse().unwrap()];
-            stream.read_exact(&mut received.body).await?;
-        }
-        None if headers.contains_key("transfer-encoding") => received.body = read_chunks(stream).await?,
-        None => {}
-    }
-    Ok(Some(received))
 }
 
+/// The headers or trailers in these lines.
+fn fields(lines: &[String]) -> BTreeMap<String, String> {
+    let mut fields = BTreeMap::<String, String>::new();
+    for (name, value) in lines.iter().filter_map(|line| line.split_once(": ")) {
+        let values = fields.entry(name.to_lowercase()).or_default();
+        *values = if values.is_empty() { value.into() } else { format!("{values}, {value}") };
+    }
+    fields
+}
+
+/// Reads the chunks of a body, but not the trailers behind it.
 async fn read_chunks(stream: &mut BufReader<TcpStream>) -> std::io::Result<Vec<u8>> {
     let mut body = Vec::new();
     loop {
         let mut line = String::new();
         stream.read_line(&mut line).await?;
-        let mut chunk = vec![0; usize::from_str_radix(line.trim_end(), 16).unwrap() + 2];
-        stream.read_exact(&mut chunk).await?;
-        if chunk.len() == 2 {
+        let length = usize::from_str_radix(line.trim_end(), 16).unwrap();
+        if length == 0 {
             return Ok(body);
         }
+        let mut chunk = vec![0; length + 2];
+        stream.read_exact(&mut chunk).await?;
         body.extend_from_slice(&chunk[..chunk.len() - 2]);
     }
 }

@@ -38,6 +38,18 @@ pub(super) fn flag(text: &str) -> Result<bool, String> {
     text.parse().map_err(|_| unknown(text, "true or false"))
 }
 
+/// The address of a Runtime API. It can't be the layer's own, which has this `port`: the layer would poll itself.
+pub(super) fn upstream(address: &str, port: u16) -> Result<String, String> {
+    let parts = address.rsplit_once(':').filter(|(host, _)| !host.is_empty() && !host.contains('/'));
+    match parts.and_then(|(host, port)| Some((host, port.parse::<u16>().ok().filter(|port| *port != 0)?))) {
+        None => Err(unknown(address, "a host and a port, such as 127.0.0.1:9009")),
+        Some(("127.0.0.1" | "localhost", other)) if other == port => {
+            Err(format!("`{address}` is the layer's own address; use the other proxy's"))
+        }
+        Some(_) => Ok(address.to_owned()),
+    }
+}
+
 /// Several texts, separated by commas.
 pub(super) fn list(text: &str) -> Result<Vec<String>, String> {
     let parts: Vec<_> = text.split(',').map(|part| part.trim().to_owned()).collect();

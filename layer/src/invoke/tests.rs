@@ -1,10 +1,15 @@
-use std::sync::Mutex;
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, atomic::AtomicU64, atomic::Ordering::Relaxed},
+};
 
 use bytes::Bytes;
 use lambda_idempotency::{
     StoredKey,
+    metrics::Metric,
     store::{BoxFuture, Record, Store, StoreError, Write, WriteOutcome, memory::MemoryStore},
 };
+use metrics::{Counter, Gauge, Histogram, KeyName, Metadata, Recorder, SharedString, Unit};
 use testkit::http_server::{Received, Reply, Server};
 
 use super::*;
@@ -112,12 +117,52 @@ impl Bench {
     }
 }
 
+/// Records counters.
+#[derive(Debug, Default)]
+struct Counters(Mutex<BTreeMap<String, Arc<AtomicU64>>>);
+
+impl Counters {
+    fn get(&self, name: &str) -> u64 {
+        self.0.lock().unwrap().get(name).map_or(0, |count| count.load(Relaxed))
+    }
+}
+
+impl Recorder for Counters {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn register_counter(&self, name: &metrics::Key, _: &Metadata<'_>) -> Counter {
+        Counter::from_arc(Arc::clone(self.0.lock().unwrap().entry(name.name().into()).or_default()))
+    }
+
+    fn register_gauge(&self, _: &metrics::Key, _: &Metadata<'_>) -> Gauge {
+        Gauge::noop()
+    }
+
+    fn register_histogram(&self, _: &metrics::Key, _: &Metadata<'_>) -> Histogram {
+        Histogram::noop()
+    }
+}
+
+/// Runs an invocation whose store panics, and returns the counts of internal errors and of unprotected events.
+async fn counted(bench: &Bench) -> [u64; 2] {
+    let counters = Counters::default();
+    // The test's runtime has one thread, so the invocation's task uses this recorder too.
+    let guard = metrics::set_default_local_recorder(&counters);
+    bench.invoke(Duration::from_secs(10)).await;
+    drop(guard);
+    ["idempotency_layer_internal_error", Metric::Unprotected.name()].map(|name| counters.get(name))
+}
+
 #[tokio::test]
 async fn panic_ends_only_its_invocation() {
     let bench = Bench::new(Defect::Panics, &[], Duration::from_millis(250)).await;
     for _ in 0..2 {
         bench.posted.lock().unwrap().clear();
-        bench.invoke(Duration::from_secs(10)).await;
+        assert_eq!(counted(&bench).await, [1, 0]);
         let (path, body) = bench.answer();
         assert_eq!(path, "/2018-06-01/runtime/invocation/r/error");
         assert!(body.contains("Idempotency.Internal") && !body.contains("a fault in the layer"), "{body}");
@@ -128,7 +173,7 @@ async fn panic_ends_only_its_invocation() {
 async fn events_can_run_unprotected_after_panics() {
     let settings = [("IDEMPOTENCY_ON_INTERNAL_ERROR", "pass")];
     let bench = Bench::new(Defect::Panics, &settings, Duration::from_millis(250)).await;
-    bench.invoke(Duration::from_secs(10)).await;
+    assert_eq!(counted(&bench).await, [1, 1]);
     assert_eq!(bench.answer(), ("/2018-06-01/runtime/invocation/r/response".to_owned(), "1".to_owned()));
 }
 

@@ -27,12 +27,18 @@ static NUMBERS: AtomicU64 = AtomicU64::new(1);
 /// The limit for each wait of a test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
+pub(crate) const INIT_ERROR: &str = "/2018-06-01/runtime/init/error";
+/// Lambda's answer, with the status 403, to a second report that the init failed.
+pub(crate) const SECOND_INIT_ERROR: &[u8] =
+    br#"{"errorType":"InvalidStateTransition","errorMessage":"State transition is not allowed"}"#;
+
 /// An answer, as Lambda got it.
 #[derive(Debug)]
 pub(crate) struct Posted {
     pub(crate) is_error: bool,
     pub(crate) headers: BTreeMap<String, String>,
     pub(crate) body: Vec<u8>,
+    pub(crate) trailers: BTreeMap<String, String>,
 }
 
 impl Posted {
@@ -165,11 +171,13 @@ impl State {
             let Some(waiting) = self.waiting.lock().unwrap().remove(id) else {
                 return Reply::Whole(400, Vec::new(), b"{\"errorType\":\"InvalidRequestID\"}".to_vec());
             };
-            let posted = Posted { is_error: kind == "error", headers: request.headers, body: request.body };
+            let Received { headers, body, trailers, .. } = request;
+            let posted = Posted { is_error: kind == "error", headers, body, trailers };
             let _ = waiting.send(posted);
             let status = *self.status.lock().unwrap();
             return Reply::Whole(status, Vec::new(), b"{\"status\":\"OK\"}".to_vec());
         }
+        let is_repeated = self.others.lock().unwrap().iter().any(|other| other.path == path);
         self.others.lock().unwrap().push(request);
         match path.as_str() {
             "/2020-01-01/extension/register" => {
@@ -184,6 +192,7 @@ impl State {
                     b"{\"eventType\":\"SHUTDOWN\",\"shutdownReason\":\"spindown\"}".to_vec(),
                 )
             }
+            INIT_ERROR if is_repeated => Reply::Whole(403, Vec::new(), SECOND_INIT_ERROR.to_vec()),
             _ => Reply::Whole(202, vec![("x-other".into(), "1".into())], b"other".to_vec()),
         }
     }

@@ -10,13 +10,13 @@ use super::bench::{Function, Lambda, Posted, posted};
 
 const KEY: &[(&str, &str)] = &[("IDEMPOTENCY_KEY", "header")];
 
-fn status(posted: &Posted) -> u64 {
+pub(crate) fn status(posted: &Posted) -> u64 {
     assert!(!posted.is_error, "{posted:?}");
     posted.json()["statusCode"].as_u64().unwrap()
 }
 
 /// A header of the response, from `headers` or `multiValueHeaders`.
-fn header(posted: &Posted, name: &str) -> Option<String> {
+pub(crate) fn header(posted: &Posted, name: &str) -> Option<String> {
     let json = posted.json();
     let named = |headers: &Value| {
         let headers = headers.as_object()?;
@@ -28,7 +28,7 @@ fn header(posted: &Posted, name: &str) -> Option<String> {
     named(&json["headers"]).or_else(|| named(&json["multiValueHeaders"]))
 }
 
-fn created() -> Value {
+pub(crate) fn created() -> Value {
     json!({
         "statusCode": 201,
         "headers": { "content-type": "application/json", "set-cookie": "a=1", "x-receipt": "17" },

@@ -8,4 +8,6 @@ mod bench;
 mod events;
 mod http_events;
 mod process;
+mod settings;
+mod takeover;
 mod wire;

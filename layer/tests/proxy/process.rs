@@ -5,9 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bytes::Bytes;
 use lambda_idempotency_rehearsal::database::{ACCESS_KEY, Database, REGION};
 use lambda_idempotency_verification_real::wire::{HttpWay, Meaning, Proxy};
-use testkit::ports::free_port;
+use testkit::{http_server::Received, ports::free_port};
 
 use super::bench::{Function, Lambda, PATIENCE, fresh_path, kill, posted, program};
 
@@ -18,7 +19,7 @@ async fn code(lambda: &Lambda, settings: &[(&str, &str)], command: &[&str]) -> (
 }
 
 const WORKING: &[(&str, &str)] = &[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_STORE", "memory:")];
-const WITH_METRICS: (&str, &str) = ("IDEMPOTENCY_METRICS", "cloudwatch");
+pub(crate) const WITH_METRICS: (&str, &str) = ("IDEMPOTENCY_METRICS", "cloudwatch");
 
 #[tokio::test]
 async fn program_exits_with_the_commands_code() {
@@ -213,6 +214,26 @@ async fn extension_serves_until_the_sandbox_ends() {
     assert!(!log.contains("never sent the layer a request"), "{log}");
 }
 
+/// The other proxy is a second simulated Lambda here.
+#[tokio::test]
+async fn events_can_come_from_another_proxy() {
+    for mode in ["enforce", "off"] {
+        let (lambda, other) = (Lambda::start().await, Lambda::start().await);
+        let address = other.address();
+        let settings = [("IDEMPOTENCY_UPSTREAM", address.as_str()), ("IDEMPOTENCY_MODE", mode)];
+        let mut function = extension(&lambda, &[WORKING, &settings].concat()).await;
+        let waiting = other.deliver(r#"{"id": 1}"#);
+        function.respond(&function.next().await, "1").await;
+        assert_eq!(posted(waiting).await.text(), "1");
+        let got = function.send("GET", "/2018-06-01/runtime/restore/next", &[], Bytes::new()).await;
+        assert_eq!(got.body, "other");
+        shut_down(&lambda, &mut function).await;
+        assert_eq!((lambda.polls(), other.polls(), other.others().len()), (0, 1, 1));
+        let is_extensions = |received: &Received| received.path.starts_with("/2020-01-01/extension/");
+        assert!(lambda.others().iter().all(is_extensions), "{:?}", lambda.others());
+    }
+}
+
 /// Another tool has replaced `AWS_LAMBDA_EXEC_WRAPPER`, for example, and the runtime polls Lambda itself.
 #[tokio::test]
 async fn unused_layer_is_reported_at_shutdown() {
@@ -248,7 +269,7 @@ async fn metrics_of_an_unanswered_event_are_written_at_shutdown() {
 }
 
 /// A table of records, and the wire to it.
-async fn table() -> (Database, Proxy) {
+pub(crate) async fn table() -> (Database, Proxy) {
     let database = Database::embedded().await.unwrap();
     database.create_idempotency_table("records").await.unwrap();
     let wire = Proxy::before(database.endpoint().clone(), Duration::from_secs(1)).await.unwrap();
@@ -256,7 +277,7 @@ async fn table() -> (Database, Proxy) {
 }
 
 /// The settings for the table behind this endpoint.
-fn on_table(endpoint: &str) -> [(&str, &str); 7] {
+pub(crate) fn on_table(endpoint: &str) -> [(&str, &str); 7] {
     [
         WITH_METRICS,
         ("IDEMPOTENCY_KEY", "/id"),

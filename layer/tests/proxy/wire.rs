@@ -9,7 +9,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use super::bench::{Function, Got, Lambda, posted};
+use super::bench::{Function, Got, INIT_ERROR, Lambda, SECOND_INIT_ERROR, posted};
 
 const KEY: &[(&str, &str)] = &[("IDEMPOTENCY_KEY", "/id")];
 
@@ -34,6 +34,21 @@ async fn non_invocation_requests_pass_unchanged() {
     }
     let unknown = function.send("POST", "/2018-06-01/runtime/invocation/x/response", &[], Bytes::new()).await;
     assert_eq!(unknown.status, 400, "Lambda answers for an invocation that the proxy doesn't know");
+}
+
+/// A runtime that reports its init error twice must get Lambda's own refusal.
+#[tokio::test]
+async fn refused_init_errors_reach_the_function() {
+    let lambda = Lambda::start().await;
+    let mut function = Function::start(&lambda, KEY).await;
+    for (status, body) in [(202, &b"other"[..]), (403, SECOND_INIT_ERROR), (403, SECOND_INIT_ERROR)] {
+        let got = function.send("POST", INIT_ERROR, &[], Bytes::from_static(b"{}")).await;
+        assert_eq!((got.status, &*got.body), (status, body));
+    }
+    assert!(function.child.try_wait().unwrap().is_none(), "{}", function.log());
+    let waiting = lambda.deliver(r#"{"id": 1}"#);
+    function.respond(&function.next().await, "1").await;
+    assert_eq!(posted(waiting).await.text(), "1");
 }
 
 #[tokio::test]
@@ -70,14 +85,13 @@ async fn stale_invocation_ids_settle_nothing() {
     assert_eq!(posted(again).await.text(), "1");
 }
 
-/// Sends a chunked response on a raw connection, and returns the status.
+/// Sends a chunked response on a raw connection, and returns the status. The head doesn't announce the trailers.
 async fn stream(function: &Function, event: &Got, chunks: &[&[u8]], trailers: &str) -> String {
     let mut connection = TcpStream::connect(function.address()).await.unwrap();
     let id = event.header("lambda-runtime-aws-request-id");
     let head = format!(
         "POST /2018-06-01/runtime/invocation/{id}/response HTTP/1.1\r\nHost: runtime\r\nContent-Type: text/plain\r\n\
-         Lambda-Runtime-Function-Response-Mode: streaming\r\nTransfer-Encoding: chunked\r\n\
-         Trailer: Lambda-Runtime-Function-Error-Type, Lambda-Runtime-Function-Error-Body\r\n\r\n"
+         Lambda-Runtime-Function-Response-Mode: streaming\r\nTransfer-Encoding: chunked\r\n\r\n"
     );
     connection.write_all(head.as_bytes()).await.unwrap();
     for chunk in chunks {
@@ -119,7 +133,11 @@ async fn broken_stream_releases_the_key() {
         let trailers =
             "Lambda-Runtime-Function-Error-Type: Broke\r\nLambda-Runtime-Function-Error-Body: e30=\r\n";
         stream(&function, &event, &[b"one "], trailers).await;
-        assert_eq!(posted(waiting).await.text(), "one ");
+        let broken = posted(waiting).await;
+        assert_eq!(broken.text(), "one ");
+        // Without the trailers, Lambda would treat the stream as complete.
+        assert_eq!(broken.trailers["lambda-runtime-function-error-type"], "Broke");
+        assert_eq!(broken.trailers["lambda-runtime-function-error-body"], "e30=");
     }
 }
 

@@ -1,7 +1,8 @@
 //! Tests the layer with another proxy between Lambda and the layer, and between the layer and the function.
 //!
-//! The other proxy is the layer's own program, switched off. `RUNTIME_API_PROXY` can name a different program, which
-//! must listen on `LRAP_LISTENER_PORT`, like AWS's example in Go (`aws-samples/aws-lambda-extensions`).
+//! The other proxy is the layer's own program, switched off, or `other-proxy` if both are extensions.
+//! `RUNTIME_API_PROXY` can name a different program, which must listen on `LRAP_LISTENER_PORT`, like AWS's example in Go
+//! (`aws-samples/aws-lambda-extensions`).
 
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
 
@@ -13,15 +14,36 @@ use crate::{
     ledger::Ledger,
     play::TABLE,
     runtime::Runtime,
-    sandbox::{Answer, Function, Mode, Sandbox, scratch},
+    sandbox::{Answer, Function, Mode, Sandbox, has_namespaces, scratch},
 };
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_idempotency-extension");
 const WRAPPER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/idempotency-wrapper");
 
+/// The other proxy as an extension in Python.
+const OTHER_EXTENSION: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/scenarios/other-proxy");
+
+/// Writes a script to this file.
+fn write(script: &Path, text: &str) -> String {
+    fs::write(script, format!("#!/bin/sh\necho the other proxy starts\n{text}")).unwrap();
+    fs::set_permissions(script, fs::Permissions::from_mode(0o755)).unwrap();
+    script.display().to_string()
+}
+
+/// The other proxy as an extension's file, which listens on `OTHER_PORT`, and is a client of `OTHER_UPSTREAM`.
+fn other_extension(folder: &Path) -> String {
+    let Ok(program) = std::env::var("RUNTIME_API_PROXY") else { return OTHER_EXTENSION.into() };
+    // The extension registers with its program's name, which must be its file's.
+    let script = folder.join(Path::new(&program).file_name().unwrap());
+    let text = format!(
+        "export LRAP_RUNTIME_API_ENDPOINT=${{OTHER_UPSTREAM:-$AWS_LAMBDA_RUNTIME_API}} LRAP_LISTENER_PORT=$OTHER_PORT\n\
+         exec {program}\n"
+    );
+    write(&script, &text)
+}
+
 /// Writes the script that starts the other proxy in front of a command.
 fn other_proxy(folder: &Path) -> String {
-    let script = folder.join("other-proxy");
     let start = match std::env::var("RUNTIME_API_PROXY") {
         Ok(program) => {
             let port = free_port();
@@ -32,24 +54,24 @@ fn other_proxy(folder: &Path) -> String {
         }
         Err(_) => format!("exec env IDEMPOTENCY_MODE=off {PROGRAM} -- env -u IDEMPOTENCY_MODE \"$@\"\n"),
     };
-    fs::write(&script, format!("#!/bin/sh\necho the other proxy starts\n{start}")).unwrap();
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
-    script.display().to_string()
+    write(&folder.join("other-proxy"), &start)
 }
 
-/// Delivers an event twice to a function behind both proxies, and checks that the second delivery is a replay.
-async fn replays(layer: impl Fn(&str) -> String, settings: &[(&str, &str)]) {
+/// Delivers an event twice to a function behind both proxies, and checks that the second delivery is a replay. With
+/// `polls`, both proxies are extensions, and the other one passes so many events.
+async fn replays(layer: impl Fn(&str) -> String, polls: Option<usize>, settings: &[(&str, &str)]) {
     // AWS's example sends each header twice, and 200 where Lambda sends 202. Only Node's client accepts that.
     let is_the_example = std::env::var_os("RUNTIME_API_PROXY").is_some();
+    let is_unpacked = polls.is_some();
     let runtime = if is_the_example { Runtime::Node } else { Runtime::Python };
-    if tool("aws-lambda-rie").is_none() || !runtime.is_installed() {
+    if tool("aws-lambda-rie").is_none() || !runtime.is_installed() || is_unpacked && !has_namespaces() {
         return;
     }
     let database = Database::embedded().await.unwrap();
     database.create_idempotency_table(TABLE).await.unwrap();
     let folder = scratch();
     let ledger = Ledger::new(folder.join("ledger"));
-    let other = other_proxy(&folder);
+    let other = if is_unpacked { other_extension(&folder) } else { other_proxy(&folder) };
     let mut environment: Vec<(String, String)> = vec![
         ("AWS_ENDPOINT_URL_DYNAMODB".into(), database.endpoint().to_string()),
         ("LEDGER".into(), ledger.file().display().to_string()),
@@ -62,7 +84,7 @@ async fn replays(layer: impl Fn(&str) -> String, settings: &[(&str, &str)]) {
         mode: Mode::OnDemand,
         handler: "handler",
         layer: layer(&other),
-        is_unpacked: false,
+        is_unpacked,
         timeout: 20,
         environment,
     };
@@ -76,16 +98,49 @@ async fn replays(layer: impl Fn(&str) -> String, settings: &[(&str, &str)]) {
     }
     assert_eq!(answers[0], answers[1]);
     assert_eq!((ledger.runs("order-1"), ledger.effects("order-1")), (1, 1));
-    assert!(sandbox.output().contains("the other proxy starts"), "{}", sandbox.output());
+    let output = sandbox.output() + &sandbox.log();
+    assert!(output.contains("the other proxy starts"), "{output}");
+    if let Some(polls) = polls.filter(|_| !is_the_example) {
+        let passed = output.matches("the other proxy passed /2018-06-01/runtime/invocation/next").count();
+        assert_eq!(passed, polls, "{output}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_proxy_can_be_before_the_layer() {
-    replays(|other| format!("{other} {PROGRAM} -- "), &[]).await;
+    replays(|other| format!("{other} {PROGRAM} -- "), None, &[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_proxy_can_be_behind_the_layer() {
     let settings = [("IDEMPOTENCY_EXTENSION", PROGRAM), ("IDEMPOTENCY_WRAPPER", "OTHER")];
-    replays(|_| format!("{WRAPPER} "), &settings).await;
+    replays(|_| format!("{WRAPPER} "), None, &settings).await;
+}
+
+/// The layer gets both events from the other proxy.
+#[tokio::test(flavor = "multi_thread")]
+async fn another_extension_can_be_before_the_layer() {
+    let [ours, others] = [free_port(), free_port()].map(|port| port.to_string());
+    let upstream = format!("127.0.0.1:{others}");
+    let chain = [("OTHER_PORT", others.as_str()), ("IDEMPOTENCY_UPSTREAM", &upstream)];
+    extensions_replay(2, &ours, &chain).await;
+}
+
+/// The function gets only the first event, through the other proxy.
+#[tokio::test(flavor = "multi_thread")]
+async fn another_extension_can_be_behind_the_layer() {
+    let [ours, others] = [free_port(), free_port()].map(|port| port.to_string());
+    let upstream = format!("127.0.0.1:{ours}");
+    let folder = scratch();
+    let wrapper = folder.join("wrapper");
+    let wrapper = write(&wrapper, &format!("AWS_LAMBDA_RUNTIME_API=127.0.0.1:{others} exec \"$@\"\n"));
+    let chain =
+        [("OTHER_PORT", others.as_str()), ("OTHER_UPSTREAM", &upstream), ("IDEMPOTENCY_WRAPPER", &wrapper)];
+    extensions_replay(1, &ours, &chain).await;
+}
+
+/// Runs both proxies as Lambda does: as extensions.
+async fn extensions_replay(polls: usize, port: &str, chain: &[(&str, &str)]) {
+    let settings = [("OTHER_EXTENSION", "OTHER"), ("IDEMPOTENCY_PORT", port), ("IDEMPOTENCY_REQUIRED", "1")];
+    replays(|_| "/opt/idempotency-wrapper ".into(), Some(polls), &[&settings, chain].concat()).await;
 }

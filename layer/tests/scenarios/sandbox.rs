@@ -318,7 +318,8 @@ fn emulator(function: &Function, bootstrap: &Path, port: u16, runtime_port: u16)
     let mut script = String::from("set -e\n");
     if function.is_unpacked {
         script += &format!(
-            "mount -t tmpfs tmpfs /opt\nmkdir /opt/extensions\ncp {LAYER} /opt/extensions/idempotency\ncp {WRAPPER} /opt/\n"
+            "mount -t tmpfs tmpfs /opt\nmkdir /opt/extensions\ncp {LAYER} /opt/extensions/idempotency\ncp {WRAPPER} /opt/\n\
+             [ -z \"${{OTHER_EXTENSION:-}}\" ] || cp \"$OTHER_EXTENSION\" /opt/extensions/\n"
         );
     }
     if function.mode == Mode::ManagedInstances {
