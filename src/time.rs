@@ -180,7 +180,7 @@ mod tests {
 
     #[cfg(any(feature = "postgres", feature = "redis"))]
     #[test]
-    fn idle_time_follows_the_larger_clock() {
+    fn idle_time_is_the_longer_measurement() {
         let (hour, now) = (Duration::from_secs(3600), LastAnswer::now());
         assert!(now.idle_for() < hour);
         let monotonic_stopped = LastAnswer { by_wall_clock: now.by_wall_clock.saturating_sub(hour), ..now };

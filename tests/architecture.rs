@@ -500,7 +500,8 @@ fn only_the_driver_calls_step() {
 #[test]
 fn results_are_not_nested() {
     for (file, text) in read_under("src") {
-        let nested = nested_results(&shipped(&text));
+        let tokens = shipped(&text);
+        let nested = nested_results(&tokens);
         assert_eq!(nested, [""; 0], "{file} has a `Result<Result<…>>`");
     }
 }
@@ -518,7 +519,10 @@ fn nested_results(tokens: &[Token]) -> Vec<&str> {
 
 #[test]
 fn nested_results_are_found() {
-    let nested = |text: &str| nested_results(&shipped(text)).len();
+    let nested = |text: &str| {
+        let tokens = shipped(text);
+        nested_results(&tokens).len()
+    };
     assert_eq!(nested("fn f() -> Result<Result<u8, ()>, ()> {}"), 1);
     assert_eq!(nested("type R = Result<u8, ()>;\nfn f() -> Result<R, ()> {}"), 1);
     assert_eq!(nested("type R = Result<u8, ()>;\nfn f() -> Result<u8, R> {}"), 0);

@@ -61,7 +61,7 @@ fn second_signal_ends_a_stalled_removal() {
 }
 
 #[test]
-fn terminals_end_interrupts_the_rehearsal() {
+fn closed_terminal_interrupts_the_rehearsal() {
     interrupt_twice("HUP", "QUIT");
 }
 

@@ -388,7 +388,7 @@ async fn damaged_response_is_corrupt_and_not_rerun() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn wrongly_typed_replay_hides_the_response() {
+async fn wrongly_typed_replay_error_hides_the_response() {
     let bench = Bench::new();
     bench.run("k", 1).await.unwrap();
     let result: Result<u64, RunError<TestError>> =

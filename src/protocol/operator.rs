@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn operators_write_has_new_owner_and_generation() {
+    fn operator_write_sets_new_owner_and_generation() {
         let owner = Owner::from_bytes([9; 16]);
         for state in [State::Started { lease_until: secs(1060) }, State::Released] {
             let record = record(state);

@@ -65,7 +65,7 @@ async fn replays_are_marked_and_final() {
 }
 
 #[tokio::test]
-async fn responses_tell_open_outcomes() {
+async fn responses_show_whether_outcome_is_open() {
     let busy = || answer_with(409, &[("retry-after", "60")], "busy");
     let replay = || answer_with(500, &[("idempotent-replayed", "true")], "");
     for (script, status, is_open) in [

@@ -183,7 +183,7 @@ async fn successes_refill_the_retry_quota() {
 }
 
 #[tokio::test]
-async fn waits_for_outcomes_return_earlier_tokens() {
+async fn success_after_waiting_returns_earlier_tokens() {
     let replies = || [answer(503), problem(409, "in-progress", true), answer(201)];
     let stage = Stage::new(replies().into_iter().chain(replies())).await;
     let client = stage.client_with(IdempotentRequests::new().retry_quota(5));

@@ -7,6 +7,11 @@ use testkit::source::root;
 /// The scenarios that this library lacks, so that no test shows them.
 const MISSING: [u8; 1] = [52];
 
+/// The tests that a cell names.
+fn names(cell: &str) -> Vec<&str> {
+    cell.split('`').skip(1).step_by(2).collect()
+}
+
 #[test]
 fn every_scenario_names_its_tests() {
     let page = fs::read_to_string(root().join("docs/powertools.md")).unwrap();
@@ -27,13 +32,25 @@ fn every_scenario_names_its_tests() {
         if !["same", "differs: "].iter().any(|word| here.starts_with(word)) {
             wrong.push(format!("{number}: the fourth cell must begin with `same` or `differs: `"));
         }
-        let named: Vec<&str> = shown_by.split('`').skip(1).step_by(2).collect();
+        let named = names(shown_by);
         if named.is_empty() {
             wrong.push(format!("{number}: no test shows this"));
         }
         let is_there = |test: &&&str| tests.contains(&format!("fn {test}("));
         let lost = named.iter().filter(|test| !is_there(test));
         wrong.extend(lost.map(|test| format!("{number}: no test is named {test}")));
+    }
+    let (_, failures) = page.split_once("\n## Where Powertools fails\n").unwrap();
+    let (failures, _) = failures.split_once("\n## ").unwrap();
+    let rows = failures.lines().filter(|line| line.starts_with("| ")).skip(1);
+    for row in rows {
+        let cells: Vec<&str> = row.split('|').collect();
+        let named = names(cells[cells.len() - 2]);
+        if named.is_empty() {
+            wrong.push(format!("no test shows this: {row}"));
+        }
+        let lost = named.iter().filter(|test| !tests.contains(&format!("fn {test}(")));
+        wrong.extend(lost.map(|test| format!("no test is named {test}: {row}")));
     }
     assert_eq!(numbers, (1..=53).collect::<Vec<u8>>());
     assert!(wrong.is_empty(), "{wrong:#?}");

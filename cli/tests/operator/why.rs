@@ -253,7 +253,7 @@ async fn stale_claims_refuse_other_payloads() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn closures_lead_to_the_option_that_replaces_them() {
+async fn closure_errors_name_the_option_to_add() {
     let bench = Bench::empty().await;
     let file = std::env::temp_dir().join(format!("describe-closures-{}.json", std::process::id()));
     for (via, field, sample, option) in [

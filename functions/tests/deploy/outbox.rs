@@ -153,7 +153,7 @@ impl Met {
 }
 
 #[test]
-fn planned_trouble_has_not_occurred() {
+fn planned_trouble_does_not_count_as_occurred() {
     let planned = TROUBLE[0];
     let of = |count| Met { trouble: BTreeMap::from([(planned, count)]), ..Met::default() };
     assert!(!of(0).and(of(0)).has(planned) && of(0).and(of(1)).has(planned));

@@ -75,7 +75,7 @@ async fn function_gets_only_records_to_run() {
 }
 
 #[tokio::test]
-async fn refused_records_join_the_functions_failures() {
+async fn refused_and_failed_records_are_reported_together() {
     let lambda = Lambda::start().await;
     let function = Function::start(&lambda, &[BY_ID]).await;
     let records = [
@@ -92,7 +92,7 @@ async fn refused_records_join_the_functions_failures() {
 }
 
 #[tokio::test]
-async fn functions_error_fails_its_records() {
+async fn function_error_fails_the_records_it_got() {
     let lambda = Lambda::start().await;
     let function = Function::start(&lambda, &[BY_ID]).await;
     let first = lambda.deliver(messages(&[("a", 1)]));

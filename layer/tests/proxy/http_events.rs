@@ -127,7 +127,7 @@ async fn unkeyed_requests_pass_unless_refused() {
 }
 
 #[tokio::test]
-async fn only_the_header_key_passes_unkeyed_requests() {
+async fn unkeyed_requests_pass_only_with_header_keys() {
     for (key, passes) in [("header", true), ("request-id", false), ("eventbridge", false), ("sqs", false)] {
         let lambda = Lambda::start().await;
         let function = Function::start(&lambda, &[("IDEMPOTENCY_KEY", key)]).await;
@@ -344,7 +344,7 @@ async fn streamed_json_over_the_limit_is_read() {
 }
 
 #[tokio::test]
-async fn fenced_stream_gets_the_successors_refusal() {
+async fn fenced_stream_is_refused_as_not_retained() {
     let lambda = Lambda::start().await;
     let settings = [("IDEMPOTENCY_MAX_RESPONSE", "1000"), ("IDEMPOTENCY_ON_IN_PROGRESS", "wait:20s")];
     let function = Function::start(&lambda, &[KEY, &settings].concat()).await;
@@ -394,7 +394,7 @@ async fn malformed_request_is_refused_with_400() {
 }
 
 #[tokio::test]
-async fn streaming_function_refuses_malformed_requests_in_streams() {
+async fn malformed_requests_get_a_streamed_refusal() {
     let lambda = Lambda::start().await;
     let settings = [KEY, &[("IDEMPOTENCY_STREAMING", "true")]].concat();
     let function = Function::start(&lambda, &settings).await;

@@ -52,7 +52,7 @@ async fn fenced_error_never_says_nothing_ran() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn unreadable_successors_result_never_says_nothing_ran() {
+async fn unreadable_outcome_error_never_says_nothing_ran() {
     let bench = Bench::new();
     let successor = bench.clone();
     let result = bench
@@ -72,7 +72,7 @@ async fn unreadable_successors_result_never_says_nothing_ran() {
 
 /// An operator settles the first claim's record. The second claim's record disappears.
 #[tokio::test(start_paused = true)]
-async fn fenced_error_allows_for_every_cause() {
+async fn fenced_error_names_every_possible_cause() {
     let bench = Bench::new();
     let settled = bench.hold("k").await;
     let (key, seen) = (bench.stored_key("k"), bench.record("k"));
@@ -179,7 +179,7 @@ fn has(events: &[String], name: &str) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn failed_release_is_unknown_but_not_unrecorded() {
+async fn failed_release_is_logged_as_not_released() {
     let bench = Bench::with(|builder| builder.settle_within(Duration::ZERO));
     let claim = bench.hold("k").await;
     bench.store.script([Meets(Fault::Throttle)]);
@@ -196,7 +196,7 @@ async fn failed_release_is_unknown_but_not_unrecorded() {
 
 /// The process freezes before its handler, and the release of its claim fails.
 #[tokio::test(start_paused = true)]
-async fn unrun_handler_is_never_unrecorded() {
+async fn unrun_handler_is_never_logged_as_unrecorded() {
     let mut failed_releases = 0;
     for reads in 0..10 {
         let bench = Bench::with(|builder| builder.settle_within(Duration::ZERO));

@@ -151,7 +151,7 @@ async fn takeover_cuts_the_handler_off() {
 /// Under at-most-once, a handler is cut off when its claim is lost. If an operator settled or released the record, the
 /// caller may retry. If the record is gone, the outcome is unknown.
 #[tokio::test(start_paused = true)]
-async fn running_claim_settled_by_hand_is_retried() {
+async fn run_settled_by_hand_is_retryable() {
     let outcome = || Some(State::Completed(Outcome::Omitted));
     let claimed = || Some(State::Started { lease_until: Timestamp::from_secs(u64::MAX / 2000) });
     let cases = [outcome(), claimed(), None].into_iter().zip([

@@ -321,7 +321,7 @@ async fn thawed_process_retries_only_briefly() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn response_is_omitted_without_chunk_time() {
+async fn long_chunk_outage_omits_the_response() {
     for (outage, is_kept) in [(0.5, true), (1.5, false)] {
         for script in [Meets(Fault::Throttle), Meets(Fault::LoseRequest)] {
             let bench = Bench::new();
@@ -434,7 +434,7 @@ async fn refused_step_releases_at_most_once_key() {
 
 /// The middle step passes the inner step's refusal on.
 #[tokio::test(start_paused = true)]
-async fn refused_steps_below_a_step_release_the_at_most_once_key() {
+async fn refusal_through_middle_step_releases_outer_key() {
     let bench = Bench::with(|builder| builder.execution(Execution::AtMostOnce));
     let steps = bench.beside(|builder| builder);
     // Another delivery holds the inner step's claim.
@@ -450,7 +450,7 @@ async fn refused_steps_below_a_step_release_the_at_most_once_key() {
 
 /// The middle step runs without protection, so the library doesn't record its failure.
 #[tokio::test(start_paused = true)]
-async fn refusals_below_an_unprotected_step_release_the_at_most_once_key() {
+async fn refusal_through_unprotected_step_releases_outer_key() {
     let bench = Bench::with(|builder| builder.execution(Execution::AtMostOnce));
     let open = bench.beside(|builder| builder.fail_open(true).on_handler_error(Recording::Record));
     let steps = bench.beside(|builder| builder);

@@ -565,7 +565,7 @@ fn settings_keep_the_environment_mode() {
 }
 
 #[test]
-fn only_mode_off_lacks_a_store() {
+fn only_mode_off_works_without_store() {
     let off = || Idempotency::builder(MemoryStore::new()).function("tests").outside(Some(Mode::Off), true);
     let built = off().settings(Settings::default()).build_in(|_| None).unwrap();
     assert_eq!(built.settings().mode, Mode::Off);

@@ -69,7 +69,7 @@ fn successor_rejects_the_transaction() {
 }
 
 #[test]
-fn refused_commit_of_a_free_key_is_resent() {
+fn refused_commit_reclaims_a_free_key() {
     for left in
         [None, Some(record(RecordState::Released, 1000)), Some(record(RecordState::Completed(outcome()), -3))]
     {
@@ -270,7 +270,7 @@ fn commit_refused_despite_held_claim_is_unresolved() {
 }
 
 #[test]
-fn definite_error_leaves_transaction_in_doubt() {
+fn definite_retry_error_leaves_transaction_in_doubt() {
     for kind in [StoreErrorKind::Unavailable, StoreErrorKind::Rejected] {
         let (mut run, _, first) = committing();
         assert_eq!(sent(run.feed(LOST())), (first, 0));

@@ -223,7 +223,7 @@ fn invalid_expressions_are_refused_when_built() {
 }
 
 #[test]
-fn numbers_that_the_parser_reads_as_objects_are_refused() {
+fn numbers_parsed_as_objects_are_refused() {
     let filter = |number: &str| format!("lines[?price == `{number}`].id");
     // With `arbitrary_precision`, the parser reads `10.5` as this object.
     let read = format!(r#"{{"{NUMBER}": "10.5"}}"#);

@@ -84,7 +84,7 @@ async fn clients_retries_replay_on_every_front_end() {
 
 #[cfg(feature = "jmespath")]
 #[tokio::test]
-async fn field_keys_of_requests_replay_retries() {
+async fn body_field_keys_replay_client_retries() {
     for (name, first, again) in front_ends() {
         let by_fields = KeyFields::new(["json(body).order_id"]).unwrap();
         let function = Function::new(idempotency().events_by(by_fields));

@@ -151,7 +151,7 @@ async fn bodies_over_custom_limits_get_413() {
 }
 
 #[tokio::test]
-async fn handler_then_setting_then_status_decides_recording() {
+async fn recording_follows_handler_then_setting_then_status() {
     /// Sends a request twice to a handler that answers with this status and this `Recording`.
     async fn twice(layer: HttpLayer, status: u16, says: Option<Recording>) -> (u16, bool) {
         let answer = move |_: Request| async move {

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn live_leases_prevent_reruns_and_acknowledgement() {
+    fn orders_in_progress_are_returned_not_rerun() {
         let faults = |ran: std::ops::Range<usize>, orders: usize| {
             let mut verdict = Verdict::default();
             let mut measured = measured(ran.len(), ran.len());

@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_runs_explain_few_effects() {
+    fn too_many_slow_runs_are_a_violation() {
         assert!(too_many_slow(10, 10).is_none(), "one pause of the machine can cause 10 slow runs");
         assert!(too_many_slow(100, 200).is_none());
         assert!(too_many_slow(101, 200).is_some());
