@@ -69,7 +69,7 @@ pub struct Configuration {
     pub times: Vec<i64>,
     /// The length of a lease, counted from the delivery.
     pub lease: i64,
-    /// How long before the lease's end it becomes too late to start a handler.
+    /// The last part of a lease, during which it's too late to start a handler.
     pub reserve: i64,
     /// The clock skew that the protocol allows for.
     pub skew_margin: i64,
@@ -94,8 +94,8 @@ pub struct Configuration {
     /// How often an operator may send a write. Operators only change a settled record, or a claim that's
     /// stale by true time.
     pub operations: u8,
-    /// How often a lease may be extended while its handler runs. An extended lease lasts as long as the first
-    /// one, counted from the request to extend it.
+    /// How often a lease may be extended while its handler runs. An extended lease has the length of the first one,
+    /// counted from the request for the extension.
     pub extensions: u8,
     /// How often a condition on the handler's own writes may fail.
     pub declines: u8,
@@ -212,12 +212,12 @@ pub fn millis(millis: i64) -> Duration {
     Duration::from_millis(u64::try_from(millis).unwrap_or(0))
 }
 
-/// How many milliseconds after the beginning `time` is.
+/// The time from the beginning until `time`, in milliseconds.
 pub fn since_beginning(time: Timestamp) -> i64 {
     i64::try_from(time.as_millis()).map_or(i64::MAX, |millis| millis - BEGINNING)
 }
 
-/// The owner of a delivery: its number and the number of the request.
+/// The owner that a delivery draws. It encodes the number of the delivery and the number of the request.
 pub fn owner(delivery: u8, request: u8) -> Owner {
     let mut bytes = [0; 16];
     (bytes[0], bytes[1]) = (delivery + 1, request);

@@ -10,7 +10,7 @@ use crate::{
 /// One event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Choice {
-    /// The executor does nothing more at this moment, or sends the request that it's about to send.
+    /// The executor makes no other decision at this moment. If it has a request to send, it sends the request.
     Wait(u8),
     /// True time advances to the next moment. Executors that aren't scheduled until then are frozen.
     Tick,
@@ -166,7 +166,8 @@ fn running(configuration: &Configuration, number: u8, choices: &mut Vec<Choice>)
     }
 }
 
-/// Adds the faults of a write that the store doesn't receive, rejects, or receives late.
+/// Adds the faults that can happen while a write is sent: the store doesn't receive the write, rejects it, or receives
+/// it late.
 fn sending(configuration: &Configuration, explored: &ExploredState, at: usize, choices: &mut Vec<Choice>) {
     let (slot, number) = (explored.slots[at], at as u8);
     let mut meets = |faults: &[Fault]| {
@@ -174,8 +175,8 @@ fn sending(configuration: &Configuration, explored: &ExploredState, at: usize, c
     };
     meets(&[Fault::Conflict]);
     if slot.is_retried {
-        // Any other fault of a second attempt leaves the write ambiguous. Faults of the first attempt already
-        // lead to that state.
+        // For a second attempt, only `Conflict` leads to a new state. Any other fault leaves the write ambiguous, and
+        // faults of the first attempt already lead to that state.
         return;
     }
     meets(&[Fault::LoseRequest, Fault::Throttle]);

@@ -106,7 +106,7 @@ fn usage(arguments: &[&str]) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// Parses a count. Zero isn't one, since nothing would be tested.
+/// Parses a count. Zero isn't allowed, since nothing would be tested.
 fn count<N: FromStr + Default + PartialEq>(text: &str) -> Option<N> {
     text.parse::<N>().ok().filter(|count| *count != N::default())
 }

@@ -45,7 +45,7 @@ const ARRIVAL: Duration = Duration::from_secs(1);
 const LATENESS: Duration = Duration::from_secs(5);
 /// How many times to check whether a server is back, 100 ms apart.
 const PATIENCE: u32 = 300;
-/// How long before the outage the first handlers return. When the outage begins, the library is recording outcomes.
+/// How long before the outage the first handlers return, so that the outage begins while the library records outcomes.
 const LEAD: Duration = Duration::from_millis(30);
 
 /// The size of the check.

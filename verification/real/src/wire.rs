@@ -51,7 +51,8 @@ pub use self::{
 /// The runs to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// One run for each fault with the SDK's default retries, one for each without retries, then the random runs.
+    /// Every listed case, with the SDK's default retries and without retries, then the random runs. Over TCP, there are
+    /// only the cases without retries.
     Long {
         /// How many random runs.
         runs: usize,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// The caller's answer.
+/// The answer that the caller got.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) status: u16,
@@ -12,22 +12,24 @@ pub(super) struct Answer {
 /// The facts about an invocation when it's over and the wire is whole again.
 #[derive(Clone, Debug)]
 pub(super) struct Evidence {
-    /// The caller's answer. `None` if there was none by the deadline: Lambda would have killed the invocation.
+    /// The answer that the caller got. `None` if there was none by the deadline: Lambda would have killed the
+    /// invocation.
     pub(super) answer: Option<Answer>,
     /// The handler's response if it ran in this delivery.
     pub(super) response: String,
     pub(super) took: Duration,
     /// How often the handler had run before the later delivery.
     pub(super) effects: u64,
-    /// Whether the outcome was recorded before the later delivery, once the requests held until the answer had arrived.
+    /// Whether the outcome was recorded before the later delivery. This is read after the server has received the
+    /// requests that the proxy held until the answer.
     pub(super) is_recorded: bool,
     /// Whether the wire was whole again long before the deadline. If so, the handler's outcome must be recorded.
     pub(super) must_be_recorded: bool,
     /// Whether "in progress" is a valid answer to this fault: the store reports a conflict with another transaction.
     pub(super) may_be_in_progress: bool,
-    /// The answer to a delivery after all leases had ended.
+    /// The answer to the later delivery, which comes after all leases have ended.
     pub(super) again: Option<Answer>,
-    /// How often the handler had run after that delivery.
+    /// How often the handler had run after the later delivery.
     pub(super) effects_in_the_end: u64,
 }
 

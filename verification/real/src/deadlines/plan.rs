@@ -72,7 +72,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Draws the nth invocation's plan. The wire breaks before the claim in every other plan, otherwise at the
+    /// Draws the nth invocation's plan. For an even `nth` the wire breaks before the claim, otherwise usually at the
     /// settlement.
     pub(super) fn random(way: Way, nth: u32, random: &mut Random) -> Self {
         let (requests, time) = (random.between(1, 3), random.between(200, 1_500));
@@ -83,7 +83,8 @@ impl Plan {
                 time: Duration::from_millis(time),
             },
         };
-        // `HideRecord` removes the old item from a rejection. Without a rival, the store never rejects a settlement.
+        // `HideRecord` removes the old item from the answer to a rejected write. Without a rival, the store never
+        // rejects a settlement, so this fault always goes to the claim.
         let is_claim = nth.is_multiple_of(2) || way.amounts_to() == Fault::HideRecord;
         let position = if is_claim { Position::Claim } else { Position::Settlement };
         // If the sandbox had to connect first, a slow claim could leave no time for a settlement.

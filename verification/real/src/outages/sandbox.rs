@@ -91,7 +91,7 @@ pub(super) struct Run {
     pub(super) refused: u64,
 }
 
-/// The caller's answer.
+/// The answer that the caller got.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     Value(String),

@@ -34,8 +34,8 @@ async fn server() -> (SocketAddr, Arc<AtomicUsize>) {
 /// How long to wait for what must come.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Reads until the connection ends, or, after `expected` bytes, the client has seen nothing for 300 ms if `end` is
-/// "silence". Returns the bytes, and how they end.
+/// Reads until the connection ends or is silent, and returns the bytes and how they end. If `end` is "silence" and
+/// `expected` bytes have arrived, 300 ms without a byte count as silence.
 async fn seen(stream: &mut TcpStream, expected: usize, end: &str) -> (Vec<u8>, &'static str) {
     let mut bytes = Vec::new();
     let end = loop {

@@ -1,4 +1,4 @@
-//! The ways in which a wire between a client and a server that talk over TCP causes faults.
+//! The ways in which a TCP connection breaks, and the fault that each causes.
 
 use std::{fmt, time::Duration};
 
@@ -182,7 +182,8 @@ pub(crate) enum Protocol {
 }
 
 impl Protocol {
-    /// Whether these bytes from a client are a request. Those that open, check or close a connection aren't.
+    /// Whether these bytes from a client are a request. Messages that open, check or close a connection aren't
+    /// requests.
     pub(super) fn is_request(self, bytes: &[u8]) -> bool {
         match self {
             // A message begins with its type. A connection's first message has no type: it begins with its length,

@@ -132,8 +132,8 @@ impl Case {
         self.scenario.is_heavy() || self.medium == Medium::Tcp
     }
 
-    /// Returns all faults of the run. On a request that has both a drawn fault and one of the scenario's own, the
-    /// scenario's replaces the drawn one, because the scenario depends on it.
+    /// Returns all faults of the run. If a request has both a drawn fault and one of the scenario's own, the scenario's
+    /// fault counts, because the scenario depends on it.
     pub(super) fn plan(&self) -> BTreeMap<usize, HttpWay> {
         let mut plan = self.faults.clone();
         plan.extend(self.scenario.lead.iter().copied());

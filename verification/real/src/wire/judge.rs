@@ -308,7 +308,7 @@ fn status_of(promise: &Promise) -> Option<Status> {
 }
 
 impl Facts {
-    /// Whether a store call in the first delivery had such a result.
+    /// Whether any store call in the first delivery had a result that `what` accepts.
     fn was_told(&self, what: impl Fn(Meaning, &Told) -> bool) -> bool {
         self.calls.iter().any(|call| what(call.meaning, &call.told))
     }

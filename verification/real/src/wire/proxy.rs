@@ -190,7 +190,7 @@ impl Proxy {
         let _ = under_way.wait_for(|count| *count == 0).await;
     }
 
-    /// Forwards the requests that are held until `until`, in order, even if the proxy is closed.
+    /// Forwards the requests that the proxy holds until `until`, in order, even if the proxy is closed.
     pub async fn deliver(&self, until: When) {
         let due: Vec<_> = {
             let mut held = lock(&self.shared.held);
@@ -366,7 +366,8 @@ impl Shared {
             HttpWay::FastDrip => return self.drip(client, nth, &answer.message(), self.attempt / 4).await,
             HttpWay::SlowDrip => return self.drip(client, nth, &answer.message(), self.attempt * 3).await,
             HttpWay::CutAfter => return Ok(Then::Close),
-            // Only `HangAfter` is left. `answer` handles the faults before the request reaches the server.
+            // Only `HangAfter` is left. `answer` has already handled every fault that occurs before the request reaches
+            // the server.
             _ => return self.hang(client).await,
         }
         self.write(client, nth, &answer.message()).await

@@ -64,7 +64,7 @@ async fn assert_caught(sabotage: Sabotage, point: Point, words: &str) {
 
 async fn assert_caught_in(form: Form, sabotage: Sabotage, point: Point, words: &str) {
     let mut violations: Vec<String> = Vec::new();
-    // On a slow machine, the sabotaged function may be too late to break the rule, or break another one first.
+    // On a slow machine, the sabotaged function may be too late to break the rule, or may break another rule first.
     for _ in 0..3 {
         let backends = vec![Backend::dynamodb(Server::embedded().await.unwrap()).await.unwrap()];
         let rows = scenario::check(&function(), backends, &[point], 1, Some(sabotage), form).await.unwrap();

@@ -243,8 +243,9 @@ impl Judge<'_> {
                 self.settled_by(nth, delivery);
             }
         }
-        // After all leases have ended, the key must be settled. A record may stay STARTED only if the operation runs
-        // at most once, so that only an operator can settle it, or if the record belongs to another request.
+        // After all leases have ended, the key must be settled. There are two exceptions, where the record may stay
+        // STARTED: the operation runs at most once, so only an operator can settle it, or the record belongs to another
+        // request.
         if let Some(last) = facts.deliveries.last() {
             let status = last.after.record.as_ref().map(Record::status);
             let is_settled = matches!(status, Some(Status::Completed | Status::Failed));
