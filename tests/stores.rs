@@ -566,7 +566,7 @@ async fn contention_finding(handles: Vec<Arc<dyn Store>>) -> String {
 async fn contention_finds_locks_inside_one_handle() {
     let shared = MemoryStore::new();
     let open = || -> Arc<dyn Store> { Arc::new(LockedPerHandle::new(&shared)) };
-    // One handle shows nothing.
+    // The suite finds nothing through a single handle.
     prove(&[open()], 500).await;
     let message = contention_finding(vec![open(), open()]).await;
     assert!(message.contains("2 of 32 concurrent claims were applied instead of one"), "{message}");

@@ -1,5 +1,5 @@
-//! The error kind of each of the service's error codes. Only errors about an item's size are permanent
-//! (`Unstorable`).
+//! Checks the error kind that the store reports for each of DynamoDB's error codes. Only errors about an item's size
+//! are permanent (`Unstorable`).
 
 use bytes::Bytes;
 use lambda_idempotency::store::{
@@ -120,7 +120,7 @@ fn large(bytes: usize) -> Outcome {
     })
 }
 
-/// The emulator's own answer to each request that can be too large. The same record fits without its response.
+/// The emulator itself rejects each request whose response is too large. Without its response, the same record fits.
 #[tokio::test]
 async fn oversized_records_fit_without_their_response() {
     let table = Table::new().await;

@@ -69,7 +69,8 @@ async fn invalid_settings_are_refused_when_built() {
     assert!(good().inline_limit(350 * 1024).build().await.is_ok());
 }
 
-/// The test below sets this variable in the processes that it starts: the table or the error that it expects.
+/// The test below sets this variable in the processes that it starts. Its value is the expected table or the expected
+/// error.
 const EXPECTED: &str = "TEST_EXPECTED";
 
 /// A process can't change its environment safely, so this test runs itself in other processes.
@@ -113,7 +114,7 @@ async fn environment_variables_select_the_table() {
     }
 }
 
-/// The user agent shows CloudTrail and AWS's support which requests are the library's.
+/// The user agent lets users and AWS's support see, for example in CloudTrail, which requests come from the library.
 #[tokio::test]
 async fn user_agents_identify_the_library() {
     let wire = Wire::scripted(None, &[Reply::internal()]).await;
@@ -137,7 +138,8 @@ async fn debug_shows_no_secrets() {
     assert!(format!("{store:?}").contains(r#"table: "idempotency", region: Some("eu-west-1")"#), "{store:?}");
 }
 
-/// Checks that an unanswered read takes between `least` and `most` milliseconds, and that its number of attempts fits.
+/// Checks that a read without an answer takes between `least` and `most` milliseconds, and that `attempts_fit` accepts
+/// its number of attempts.
 async fn hanging_read_takes(
     [least, most]: [u64; 2],
     attempts_fit: impl Fn(usize) -> bool,

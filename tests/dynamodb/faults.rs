@@ -127,7 +127,7 @@ async fn timeouts_between_attempts_are_ambiguous() {
 
 #[tokio::test]
 async fn outages_are_definite_and_within_budget() {
-    // The socket keeps its port from other tests, and never listens.
+    // No other test can use this socket's port, and the socket never listens.
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = socket.local_addr().unwrap();
@@ -186,8 +186,8 @@ async fn lost_requests_are_retried() {
     assert_eq!(wire.requests(), ["PutItem", "PutItem"]);
 }
 
-/// Returns how long the eight fastest of ten reads take if their pooled connection is cut at each request, as after a
-/// freeze. A busy machine may pause the process during one of the others.
+/// Measures ten reads. Each of them finds that its pooled connection is dead, as after a freeze. Returns the total time
+/// of the eight fastest. The two slowest don't count, because a busy machine may pause the process.
 async fn ten_reads_on_dead_connections(cut: Reply, retries: RetryConfig) -> Duration {
     let table = Table::new().await;
     let decide = move |nth: usize, _: &str| match nth % 3 {
@@ -211,7 +211,8 @@ async fn ten_reads_on_dead_connections(cut: Reply, retries: RetryConfig) -> Dura
     waits[..8].iter().sum()
 }
 
-/// With the SDK's own first backoff, up to a second, the eight fastest reads take over three seconds on average.
+/// With the SDK's own first backoff of up to a second, the eight fastest reads together take over three seconds on
+/// average.
 #[tokio::test]
 async fn dead_pooled_connections_cost_milliseconds() {
     // The store keeps a client's own retry settings. In this test, these settings behave like the SDK's defaults.
@@ -237,7 +238,7 @@ async fn retried_writes_find_their_own_record() {
     // The first attempt is applied, but its answer is lost. The SDK's second attempt finds the first attempt's record.
     for lost in [Reply::ForwardThenClose, Reply::ForwardThenHang] {
         let table = Table::new().await;
-        // They run concurrently, because each hanging attempt takes seconds.
+        // The writes run concurrently, because each hanging attempt takes seconds.
         let writes = cases.iter().map(|(name, before, write)| {
             let (table, script) = (&table, [lost.clone(), Reply::Forward]);
             async move {
@@ -380,7 +381,7 @@ async fn unwritable_or_unreadable_chunks_are_errors() {
     let bytes = bytes::Bytes::from(vec![1; 4_000_000]);
     let error = store.write_chunks(&key(), owner(1), &bytes, SETTLED_UNTIL).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Rejected);
-    assert!(wire.requests().len() <= 4, "it ends at the first failure");
+    assert!(wire.requests().len() <= 4, "the call must end at the first failure");
     let error = store.read_chunks(&key(), owner(1), 3, 1_000_000).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Rejected);
     assert!(!error.is_maybe_applied());

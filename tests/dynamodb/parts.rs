@@ -46,8 +46,8 @@ async fn chunks_round_trip_with_a_sort_key() {
     round_trip(&table, 1024 * 1024, 3).await;
 }
 
-/// XORs with a fixed byte: enough to see that chunks hold the cipher's bytes. As an AEAD cipher does, it makes them
-/// longer.
+/// A cipher that XORs each byte with a constant. That's enough to show that the chunks hold the cipher's bytes. Like an
+/// AEAD cipher, it makes them longer.
 #[derive(Debug)]
 struct Veil;
 

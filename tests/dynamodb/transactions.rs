@@ -95,7 +95,7 @@ impl Table {
     }
 }
 
-/// A cancellation as DynamoDB answers it. Each reason has a code and an optional item.
+/// DynamoDB's answer when it cancels a transaction. Each reason has a code and an optional item.
 fn cancelled(reasons: &[(&str, Option<&str>)]) -> Reply {
     let reasons: Vec<_> = reasons
         .iter()
@@ -469,7 +469,7 @@ async fn duplicates_found_by_dynamodb_write_nothing() {
     assert_eq!(table.items().await.len(), 1);
 }
 
-/// Without its response, the record commits with the same writes.
+/// If the record leaves its response out, it commits with the same writes.
 #[tokio::test]
 async fn oversized_records_are_unstorable_in_transactions() {
     let large = Outcome::Retained(StoredResponse {
@@ -488,7 +488,7 @@ async fn oversized_records_are_unstorable_in_transactions() {
     let transactions = table.store.transactions().unwrap();
     let omitted = transactions.commit(&key(), &complete(Outcome::Omitted), &one(), "another").await;
     assert_eq!((written(omitted), table.effects().await), (WriteOutcome::Applied, 1));
-    // The service's own error, as the record's cancellation reason.
+    // DynamoDB's own error about the size, as the reason why it cancelled the record's write.
     let reason =
         r#"{"Code":"ValidationError","Message":"Item size to update has exceeded the maximum allowed size"}"#;
     let body = format!(
@@ -527,7 +527,7 @@ async fn large_responses_are_chunked_in_transactions() {
         let answer = run(&idempotency, 900_000).await.unwrap();
         assert_eq!(run(&idempotency, 900_000).await.unwrap(), answer, "replayed byte for byte");
         assert_eq!(table.effects().await, 1);
-        assert!(table.items().await.len() >= 3, "the record, the effect and its chunks");
+        assert!(table.items().await.len() >= 3, "the record, the effect and the response's chunks");
     }
 }
 

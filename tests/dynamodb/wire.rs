@@ -37,7 +37,7 @@ pub(crate) enum Reply {
 }
 
 impl Reply {
-    /// An error as DynamoDB answers it.
+    /// DynamoDB's answer with this error.
     pub(crate) fn error(status: u16, code: &str, message: &str) -> Self {
         Self::Answer(
             status,

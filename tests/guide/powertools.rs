@@ -4,7 +4,7 @@ use std::fs;
 
 use testkit::source::root;
 
-/// The scenarios that this library lacks, so that no test shows them.
+/// The scenarios that this library doesn't support. No test covers them.
 const MISSING: [u8; 1] = [52];
 
 /// The tests that a cell names.

@@ -22,7 +22,7 @@ fn impatient(builder: StoreBuilder<PostgresStore>) -> StoreBuilder<PostgresStore
     patient(builder).statement_timeout(STATEMENT).lock_timeout(Duration::from_millis(300))
 }
 
-/// Waits for a statement on `table` that waits for another transaction, and returns its session.
+/// Waits until another transaction blocks a statement on `table`, and returns the session of that statement.
 async fn waiting(client: &Client, table: &str) -> i32 {
     let sql =
         format!("SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%{table}%'");
@@ -122,7 +122,7 @@ async fn connections_that_died_idle_are_replaced() {
     make(&store, &key("closed"), &Write::Claim(lock())).await;
 }
 
-/// After a restart of the server, one call doesn't try one closed connection after the other.
+/// After the server restarts, all open connections are closed. A call doesn't try them one by one.
 #[tokio::test]
 async fn closed_connections_are_dropped_together() {
     let server = server!();
@@ -132,8 +132,8 @@ async fn closed_connections_are_dropped_together() {
     store.create_table().await.unwrap();
     let warm = key("warm");
     store.read(&warm).await.unwrap();
-    // The claims need two new connections, and wait for the operator's lock. So the open connection returns to the pool
-    // first, and the pool lends it next.
+    // Both claims open a new connection and wait for the operator's lock. So the read's connection returns to the pool
+    // first, and the pool lends it first.
     let operator = server.client().await;
     operator.batch_execute(&format!("BEGIN; LOCK TABLE {} IN SHARE MODE", store.table())).await.unwrap();
     let read = async {
@@ -171,7 +171,7 @@ async fn terminated_sessions_are_replaced_or_ambiguous() {
         "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity \
          WHERE query LIKE '%{table}%' AND pid <> pg_backend_pid()"
     );
-    // The session has ended once this returns. The store's connection then reads so.
+    // When this returns, the session has ended. The sleep gives the store's connection time to notice that.
     operator.batch_execute(&terminate).await.unwrap();
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(store.read(&key).await.unwrap().is_some(), "a terminated session is replaced");
@@ -257,7 +257,8 @@ async fn standbys_are_neither_written_nor_trusted() {
     assert_error(&error, StoreErrorKind::Unavailable, false, "is read-only");
     let error = store.read(&key("standby")).await.unwrap_err();
     assert_error(&error, StoreErrorKind::Unavailable, false, "is read-only");
-    // A standby doesn't have the primary's locks: a free lock doesn't show that a transaction has ended.
+    // A standby doesn't have the primary's locks. If a lock is free on the standby, a transaction on the primary may
+    // still hold it.
     let error = store.look(&key("standby")).await.unwrap_err();
     assert_error(&error, StoreErrorKind::Unavailable, false, "is read-only");
     let mut client = server.client().await;
@@ -301,7 +302,7 @@ async fn server_errors_map_to_their_kinds() {
 #[tokio::test]
 async fn failed_or_excess_connections_send_nothing() {
     let server = server!();
-    // The socket keeps its port from other tests, and never listens.
+    // No other test can use this socket's port, and the socket never listens.
     let nobody = tokio::net::TcpSocket::new_v4().unwrap();
     nobody.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let url = server.url_at(nobody.local_addr().unwrap().port());

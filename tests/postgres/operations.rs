@@ -153,7 +153,8 @@ async fn transactions_stay_whole_without_records() {
         };
         let expected = if mode == Mode::Off { (0, 0) } else { (2, 2) };
         let mut placed = 2;
-        // The shadow gives up a request that takes longer than 100 ms, and tries again with the next delivery.
+        // In shadow mode, the library gives up on a request that takes longer than 100 ms, and tries again at the next
+        // delivery.
         for _ in 0..20 {
             // Two concurrent deliveries call `begin_in`.
             let (one, two) = (client.transaction().await.unwrap(), other.transaction().await.unwrap());
@@ -224,7 +225,7 @@ async fn concurrent_duplicates_are_in_progress_immediately() {
     assert_eq!(shop.placed().await, 1);
 }
 
-/// The work ends inside the answer's reserve. Its record is written there too.
+/// The work ends within the answer reserve. The library still writes its record and commits both.
 #[tokio::test]
 async fn late_work_is_still_committed() {
     let server = server!();
@@ -244,7 +245,8 @@ async fn late_work_is_still_committed() {
     assert_eq!(shop.placed().await, 1);
 }
 
-/// The handler of an operation that must not run again passes the refusal on.
+/// The inner operation is refused, and the handler of the at-most-once operation around it returns that refusal. The
+/// library then releases the outer key.
 #[tokio::test]
 async fn refused_transaction_releases_the_at_most_once_key_around_it() {
     let server = server!();
@@ -264,8 +266,8 @@ async fn refused_transaction_releases_the_at_most_once_key_around_it() {
     drop(held);
 }
 
-/// In the same transaction, the key's lock is free for the inner operation. Without a transaction, the inner operation
-/// would claim the key.
+/// PostgreSQL lets a transaction take the same lock twice, so the key's lock alone doesn't stop the inner operation.
+/// Without a transaction, the inner operation would claim the key.
 #[tokio::test]
 async fn operation_inside_itself_is_refused() {
     let server = server!();

@@ -57,8 +57,8 @@ async fn rows(server: &Server, table: &str) -> i64 {
     server.client().await.query_one(&count, &[]).await.unwrap().get(0)
 }
 
-/// Two functions with a table each share the pooler's sessions. Both processes would name their prepared
-/// statements s0, s1, …, so each could run the other's.
+/// Two functions share the pooler's sessions, and each has its own table. Both processes would name their prepared
+/// statements s0, s1, …, so each could run the other's statements.
 #[tokio::test]
 async fn processes_behind_a_pooler_keep_their_tables() {
     let server = server!();

@@ -137,7 +137,8 @@ async fn other_schema_versions_are_refused() {
 async fn settlements_update_no_index() {
     let server = server!();
     let (store, client) = (server.store(|builder| builder).await, server.client().await);
-    // All expiries are in one hour. Most settlements don't change the hour, which is what the index contains.
+    // All records expire within one hour. The index contains only the hour of the expiry, and most settlements don't
+    // change it.
     let middle = later(86_400).as_millis() / 3_600_000 * 3_600_000 + 1_800_000;
     let expiry = |seconds: u64| Timestamp::from_millis(middle + seconds * 1000);
     // All versions of five rows fit into one page, so no update has to move to another.

@@ -188,7 +188,7 @@ async fn redirections_end_after_the_fifth() {
 
 #[tokio::test]
 async fn unreachable_nodes_cause_one_slot_refresh() {
-    // The socket keeps its port from other tests, and never listens.
+    // No other test can use this socket's port, and the socket never listens.
     let closed = TcpSocket::new_v4().unwrap();
     closed.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let port = closed.local_addr().unwrap().port();

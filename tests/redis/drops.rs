@@ -74,8 +74,9 @@ async fn falling_silent(server: &RedisServer) -> (Wire, std::sync::Arc<AtomicBoo
     (Wire::new(Some(server.address()), decide).await, silent)
 }
 
-/// A connection goes silent. The store's check of a connection takes up to 250 ms, and the test cuts off each
-/// call before that. The first call is cut off with its request, and the second during the check. The next succeeds.
+/// A connection goes silent, and the test cuts each call off after 200 ms. The first call is cut off while it waits for
+/// its answer. The second call checks the connection first, which takes up to 250 ms, so it's cut off during the check.
+/// The next call succeeds on a new connection.
 #[tokio::test]
 async fn interrupted_calls_still_replace_silent_connections() {
     let Some(server) = shared() else { return };

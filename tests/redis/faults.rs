@@ -44,7 +44,7 @@ async fn each_failure_maps_to_kind_and_certainty() {
         let wire = Wire::scripted(None, &script).await;
         let began = Instant::now();
         let error = claim(&store(&wire), &fresh_key()).await.unwrap_err();
-        // No other call waits for an attempt's timeout of 20 s.
+        // Calls that hang have a short timeout. No other call waits for its attempt timeout of 20 s.
         assert!(began.elapsed() < Duration::from_secs(15), "{name}: {:?}", began.elapsed());
         assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{name}: {error}");
         assert_eq!(error.is_maybe_applied(), maybe_applied, "{name}: {error}");
@@ -61,7 +61,7 @@ async fn each_failure_maps_to_kind_and_certainty() {
 
 #[tokio::test]
 async fn outages_are_definite_and_reported_immediately() {
-    // The socket keeps its port from other tests, and never listens.
+    // No other test can use this socket's port, and the socket never listens.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = socket.local_addr().unwrap();
@@ -121,7 +121,7 @@ async fn retried_writes_find_their_own_record() {
         let key = fresh_key();
         let written = claim(&resending(&wire.url()), &key).await.unwrap();
         assert_eq!(written, WriteOutcome::Refused(Some(started())));
-        // They run concurrently, because each hanging attempt takes seconds.
+        // The writes run concurrently, because each hanging attempt takes seconds.
         let writes = writes_on_started().into_iter().map(|write| {
             let direct = &direct;
             async move {

@@ -231,9 +231,9 @@ async fn oversized_responses_are_unstorable() {
         };
         settle(Settlement::Complete(Outcome::Retained(response), ms(EXPIRES_AT)))
     };
-    // Lengths over this server's limit, and one over any server's limit. (The last response takes no memory, since
-    // nothing writes to its pages.) The server hangs up at any point during the upload, so the store must read the
-    // reason every time.
+    // Two lengths over this server's limit, twenty times each, and one length over any server's limit. (The last
+    // response takes no memory, since nothing writes to its pages.) The server may close the connection at any point
+    // during the upload. The store must still read the server's reason every time.
     for length in [[(1 << 20) + 1; 20], [48 << 20; 20]].concat().into_iter().chain([(512 << 20) + 1]) {
         let error = store.apply(&key, &settled(vec![0; length])).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Unstorable, "{length}: {}", chain(&error));

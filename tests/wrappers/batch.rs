@@ -392,7 +392,8 @@ async fn keyless_messages_stop_near_the_deadline() {
     assert_eq!(bench.ran(), ["takes 9100"]);
 }
 
-/// A handler without protection has no outcome to record, so it runs longer than the reserve allows others to.
+/// The worker reserves no time to record the outcome of a handler without protection. So this handler runs longer than
+/// others may.
 #[tokio::test(start_paused = true)]
 async fn unprotected_handlers_run_until_the_response() {
     type Build = fn(Builder) -> Builder;
@@ -414,7 +415,8 @@ async fn unprotected_handlers_run_until_the_response() {
     }
 }
 
-/// Without a cut-off, the work goes on in another process, so the worker waits for its result and records it.
+/// If the cut-off is disabled, the work may continue in another process. So the worker waits for the handler's result
+/// and records it.
 #[tokio::test(start_paused = true)]
 async fn handlers_without_a_cut_off_run_past_the_deadline() {
     for mode in [Mode::Enforce, Mode::Shadow] {

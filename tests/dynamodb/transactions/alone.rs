@@ -43,7 +43,7 @@ async fn errors_without_a_record_name_none() {
         let committed = store.transactions().unwrap().commit_alone(&one(), TOKEN).await;
         let error = committed.unwrap_err().to_string();
         assert!(error.contains(says) && !error.contains("record") && !error.contains(TABLE), "{error}");
-        // The store never describes its own table: no write concerns it.
+        // The store never describes its own table, because none of these writes is to that table.
         assert!(wire.requests().iter().all(|operation| operation == "TransactWriteItems"), "{error}");
     }
 }
