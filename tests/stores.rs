@@ -497,7 +497,7 @@ fn own_cases(sabotage: Sabotage) -> &'static [&'static str] {
 }
 
 #[tokio::test]
-async fn only_one_case_sees_drops_or_megabytes() {
+async fn one_case_finds_each_drop_or_size_sabotage() {
     for sabotage in [Sabotage::LargeOutcomeCut, Sabotage::LargeOutcomeRejected, Sabotage::DroppedAnswersStay]
     {
         let cases: Vec<_> = failed_cases(sabotage).await.iter().map(|failure| failure.case).collect();

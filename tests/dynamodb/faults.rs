@@ -277,7 +277,7 @@ async fn failed_conditions_are_always_definite() {
 }
 
 #[tokio::test]
-async fn missing_old_items_are_read_separately() {
+async fn refusals_without_an_item_read_the_record() {
     // If the store treated the record as absent, the library would claim it again and again.
     let table = Table::new().await;
     table.put(item(&key(), &completed())).await;

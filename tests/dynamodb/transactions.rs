@@ -456,7 +456,7 @@ async fn transactions_hold_nearly_four_megabytes() {
 }
 
 #[tokio::test]
-async fn duplicates_found_by_dynamodb_write_nothing() {
+async fn two_writes_on_one_item_commit_nothing() {
     let table = Table::new().await;
     table.put(item(&key(), &started())).await;
     let blue = Put::builder().table_name(TABLE).item("id", s("1")).item("colour", s("blue")).build().unwrap();

@@ -248,7 +248,7 @@ async fn late_work_is_still_committed() {
 /// The inner operation is refused, and the handler of the at-most-once operation around it returns that refusal. The
 /// library then releases the outer key.
 #[tokio::test]
-async fn refused_transaction_releases_the_at_most_once_key_around_it() {
+async fn inner_refusals_release_at_most_once_keys() {
     let server = server!();
     let shop = Shop::new(server).await;
     let (mut one, mut other) = (server.client().await, server.client().await);

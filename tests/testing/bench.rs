@@ -107,7 +107,7 @@ fn failed_run_without_a_claim_is_reported() {
 
 /// A middleware around the operation writes into the ledger too. An optimistic replay claims nothing.
 #[test]
-fn effects_around_an_operation_leave_a_replay_a_replay() {
+fn replays_with_outside_effects_are_still_replays() {
     for is_optimistic in [false, true] {
         let bench = Bench::new();
         let (claimed, ledger) = (bench.idempotency(), bench.ledger());
@@ -127,7 +127,7 @@ fn effects_around_an_operation_leave_a_replay_a_replay() {
 
 /// In shadow mode, the store refuses the duplicate's claim, and the handler runs nevertheless.
 #[test]
-fn shadow_runs_of_duplicates_are_runs() {
+fn shadow_mode_duplicates_count_as_runs() {
     let bench = Bench::new();
     let idempotency = bench.builder().mode(Mode::Shadow).build().unwrap();
     let mut function = function_of(idempotency, bench.ledger(), false);

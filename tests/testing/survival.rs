@@ -247,7 +247,7 @@ fn claim_that_is_left_behind_is_found() {
 }
 
 #[test]
-fn at_most_once_step_excuses_no_other() {
+fn at_most_once_claims_excuse_only_themselves() {
     let report = survive(forgetful_after_at_most_once, &Event::json(ORDER));
     assert_eq!(report.findings().len(), 1, "{report}");
     assert!(report.to_string().contains("kept its claim"), "{report}");

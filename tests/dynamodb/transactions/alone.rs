@@ -15,7 +15,7 @@ async fn empty_transactions_alone_send_nothing() {
 }
 
 #[tokio::test]
-async fn errors_without_a_record_name_none() {
+async fn errors_name_only_the_handlers_writes() {
     const ALONE: &str = "the transaction of the handler's own writes";
     let failed = || cancelled(&[("ConditionalCheckFailed", None)]);
     let rejected = |code| vec![Reply::error(400, code, "no")];
