@@ -73,6 +73,7 @@ pub(crate) async fn request(
             "the event isn't an HTTP request of a known front end",
         ));
     };
+    let front_end = FrontEnd::of(&request);
     let turn = Turn::new(protection, event);
     let layer = match layer(protection, &turn) {
         Ok(layer) => layer,
@@ -80,9 +81,8 @@ pub(crate) async fn request(
     };
     let seen = Arc::new(Seen::default());
     let (function, learns) = (turn.clone(), Arc::clone(protection));
-    let inner = service_fn(move |request: Request<Body>| {
+    let inner = service_fn(move |_: Request<Body>| {
         let (function, learns) = (function.clone(), Arc::clone(&learns));
-        let front_end = FrontEnd::of(&request);
         async move {
             let (mut response, is_stream) =
                 function.run(|posted| envelope::response(posted, front_end)).await?;
@@ -93,9 +93,12 @@ pub(crate) async fn request(
             Ok(Exact(response))
         }
     });
-    let (sees, streams) = (Arc::clone(&seen), Arc::clone(protection));
+    let (sees, learnt) = (Arc::clone(&seen), Arc::clone(protection));
+    // A front end that buffers streams can't read the layer's own answer as a stream.
+    let streams =
+        move |protection: &Protection| front_end.streams() && protection.streams.load(Ordering::Relaxed);
     let service = layer.layer(inner).map_response(move |response: Response<Body>| {
-        sees.see(&response, streams.streams.load(Ordering::Relaxed));
+        sees.see(&response, streams(&learnt));
         response
     });
     let calling = guarded(service).oneshot(LambdaEvent::new(request, event.context.clone()));
@@ -104,12 +107,9 @@ pub(crate) async fn request(
     let own = turn.take().map(Box::new);
     Some(match (ended, own) {
         (Ok(_), Some(own)) if seen.is_own.load(Ordering::Relaxed) => Answer::Own(own),
-        // The stream is too large to record, so the record has no response. The function's own stream is still sent.
-        (Ok(_), Some(own))
-            if recorded::is_streamed(&own.headers)
-                && seen.is_withheld.load(Ordering::Relaxed)
-                && !turn.is_replay() =>
-        {
+        // The record has no response: it's too large to record, or its recorded form is too large for the front end. The
+        // function's own answer is still sent, as it would be without the layer.
+        (Ok(_), Some(own)) if seen.is_withheld.load(Ordering::Relaxed) && !turn.is_replay() => {
             Answer::Own(own)
         }
         (Err(_), Some(own)) => Answer::Own(own),
@@ -120,8 +120,7 @@ pub(crate) async fn request(
             }
             // The library refuses an unreadable request before `seen` can see the refusal.
             let unseen = || envelope::streamed_again(&response);
-            let streams = protection.streams.load(Ordering::Relaxed);
-            let body = seen.streamed().or_else(|| streams.then(unseen).flatten());
+            let body = seen.streamed().or_else(|| streams(protection).then(unseen).flatten());
             body.map_or_else(|| Answer::json_of(&response), stream)
         }
     })

@@ -296,6 +296,9 @@ async fn pass(upstream: &Upstream, request: Request<Incoming>) -> Result<Respons
 /// allowed payload size (6291556 bytes)").
 pub(crate) const MAX_BUFFERED: usize = 6_291_556;
 
+/// The trailers of a stream that ends with an error ("Building a custom runtime", AWS Lambda developer guide).
+const ERROR_TRAILERS: &str = "lambda-runtime-function-error-type, lambda-runtime-function-error-body";
+
 /// Returns a function that gets each part of an answer with these headers. It returns true when the rest needn't be
 /// read.
 ///
@@ -353,7 +356,13 @@ pub(crate) fn sent(headers: &mut HeaderMap, body: Payload) -> AnyBody {
             }
             Chunked::body([bytes], None, Some(trailers))
         }
-        Payload::Endless(begun, rest) => Chunked::body(begun, Some(rest), None),
+        Payload::Endless(begun, rest) => {
+            // The rest may end with an error's trailers, which a runtime needn't announce.
+            if !headers.contains_key(header::TRAILER) {
+                headers.insert(header::TRAILER, HeaderValue::from_static(ERROR_TRAILERS));
+            }
+            Chunked::body(begun, Some(rest), None)
+        }
     }
 }
 

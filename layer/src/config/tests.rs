@@ -148,6 +148,20 @@ fn key_must_fit_the_event() {
 }
 
 #[test]
+fn contradictory_settings_are_named() {
+    let at_most_once = ("IDEMPOTENCY_EXECUTION", "at-most-once");
+    let context = ("IDEMPOTENCY_CLAIM_FIELD", "context:claim");
+    for (settings, says) in [
+        ([at_most_once, ("IDEMPOTENCY_ON_INTERNAL_ERROR", "pass")], "IDEMPOTENCY_ON_INTERNAL_ERROR"),
+        ([context, ("IDEMPOTENCY_EVENT", "sqs")], "IDEMPOTENCY_CLAIM_FIELD"),
+        ([context, ("IDEMPOTENCY_EVENT", "kinesis")], "IDEMPOTENCY_CLAIM_FIELD"),
+    ] {
+        let problem = read(&settings).unwrap_err();
+        assert!(problem.contains(says), "{settings:?}: {problem}");
+    }
+}
+
+#[test]
 fn batches_and_requests_have_default_keys() {
     for (event, has_one) in [("http", true), ("sqs", true), ("kinesis", true), ("event", false)] {
         let read = read_with(&[("IDEMPOTENCY_STORE", "memory:"), ("IDEMPOTENCY_EVENT", event)], None);
@@ -169,6 +183,7 @@ fn file_problems_name_the_file() {
         (r#"{"config": "x"}"#, "`config` isn't a setting"),
         // The wrapper script tells the runtime the port, and reads only the variable.
         (r#"{"port": 9416}"#, "set the variable IDEMPOTENCY_PORT instead"),
+        (r#"{"mode": "enforce", "key": "/id", "mode": "off"}"#, "`mode` is there twice"),
         (r#"{"key": {}}"#, "`key` must be a list, or a string"),
         (r#"{"key": ""}"#, "`key` must be a list, or a string"),
         (

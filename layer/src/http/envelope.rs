@@ -7,8 +7,8 @@ use std::{borrow::Cow, collections::BTreeMap};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header};
-use lambda_http::{Body, RequestExt as _, request::RequestContext};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
+use lambda_http::{Body, request::LambdaRequest};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 
@@ -45,10 +45,10 @@ pub(super) enum FrontEnd {
 
 impl FrontEnd {
     /// The request's front end.
-    pub(super) fn of(request: &Request<Body>) -> Self {
-        match request.extensions().request_context_ref() {
-            Some(RequestContext::ApiGatewayV1(_)) => Self::RestApi,
-            Some(RequestContext::ApiGatewayV2(context)) => match context.domain_name.as_deref() {
+    pub(super) fn of(request: &LambdaRequest) -> Self {
+        match request {
+            LambdaRequest::ApiGatewayV1(_) => Self::RestApi,
+            LambdaRequest::ApiGatewayV2(request) => match request.request_context.domain_name.as_deref() {
                 Some(name) if name.contains(".lambda-url.") => Self::FunctionUrl,
                 _ => Self::HttpApi,
             },
@@ -56,7 +56,8 @@ impl FrontEnd {
         }
     }
 
-    fn streams(self) -> bool {
+    /// Whether the front end passes a stream on. Others buffer it, and read it as JSON.
+    pub(super) fn streams(self) -> bool {
         matches!(self, Self::RestApi | Self::FunctionUrl)
     }
 

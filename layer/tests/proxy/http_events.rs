@@ -407,6 +407,42 @@ async fn malformed_requests_get_a_streamed_refusal() {
     assert_eq!((&head["statusCode"], body.contains("request-unreadable")), (&json!(400), true));
 }
 
+/// An HTTP API buffers streams, so it gets JSON, though a function URL of the same function gets streams.
+#[tokio::test]
+async fn buffering_front_ends_get_no_streams() {
+    let lambda = Lambda::start().await;
+    let function = Function::start(&lambda, KEY).await;
+    let first = lambda.deliver(event("function-url", POST).to_string());
+    let streamed = format!("{}{}done", json!({ "statusCode": 201 }), "\0".repeat(8));
+    function.post(&function.next().await, "response", &STREAM, streamed.clone().into()).await;
+    assert_eq!(posted(first).await.text(), streamed);
+    let mut broken = event("http-api", POST);
+    broken["isBase64Encoded"] = true.into();
+    broken["body"] = "not base64!".into();
+    let waiting = lambda.deliver(broken.to_string());
+    assert!(function.gets_nothing().await);
+    assert_eq!(status(&posted(waiting).await), 400);
+}
+
+/// The library converts JSON without a status to a response whose body is a string, in which each quote takes two
+/// bytes.
+#[tokio::test]
+async fn answers_that_grow_over_the_limit_are_delivered() {
+    let lambda = Lambda::start().await;
+    let function = Function::start(&lambda, KEY).await;
+    let large = json!(vec!["a"; 1_100_000]).to_string();
+    assert!(large.len() < 6_000_000 && large.len() + 2_200_000 > 6_291_556);
+    let request = event("http-api", POST).to_string();
+    let first = lambda.deliver_with(&request, Duration::from_secs(20), &[]);
+    let json = [("content-type", "application/json")];
+    function.post(&function.next().await, "response", &json, large.clone().into()).await;
+    assert!(posted(first).await.text() == large, "the first caller gets the function's answer");
+    let again = lambda.deliver(request);
+    assert!(function.gets_nothing().await, "the operation ran twice");
+    let again = posted(again).await;
+    assert_eq!((status(&again), again.text().contains("not-retained")), (409, true));
+}
+
 /// VPC Lattice sends headers as lists. Its events have no caller unless IAM verified one.
 #[tokio::test]
 async fn vpc_lattice_honours_idempotency_keys() {

@@ -123,6 +123,10 @@ async fn streams_are_recorded_and_replayed() {
     }
 }
 
+/// The trailers of a stream that ends with an error.
+const BROKE: &str =
+    "Lambda-Runtime-Function-Error-Type: Broke\r\nLambda-Runtime-Function-Error-Body: e30=\r\n";
+
 #[tokio::test]
 async fn broken_stream_releases_the_key() {
     let lambda = Lambda::start().await;
@@ -130,9 +134,7 @@ async fn broken_stream_releases_the_key() {
     for _ in 0..2 {
         let waiting = lambda.deliver(r#"{"id": 1}"#);
         let event = function.next().await;
-        let trailers =
-            "Lambda-Runtime-Function-Error-Type: Broke\r\nLambda-Runtime-Function-Error-Body: e30=\r\n";
-        stream(&function, &event, &[b"one "], trailers).await;
+        stream(&function, &event, &[b"one "], BROKE).await;
         let broken = posted(waiting).await;
         assert_eq!(broken.text(), "one ");
         // Without the trailers, Lambda would treat the stream as complete.
@@ -154,6 +156,20 @@ async fn oversized_streams_pass_unrecorded() {
     let again = lambda.deliver(r#"{"id": 1}"#);
     assert!(function.gets_nothing().await);
     assert_eq!(posted(again).await.error_type(), "Idempotency.NotRetained");
+}
+
+#[tokio::test]
+async fn errors_of_oversized_streams_reach_lambda() {
+    let lambda = Lambda::start().await;
+    let function = Function::start(&lambda, &[KEY, &[("IDEMPOTENCY_MAX_RESPONSE", "1000")]].concat()).await;
+    let waiting = lambda.deliver_with(r#"{"id": 1}"#, Duration::from_secs(10), &[]);
+    let event = function.next().await;
+    let chunk: &[u8] = &[b'x'; 3000];
+    stream(&function, &event, &[chunk; 3], BROKE).await;
+    let broken = posted(waiting).await;
+    assert_eq!(broken.body.len(), 9000);
+    assert_eq!(broken.trailers["lambda-runtime-function-error-type"], "Broke");
+    assert_eq!(broken.trailers["lambda-runtime-function-error-body"], "e30=");
 }
 
 #[tokio::test]
