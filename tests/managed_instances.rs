@@ -42,8 +42,8 @@ use testkit::http_server::{Received, Reply, Server};
 const TABLE: &str = "MANAGED_INSTANCES_TABLE";
 const STORE: &str = "MANAGED_INSTANCES_STORE";
 
-/// The function extends the lease after a third of it. If it can't, it cuts the handler off [`GRACE`] before the end.
-/// All of these are long, so that a machine that pauses for seconds doesn't fail the tests.
+/// The function extends the lease when a third of it has passed. If it can't, it cuts the handler off [`GRACE`] before
+/// the lease expires. All of these times are long, so that the tests don't fail if the machine pauses for seconds.
 const LEASE: Duration = Duration::from_secs(12);
 const GRACE: Duration = Duration::from_secs(3);
 const MARGIN: Duration = Duration::from_secs(1);

@@ -555,7 +555,7 @@ async fn contention_finds_non_atomic_writes() {
     assert!(message.contains("were applied instead of one"), "{message}");
 }
 
-/// Returns the finding of the races through these handles.
+/// Runs races through these handles, and returns the failure that the suite reports.
 async fn contention_finding(handles: Vec<Arc<dyn Store>>) -> String {
     let run = tokio::spawn(async move { conformance::check_contention(&handles, 32, 20).await });
     *run.await.unwrap_err().into_panic().downcast::<String>().unwrap()
@@ -581,7 +581,8 @@ async fn contention_finds_caches_inside_one_handle() {
     assert!(message.contains("(through handle"), "{message}");
 }
 
-/// Checks that [`FAULTS`] has an `Untested` sabotage for each condition, except the one that its comment leaves out.
+/// Checks that [`FAULTS`] has an `Untested` sabotage for each condition, except the one that the comment on `FAULTS`
+/// excludes.
 #[test]
 fn every_condition_has_its_sabotage() {
     let untested: Vec<Condition> = FAULTS

@@ -281,7 +281,8 @@ impl Description {
         methods.map(|names| names.iter().map(method).collect::<Result<Vec<_>, _>>()).transpose()
     }
 
-    /// Builds the function's layer. The layer sets `needs_closure` if a request's key comes from a closure.
+    /// Builds the HTTP layer that the description is of. When it reads a request whose key comes from a closure, it sets
+    /// `needs_closure`.
     #[cfg(feature = "http")]
     fn http(
         &self,

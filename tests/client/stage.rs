@@ -96,15 +96,15 @@ pub(crate) fn client(rules: IdempotentRequests) -> ClientWithMiddleware {
     ClientBuilder::new(http).with(rules).build()
 }
 
-/// A clock that jumps to the end of a wait at once, so that time passes between attempts. It doesn't move while
-/// the budget is the only sleeper, because an attempt is then in flight.
+/// A clock for retries. A wait between attempts ends at once, and the clock jumps to its end. While an attempt is in
+/// flight, the budget is the only sleeper, and the clock stands still.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StageClock(Arc<Mutex<Sleepers>>);
 
 #[derive(Debug, Default)]
 struct Sleepers {
     now: Duration,
-    /// The waits so far, without those of the budgets.
+    /// The waits between attempts so far. They don't include the budgets.
     waits: Vec<Duration>,
     budget: Option<(Duration, Option<Waker>)>,
 }

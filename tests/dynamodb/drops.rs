@@ -64,7 +64,8 @@ async fn call(store: &DynamoDbStore, name: &str) {
     }
 }
 
-/// With a sort key, the store reads before a process's first write. The test drops this read too.
+/// With a sort key, the store sends a read before a process's first write, to check the table's key. The test drops the
+/// call during this read too.
 #[tokio::test]
 async fn calls_may_be_dropped_at_every_await() {
     for (name, sort_key) in [

@@ -84,8 +84,8 @@ pub(crate) fn client(address: SocketAddr) -> Client {
     Client::from_conf(config(address).build())
 }
 
-/// Configures long timeouts. A busy machine may pause the process for seconds, and a write that's sent again would find
-/// its own record.
+/// Configures long timeouts. A busy machine may pause the process for seconds. With short timeouts, the SDK would then
+/// send a write again, and the second attempt would find the record of the first.
 pub(crate) fn patient(builder: StoreBuilder<DynamoDbStore>) -> StoreBuilder<DynamoDbStore> {
     builder.attempt_timeout(Duration::from_secs(20)).operation_timeout(Duration::from_secs(60))
 }

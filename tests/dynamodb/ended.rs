@@ -186,7 +186,7 @@ async fn ids_identify_one_end() {
 
 /// Consumers depend on these field names, and on the id.
 #[tokio::test]
-async fn details_have_no_response() {
+async fn event_details_omit_the_response() {
     let found = ended(Some(&started()), Some(&completed())).await.unwrap();
     let detail = json!({
         "id": "650eed66-37f4-8a80-8515-7994c9a19dbd",

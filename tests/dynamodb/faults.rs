@@ -215,7 +215,8 @@ async fn ten_reads_on_dead_connections(cut: Reply, retries: RetryConfig) -> Dura
 /// average.
 #[tokio::test]
 async fn dead_pooled_connections_cost_milliseconds() {
-    // The store keeps a client's own retry settings. In this test, these settings behave like the SDK's defaults.
+    // The store replaces only the SDK's default retries. This max backoff differs from the default, so the store keeps
+    // these retries. In this test, they behave like the default.
     let sdk = RetryConfig::standard().with_max_backoff(Duration::from_secs(19));
     eprintln!("with the SDK's retries: {:?}", ten_reads_on_dead_connections(Reply::Close, sdk).await);
     for cut in [Reply::Close, Reply::Reset] {

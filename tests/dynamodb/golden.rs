@@ -111,7 +111,7 @@ async fn reclaimed_item_keeps_nothing_old() {
     let mut writes = claimed_and(release(false)).to_vec();
     let released = writes[1].apply_to(Some(&started())).unwrap();
     writes.push(Write::Reclaim { seen: Revision::of(&released), lock: next_lock() });
-    // The item looks as after a takeover: nothing of the earlier record remains.
+    // The item looks the same as after a takeover: nothing of the earlier record remains.
     assert_eq!(after(|b| b, &writes).await, include_str!("golden/taken_over.txt"));
 }
 

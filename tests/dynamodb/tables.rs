@@ -252,7 +252,7 @@ async fn unanswered_sort_key_checks_write_nothing() {
 }
 
 #[tokio::test]
-async fn undescribable_tables_name_the_expected_key() {
+async fn errors_name_expected_key_without_describe_permission() {
     let address = other_table(&[("pk", ScalarAttributeType::S)]).await;
     let wire = Wire::new(Some(address), |_, operation| match operation {
         "DescribeTable" => Reply::error(400, "AccessDeniedException", "not authorized to DescribeTable"),

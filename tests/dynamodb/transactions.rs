@@ -531,7 +531,8 @@ async fn large_responses_are_chunked_in_transactions() {
     }
 }
 
-/// Tries each fault before and after each of the first four requests, with and without a claim, while the SDK
+/// Injects each fault into one request, or into four in a row, beginning with each of the first four requests. Some
+/// faults come before the request is applied, others after it. Each case runs with and without a claim, and the SDK
 /// retries. In the end there's one effect, and no run succeeds without it.
 #[tokio::test]
 async fn network_failures_leave_one_effect() {

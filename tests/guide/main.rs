@@ -42,7 +42,8 @@ fn the_guide_names_existing_items() {
             None => assert!(tests.contains(&format!("fn {name}(")), "no test is named {name}"),
         }
     }
-    // `crash-points` doesn't kill at the points around failures and lease extensions.
+    // The guide needn't name the points around failures and lease extensions, because `crash-points` doesn't kill
+    // there.
     let all = points.lines().filter_map(|line| line.trim().strip_prefix("Self::")?.split_once("=> \""));
     let all = all
         .filter_map(|(_, name)| name.strip_suffix("\","))

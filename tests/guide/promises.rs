@@ -28,7 +28,7 @@ const NO_TEST: [&str; 8] = [
     "No test: the problem, not a promise.",
 ];
 
-/// A sentence or table row, after its section.
+/// A section's heading, and one of its sentences or table rows.
 type Said = (String, String);
 
 /// Returns the sentences and table rows of a Markdown text, without its code.
@@ -125,7 +125,7 @@ fn every_promise_names_its_tests() {
             if named.is_empty() {
                 wrong.insert(format!("docs/promises.md: no test covers this: {quote}"));
             }
-            // A macro generates the names of the draft's clause tests.
+            // A macro generates the tests of the draft's clauses from a list of names, so these names have no `fn`.
             let is_there = |test: &&str| {
                 tests.contains(&format!("fn {test}(")) || tests.contains(&format!("    {test}: \"D"))
             };

@@ -65,7 +65,7 @@ async fn dropped_calls_leave_the_pool_usable() {
         dropped += u32::from(!answered);
         let (known, expected) = &large[round % 2];
         assert_eq!(store.read(known).await.unwrap().as_ref(), Some(expected), "round {round}");
-        // The dropped claim was either applied or not: the key has its own record or none.
+        // The dropped claim was either applied or not, so the key has that claim's record or none.
         let there = store.read(&key).await.unwrap();
         assert!(there.is_none() || there == Some(lock.into()), "round {round}: {there:?}");
     }

@@ -208,7 +208,8 @@ async fn locked_records_are_definite_conflicts() {
     make(&store, &key, &completion(&lock)).await;
 }
 
-/// With serialisable isolation by default, the server fails a write that PostgreSQL would otherwise re-evaluate.
+/// The session's default isolation level is serialisable, so the server fails a write that waited for a concurrent
+/// update. At PostgreSQL's usual level, the server would evaluate the write's condition again.
 #[tokio::test]
 async fn serialisation_failures_are_conflicts() {
     let server = server!();

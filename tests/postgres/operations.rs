@@ -114,8 +114,8 @@ async fn operations_run_once_and_are_replayed() {
     assert_eq!(again, "placed a");
 }
 
-/// In the modes off and shadow, every delivery commits its work, and no lock refuses another delivery. A failed
-/// delivery is rolled back.
+/// In the modes off and shadow, every delivery commits its work, even while another delivery of the same key is
+/// running. A failed delivery is rolled back.
 #[tokio::test]
 async fn transactions_stay_whole_without_records() {
     let server = server!();
@@ -316,8 +316,8 @@ async fn concurrent_deliveries_have_one_effect() {
     }
 }
 
-/// Two functions in one database have their own tables, so the same key in both is two keys. With and without its
-/// schema, a table's name means the same table.
+/// Two functions with their own tables in one database don't block each other, even if their keys are equal. A table's
+/// name means the same table with its schema and without it.
 #[tokio::test]
 async fn tables_do_not_block_each_others_keys() {
     let server = server!();

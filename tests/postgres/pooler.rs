@@ -20,7 +20,7 @@ use lambda_idempotency::{
 use super::fixtures::{Server, fresh_table, key, lock, make, patient, server};
 use testkit::pgbouncer::PgBouncer;
 
-/// The variable with a started process's URL, which names its table.
+/// The environment variable with the store's URL for a process that the test starts. The URL names the process's table.
 const URL: &str = "POOLED_STORE";
 /// The variable with the time at which both processes begin their claims.
 const BEGINS: &str = "POOLED_BEGINS";
@@ -78,7 +78,7 @@ async fn processes_behind_a_pooler_keep_their_tables() {
     assert_eq!((found, ended), ([CLAIMS as i64; 2], vec![true; 2]), "rows in each table, and successes");
 }
 
-/// Creates a store behind `pooler`, whose URL has these parameters and this user.
+/// Creates a store that connects through `pooler`. The store's URL has this user and these parameters.
 fn behind(server: &Server, pooler: &PgBouncer, user: &str, table: &str, parameters: &str) -> PostgresStore {
     let url = server.url_at(pooler.port()).replace("://test:", &format!("://{user}:"));
     let builder = patient(PostgresStore::builder(format!("{url}?table={table}&{parameters}")));

@@ -115,7 +115,7 @@ async fn rows_separate_transactions_without_the_lock() {
 }
 
 #[tokio::test]
-async fn old_snapshots_conflict_and_failures_are_rejected() {
+async fn old_snapshots_conflict_and_aborts_are_rejected() {
     let server = server!();
     let store = server.store(|builder| builder).await;
     let mut client = server.client().await;

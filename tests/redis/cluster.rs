@@ -136,7 +136,7 @@ async fn moved_slots_are_followed() {
 }
 
 #[tokio::test]
-async fn lost_nodes_are_definite_and_others_serve() {
+async fn lost_nodes_apply_nothing_and_others_serve() {
     let Some([one, other]) = two().await else { return };
     // Lets one node serve its half of the slots while the other node is down.
     for node in [&one, &other] {
@@ -173,7 +173,7 @@ async fn node(port: Option<u16>) -> Wire {
     wire
 }
 
-/// Reads a record from a fake node, which must fail. Returns how often the node got `command`.
+/// Reads a record from a fake node, and checks that the read fails. Returns how often the node got `command`.
 async fn failed_read(wire: &Wire, command: &str) -> usize {
     let store = patient(&format!("{}?cluster=true", wire.url()));
     let error = store.read(&fresh_key()).await.unwrap_err();

@@ -194,7 +194,8 @@ async fn documented_permissions_are_sufficient_and_necessary() {
         assert_eq!(store.read(&key).await.unwrap(), write.apply_to(Some(&started())));
     }
     for without in needed {
-        // If the script is already loaded, the store doesn't send its source.
+        // The server forgets the script, so the store has to send its source. Otherwise this loop wouldn't test
+        // `+eval`.
         server.run(&["SCRIPT", "FLUSH"]);
         let (store, key) = (user("less", without), fresh_key());
         let mut refusals = Vec::new();
@@ -266,7 +267,8 @@ async fn keys_of_other_types_are_corrupt() {
 #[tokio::test]
 async fn exhausted_client_limits_are_reported() {
     let Some(server) = RedisServer::start(&["--maxclients", "1"]) else { return };
-    // Retries until the connection of the startup check is closed.
+    // Takes the server's only client slot. The startup check's connection may still use it, so this retries until that
+    // connection is closed.
     let _taken = loop {
         use std::io::{Read as _, Write as _};
         let mut stream = std::net::TcpStream::connect(server.address()).unwrap();

@@ -105,7 +105,8 @@ fn failed_run_without_a_claim_is_reported() {
     bench.deliver(&mut function, &Event::json(ORDER)).assert_replayed();
 }
 
-/// A middleware around the operation writes into the ledger too. An optimistic replay claims nothing.
+/// A middleware around the operation writes into the ledger at every delivery. The bench still reports a duplicate as a
+/// replay, even an optimistic one, which claims nothing.
 #[test]
 fn replays_with_outside_effects_are_still_replays() {
     for is_optimistic in [false, true] {
@@ -138,7 +139,7 @@ fn shadow_mode_duplicates_count_as_runs() {
     }
 }
 
-/// The story says that no handler ran only if the store refused the claim.
+/// The story contains "(no handler ran)" only if the store refused the claim.
 #[test]
 fn refused_claim_shows_that_no_handler_ran() {
     let bench = Bench::new();

@@ -304,7 +304,7 @@ fn pause_at_an_impossible_point_panics() {
 
 #[test]
 #[should_panic(expected = "the fault `silence-after` can't happen at the point `answered`")]
-fn silence_at_an_impossible_point_panics() {
+fn running_out_of_time_at_impossible_points_panics() {
     Bench::new().run_out_of_time_at(Point::Answered);
 }
 

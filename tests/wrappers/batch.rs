@@ -435,8 +435,8 @@ async fn handlers_without_a_cut_off_run_past_the_deadline() {
     }
 }
 
-/// The handler returns just before the deadline, and the store is too slow for its settlement. A redelivery would run it
-/// again.
+/// The handler returns just before the deadline, and the store is too slow to record its outcome in time. The worker
+/// still acknowledges the message, because a redelivery would run the handler again.
 #[tokio::test(start_paused = true)]
 async fn late_successes_are_acknowledged_in_time() {
     for takes in ["takes 9700", "takes 9900"] {
@@ -484,8 +484,8 @@ async fn pending_settlements_are_awaited() {
     }
 }
 
-/// The claim is applied too late for the handler, so the worker releases it. The next delivery may run the handler,
-/// even at most once.
+/// The claim is applied too late to start the handler, so the worker releases it. The next delivery may run the
+/// handler, even under at-most-once.
 #[tokio::test(start_paused = true)]
 async fn late_claims_are_released() {
     let clock = Paused::new();
@@ -532,7 +532,7 @@ async fn waiting_messages_claim_nothing_near_deadlines() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn panicking_handler_drops_keep_the_answer() {
+async fn panics_in_dropped_handlers_keep_the_answer() {
     struct Bomb;
     impl Drop for Bomb {
         fn drop(&mut self) {

@@ -368,7 +368,7 @@ mod tests {
 
     /// A proxy may treat any call of `set_config` as a change of the session.
     #[test]
-    fn only_waiting_statements_change_settings() {
+    fn only_statements_that_wait_set_lock_timeout() {
         let table = TableName::new("idempotency").unwrap();
         let sets = |wait| format!("{:?}", Statements::new(&table, wait)).contains("set_config");
         assert!(!sets(LockWait::OfSession) && sets(LockWait::OfStatement));

@@ -11,17 +11,17 @@
 //!
 //! | what happens | killed at | frozen beyond the lease at | result |
 //! |---|---|---|---|
-//! | the claim isn't sent | `entered`, `before_claim_sent` | the same | one effect; a late claim finds the outcome |
-//! | the claim's answer is never read | `after_claim_applied` | the same | one effect, under the next claim |
-//! | crash after the claim, before the effect | `before_effect` | the same | one effect; a late handler is cut off |
-//! | **crash between effect and completion** | `after_effect`, `before_completion_sent` | the same | two effects |
+//! | the claim isn't sent | `entered`, `before_claim_sent` | `entered`, `before_claim_sent` | one effect; a late claim finds the outcome |
+//! | the claim's answer is never read | `after_claim_applied` | `after_claim_applied` | one effect, under the next claim |
+//! | crash after the claim, before the effect | `before_effect` | `before_effect` | one effect; a late handler is cut off |
+//! | **crash between effect and completion** | `after_effect`, `before_completion_sent` | `after_effect`, `before_completion_sent` | two effects |
 //! | the completion is fenced | | `before_completion_sent` | the late run replays its successor's outcome |
-//! | the completion's answer is never read | `after_completion_applied` | the same | one effect |
-//! | the answer isn't sent | `answered` | the same | one effect: the completion was stored before |
-//! | the release is lost | `before_release_sent` | the same | one effect, after the lease |
-//! | the release is applied | `after_release_applied` | the same | one effect, at once |
-//! | a reclaim is interrupted | `before_reclaim_sent`, `after_reclaim_applied` | the same | one effect |
-//! | a takeover is interrupted | `before_takeover_sent`, `after_takeover_applied` | the same | one effect |
+//! | the completion's answer is never read | `after_completion_applied` | `after_completion_applied` | one effect |
+//! | the answer isn't sent | `answered` | `answered` | one effect: the completion was stored before |
+//! | the release is lost | `before_release_sent` | `before_release_sent` | one effect, after the lease |
+//! | the release is applied | `after_release_applied` | `after_release_applied` | one effect, at once |
+//! | a reclaim is interrupted | `before_reclaim_sent`, `after_reclaim_applied` | `before_reclaim_sent`, `after_reclaim_applied` | one effect |
+//! | a takeover is interrupted | `before_takeover_sent`, `after_takeover_applied` | `before_takeover_sent`, `after_takeover_applied` | one effect |
 //!
 //! After a freeze, the library releases a claim with no time left, and cuts off a handler whose time is over.
 //!

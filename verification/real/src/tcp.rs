@@ -51,7 +51,7 @@ struct Shared {
 }
 
 impl TcpProxy {
-    /// Listens on a free loopback port. No other listener of this process gets it while a fault closes it.
+    /// Listens on a free loopback port. While a fault closes the port, no other listener of this process takes it.
     pub(crate) async fn before(server: SocketAddr, protocol: Protocol) -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", free_port())).await?;
         let address = listener.local_addr()?;

@@ -90,7 +90,7 @@ impl Extent {
             let mut random = Random::new(seed);
             std::iter::repeat_with(move || Case::random(random.bits(), medium)).take(runs)
         };
-        // The order is fixed, so that a number means the same case in either extent.
+        // The runs without retries come first, so that a number means the same case in `Long` and in `Bounded`.
         let all: &[_] = match medium {
             Medium::Http => &[Retries::None, Retries::Default],
             // The other stores' clients have no retry setting.

@@ -131,8 +131,9 @@ impl Wire {
 /// The handler's work, which takes no time. It returns the body of the answer.
 type Work = Arc<dyn Fn() -> String + Send + Sync>;
 
-/// Invokes the function once while the wire breaks as planned, and once when the wire works again. Returns `None` if
-/// no request was broken: on a busy machine, the fault can be over before the first request.
+/// Invokes the function once while the wire breaks as planned. Then invokes it once more through `direct`, without the
+/// proxy, with a clock ahead of all leases. Returns `None` if no request was broken: on a busy machine, the fault can
+/// be over before the first request.
 ///
 /// # Errors
 ///

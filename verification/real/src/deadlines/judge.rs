@@ -9,7 +9,7 @@ pub(super) struct Answer {
     pub(super) body: String,
 }
 
-/// The facts about an invocation when it's over and the wire is whole again.
+/// The facts about an invocation and about the later delivery of the same request.
 #[derive(Clone, Debug)]
 pub(super) struct Evidence {
     /// The answer that the caller got. `None` if there was none by the deadline: Lambda would have killed the

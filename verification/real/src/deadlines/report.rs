@@ -27,7 +27,8 @@ pub struct Report {
 #[derive(Clone, Debug)]
 struct Row {
     way: Way,
-    /// The first cell counts faults before the claim, and the second counts faults at the settlement.
+    /// The first cell counts the invocations with a fault before the claim. The second cell counts those with a fault
+    /// at the settlement.
     cells: [Cell; 2],
     slowest: Duration,
 }

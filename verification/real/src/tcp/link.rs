@@ -162,9 +162,11 @@ impl Link {
         Ok(answer)
     }
 
-    /// Forwards the request later: when its sender has given up or `HELD` has passed, or when the invocation is over.
+    /// Forwards the request later. `LateSoon` waits until the sender has given up or `HELD` has passed. `LateAnswered`
+    /// waits until the invocation is over.
     async fn hold(&mut self, fault: TcpWay, asked: &[u8]) -> io::Result<()> {
-        // Count the request as on its way from now on, so that the check reads the record only after it has arrived.
+        // Count the request as on its way from now on, so that the check reads the record only after the request has
+        // arrived.
         let shared = Arc::clone(&self.shared);
         let _under_way = UnderWay::of(&shared);
         if fault == TcpWay::LateAnswered {

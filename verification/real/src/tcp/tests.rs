@@ -31,7 +31,7 @@ async fn server() -> (SocketAddr, Arc<AtomicUsize>) {
     (address, count)
 }
 
-/// How long to wait for what must come.
+/// How long to wait for an event that must happen.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Reads until the connection ends or is silent, and returns the bytes and how they end. If `end` is "silence" and

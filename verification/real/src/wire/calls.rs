@@ -31,7 +31,7 @@ use crate::tcp::TcpProxy;
 pub(super) struct Calls {
     proxy: TcpProxy,
     plan: BTreeMap<usize, HttpWay>,
-    /// The calls in which the fault hits the request and every repetition of it.
+    /// The calls in which the fault hits the request and all of its retries.
     whole: BTreeSet<usize>,
     begun: Instant,
     direct: Arc<dyn Store>,
@@ -99,8 +99,8 @@ impl Calls {
             log.len() - 1
         };
         if let Some(fault) = self.plan.get(&nth).and_then(|fault| fault.over_tcp()) {
-            // The Redis store repeats a request whose connection was cut. So the library reads the record only if the
-            // fault hits every repetition.
+            // The Redis store retries a request whose connection was cut, so one broken request doesn't fail the call.
+            // The scenario's own faults must make the library read the record, so they break the retries too.
             let is_whole = self.whole.contains(&nth);
             self.proxy.break_next(if is_whole { usize::MAX } else { 1 }, fault);
         }

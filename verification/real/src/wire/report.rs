@@ -145,7 +145,7 @@ impl Display for Report {
             ms(slowest_delivery.budget),
             self.unplanned
         )?;
-        f.write_str("outcomes that the promise doesn't cover:")?;
+        f.write_str("gaps (bad results that the protocol doesn't promise to prevent):")?;
         if self.gaps.is_empty() {
             f.write_str(" none")?;
         }

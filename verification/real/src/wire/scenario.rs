@@ -351,7 +351,12 @@ pub(super) const ALL: &[Scenario] = &[
         ..TAKEOVER
     },
     // The fault in `lead` makes the library read the record.
-    Scenario { name: "a lost claim", lead: &[(0, CutAfter)], requests: &[Claim, Look, Complete], ..FIRST },
+    Scenario {
+        name: "a claim whose answer is lost",
+        lead: &[(0, CutAfter)],
+        requests: &[Claim, Look, Complete],
+        ..FIRST
+    },
     Scenario {
         name: "a claim that wasn't applied",
         lead: &[(0, CutBefore)],
@@ -359,19 +364,19 @@ pub(super) const ALL: &[Scenario] = &[
         ..FIRST
     },
     Scenario {
-        name: "a lost reclaim",
+        name: "a reclaim whose answer is lost",
         lead: &[(1, CutAfter)],
         requests: &[Claim, Reclaim, Look, Complete],
         ..RECLAIM
     },
     Scenario {
-        name: "a lost takeover",
+        name: "a takeover whose answer is lost",
         lead: &[(1, CutAfter)],
         requests: &[Claim, TakeOver, Look, Complete],
         ..TAKEOVER
     },
     Scenario {
-        name: "a lost completion",
+        name: "a completion whose answer is lost",
         lead: &[(1, CutAfter)],
         requests: &[Claim, Complete, Look],
         ..FIRST
@@ -383,20 +388,25 @@ pub(super) const ALL: &[Scenario] = &[
         ..FIRST
     },
     Scenario {
-        name: "a lost completion, its response in a chunk",
+        name: "a completion whose answer is lost, with the response in a chunk",
         lead: &[(2, CutAfter)],
         requests: &[Claim, PartWritten, Complete, Look],
         ..LARGE
     },
     Scenario {
-        name: "a lost failure",
+        name: "a permanent failure whose answer is lost",
         lead: &[(1, CutAfter)],
         requests: &[Claim, Fail, Look],
         ..FAILING_FOR_GOOD
     },
-    Scenario { name: "a lost release", lead: &[(1, CutAfter)], requests: &[Claim, Release, Look], ..FAILING },
     Scenario {
-        name: "a lost completion, at most once",
+        name: "a release whose answer is lost",
+        lead: &[(1, CutAfter)],
+        requests: &[Claim, Release, Look],
+        ..FAILING
+    },
+    Scenario {
+        name: "at most once, a completion whose answer is lost",
         lead: &[(1, CutAfter)],
         requests: &[Claim, Complete, Look],
         at_most_once: true,

@@ -91,7 +91,7 @@ impl Between {
         }
     }
 
-    /// Closes the proxy. Of the requests that it holds, it forwards only those that are due right after the answer.
+    /// Closes the proxy. Forwards only the held requests that are due right after the answer.
     pub(super) async fn close(&self) {
         match self {
             Self::Http(proxy) => {

@@ -58,7 +58,7 @@ pub(super) enum Told {
     },
 }
 
-/// The part of a record that identifies its owner.
+/// A record's owner, generation and status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Brief {
     pub(super) owner: Owner,

@@ -36,11 +36,17 @@ impl Judge<'_> {
             Answer::Recorded(text) => self.replayed(first, &Promise::Failure(text.clone())),
             Answer::HandlerFailed(text) => {
                 let is_its = ran == 1 && handler == Handler::Fails && *text == failure(0);
-                self.must(is_its, || "the handler didn't fail as the answer says".into());
+                self.must(is_its, || {
+                    "the answer is the handler's error, but the handler didn't return this error".into()
+                });
                 if records { self.recorded(first, Status::Failed, text) } else { self.released(first) }
             }
             Answer::Panicked => {
-                self.must(ran == 1 && handler == Handler::Panics, || "the handler didn't panic".into());
+                self.must(ran == 1 && handler == Handler::Panics, || {
+                    "the answer says that the handler panicked, but \
+                    it didn't"
+                        .into()
+                });
                 if records { self.recorded(first, Status::Failed, PANICKED) } else { self.released(first) }
             }
             Answer::NoTimeLeft => {
