@@ -224,23 +224,31 @@ async fn waiting_records_never_run_after_the_deadline() {
 /// The function runs as without the layer: it gets the original event once, and Lambda gets its own answer.
 #[tokio::test]
 async fn shadow_mode_leaves_batches_unchanged() {
-    let lambda = Lambda::start().await;
-    let function = Function::start(&lambda, &[BY_ID, ("IDEMPOTENCY_MODE", "shadow")]).await;
-    let records =
-        [("a1", 1), ("a2", 2), ("a3", 1)].map(|(id, n)| message(id, &json!({ "id": n }), Some("g")));
-    let batch = json!({ "Records": records }).to_string();
-    for answer in [failures(&["a2"]), " null".to_owned(), "\"done\"".to_owned()] {
-        let waiting = lambda.deliver(&batch);
-        let next = function.next().await;
-        assert_eq!(next.body, batch);
-        function.respond(&next, answer.clone()).await;
-        assert_eq!(posted(waiting).await.text(), answer);
+    for (mode, answer) in [("whole", "report"), ("each", "report"), ("each", "fail")] {
+        let lambda = Lambda::start().await;
+        let batches = [("IDEMPOTENCY_BATCH", mode), ("IDEMPOTENCY_BATCH_ANSWER", answer)];
+        let settings = [&[BY_ID, ("IDEMPOTENCY_MODE", "shadow")][..], &batches].concat();
+        let function = Function::start(&lambda, &settings).await;
+        let in_group = |group| {
+            let records =
+                [("a1", 1), ("a2", 2), ("a3", 1)].map(|(id, n)| message(id, &json!({ "id": n }), group));
+            json!({ "Records": records }).to_string()
+        };
+        for batch in [in_group(Some("g")), in_group(None)] {
+            for answer in [failures(&["a2"]), " null".to_owned(), "\"done\"".to_owned()] {
+                let waiting = lambda.deliver(&batch);
+                let next = function.next().await;
+                assert_eq!(next.body, batch, "{mode}");
+                function.respond(&next, answer.clone()).await;
+                assert_eq!(posted(waiting).await.text(), answer, "{mode}");
+            }
+            let failing = lambda.deliver(&batch);
+            let next = function.next().await;
+            assert_eq!(next.body, batch, "{mode}");
+            function.fail(&next, "KeyError").await;
+            assert_eq!(posted(failing).await.error_type(), "KeyError", "{mode}");
+        }
     }
-    let failing = lambda.deliver(&batch);
-    let next = function.next().await;
-    assert_eq!(next.body, batch);
-    function.fail(&next, "KeyError").await;
-    assert_eq!(posted(failing).await.error_type(), "KeyError");
 }
 
 #[tokio::test]
