@@ -186,6 +186,23 @@ async fn pollers_share_the_records_of_a_batch() {
     assert_eq!(returned(&posted(waiting).await), ["b"]);
 }
 
+/// Lambda would hand out the invocation of a second poll too, and that would wait until a worker is idle.
+#[tokio::test]
+async fn idle_workers_begin_one_poll_each() {
+    let lambda = Lambda::start().await;
+    let settings = [BY_ID, ("IDEMPOTENCY_BATCH", "each"), ("AWS_LAMBDA_MAX_CONCURRENCY", "3")];
+    let function = Function::start(&lambda, &settings).await;
+    let waiting = lambda.deliver(messages(&[("a", 1), ("b", 2), ("c", 3)]));
+    let events = [function.next().await, function.next().await, function.next().await];
+    assert_eq!(lambda.polls(), 1);
+    for (nth, event) in (1..).zip(&events) {
+        function.respond(event, "null").await;
+        assert!(function.gets_nothing().await);
+        assert_eq!(lambda.polls(), 2, "after {nth} answers");
+    }
+    assert!(returned(&posted(waiting).await).is_empty());
+}
+
 /// Only Lambda can stop the function, and only at the deadline. Until the function answers, the layer neither answers
 /// the batch nor polls for the next event.
 #[tokio::test]
