@@ -202,7 +202,7 @@ fn returned(answer: &RawValue) -> serde_json::Result<Vec<String>> {
 }
 
 /// The event's records.
-fn records(event: &Event) -> Vec<&RawValue> {
+pub(crate) fn records(event: &Event) -> Vec<&RawValue> {
     #[derive(Deserialize)]
     struct Batch<'e> {
         #[serde(rename = "Records", borrow)]

@@ -114,10 +114,10 @@ async fn protected(protection: Arc<Protection>, event: Arc<Event>) {
         .map_or(LONGEST_RUN, |deadline| system_clock().now().until(deadline).saturating_add(GIVEN_UP_AFTER));
     let answering = async {
         if let Some(ClaimField::Event(name)) = &rules.claim_field
-            && has_field(&event.body, name)
+            && let Some(owner) = owner_of(name, &event, kind)
         {
             let message =
-                format!("the event already has a field `{name}`; set IDEMPOTENCY_CLAIM_FIELD to another");
+                format!("{owner} already has a field `{name}`; set IDEMPOTENCY_CLAIM_FIELD to another");
             return Some(Answer::refusal("Idempotency.Invalid", &message));
         }
         match kind {
@@ -139,6 +139,17 @@ async fn protected(protection: Arc<Protection>, event: Arc<Event>) {
         Ok(None) => {}
         Err(_) => tracing::warn!(request_id = event.request_id(), "the function never answered"),
     }
+}
+
+/// Returns which part of the event has a field of this name already: the event, or a record of the batch. Most parsers
+/// would take the layer's field in place of it.
+fn owner_of(name: &str, event: &Event, kind: Kind) -> Option<&'static str> {
+    if has_field(&event.body, name) {
+        return Some("the event");
+    }
+    let is_batch = matches!(kind, Kind::Sqs | Kind::Kinesis | Kind::DynamoDb);
+    let has_it = || batch::records(event).iter().any(|record| has_field(record.get().as_bytes(), name));
+    (is_batch && has_it()).then_some("a record of the batch")
 }
 
 /// Protects an event that's one operation.

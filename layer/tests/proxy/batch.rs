@@ -364,3 +364,24 @@ async fn each_record_carries_its_claim() {
     function.respond(&next, "null").await;
     assert!(returned(&posted(waiting).await).is_empty());
 }
+
+/// Most parsers would take the facts of the claim for the record's own field.
+#[tokio::test]
+async fn claim_never_replaces_a_records_field() {
+    for mode in ["enforce", "shadow"] {
+        let lambda = Lambda::start().await;
+        let settings = [BY_ID, ("IDEMPOTENCY_CLAIM_FIELD", "body"), ("IDEMPOTENCY_MODE", mode)];
+        let function = Function::start(&lambda, &settings).await;
+        let batch = messages(&[("a", 1), ("b", 2)]);
+        let waiting = lambda.deliver(&batch);
+        if mode == "enforce" {
+            assert!(function.gets_nothing().await);
+            assert_eq!(posted(waiting).await.error_type(), "Idempotency.Invalid");
+        } else {
+            let next = function.next().await;
+            assert_eq!(next.body, batch);
+            function.respond(&next, "null").await;
+            assert_eq!(posted(waiting).await.text(), "null");
+        }
+    }
+}
