@@ -138,6 +138,7 @@ where
         .concurrency(concurrency)
         .on_progress(move |records| progress.in_flight(records));
     let calling = batch.oneshot(LambdaEvent::new(raw, event.context.clone()));
+    event.claims();
     let answered = tokio::select! {
         answered = calling => Some(answered),
         () = together.compared() => None,

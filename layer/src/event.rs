@@ -51,6 +51,8 @@ pub(crate) struct Event {
     pub(crate) context: Context,
     /// The invocation's deadline, if it's plausible.
     pub(crate) deadline: Option<Timestamp>,
+    /// Whether the library was called.
+    is_claimed: AtomicBool,
     /// Whether the function was called.
     has_begun: AtomicBool,
     /// Whether an answer was sent to the Runtime API, or is on its way.
@@ -100,8 +102,8 @@ impl Event {
         let context = context(&headers);
         let deadline = Timestamp::from_millis(context.deadline);
         let deadline = Invocation::entered(system_clock().now(), deadline, "").deadline();
-        let [has_begun, is_answered, is_posted] = [false; 3].map(AtomicBool::new);
-        Ok(Self { headers, body, context, deadline, has_begun, is_answered, is_posted })
+        let [is_claimed, has_begun, is_answered, is_posted] = [false; 4].map(AtomicBool::new);
+        Ok(Self { headers, body, context, deadline, is_claimed, has_begun, is_answered, is_posted })
     }
 
     /// The request id.
@@ -115,6 +117,16 @@ impl Event {
             headers.insert(INVOCATION_ID, id.clone());
         }
         headers
+    }
+
+    /// Notes that the library is called, which claims the event or its records.
+    pub(crate) fn claims(&self) {
+        self.is_claimed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the library was called. The event, or some of its records, may be claimed or complete then.
+    pub(crate) fn may_be_claimed(&self) -> bool {
+        self.is_claimed.load(Ordering::Relaxed)
     }
 
     /// Notes that the function is called.

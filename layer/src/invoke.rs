@@ -19,7 +19,7 @@ use tower::{Layer as _, ServiceExt as _, service_fn};
 
 use crate::{
     batch,
-    config::ClaimField,
+    config::{ClaimField, Rules},
     event::{Event, Kind, has_field},
     function::Posted,
     http as http_event,
@@ -76,13 +76,21 @@ impl Answer {
 
 /// Runs one invocation, and posts its answer. A panic ends this invocation alone.
 pub(crate) async fn invoke(protection: &Arc<Protection>, event: &Arc<Event>) {
-    let running = tokio::spawn(protected(Arc::clone(protection), Arc::clone(event)));
-    if running.await.is_ok() {
+    run(protection, event, protected(Arc::clone(protection), Arc::clone(event))).await;
+}
+
+async fn run(
+    protection: &Arc<Protection>,
+    event: &Arc<Event>,
+    protected: impl Future<Output = ()> + Send + 'static,
+) {
+    if tokio::spawn(protected).await.is_ok() {
         return;
     }
-    let passes = protection.rules.passes_internal_errors && !event.has_begun();
+    let passes = passes_after_panic(protection, event);
     tracing::error!(
         request_id = event.request_id(),
+        may_be_claimed = event.may_be_claimed(),
         has_begun = event.has_begun(),
         passes,
         "the layer panicked; this is a bug in the layer"
@@ -93,6 +101,14 @@ pub(crate) async fn invoke(protection: &Arc<Protection>, event: &Arc<Event>) {
         false => Answer::refusal(INTERNAL, "the idempotency layer failed; its log says more"),
     };
     post(protection, event, answer).await;
+}
+
+/// Whether the function gets the event after a panic. Once the library was called, the event's record may be complete,
+/// and another run would repeat the operation. In shadow mode the function runs every event.
+fn passes_after_panic(protection: &Protection, event: &Event) -> bool {
+    let Rules { settings, passes_internal_errors, .. } = &protection.rules;
+    let is_shadow = settings.mode != Mode::Enforce;
+    !event.has_begun() && (is_shadow || *passes_internal_errors && !event.may_be_claimed())
 }
 
 /// Runs the event without protection.
@@ -234,6 +250,7 @@ pub(crate) async fn in_time<T>(
     deadline: Option<Timestamp>,
     calling: impl Future<Output = T>,
 ) -> Option<T> {
+    event.claims();
     let mut calling = pin!(calling);
     let reserve = protection.rules.settings.answer_reserve / 5;
     let overdue = async {
