@@ -7,13 +7,17 @@ mod value;
 
 pub(crate) use key::KeyOf;
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use http::Method;
 use lambda_idempotency::{
     Builder, Idempotency, KeyFields,
     settings::{Execution, Mode, Settings},
     store::{NamedStore, Store},
+};
+use serde::{
+    Deserialize, Deserializer,
+    de::{MapAccess, Visitor},
 };
 
 use crate::{event::Kind, limited::Limited, recorded};
@@ -294,6 +298,8 @@ fn rules(values: &Values<'_>, mode: Mode) -> Result<Rules, String> {
     if let Some(problem) = kind.filter(|_| is_on).and_then(|kind| key.misfit(kind)) {
         return Err(format!("{}: {problem}", values.named("KEY")));
     }
+    let max_response = values.parsed("MAX_RESPONSE", value::number)?;
+    let max_response = max_response.unwrap_or_else(|| Settings::default().max_response);
     let compare = values.parsed("COMPARE", |fields| {
         let fields = value::list(fields)?;
         for field in &fields {
@@ -307,8 +313,22 @@ fn rules(values: &Values<'_>, mode: Mode) -> Result<Rules, String> {
             values.named("COMPARE")
         ));
     }
-    let max_response = values.parsed("MAX_RESPONSE", value::number)?;
-    let max_response = max_response.unwrap_or_else(|| Settings::default().max_response);
+    let claim_field = values.parsed("CLAIM_FIELD", value::claim_field)?;
+    let is_batch = matches!(kind, Some(Kind::Sqs | Kind::Kinesis | Kind::DynamoDb));
+    if is_batch && matches!(claim_field, Some(ClaimField::Context(_))) {
+        return Err(format!(
+            "{}: an event has one client context, which can't carry the claims of a batch's records; use a field's name",
+            values.named("CLAIM_FIELD")
+        ));
+    }
+    let passes_internal_errors = values.parsed("ON_INTERNAL_ERROR", value::passes)?.unwrap_or(false);
+    let settings = settings(values, mode, max_response)?;
+    if passes_internal_errors && settings.execution == Execution::AtMostOnce {
+        return Err(format!(
+            "{}: under at-most-once, no event runs without a claim; use refuse, or at-least-once",
+            values.named("ON_INTERNAL_ERROR")
+        ));
+    }
     let concurrency = (values.environment)("AWS_LAMBDA_MAX_CONCURRENCY").and_then(|most| most.parse().ok());
     Ok(Rules {
         key,
@@ -317,15 +337,15 @@ fn rules(values: &Values<'_>, mode: Mode) -> Result<Rules, String> {
         kind,
         passes_unkeyed: values.parsed("ON_MISSING_KEY", value::passes)?,
         on_error: values.parsed("ON_ERROR", value::on_error)?.unwrap_or_default(),
-        passes_internal_errors: values.parsed("ON_INTERNAL_ERROR", value::passes)?.unwrap_or(false),
+        passes_internal_errors,
         batch: values.parsed("BATCH", value::batch)?.unwrap_or_default(),
         batch_answer: values.parsed("BATCH_ANSWER", value::batch_answer)?.unwrap_or_default(),
         methods: values.parsed("METHODS", value::methods)?,
         callers: values.parsed("CALLERS", value::callers)?.unwrap_or_default(),
-        claim_field: values.parsed("CLAIM_FIELD", value::claim_field)?,
+        claim_field,
         streams: values.parsed("STREAMING", value::flag)?.unwrap_or(false),
         max_response,
-        settings: settings(values, mode, max_response)?,
+        settings,
         concurrency: concurrency.unwrap_or(1).max(1),
         is_required: (values.environment)("IDEMPOTENCY_REQUIRED").as_deref() == Some("1"),
     })
@@ -393,7 +413,7 @@ fn shown(path: &std::path::Path, name: &str) -> String {
 /// Reads the settings of the file, and returns them by their names in `NAMES`.
 fn in_file(text: &str) -> Result<BTreeMap<String, String>, String> {
     use serde_json::Value;
-    let parsed: serde_json::Map<String, Value> = serde_json::from_str(text).map_err(|error| {
+    let Fields(parsed) = serde_json::from_str(text).map_err(|error| {
         format!("it isn't a JSON object (line {}, column {})", error.line(), error.column())
     })?;
     let text_of = |value: &Value| match value {
@@ -426,9 +446,38 @@ fn in_file(text: &str) -> Result<BTreeMap<String, String>, String> {
             empty"
             )
         })?;
-        settings.insert(variable, text);
+        if settings.insert(variable, text).is_some() {
+            return Err(format!("`{name}` is there twice; keep one"));
+        }
     }
     Ok(settings)
+}
+
+/// The fields of a JSON object, in their order. Unlike a map, it keeps repeated names.
+struct Fields(Vec<(String, serde_json::Value)>);
+
+impl<'de> Deserialize<'de> for Fields {
+    fn deserialize<D: Deserializer<'de>>(json: D) -> Result<Self, D::Error> {
+        struct Object;
+
+        impl<'de> Visitor<'de> for Object {
+            type Value = Fields;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Fields, A::Error> {
+                let mut fields = Vec::new();
+                while let Some(field) = object.next_entry()? {
+                    fields.push(field);
+                }
+                Ok(Fields(fields))
+            }
+        }
+
+        json.deserialize_map(Object)
+    }
 }
 
 fn all_names() -> String {

@@ -148,6 +148,21 @@ fn key_must_fit_the_event() {
 }
 
 #[test]
+fn settings_that_contradict_each_other_are_refused() {
+    let context = ("IDEMPOTENCY_CLAIM_FIELD", "context:claim");
+    for (event, works) in
+        [("sqs", false), ("fifo", false), ("kinesis", false), ("dynamodb", false), ("http", true)]
+    {
+        let read = read(&[("IDEMPOTENCY_EVENT", event), context]);
+        assert_eq!(read.is_ok(), works, "{event}: {read:?}");
+        assert!(read.err().is_none_or(|problem| problem.contains("IDEMPOTENCY_CLAIM_FIELD")), "{event}");
+    }
+    let passes = ("IDEMPOTENCY_ON_INTERNAL_ERROR", "pass");
+    let problem = read(&[passes, ("IDEMPOTENCY_EXECUTION", "at-most-once")]).unwrap_err();
+    assert!(problem.contains("IDEMPOTENCY_ON_INTERNAL_ERROR"), "{problem}");
+}
+
+#[test]
 fn batches_and_requests_have_default_keys() {
     for (event, has_one) in [("http", true), ("sqs", true), ("kinesis", true), ("event", false)] {
         let read = read_with(&[("IDEMPOTENCY_STORE", "memory:"), ("IDEMPOTENCY_EVENT", event)], None);
@@ -169,6 +184,7 @@ fn file_problems_name_the_file() {
         (r#"{"config": "x"}"#, "`config` isn't a setting"),
         // The wrapper script tells the runtime the port, and reads only the variable.
         (r#"{"port": 9416}"#, "set the variable IDEMPOTENCY_PORT instead"),
+        (r#"{"mode": "enforce", "key": "/id", "mode": "off"}"#, "`mode` is there twice"),
         (r#"{"key": {}}"#, "`key` must be a list, or a string"),
         (r#"{"key": ""}"#, "`key` must be a list, or a string"),
         (
