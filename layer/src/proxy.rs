@@ -314,6 +314,10 @@ fn enough(is_error: bool, headers: &HeaderMap, most: usize) -> impl FnMut(&[u8])
     }
 }
 
+/// The trailers that describe the error with which a stream ends.
+const ERROR_TRAILERS: HeaderValue =
+    HeaderValue::from_static("Lambda-Runtime-Function-Error-Type, Lambda-Runtime-Function-Error-Body");
+
 /// Reads a body until `is_enough` returns true for a part, or until its end.
 async fn read(mut body: Incoming, mut is_enough: impl FnMut(&[u8]) -> bool) -> Result<Payload, BoxError> {
     let mut parts = Vec::new();
@@ -353,7 +357,13 @@ pub(crate) fn sent(headers: &mut HeaderMap, body: Payload) -> AnyBody {
             }
             Chunked::body([bytes], None, Some(trailers))
         }
-        Payload::Endless(begun, rest) => Chunked::body(begun, Some(rest), None),
+        Payload::Endless(begun, rest) => {
+            // The stream may still end with an error. A trailer that's announced needn't come.
+            if recorded::is_streamed(headers) && !headers.contains_key(header::TRAILER) {
+                headers.insert(header::TRAILER, ERROR_TRAILERS);
+            }
+            Chunked::body(begun, Some(rest), None)
+        }
     }
 }
 

@@ -156,6 +156,24 @@ async fn oversized_streams_pass_unrecorded() {
     assert_eq!(posted(again).await.error_type(), "Idempotency.NotRetained");
 }
 
+/// Without the trailers, Lambda would treat the stream as complete.
+#[tokio::test]
+async fn oversized_streams_keep_their_error_trailers() {
+    let lambda = Lambda::start().await;
+    let function =
+        Function::start(&lambda, &[KEY, &[("IDEMPOTENCY_MAX_RESPONSE", "1000000")]].concat()).await;
+    let waiting = lambda.deliver(r#"{"id": 1}"#);
+    let event = function.next().await;
+    let trailers =
+        "Lambda-Runtime-Function-Error-Type: Broke\r\nLambda-Runtime-Function-Error-Body: e30=\r\n";
+    let chunk: &[u8] = &[b'x'; 300_000];
+    stream(&function, &event, &[chunk; 10], trailers).await;
+    let broken = posted(waiting).await;
+    assert_eq!(broken.body.len(), 3_000_000);
+    assert_eq!(broken.trailers["lambda-runtime-function-error-type"], "Broke");
+    assert_eq!(broken.trailers["lambda-runtime-function-error-body"], "e30=");
+}
+
 #[tokio::test]
 async fn answer_that_breaks_off_settles_nothing() {
     let lambda = Lambda::start().await;
