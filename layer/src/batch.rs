@@ -7,6 +7,7 @@ use std::{num::NonZeroUsize, sync::Arc};
 use lambda_idempotency::{
     Error, Failure, Key,
     lambda::batch::{Batch, DynamoDbRecord, KinesisRecord, SqsMessage},
+    settings::Mode,
 };
 use lambda_runtime::LambdaEvent;
 use serde::Deserialize;
@@ -51,7 +52,7 @@ pub(crate) async fn kinesis(protection: &Arc<Protection>, event: &Arc<Event>) ->
     let batch = protection.idempotency.kinesis(key, move |record: KinesisRecord| {
         run(Arc::clone(&function), handed(record.sequence_number(), record.raw(), &function))
     });
-    let batch = if protection.rules.batch == BatchMode::Each { batch.in_order() } else { batch };
+    let batch = if mode(protection) == BatchMode::Each { batch.in_order() } else { batch };
     handle(protection, event, &together, batch, Kind::Kinesis).await
 }
 
@@ -63,8 +64,16 @@ pub(crate) async fn dynamodb(protection: &Arc<Protection>, event: &Arc<Event>) -
     let batch = protection.idempotency.dynamodb_stream(key, move |record: DynamoDbRecord| {
         run(Arc::clone(&function), handed(record.sequence_number(), record.raw(), &function))
     });
-    let batch = if protection.rules.batch == BatchMode::Each { batch.in_order() } else { batch };
+    let batch = if mode(protection) == BatchMode::Each { batch.in_order() } else { batch };
     handle(protection, event, &together, batch, Kind::DynamoDb).await
+}
+
+/// How the batch is handed to the function. In shadow mode, it's one event, as without the layer.
+fn mode(protection: &Protection) -> BatchMode {
+    match protection.rules.settings.mode {
+        Mode::Enforce => protection.rules.batch,
+        _ => BatchMode::Whole,
+    }
 }
 
 fn key(
@@ -120,7 +129,7 @@ where
     }
     let _ends = Ends(Arc::clone(together));
     let progress = Arc::clone(together);
-    let concurrency = match rules.batch {
+    let concurrency = match mode(protection) {
         BatchMode::Whole => ALL,
         BatchMode::Each => NonZeroUsize::new(rules.concurrency).unwrap_or(NonZeroUsize::MIN),
     };
@@ -129,6 +138,7 @@ where
         .concurrency(concurrency)
         .on_progress(move |records| progress.in_flight(records));
     let calling = batch.oneshot(LambdaEvent::new(raw, event.context.clone()));
+    event.claims();
     let answered = tokio::select! {
         answered = calling => Some(answered),
         () = together.compared() => None,
@@ -193,7 +203,7 @@ fn returned(answer: &RawValue) -> serde_json::Result<Vec<String>> {
 }
 
 /// The event's records.
-fn records(event: &Event) -> Vec<&RawValue> {
+pub(crate) fn records(event: &Event) -> Vec<&RawValue> {
     #[derive(Deserialize)]
     struct Batch<'e> {
         #[serde(rename = "Records", borrow)]

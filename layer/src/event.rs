@@ -21,6 +21,9 @@ use crate::{
 };
 
 const CLIENT_CONTEXT: HeaderName = HeaderName::from_static("lambda-runtime-client-context");
+const DEADLINE: HeaderName = HeaderName::from_static("lambda-runtime-deadline-ms");
+const FUNCTION_ARN: HeaderName = HeaderName::from_static("lambda-runtime-invoked-function-arn");
+const IDENTITY: HeaderName = HeaderName::from_static("lambda-runtime-cognito-identity");
 
 /// The kind of an event, which decides how it's protected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +51,8 @@ pub(crate) struct Event {
     pub(crate) context: Context,
     /// The invocation's deadline, if it's plausible.
     pub(crate) deadline: Option<Timestamp>,
+    /// Whether the library was called.
+    is_claimed: AtomicBool,
     /// Whether the function was called.
     has_begun: AtomicBool,
     /// Whether an answer was sent to the Runtime API, or is on its way.
@@ -83,14 +88,10 @@ struct RequestContext<'e> {
 }
 
 impl Event {
-    /// Reads the invocation from the Runtime API's response. Returns the response if it isn't an invocation.
+    /// Reads the invocation from the Runtime API's response. Returns the response if it isn't an invocation: a success
+    /// with a request id. An invocation without a readable deadline is still protected.
     pub(crate) fn of(response: Response<Bytes>) -> Result<Self, Box<Response<Bytes>>> {
-        let deadline = response.headers().get("lambda-runtime-deadline-ms");
-        let is_number = |value: &HeaderValue| value.to_str().is_ok_and(|text| text.parse::<u64>().is_ok());
-        let is_invocation = response.status().is_success()
-            && response.headers().contains_key(REQUEST_ID)
-            && deadline.is_some_and(is_number);
-        if !is_invocation {
+        if !response.status().is_success() || request_id(response.headers()).is_empty() {
             return Err(Box::new(response));
         }
         let (parts, body) = response.into_parts();
@@ -101,8 +102,8 @@ impl Event {
         let context = context(&headers);
         let deadline = Timestamp::from_millis(context.deadline);
         let deadline = Invocation::entered(system_clock().now(), deadline, "").deadline();
-        let [has_begun, is_answered, is_posted] = [false; 3].map(AtomicBool::new);
-        Ok(Self { headers, body, context, deadline, has_begun, is_answered, is_posted })
+        let [is_claimed, has_begun, is_answered, is_posted] = [false; 4].map(AtomicBool::new);
+        Ok(Self { headers, body, context, deadline, is_claimed, has_begun, is_answered, is_posted })
     }
 
     /// The request id.
@@ -116,6 +117,16 @@ impl Event {
             headers.insert(INVOCATION_ID, id.clone());
         }
         headers
+    }
+
+    /// Notes that the library is called, which claims the event or its records.
+    pub(crate) fn claims(&self) {
+        self.is_claimed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the library was called. The event, or some of its records, may be claimed or complete then.
+    pub(crate) fn may_be_claimed(&self) -> bool {
+        self.is_claimed.load(Ordering::Relaxed)
     }
 
     /// Notes that the function is called.
@@ -187,14 +198,25 @@ impl Event {
     }
 }
 
+/// The request id. Empty if there's none, or if it isn't text.
+fn request_id(headers: &HeaderMap) -> &str {
+    headers.get(REQUEST_ID).and_then(|id| id.to_str().ok()).unwrap_or_default()
+}
+
+/// The headers as the library reads them. The event must run even if headers are malformed that the library doesn't
+/// need, so `Context::new` gets only headers that it can read: it panics without a deadline, and fails if it can't read
+/// another header.
 fn context(headers: &HeaderMap) -> Context {
     let config = Arc::new(lambda_runtime::Config::default());
-    let request_id = headers.get(REQUEST_ID).and_then(|id| id.to_str().ok()).unwrap_or_default();
-    // Only the function reads the client context and the identity. The event must run even if these are malformed.
     let mut read = headers.clone();
-    read.remove(CLIENT_CONTEXT);
-    read.remove("lambda-runtime-cognito-identity");
-    Context::new(request_id, config, &read).unwrap_or_default()
+    // Only the function reads these.
+    for name in [CLIENT_CONTEXT, IDENTITY, FUNCTION_ARN] {
+        read.remove(name);
+    }
+    let deadline = headers.get(DEADLINE).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    // The library doesn't take 0 for a deadline, so the lease has its fallback length.
+    read.insert(DEADLINE, deadline.unwrap_or(0).into());
+    Context::new(request_id(headers), config, &read).unwrap_or_default()
 }
 
 fn kind_of_record(record: &RawValue) -> Kind {
@@ -257,4 +279,42 @@ pub(crate) fn has_field(json: &[u8], name: &str) -> bool {
     let fields: Result<std::collections::HashMap<String, serde::de::IgnoredAny>, _> =
         serde_json::from_slice(json);
     fields.is_ok_and(|fields| fields.contains_key(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn response(status: u16, headers: &[(&str, &str)]) -> Response<Bytes> {
+        let mut response = Response::builder().status(status);
+        for (name, value) in headers {
+            response = response.header(*name, *value);
+        }
+        response.body(Bytes::from_static(b"{}")).unwrap()
+    }
+
+    #[test]
+    fn events_need_a_request_id_alone() {
+        let id = ("lambda-runtime-aws-request-id", "r");
+        let in_an_hour = system_clock().now().saturating_add(std::time::Duration::from_secs(3600));
+        let text = in_an_hour.as_millis().to_string();
+        for (deadline, expected) in [
+            (None, None),
+            (Some("soon"), None),
+            (Some(""), None),
+            (Some("1"), None),
+            (Some(text.as_str()), Some(Timestamp::from_millis(in_an_hour.as_millis()))),
+        ] {
+            let deadline = deadline.map(|deadline| ("lambda-runtime-deadline-ms", deadline));
+            let tenant = ("lambda-runtime-aws-tenant-id", "anna");
+            let headers: Vec<_> = [id, tenant].into_iter().chain(deadline).collect();
+            let event = Event::of(response(200, &headers)).unwrap();
+            assert_eq!((event.request_id(), event.deadline), ("r", expected), "{deadline:?}");
+            assert_eq!(event.context.tenant_id.as_deref(), Some("anna"), "{deadline:?}");
+        }
+        let deadline = ("lambda-runtime-deadline-ms", text.as_str());
+        for no_event in [response(200, &[deadline]), response(403, &[id, deadline])] {
+            assert!(Event::of(no_event).is_err());
+        }
+    }
 }

@@ -184,12 +184,18 @@ impl Function {
 
     /// Returns how many polls of the real Runtime API to begin, one for each idle poller, and counts them as open. A
     /// function that still runs an event whose invocation has ended doesn't poll: it's busy until it answers.
+    ///
+    /// Each open poll, and each open invocation that the function isn't running, may need an idle poller. An invocation
+    /// that the function is running needs none, even if the function runs several of its records at the same time.
     pub(crate) fn polls_to_begin(&self) -> usize {
         let mut state = self.state();
         state.waiting.retain(|waiter| !waiter.is_closed());
-        let awaited = state.running.values().filter(|running| !running.posted.is_closed());
-        let pollers = state.waiting.len() + awaited.count();
-        let missing = pollers.saturating_sub(state.polls + state.open.len());
+        let runs = |open: &&Arc<Event>| {
+            let is_it = |running: &Running| Arc::ptr_eq(&running.invocation, open);
+            state.running.values().any(|running| is_it(running) && !running.posted.is_closed())
+        };
+        let to_run = state.open.iter().filter(|open| !runs(open)).count();
+        let missing = state.waiting.len().saturating_sub(state.polls + to_run);
         state.polls += missing;
         missing
     }

@@ -19,7 +19,7 @@ use tower::{Layer as _, ServiceExt as _, service_fn};
 
 use crate::{
     batch,
-    config::ClaimField,
+    config::{ClaimField, Rules},
     event::{Event, Kind, has_field},
     function::Posted,
     http as http_event,
@@ -76,13 +76,21 @@ impl Answer {
 
 /// Runs one invocation, and posts its answer. A panic ends this invocation alone.
 pub(crate) async fn invoke(protection: &Arc<Protection>, event: &Arc<Event>) {
-    let running = tokio::spawn(protected(Arc::clone(protection), Arc::clone(event)));
-    if running.await.is_ok() {
+    run(protection, event, protected(Arc::clone(protection), Arc::clone(event))).await;
+}
+
+async fn run(
+    protection: &Arc<Protection>,
+    event: &Arc<Event>,
+    protected: impl Future<Output = ()> + Send + 'static,
+) {
+    if tokio::spawn(protected).await.is_ok() {
         return;
     }
-    let passes = protection.rules.passes_internal_errors && !event.has_begun();
+    let passes = passes_after_panic(protection, event);
     tracing::error!(
         request_id = event.request_id(),
+        may_be_claimed = event.may_be_claimed(),
         has_begun = event.has_begun(),
         passes,
         "the layer panicked; this is a bug in the layer"
@@ -93,6 +101,14 @@ pub(crate) async fn invoke(protection: &Arc<Protection>, event: &Arc<Event>) {
         false => Answer::refusal(INTERNAL, "the idempotency layer failed; its log says more"),
     };
     post(protection, event, answer).await;
+}
+
+/// Whether the function gets the event after a panic. Once the library was called, the event's record may be complete,
+/// and another run would repeat the operation. In shadow mode the function runs every event.
+fn passes_after_panic(protection: &Protection, event: &Event) -> bool {
+    let Rules { settings, passes_internal_errors, .. } = &protection.rules;
+    let is_shadow = settings.mode != Mode::Enforce;
+    !event.has_begun() && (is_shadow || *passes_internal_errors && !event.may_be_claimed())
 }
 
 /// Runs the event without protection.
@@ -114,10 +130,10 @@ async fn protected(protection: Arc<Protection>, event: Arc<Event>) {
         .map_or(LONGEST_RUN, |deadline| system_clock().now().until(deadline).saturating_add(GIVEN_UP_AFTER));
     let answering = async {
         if let Some(ClaimField::Event(name)) = &rules.claim_field
-            && has_field(&event.body, name)
+            && let Some(owner) = owner_of(name, &event, kind)
         {
             let message =
-                format!("the event already has a field `{name}`; set IDEMPOTENCY_CLAIM_FIELD to another");
+                format!("{owner} already has a field `{name}`; set IDEMPOTENCY_CLAIM_FIELD to another");
             return Some(Answer::refusal("Idempotency.Invalid", &message));
         }
         match kind {
@@ -139,6 +155,17 @@ async fn protected(protection: Arc<Protection>, event: Arc<Event>) {
         Ok(None) => {}
         Err(_) => tracing::warn!(request_id = event.request_id(), "the function never answered"),
     }
+}
+
+/// Returns which part of the event has a field of this name already: the event, or a record of the batch. Most parsers
+/// would take the layer's field in place of it.
+fn owner_of(name: &str, event: &Event, kind: Kind) -> Option<&'static str> {
+    if has_field(&event.body, name) {
+        return Some("the event");
+    }
+    let is_batch = matches!(kind, Kind::Sqs | Kind::Kinesis | Kind::DynamoDb);
+    let has_it = || batch::records(event).iter().any(|record| has_field(record.get().as_bytes(), name));
+    (is_batch && has_it()).then_some("a record of the batch")
 }
 
 /// Protects an event that's one operation.
@@ -223,6 +250,7 @@ pub(crate) async fn in_time<T>(
     deadline: Option<Timestamp>,
     calling: impl Future<Output = T>,
 ) -> Option<T> {
+    event.claims();
     let mut calling = pin!(calling);
     let reserve = protection.rules.settings.answer_reserve / 5;
     let overdue = async {

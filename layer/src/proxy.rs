@@ -357,8 +357,9 @@ pub(crate) fn sent(headers: &mut HeaderMap, body: Payload) -> AnyBody {
             Chunked::body([bytes], None, Some(trailers))
         }
         Payload::Endless(begun, rest) => {
-            // The rest may end with an error's trailers, which a runtime needn't announce.
-            if !headers.contains_key(header::TRAILER) {
+            // The stream may end with an error's trailers, which a runtime needn't announce. Announced trailers needn't
+            // come.
+            if recorded::is_streamed(headers) && !headers.contains_key(header::TRAILER) {
                 headers.insert(header::TRAILER, HeaderValue::from_static(ERROR_TRAILERS));
             }
             Chunked::body(begun, Some(rest), None)

@@ -20,7 +20,7 @@ use tokio::{
     task::AbortHandle,
 };
 
-use super::{Handed, records};
+use super::{Handed, mode, records};
 use crate::{
     config::{BatchMode, ClaimField},
     event::{Event, Kind},
@@ -137,7 +137,7 @@ impl Together {
     ///
     /// If the function failed for this record, or never got it.
     pub(super) async fn run(self: Arc<Self>, record: Handed) -> Result<(), Failure> {
-        let fate = match self.protection.rules.batch {
+        let fate = match mode(&self.protection) {
             BatchMode::Whole if self.gives_original() => {
                 let fates = self.original.get_or_init(|| self.call_original()).await;
                 fates.get(&record.identifier).cloned()

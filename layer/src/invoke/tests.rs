@@ -75,13 +75,17 @@ impl Bench {
 
     /// Runs an invocation with this timeout. The function answers at once if it gets the event.
     async fn invoke(&self, time: Duration) {
-        let deadline = system_clock().now().saturating_add(time).as_millis();
-        let response = Response::builder()
-            .header("lambda-runtime-aws-request-id", "r")
-            .header("lambda-runtime-deadline-ms", deadline)
-            .body(Bytes::from_static(b"{\"id\":1}"))
-            .unwrap();
-        let event = Arc::new(Event::of(response).unwrap());
+        self.until_posted(invoke(&self.protection, &event(time))).await;
+    }
+
+    /// Runs an invocation that panics before it calls the library.
+    async fn panic_before_the_claim(&self) {
+        let panicking = async { panic!("a fault in the layer") };
+        self.until_posted(run(&self.protection, &event(Duration::from_secs(10)), panicking)).await;
+    }
+
+    /// Drives `invoking` until Lambda gets an answer. The function answers at once if it gets the event.
+    async fn until_posted(&self, invoking: impl Future<Output = ()>) {
         let answering = async {
             let next = match self.protection.function.next() {
                 Ok(next) => next,
@@ -95,7 +99,6 @@ impl Bench {
             // The function's process runs on.
             std::future::pending::<()>().await;
         };
-        let invoking = invoke(&self.protection, &event);
         tokio::select! {
             () = invoking => {}
             () = answering => {}
@@ -115,6 +118,17 @@ impl Bench {
         let [one] = posted.as_slice() else { panic!("{posted:?}") };
         (one.path.clone(), String::from_utf8(one.body.clone()).unwrap())
     }
+}
+
+/// An event with this timeout.
+fn event(time: Duration) -> Arc<Event> {
+    let deadline = system_clock().now().saturating_add(time).as_millis();
+    let response = Response::builder()
+        .header("lambda-runtime-aws-request-id", "r")
+        .header("lambda-runtime-deadline-ms", deadline)
+        .body(Bytes::from_static(b"{\"id\":1}"))
+        .unwrap();
+    Arc::new(Event::of(response).unwrap())
 }
 
 /// Records counters.
@@ -147,34 +161,50 @@ impl Recorder for Counters {
     }
 }
 
-/// Runs an invocation whose store panics, and returns the counts of internal errors and of unprotected events.
-async fn counted(bench: &Bench) -> [u64; 2] {
+/// Runs an invocation that panics, and returns the counts of internal errors and of unprotected events.
+async fn counted(invoking: impl Future<Output = ()>) -> [u64; 2] {
     let counters = Counters::default();
     // The test's runtime has one thread, so the invocation's task uses this recorder too.
     let guard = metrics::set_default_local_recorder(&counters);
-    bench.invoke(Duration::from_secs(10)).await;
+    invoking.await;
     drop(guard);
     ["idempotency_layer_internal_error", Metric::Unprotected.name()].map(|name| counters.get(name))
 }
 
+/// The store may have written the claim, or the record may be complete, so the event isn't run either way.
 #[tokio::test]
 async fn panic_ends_only_its_invocation() {
-    let bench = Bench::new(Defect::Panics, &[], Duration::from_millis(250)).await;
-    for _ in 0..2 {
-        bench.posted.lock().unwrap().clear();
-        assert_eq!(counted(&bench).await, [1, 0]);
-        let (path, body) = bench.answer();
-        assert_eq!(path, "/2018-06-01/runtime/invocation/r/error");
-        assert!(body.contains("Idempotency.Internal") && !body.contains("a fault in the layer"), "{body}");
+    for settings in [&[][..], &[("IDEMPOTENCY_ON_INTERNAL_ERROR", "pass")]] {
+        let bench = Bench::new(Defect::Panics, settings, Duration::from_millis(250)).await;
+        for _ in 0..2 {
+            bench.posted.lock().unwrap().clear();
+            let invoking = Box::pin(bench.invoke(Duration::from_secs(10)));
+            assert_eq!(counted(invoking).await, [1, 0]);
+            let (path, body) = bench.answer();
+            assert_eq!(path, "/2018-06-01/runtime/invocation/r/error");
+            assert!(
+                body.contains("Idempotency.Internal") && !body.contains("a fault in the layer"),
+                "{body}"
+            );
+        }
     }
 }
 
 #[tokio::test]
 async fn events_can_run_unprotected_after_panics() {
-    let settings = [("IDEMPOTENCY_ON_INTERNAL_ERROR", "pass")];
-    let bench = Bench::new(Defect::Panics, &settings, Duration::from_millis(250)).await;
-    assert_eq!(counted(&bench).await, [1, 1]);
-    assert_eq!(bench.answer(), ("/2018-06-01/runtime/invocation/r/response".to_owned(), "1".to_owned()));
+    for (settings, expected) in [
+        (&[][..], ([1, 0], "error", None)),
+        (&[("IDEMPOTENCY_ON_INTERNAL_ERROR", "pass")], ([1, 1], "response", Some("1"))),
+        // The layer refuses nothing in shadow mode.
+        (&[("IDEMPOTENCY_MODE", "shadow")], ([1, 1], "response", Some("1"))),
+    ] {
+        let (counts, kind, own) = expected;
+        let bench = Bench::new(Defect::Panics, settings, Duration::from_millis(250)).await;
+        assert_eq!(counted(Box::pin(bench.panic_before_the_claim())).await, counts, "{settings:?}");
+        let (path, body) = bench.answer();
+        assert_eq!(path, format!("/2018-06-01/runtime/invocation/r/{kind}"), "{settings:?}");
+        assert_eq!(own.unwrap_or(&body), body, "{settings:?}");
+    }
 }
 
 #[tokio::test]

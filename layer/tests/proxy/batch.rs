@@ -186,6 +186,23 @@ async fn pollers_share_the_records_of_a_batch() {
     assert_eq!(returned(&posted(waiting).await), ["b"]);
 }
 
+/// Lambda would hand out the invocation of a second poll too, and that would wait until a worker is idle.
+#[tokio::test]
+async fn idle_workers_begin_one_poll_each() {
+    let lambda = Lambda::start().await;
+    let settings = [BY_ID, ("IDEMPOTENCY_BATCH", "each"), ("AWS_LAMBDA_MAX_CONCURRENCY", "3")];
+    let function = Function::start(&lambda, &settings).await;
+    let waiting = lambda.deliver(messages(&[("a", 1), ("b", 2), ("c", 3)]));
+    let events = [function.next().await, function.next().await, function.next().await];
+    assert_eq!(lambda.polls(), 1);
+    for (nth, event) in (1..).zip(&events) {
+        function.respond(event, "null").await;
+        assert!(function.gets_nothing().await);
+        assert_eq!(lambda.polls(), 2, "after {nth} answers");
+    }
+    assert!(returned(&posted(waiting).await).is_empty());
+}
+
 /// Only Lambda can stop the function, and only at the deadline. Until the function answers, the layer neither answers
 /// the batch nor polls for the next event.
 #[tokio::test]
@@ -224,23 +241,31 @@ async fn waiting_records_never_run_after_the_deadline() {
 /// The function runs as without the layer: it gets the original event once, and Lambda gets its own answer.
 #[tokio::test]
 async fn shadow_mode_leaves_batches_unchanged() {
-    let lambda = Lambda::start().await;
-    let function = Function::start(&lambda, &[BY_ID, ("IDEMPOTENCY_MODE", "shadow")]).await;
-    let records =
-        [("a1", 1), ("a2", 2), ("a3", 1)].map(|(id, n)| message(id, &json!({ "id": n }), Some("g")));
-    let batch = json!({ "Records": records }).to_string();
-    for answer in [failures(&["a2"]), " null".to_owned(), "\"done\"".to_owned()] {
-        let waiting = lambda.deliver(&batch);
-        let next = function.next().await;
-        assert_eq!(next.body, batch);
-        function.respond(&next, answer.clone()).await;
-        assert_eq!(posted(waiting).await.text(), answer);
+    for (mode, answer) in [("whole", "report"), ("each", "report"), ("each", "fail")] {
+        let lambda = Lambda::start().await;
+        let batches = [("IDEMPOTENCY_BATCH", mode), ("IDEMPOTENCY_BATCH_ANSWER", answer)];
+        let settings = [&[BY_ID, ("IDEMPOTENCY_MODE", "shadow")][..], &batches].concat();
+        let function = Function::start(&lambda, &settings).await;
+        let in_group = |group| {
+            let records =
+                [("a1", 1), ("a2", 2), ("a3", 1)].map(|(id, n)| message(id, &json!({ "id": n }), group));
+            json!({ "Records": records }).to_string()
+        };
+        for batch in [in_group(Some("g")), in_group(None)] {
+            for answer in [failures(&["a2"]), " null".to_owned(), "\"done\"".to_owned()] {
+                let waiting = lambda.deliver(&batch);
+                let next = function.next().await;
+                assert_eq!(next.body, batch, "{mode}");
+                function.respond(&next, answer.clone()).await;
+                assert_eq!(posted(waiting).await.text(), answer, "{mode}");
+            }
+            let failing = lambda.deliver(&batch);
+            let next = function.next().await;
+            assert_eq!(next.body, batch, "{mode}");
+            function.fail(&next, "KeyError").await;
+            assert_eq!(posted(failing).await.error_type(), "KeyError", "{mode}");
+        }
     }
-    let failing = lambda.deliver(&batch);
-    let next = function.next().await;
-    assert_eq!(next.body, batch);
-    function.fail(&next, "KeyError").await;
-    assert_eq!(posted(failing).await.error_type(), "KeyError");
 }
 
 #[tokio::test]
@@ -338,4 +363,25 @@ async fn each_record_carries_its_claim() {
     assert!(keys[0].is_string() && keys[0] != keys[1], "{keys:?}");
     function.respond(&next, "null").await;
     assert!(returned(&posted(waiting).await).is_empty());
+}
+
+/// Most parsers would take the facts of the claim for the record's own field.
+#[tokio::test]
+async fn claim_never_replaces_a_records_field() {
+    for mode in ["enforce", "shadow"] {
+        let lambda = Lambda::start().await;
+        let settings = [BY_ID, ("IDEMPOTENCY_CLAIM_FIELD", "body"), ("IDEMPOTENCY_MODE", mode)];
+        let function = Function::start(&lambda, &settings).await;
+        let batch = messages(&[("a", 1), ("b", 2)]);
+        let waiting = lambda.deliver(&batch);
+        if mode == "enforce" {
+            assert!(function.gets_nothing().await);
+            assert_eq!(posted(waiting).await.error_type(), "Idempotency.Invalid");
+        } else {
+            let next = function.next().await;
+            assert_eq!(next.body, batch);
+            function.respond(&next, "null").await;
+            assert_eq!(posted(waiting).await.text(), "null");
+        }
+    }
 }

@@ -110,7 +110,7 @@ impl Lambda {
         self.deliver_with(event, Duration::from_secs(60), &[])
     }
 
-    /// Delivers an event with these headers.
+    /// Delivers an event with these headers. They replace the usual headers of the same names.
     pub(crate) fn deliver_with(
         &self,
         event: impl AsRef<[u8]>,
@@ -127,6 +127,7 @@ impl Lambda {
             ("lambda-runtime-invoked-function-arn", "arn:aws:lambda:eu-west-1:1:function:f".to_owned()),
             ("lambda-runtime-trace-id", "Root=1-5".to_owned()),
         ];
+        all.retain(|(usual, _)| headers.iter().all(|(name, _)| name != usual));
         all.extend(headers.iter().map(|(name, value)| (*name, (*value).to_owned())));
         let headers = all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
         let (sender, posted) = oneshot::channel();

@@ -199,6 +199,24 @@ async fn idle_pollers_cause_one_poll_each() {
 }
 
 #[tokio::test]
+async fn unreadable_deadlines_leave_events_protected() {
+    let lambda = Lambda::start().await;
+    let function = Function::start(&lambda, KEY).await;
+    for (n, deadline) in ["soon", "-1", "99999999999999999999999", ""].iter().enumerate() {
+        let headers = [("lambda-runtime-deadline-ms", *deadline)];
+        let deliver = || lambda.deliver_with(format!(r#"{{"id": {n}}}"#), Duration::from_secs(60), &headers);
+        let first = deliver();
+        let event = function.next().await;
+        assert_eq!(event.header("lambda-runtime-deadline-ms"), *deadline);
+        function.respond(&event, "1").await;
+        assert_eq!(posted(first).await.text(), "1", "{deadline}");
+        let again = deliver();
+        assert!(function.gets_nothing().await, "{deadline}");
+        assert_eq!(posted(again).await.text(), "1", "{deadline}");
+    }
+}
+
+#[tokio::test]
 async fn event_can_carry_the_claim() {
     let lambda = Lambda::start().await;
     let function = Function::start(&lambda, &with(&[("IDEMPOTENCY_CLAIM_FIELD", "claim")])).await;
