@@ -144,7 +144,7 @@ pub struct Made {
     pub time: u8,
 }
 
-/// The facts kept about a delivery: enough to identify the delivery whose outcome is replayed.
+/// The facts that the invariants need about a delivery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Delivery {
     /// The request that was delivered.
@@ -163,7 +163,8 @@ pub struct Delivery {
     pub is_denied: bool,
     /// Whether the delivery got the answer that it claimed nothing.
     pub is_refused: bool,
-    /// Whether the sweeper has removed a record while this delivery's claim was sent or in flight.
+    /// Whether the sweeper has removed a record while this delivery was sending its claim, or while that claim was in
+    /// flight.
     pub is_overtaken: bool,
 }
 

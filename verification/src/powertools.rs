@@ -23,7 +23,8 @@ use crate::{
     under_test::{Effect, Protocol},
 };
 
-/// The most times that a claim is sent, if the record that refused it has expired when it's examined.
+/// How often a claim is sent at most. It's sent again if the record that refused it, or that record's lease, has
+/// expired.
 const TRIES: u8 = 3;
 
 /// The invariants that Powertools doesn't claim to keep, or keeps in another form: the comparison doesn't judge
@@ -38,7 +39,7 @@ pub const NOT_APPLICABLE: &[Invariant] = &[
     Invariant::TakeoverTold,
     // Powertools' records expire by another rule.
     Invariant::ExpiryPromised,
-    // Powertools never reads the record. Other invariants show the consequences.
+    // Powertools never reads the record to resolve an ambiguous write. Other invariants show the consequences.
     Invariant::DoubtLookedInto,
 ];
 

@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn cycle_never_terminates() {
+    fn cycle_has_no_longest_run() {
         for ring in [vec![(1, 1)], vec![(1, 2), (2, 3), (3, 1)], vec![(4, 2), (4, 3), (3, 2), (2, 3)]] {
             let edges = ring.into_iter().map(|(from, to)| (at(from), at(to), true));
             assert_eq!(longest_run(edges), None);

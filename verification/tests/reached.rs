@@ -144,7 +144,7 @@ fn assert_listed(what: &str, list: &[(&str, By)], found: impl Iterator<Item = St
 /// The names that follow `begin` at the start of a line of `text`, between `from` and `to`.
 fn names<'t>(text: &'t str, from: &str, to: &str, begin: &'t str) -> impl Iterator<Item = String> + 't {
     let body = text.split_once(from).unwrap_or_else(|| panic!("no `{from}`")).1.to_owned();
-    let body = body.split_once(to).unwrap_or_else(|| panic!("`{from}` has no end")).0.to_owned();
+    let body = body.split_once(to).unwrap_or_else(|| panic!("the end of `{from}` wasn't found")).0.to_owned();
     let lines: Vec<String> = body.lines().map(|line| line.trim().to_owned()).collect();
     lines.into_iter().filter_map(move |line| {
         let rest = line.strip_prefix(begin)?;
@@ -245,7 +245,7 @@ fn an_unlisted_setting_fails() {
 }
 
 #[test]
-fn few_schedules_leave_items_missing() {
+fn unreached_items_are_reported() {
     let figures = campaign(0, 5, |config| config).unwrap_or_else(|report| panic!("{report}"));
     assert!(figures.reached.missing().count() > 10);
     assert!(figures.reached.to_string().contains("**NEVER**"));

@@ -128,7 +128,8 @@ impl<P: Protocol> Checker<'_, P> {
         if delivery.verdict == Verdict::Commit {
             it.flaws.unless(delivery.has_effect, Invariant::EffectsExactlyOnce);
         } else {
-            // The handler tried again, after a transaction that definitely wasn't applied.
+            // If the handler had writes before, their transaction definitely wasn't applied, and the handler tried
+            // again without them.
             self.deny(it, slot.delivery);
         }
     }
@@ -300,7 +301,7 @@ impl<P: Protocol> Checker<'_, P> {
             if key.verdict != Verdict::None && settled && (claims || concludes) {
                 return None;
             }
-            // The edge begins at the request that was answered: the read if the response is to a read, else the write.
+            // If a response has arrived, the edge begins at its request: the read or the write.
             let from = match (key.stage, key.heard) {
                 (Stage::Answered, Heard::Found(_)) => Stage::Reading,
                 (Stage::Answered, _) => Stage::Applying,

@@ -430,7 +430,7 @@ fn holds(it: &Happening, write: &Write, record: &Record, sender: u8) -> bool {
     }
 }
 
-/// Whether a completion carries the handler's own writes if the handler has some, and none otherwise.
+/// Whether a completion carries the handler's own writes exactly if the handler has some.
 fn goes_along(sent: &Sent, delivery: Delivery) -> bool {
     if sent.submission.is_some() { delivery.has_writes } else { delivery.verdict != Verdict::Commit }
 }

@@ -96,7 +96,8 @@ impl Audit {
         }
     }
 
-    /// Whether every settlement gets a response. If so, an executor's own answer is always the recorded one.
+    /// Whether the schedule has no trouble that may keep an answer from being recorded. If so, an executor's own answer
+    /// is always the recorded one.
     fn settles_definitely(&self) -> bool {
         !Trouble::UNRECORDING.into_iter().any(|fault| self.config.has(fault))
     }
@@ -178,7 +179,7 @@ impl Audit {
                 deadline - reserve
             }
             (Some(deadline), Some(Some(ended))) => ended.max(deadline - floor),
-            // On this platform, only the library ends a handler.
+            // This platform lets a process run past its deadline, so the library must end the handler.
             (Some(deadline), Some(None)) if self.config.choices.lets_run && !is_unprotected => deadline,
             (None, Some(Some(ended))) if self.config.outage.is_some() => {
                 ended + SETTLE_WITHIN.as_millis() as u64
@@ -228,7 +229,7 @@ fn check_given_back(book: &mut Book, at: u64, executor: u32, key: u64, error: &E
     let delivery = book.deliveries.get(&executor).copied().unwrap_or_default();
     let Some(table) = book.table.clone() else { return };
     let Some((owner, lease_until)) = table.claim_of(&format!("key {key}")) else { return };
-    // The executor measures the time by its own clock.
+    // `retry_after` comes from the executor's own clock, so the check allows for the skew margin.
     let told = error.retry_after().map_or(0, |wait| wait.as_millis() as u64) + SKEW_MARGIN as u64;
     if book.owners.get(&owner) == Some(&(executor, delivery)) && at + told < lease_until {
         let what = format!(

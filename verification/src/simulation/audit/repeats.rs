@@ -34,7 +34,8 @@ impl Audit {
             .runs
             .iter()
             .filter(|earlier| {
-                // Runs without a claim have generation 0. One claim allows one effect, so the same generation counts.
+                // Runs without a claim have generation 0, so they're left out. One claim allows one effect, so a run
+                // under the same generation also counts as an earlier run.
                 earlier.stored == stored
                     && earlier.had_effect_at.is_some()
                     && generation.get() != 0
