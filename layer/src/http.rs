@@ -28,7 +28,7 @@ use crate::{
     config::{Callers, KeyOf, Rules},
     event::Event,
     invoke::{Answer, accept, in_time},
-    proxy::{MAX_BUFFERED, Protection},
+    proxy::Protection,
     recorded,
     turn::Turn,
 };
@@ -108,11 +108,11 @@ pub(crate) async fn request(
     Some(match (ended, own) {
         (Ok(_), Some(own)) if seen.is_own.load(Ordering::Relaxed) => Answer::Own(own),
         // The record has no response: it's too large to record, or its recorded form is too large for the front end. The
-        // function's own answer is still sent, unless it's too large for Lambda.
+        // function's own answer is still sent, unless the front end can't deliver it.
         (Ok(_), Some(own))
             if seen.is_withheld.load(Ordering::Relaxed)
                 && !turn.is_replay()
-                && (recorded::is_streamed(&own.headers) || !own.is_larger_than(MAX_BUFFERED)) =>
+                && (recorded::is_streamed(&own.headers) || !own.is_larger_than(front_end.most_bytes())) =>
         {
             Answer::Own(own)
         }

@@ -14,6 +14,7 @@ use serde_json::{Value, value::RawValue};
 
 use crate::{
     function::{Payload, Posted},
+    proxy::MAX_BUFFERED,
     recorded::is_streamed,
 };
 
@@ -39,7 +40,9 @@ pub(super) enum FrontEnd {
     FunctionUrl,
     /// An HTTP API, which buffers streams.
     HttpApi,
-    /// A load balancer or VPC Lattice, which buffer streams.
+    /// A load balancer, which buffers streams.
+    LoadBalancer,
+    /// VPC Lattice, which buffers streams.
     Other,
 }
 
@@ -52,7 +55,17 @@ impl FrontEnd {
                 Some(name) if name.contains(".lambda-url.") => Self::FunctionUrl,
                 _ => Self::HttpApi,
             },
+            LambdaRequest::Alb(_) => Self::LoadBalancer,
             _ => Self::Other,
+        }
+    }
+
+    /// The largest answer that the front end delivers if it isn't a stream, in bytes.
+    pub(super) fn most_bytes(self) -> usize {
+        match self {
+            // "Use Lambda functions as targets of an Application Load Balancer", user guide.
+            Self::LoadBalancer => 1024 * 1024,
+            Self::RestApi | Self::FunctionUrl | Self::HttpApi | Self::Other => MAX_BUFFERED,
         }
     }
 
@@ -66,7 +79,7 @@ impl FrontEnd {
         match self {
             Self::HttpApi => true,
             Self::FunctionUrl => !is_streamed,
-            Self::RestApi | Self::Other => false,
+            Self::RestApi | Self::LoadBalancer | Self::Other => false,
         }
     }
 }

@@ -313,13 +313,19 @@ impl Facts {
         self.calls.iter().any(|call| what(call.meaning, &call.told))
     }
 
-    /// Returns how many claims, reclaims and takeovers lost to another delivery, or conflicted with its transaction.
-    /// After too many, the library may answer "in progress".
+    /// Returns how many claims, reclaims and takeovers lost to another delivery, conflicted with its transaction, or got
+    /// an ambiguous answer. After too many, the library may answer "in progress". 0 if the last one was ambiguous, since
+    /// the library must read the record then.
     fn claims_lost(&self) -> usize {
         let is_claim = |meaning| matches!(meaning, Meaning::Claim | Meaning::Reclaim | Meaning::TakeOver);
         let is_lost = |told: &Told| {
             matches!(told, Told::Refused(_) | Told::Failed { kind: StoreErrorKind::Conflict, .. })
         };
-        self.calls.iter().filter(|call| is_claim(call.meaning) && is_lost(&call.told)).count()
+        let is_ambiguous = |told: &Told| matches!(told, Told::Failed { maybe_applied: true, .. });
+        let claims: Vec<_> = self.calls.iter().filter(|call| is_claim(call.meaning)).collect();
+        if !claims.last().is_some_and(|last| is_lost(&last.told)) {
+            return 0;
+        }
+        claims.into_iter().filter(|call| is_lost(&call.told) || is_ambiguous(&call.told)).count()
     }
 }

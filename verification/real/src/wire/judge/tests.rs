@@ -122,6 +122,19 @@ fn sound_run_has_no_violations() {
 }
 
 #[test]
+fn ambiguous_claims_count_as_lost() {
+    let conflict = || Told::Failed { kind: StoreErrorKind::Conflict, maybe_applied: false };
+    let lost = |told: Vec<Told>| {
+        let calls = told.into_iter().map(|told| call(Meaning::TakeOver, 0, told)).collect();
+        Facts { calls, ..sound() }.claims_lost()
+    };
+    assert_eq!(lost(vec![Told::Refused(None), conflict(), unavailable(true), conflict()]), 4);
+    assert_eq!(lost(vec![conflict(), unavailable(false), conflict()]), 2);
+    // After an ambiguous answer, the library must read the record.
+    assert_eq!(lost(vec![conflict(), conflict(), conflict(), unavailable(true)]), 0);
+}
+
+#[test]
 fn each_single_violation_is_found() {
     type Wrong = fn(&mut Facts);
     let wrongs: [(&str, Wrong); 17] = [
