@@ -91,7 +91,8 @@ impl Between {
         }
     }
 
-    /// Closes the proxy. Forwards only the held requests that are due right after the answer.
+    /// Closes the proxy, and then forwards the held requests whose fault lets them arrive right after the first delivery's
+    /// answer.
     pub(super) async fn close(&self) {
         match self {
             Self::Http(proxy) => {
