@@ -136,7 +136,8 @@ impl StoreArguments {
     ///
     /// # Errors
     ///
-    /// If the environment names another store, or is malformed. In another store, the record would seem to be missing.
+    /// Fails if the environment's settings are malformed, or name another store: the record would seem to be missing
+    /// there.
     pub(crate) fn for_described(&self, url: Option<&str>) -> Result<Self> {
         let is_named = self.table.is_some() || self.store.is_some();
         let Some(url) = url.filter(|_| !is_named) else { return Ok(self.clone()) };

@@ -105,8 +105,8 @@ impl Refusals {
         watched.extend(errors);
     }
 
-    /// Notes that the handler failed, and that its error isn't recorded. The operation around it then watches the errors
-    /// that the handler kept, because the handler's error may contain one of them.
+    /// Notes that the handler failed, and that its error isn't recorded. The handler's error may contain an error that
+    /// it had kept from a nested step. So the operation around this one watches these kept errors from now on.
     pub(crate) fn pass_on(&self) {
         let Some(outer) = &self.outer else { return };
         let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner).clone();

@@ -241,7 +241,8 @@ impl Sandbox {
         })
     }
 
-    /// Adds up a number from a `/proc` file of each process below the emulator that runs `program`.
+    /// Finds the emulator's descendants whose program is `program`. Reads a number from a `/proc` file of each, and
+    /// returns the sum.
     fn sum(&self, program: &str, file: &str, read: impl Fn(&str) -> Option<usize>) -> usize {
         let of = |process: u32| -> Option<usize> {
             let path = fs::read_link(format!("/proc/{process}/exe")).ok()?;

@@ -151,7 +151,8 @@ impl Judge<'_> {
         }
     }
 
-    /// Checks that each generation had at most one effect, and that a second effect follows only a lost outcome.
+    /// Checks that each generation had at most one effect. A later generation may have another effect only if the
+    /// outcome of the earlier one was lost.
     fn effects(&mut self) {
         let facts = self.facts;
         let generations: BTreeSet<_> = facts.effects.iter().map(|effect| effect.generation).collect();
