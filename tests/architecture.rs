@@ -84,8 +84,8 @@ const MAY_NAME_A_STORE: &[(&str, &str)] = &[
     ("testing", "dynamodb"),
     ("idempotency::postgres", "postgres"),
     ("run::postgres", "postgres"),
-    // `describe` derives keys on a memory store, and stores nothing.
-    ("lambda::describe", "memory"),
+    // `locate` derives keys on a memory store, and stores nothing.
+    ("lambda::locate", "memory"),
 ];
 
 const STORES: &[&str] = &["dynamodb", "memory", "postgres", "redis"];

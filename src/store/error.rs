@@ -96,7 +96,8 @@ pub(super) fn sentence(text: &str) -> &str {
     &line[..end]
 }
 
-#[cfg(all(test, any(feature = "dynamodb", feature = "postgres")))]
+#[cfg(test)]
+#[cfg(any(feature = "dynamodb", feature = "postgres"))]
 mod tests {
     use super::*;
 
