@@ -131,7 +131,7 @@ async fn old_snapshots_conflict_and_aborts_are_rejected() {
     assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Conflict, false), "{error:?}");
     let error = store.apply_in(&transaction, &key, &conclude).await.unwrap_err();
     assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Rejected, false));
-    assert!(error.to_string().contains("roll it back"), "{error}");
+    assert!(error.to_string().contains("roll the transaction back"), "{error}");
 }
 
 /// Many concurrent transactions on one key, some of which roll back. Each key has one effect and one record.
