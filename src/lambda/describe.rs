@@ -45,7 +45,7 @@ pub struct Description {
     #[serde(default, skip_serializing_if = "is_zero")]
     pub required_key_fields: usize,
     /// Where the key comes from if there are no [`key_fields`](Self::key_fields): `closure`, `request id`, or the name
-    /// of a function in [`keys`] (`kafka_record` or `mq_message`).
+    /// of a function in [`keys`](super::keys) (`kafka_record` or `mq_message`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_from: Option<String>,
     /// The headers that hold the key.

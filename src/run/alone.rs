@@ -32,8 +32,8 @@ pub(super) enum Alone {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Unavailable`] or [`ErrorKind::Invalid`] if nothing was written; [`ErrorKind::Unrecorded`] if it's
-/// unknown whether the writes were applied.
+/// [`Unavailable`](crate::ErrorKind::Unavailable) or [`Invalid`](crate::ErrorKind::Invalid) if nothing was written;
+/// [`Unrecorded`](crate::ErrorKind::Unrecorded) if it's unknown whether the writes were applied.
 pub(super) async fn commit_alone(
     driver: &Driver,
     key: &StoredKey,
