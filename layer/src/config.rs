@@ -176,11 +176,23 @@ impl Rules {
     ///
     /// The library's error message, if it refuses the settings.
     pub(crate) fn open(&self, store: Arc<dyn Store>) -> Result<Idempotency, String> {
-        self.build(Idempotency::builder(Limited::new(store)))
+        self.open_with(store, |builder| builder)
     }
 
-    fn build(&self, builder: Builder) -> Result<Idempotency, String> {
-        let mut builder = builder.settings(self.settings.clone());
+    /// Like [`open`](Self::open). `with` can set more on the builder, such as a test's clock.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    pub(crate) fn open_with(
+        &self,
+        store: Arc<dyn Store>,
+        with: impl FnOnce(Builder) -> Builder,
+    ) -> Result<Idempotency, String> {
+        self.build(with(Idempotency::builder(Limited::new(store)).settings(self.settings.clone())))
+    }
+
+    fn build(&self, mut builder: Builder) -> Result<Idempotency, String> {
         if let Some(operation) = &self.operation {
             builder = builder.operation(operation);
         }

@@ -15,25 +15,21 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
-use hyper::{body::Incoming, client::conn::http1, service::service_fn};
-use hyper_util::rt::TokioIo;
+use hyper::body::Incoming;
 use lambda_idempotency::{
     store::memory::MemoryStore,
     time::{Clock as _, system_clock},
 };
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::{
-    config::Config,
     http::{LONGEST_HEAD, is_stream},
+    in_memory,
     proxy::{Protection, Proxy},
     recorded, server,
     telemetry::Telemetry,
-    upstream::{
-        AnyBody, BoxError, ERROR_TYPE, INVOCATION_ID, MAX_HEAD, REQUEST_ID, Upstream, VERSION, answer, empty,
-        full,
-    },
+    upstream::{AnyBody, BoxError, ERROR_TYPE, INVOCATION_ID, REQUEST_ID, Upstream, VERSION, answer},
 };
 
 /// The limit for recorded answers. It's low, so that small inputs exceed it.
@@ -90,17 +86,6 @@ impl Lambda {
         self.state().events[event].1.clone()
     }
 
-    /// Opens a connection to the Runtime API.
-    fn connect(&self) -> DuplexStream {
-        let (near, far) = tokio::io::duplex(64 * 1024);
-        let lambda = self.clone();
-        tokio::spawn(async move {
-            let service = service_fn(move |request| lambda.clone().serve(request));
-            let _ = http1_server().serve_connection(TokioIo::new(far), service).await;
-        });
-        near
-    }
-
     async fn serve(self, request: Request<Incoming>) -> Result<Response<AnyBody>, BoxError> {
         let (parts, body) = request.into_parts();
         let body = body.collect().await?;
@@ -152,12 +137,6 @@ impl Lambda {
     }
 }
 
-fn http1_server() -> hyper::server::conn::http1::Builder {
-    let mut builder = hyper::server::conn::http1::Builder::new();
-    builder.max_buf_size(MAX_HEAD);
-    builder
-}
-
 thread_local! {
     static PANICS: Cell<usize> = const { Cell::new(0) };
 }
@@ -201,22 +180,20 @@ pub async fn check(data: &[u8]) {
 }
 
 fn proxy(lambda: &Lambda) -> Proxy {
-    let lookup = |name: &str| {
-        SETTINGS.iter().find(|(setting, _)| *setting == name).map(|(_, value)| (*value).to_owned())
-    };
-    let none = |_: &std::path::PathBuf| Err(std::io::ErrorKind::NotFound.into());
-    let rules = match Config::read(std::iter::empty(), &lookup, none) {
-        Ok(config) => config.rules,
+    let rules = match in_memory::rules(&SETTINGS) {
+        Ok(rules) => rules,
         Err(problem) => panic!("{problem}"),
     };
     let store = Arc::new(MemoryStore::new());
-    let builder = lambda_idempotency::Idempotency::builder(store).function("fuzz");
-    let idempotency = match builder.settings(rules.settings.clone()).build() {
+    let idempotency = match rules.open_with(store, |builder| builder.function("fuzz")) {
         Ok(idempotency) => idempotency,
         Err(error) => panic!("{error}"),
     };
     let lambda = lambda.clone();
-    let upstream = Upstream::in_memory(move || lambda.connect());
+    let upstream = Upstream::in_memory(move || {
+        let lambda = lambda.clone();
+        in_memory::connection(move |request| lambda.clone().serve(request))
+    });
     match Protection::new(idempotency, rules, upstream.clone(), Telemetry::default()) {
         Ok(protection) => Proxy::new(upstream, Some(protection), Telemetry::default()),
         Err(error) => panic!("{error}"),
@@ -252,24 +229,15 @@ async fn talk(proxy: &Proxy, piece: usize, bytes: &[u8]) -> Vec<u8> {
 
 /// Polls and answers like a runtime, until no event is left. Returns the request ids of the received events.
 async fn run(proxy: &Proxy) -> Vec<String> {
-    let (function, layer) = tokio::io::duplex(64 * 1024);
-    tokio::spawn(server::connection(layer, proxy.clone()));
     let mut got = Vec::new();
     let running = async {
-        let (mut sender, connection) = http1::handshake(TokioIo::new(function)).await?;
-        tokio::spawn(connection);
-        loop {
-            let poll = Request::get(format!("{VERSION}/invocation/next")).header("host", "r").body(empty())?;
-            let event = sender.send_request(poll).await?;
-            let Some(id) = event.headers().get(REQUEST_ID).cloned() else { return Ok(()) };
-            let id = id.to_str()?.to_owned();
-            event.into_body().collect().await?;
+        let mut sender = in_memory::connected(proxy.clone()).await?;
+        while let Some((id, _)) = in_memory::polled(&mut sender).await? {
             got.push(id.clone());
-            let response = Request::post(format!("{VERSION}/invocation/{id}/response")).header("host", "r");
-            let answered = sender.send_request(response.body(full(OWN_ANSWER))?).await?;
-            assert_eq!(answered.status(), StatusCode::ACCEPTED, "the layer rejected the answer to {id}");
-            answered.into_body().collect().await?;
+            let status = in_memory::posted(&mut sender, &id, Ok(OWN_ANSWER.into())).await?;
+            assert_eq!(status, StatusCode::ACCEPTED, "the layer rejected the answer to {id}");
         }
+        Ok(())
     };
     let ended: Result<(), BoxError> = tokio::select! {
         ended = running => ended,

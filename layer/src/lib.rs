@@ -13,6 +13,8 @@ mod event;
 mod extension;
 mod function;
 mod http;
+#[cfg(feature = "in-memory")]
+pub mod in_memory;
 mod invoke;
 mod limited;
 mod proxy;

@@ -68,7 +68,7 @@ struct Connections {
 enum Connect {
     /// To this address.
     Tcp(String),
-    #[cfg(feature = "fuzz")]
+    #[cfg(feature = "in-memory")]
     Memory(Box<dyn Fn() -> tokio::io::DuplexStream + Send + Sync>),
 }
 
@@ -104,7 +104,7 @@ impl Connections {
                 stream.set_nodelay(true)?;
                 begun(stream).await
             }
-            #[cfg(feature = "fuzz")]
+            #[cfg(feature = "in-memory")]
             Connect::Memory(connect) => begun(connect()).await,
         }
     }
@@ -154,7 +154,7 @@ impl Upstream {
     }
 
     /// A client of a Runtime API in this process.
-    #[cfg(feature = "fuzz")]
+    #[cfg(feature = "in-memory")]
     pub(crate) fn in_memory(connect: impl Fn() -> tokio::io::DuplexStream + Send + Sync + 'static) -> Self {
         Self(Connections::new("memory", Connect::Memory(Box::new(connect))))
     }

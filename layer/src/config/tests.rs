@@ -122,7 +122,7 @@ fn invalid_settings_are_named() {
         ("IDEMPOTENCY_TABLE", "t", "both"),
     ] {
         let problem = read(&[(name, value)])
-            .and_then(|rules| rules.build(Idempotency::builder(MemoryStore::new()).function("f")))
+            .and_then(|rules| rules.open_with(Arc::new(MemoryStore::new()), |builder| builder.function("f")))
             .expect_err(&format!("{name}={value}"));
         assert!(problem.contains(says), "{name}={value}: {problem}");
     }

@@ -25,9 +25,9 @@ usage: verification-real agreement [--long]
 
   agreement     compares every store with the model, and checks that every race has one winner: in memory, on DynamoDB,
                 PostgreSQL and Redis
-  wire          breaks the wire to DynamoDB, PostgreSQL and Redis, and checks that callers get true answers and that
-                recorded outcomes stay: every single fault, then RUNS random runs (default 10000). --quick makes fewer
-                of both; --seed and --case repeat one run
+  wire          breaks the wire to DynamoDB, PostgreSQL and Redis, and between the Lambda layer and DynamoDB, and checks
+                that callers get true answers and that recorded outcomes stay: every single fault, then RUNS random
+                runs (default 10000). --quick makes fewer of both; --seed and --case repeat one run
   crash-points  kills one process and freezes another beyond its lease, at each named point ROUNDS times (default 200):
                 one effect, and one more for each crash between effect and completion
   kills         kills COUNT processes (default 10000) and freezes others, at random moments, with the same limits
@@ -131,12 +131,13 @@ fn extent_of(arguments: &[&str], fresh: u64) -> Option<Extent> {
 async fn break_the_wire(extent: Extent) -> Result<ExitCode> {
     println!("{extent:?}");
     let mut is_sound = true;
-    wire::check(&Kind::ALL, extent, |report| {
+    let mut show = |report: &wire::Report| {
         println!("{report}");
         is_sound &= report.violations().is_empty();
         is_sound &= !extent.is_whole() || report.coverage().missing().is_empty();
-    })
-    .await?;
+    };
+    wire::check(&Kind::ALL, extent, &mut show).await?;
+    show(&wire::check_layer(extent).await?);
     Ok(if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -2,14 +2,15 @@
 //! and in front of PostgreSQL and Redis. Under every fault, callers must get true answers, recorded outcomes must
 //! stay, and every call must end within its time limit.
 //!
-//! A run delivers one operation to the real library over the real store and the real SDK, through a proxy that
-//! breaks some of the requests. It then delivers the operation again without faults, and once more when all leases
+//! A run delivers one operation to the real library, or to a function behind the Lambda layer, over the real store and
+//! the real SDK, through a proxy that breaks some of the requests. It then delivers the operation again without faults, and once more when all leases
 //! have ended. A judge compares the table's records, the server's answers and the callers' answers.
 //!
 //! The check first puts every fault on every request of every scenario, one at a time. Random runs with up to
 //! three faults follow. A run's number or seed fixes its plan, but not the timing of threads and sockets. So
 //! a rare finding may need a few repetitions.
 
+mod behind;
 pub(crate) mod budget;
 mod calls;
 mod case;
@@ -147,38 +148,58 @@ pub async fn check(kinds: &[Kind], extent: Extent, mut show: impl FnMut(&Report)
     Ok(())
 }
 
+/// Makes the runs with a function that doesn't use the library, behind the Lambda layer, on the embedded DynamoDB.
+///
+/// # Errors
+///
+/// As [`check`].
+pub async fn check_layer(extent: Extent) -> Result<Report> {
+    let server = Server::embedded().await?;
+    let stage = Stage::set(&server, None).await?.behind_the_layer();
+    check_on(&stage, format!("the layer on {}", server.name), extent).await
+}
+
 async fn check_on(stage: &Stage, name: String, extent: Extent) -> Result<Report> {
     let medium = stage.medium();
     let (start, mut report) = (clock::start(), Report::new(name, medium));
-    make(&mut report, stage, extent.cases(medium)?).await?;
+    let cases = extent.cases(medium)?;
+    let cases = cases.into_iter().filter(|case| stage.subject.plays(case.scenario)).collect();
+    make(&mut report, stage, cases).await?;
     for nth in 0..FILLINGS {
         let missing = report.coverage().missing();
         if missing.is_empty() || !extent.is_whole() || report.has_enough() {
             break;
         }
         let listed = Case::listed(&[Retries::None], medium).into_iter();
-        let listed = listed.filter(|case| case.reaches_any(&missing)).collect();
+        let listed =
+            listed.filter(|case| stage.subject.plays(case.scenario) && case.reaches_any(&missing)).collect();
         make(&mut report, stage, Case::some_of_each(listed, 2, nth)).await?;
     }
     report.took = start.elapsed();
     Ok(report)
 }
 
-/// Makes the runs that must find this sabotage, on the embedded server.
+/// Makes the runs that must find this sabotage, on the embedded server: with the library, then behind the layer.
 ///
 /// # Errors
 ///
 /// If the server doesn't start, or fails without an injected fault.
-pub async fn check_sabotaged(sabotage: Sabotage) -> Result<Report> {
+pub async fn check_sabotaged(sabotage: Sabotage) -> Result<[Report; 2]> {
     let server = Server::embedded().await?;
     let stage = Stage::set(&server, Some(sabotage)).await?;
-    let mut report = Report::new(server.name.clone(), Medium::Http);
-    let cases =
-        Case::listed(&[Retries::None], Medium::Http).into_iter().filter(|case| sabotage.shows_in(case));
+    let by_library = find(&stage, sabotage, server.name.clone()).await?;
+    let by_layer = find(&stage.behind_the_layer(), sabotage, format!("the layer on {}", server.name)).await?;
+    Ok([by_library, by_layer])
+}
+
+async fn find(stage: &Stage, sabotage: Sabotage, name: String) -> Result<Report> {
+    let mut report = Report::new(name, Medium::Http);
+    let cases = Case::listed(&[Retries::None], Medium::Http).into_iter();
+    let cases = cases.filter(|case| sabotage.shows_in(case) && stage.subject.plays(case.scenario));
     let cases: Vec<_> = cases.collect();
     // On a busy machine, an unplanned timeout can take the place of the fault that would reveal the sabotage.
     for _ in 0..FILLINGS {
-        make(&mut report, &stage, cases.clone()).await?;
+        make(&mut report, stage, cases.clone()).await?;
         if !report.violations().is_empty() {
             break;
         }

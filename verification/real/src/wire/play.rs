@@ -6,10 +6,10 @@ use std::{
 };
 
 use lambda_idempotency::{
-    ErrorKind, Fingerprint, Idempotency, Invocation, Key, RunError, StoredKey, current,
+    Builder, ErrorKind, Fingerprint, Idempotency, Invocation, Key, RunError, StoredKey, current,
     settings::{Execution, Recording},
-    store::{Owner, Store},
-    time::{Clock, system_clock},
+    store::{BoxFuture, Owner, Store},
+    time::{Clock, Timestamp, system_clock},
 };
 use lambda_idempotency_rehearsal::{
     clock,
@@ -18,17 +18,21 @@ use lambda_idempotency_rehearsal::{
 use testkit::random::{Random, fresh_seed};
 
 use super::{
+    behind,
     budget::{self, Lateness, SETTLE_WITHIN, TimeOuts},
     case::Case,
     proxy::{Exchange, lock},
     scenario::{Handler, Scenario, Size},
-    stage::{Snapshot, Stage},
+    stage::{FUNCTION, NO_TIME, Snapshot, Stage, Subject},
     watched::{Call, Interlude, Watched},
 };
 use crate::site::Ahead;
 
 /// How far the last delivery's clock is ahead: longer than any lease, margin included, and shorter than any retention.
 const UNTIL_ALL_LEASES_END: Duration = Duration::from_secs(90);
+/// How long Lambda waits for the answer of a function behind the layer. The lease is hardly longer, so the last delivery
+/// takes over a claim of an earlier one.
+const INVOCATION: Duration = Duration::from_secs(60);
 /// The message of a recorded panic.
 pub(super) const PANICKED: &str = "the handler panicked";
 
@@ -78,6 +82,8 @@ pub(super) struct Delivery {
 #[derive(Clone, Debug)]
 pub(super) struct Facts {
     pub(super) case: Case,
+    /// Whether answers say how long to wait. The layer's errors have only a type and a message.
+    pub(super) tells_waits: bool,
     pub(super) time_outs: TimeOuts,
     pub(super) fingerprint: Fingerprint,
     /// The first delivery has the faults. The second follows at once, the third after all leases have expired.
@@ -105,10 +111,10 @@ struct Run<'r> {
 
 /// Plays `case` on `stage`.
 pub(super) async fn play(stage: &Stage, case: &Case, lateness: &Lateness) -> Result<Facts> {
-    let run = Run::new(stage, case)?;
+    let run = Run::new(stage, case).await?;
     let time_outs = TimeOuts::of(case);
     let (between, store) = stage.wire(&run.stored, case, time_outs).await?;
-    let made = Fingerprint::of(ORIGINAL).context("couldn't compute the fingerprint")?;
+    let (_, made) = identity(stage, &run.key, ORIGINAL).await?;
     stage.prepare(&run.stored, case.scenario.prior, made).await?;
 
     let left = Arc::default();
@@ -138,6 +144,7 @@ pub(super) async fn play(stage: &Stage, case: &Case, lateness: &Lateness) -> Res
     let rival = lock(&left).take().transpose()?;
     Ok(Facts {
         case: case.clone(),
+        tells_waits: stage.subject == Subject::Library,
         time_outs,
         fingerprint: run.fingerprint,
         deliveries: vec![first, second, third],
@@ -163,24 +170,29 @@ struct Answered {
 /// The record that the rival left, once the rival has come.
 type Left = Arc<Mutex<Option<Result<Snapshot>>>>;
 
+/// An answer, and how long it asks the caller to wait.
+type Told = (Answer, Option<Duration>);
+
+/// Returns the record's key, and the request's fingerprint.
+async fn identity(stage: &Stage, key: &Key, order: &str) -> Result<(StoredKey, Fingerprint)> {
+    if stage.subject == Subject::Layer {
+        let deadline = system_clock().now().saturating_add(INVOCATION);
+        return behind::identity(behind::event(key.as_str(), order), deadline).await;
+    }
+    let operation = Idempotency::builder(Arc::clone(&stage.direct)).function(FUNCTION).build();
+    let operation = operation.and_then(|engine| engine.operation("charge")).context("invalid operation")?;
+    let fingerprint = Fingerprint::of(order).context("couldn't compute the fingerprint")?;
+    Ok((operation.stored_key(key), fingerprint))
+}
+
 impl<'r> Run<'r> {
-    fn new(stage: &'r Stage, case: &'r Case) -> Result<Self> {
+    async fn new(stage: &'r Stage, case: &'r Case) -> Result<Self> {
         let random = Owner::random().context("couldn't draw a key")?;
         let key = Key::new(random.to_string()).context("invalid key")?;
-        let operation = Idempotency::builder(Arc::clone(&stage.direct)).function("wire").build();
-        let operation =
-            operation.and_then(|engine| engine.operation("charge")).context("invalid operation")?;
         let payload = if case.scenario.is_another_request { ANOTHER } else { ORIGINAL };
-        Ok(Self {
-            stage,
-            case,
-            stored: operation.stored_key(&key),
-            key,
-            payload,
-            fingerprint: Fingerprint::of(payload).context("couldn't compute the fingerprint")?,
-            tag: fresh_seed(),
-            effects: Arc::default(),
-        })
+        let (stored, fingerprint) = identity(stage, &key, payload).await?;
+        let (tag, effects) = (fresh_seed(), Arc::default());
+        Ok(Self { stage, case, stored, key, payload, fingerprint, tag, effects })
     }
 
     fn interlude(&self, left: &Left) -> Option<Interlude> {
@@ -204,46 +216,17 @@ impl<'r> Run<'r> {
         clock_of_engine: impl Clock + Copy,
         limit: Duration,
     ) -> Result<Answered> {
-        let scenario = self.case.scenario;
         let owners: Arc<Mutex<Vec<Owner>>> = Arc::default();
-        let engine = self.engine(store, clock_of_engine, Arc::clone(&owners))?;
-        let engine = if scenario.is_short_of_time && nth == 0 {
-            let now = clock_of_engine.now();
-            let deadline = now.saturating_add(TimeOuts::SHORT.attempt);
-            engine.for_invocation(Invocation::entered(now, deadline, "short of time"))
-        } else {
-            engine
-        };
-        let (handler, size) = match nth {
-            0 => (scenario.handler, scenario.size),
-            _ => (Handler::Succeeds, Size::Small),
-        };
-        let (key, payload, effects) = (self.key.clone(), self.payload, Arc::clone(&self.effects));
-        let response = response(nth, size, self.tag);
+        let configured = configured(clock_of_engine, Arc::clone(&owners));
         let start = clock::start();
-        let mut running = tokio::spawn(async move {
-            let effect =
-                |generation| Effect { delivery: nth, generation, succeeded: handler == Handler::Succeeds };
-            let operation = || async {
-                let generation = current().map_or(0, |claim| claim.generation().get());
-                lock(&effects).push(effect(generation));
-                match handler {
-                    Handler::Succeeds => Ok(response),
-                    Handler::Fails => Err(failure(nth)),
-                    // Unlike `panic!`, this prints no message.
-                    Handler::Panics => std::panic::resume_unwind(Box::new(PANICKED)),
-                }
-            };
-            engine.operation("charge")?.run(key, payload, operation).await
-        });
-        let (answer, retry_after) = match tokio::time::timeout(limit, &mut running).await {
-            Ok(Ok(result)) => {
-                let retry_after = match &result {
-                    Err(RunError::Idempotency(error)) => error.retry_after(),
-                    _ => None,
-                };
-                (answer_of(result), retry_after)
+        let mut running = match self.stage.subject {
+            Subject::Library => {
+                tokio::spawn(self.by_library(nth, store, clock_of_engine.now(), configured)?)
             }
+            Subject::Layer => tokio::spawn(self.by_layer(nth, store, clock_of_engine.now(), configured)),
+        };
+        let (answer, retry_after) = match tokio::time::timeout(limit, &mut running).await {
+            Ok(Ok(told)) => told?,
             Ok(Err(_)) => (Answer::Panicked, None),
             Err(_) => {
                 running.abort();
@@ -255,27 +238,79 @@ impl<'r> Run<'r> {
         Ok(Answered { answer, retry_after, took, ended, owners })
     }
 
-    fn engine(
-        &self,
-        store: Arc<dyn Store>,
-        clock_of_engine: impl Clock,
-        owners: Arc<Mutex<Vec<Owner>>>,
-    ) -> Result<Idempotency> {
-        let Scenario { at_most_once, records_errors, .. } = self.case.scenario;
-        let draw = move || {
-            let owner = Owner::random()?;
-            lock(&owners).push(owner);
-            Ok(owner)
+    /// Returns the handler of this delivery. It notes its effect, under the claim's generation.
+    fn handler(&self, nth: usize) -> impl FnOnce(u64) -> Result<String, String> + Send + use<> {
+        let scenario = self.case.scenario;
+        let (handler, size) = match nth {
+            0 => (scenario.handler, scenario.size),
+            _ => (Handler::Succeeds, Size::Small),
         };
-        Idempotency::builder(store)
-            .function("wire")
-            .clock(clock_of_engine)
-            .owner_source(draw)
-            .settle_within(SETTLE_WITHIN)
+        let (response, effects) = (response(nth, size, self.tag), Arc::clone(&self.effects));
+        move |generation| {
+            lock(&effects).push(Effect {
+                delivery: nth,
+                generation,
+                succeeded: handler == Handler::Succeeds,
+            });
+            match handler {
+                Handler::Succeeds => Ok(response),
+                Handler::Fails => Err(failure(nth)),
+                // Unlike `panic!`, this prints no message.
+                Handler::Panics => std::panic::resume_unwind(Box::new(PANICKED)),
+            }
+        }
+    }
+
+    fn by_library(
+        &self,
+        nth: usize,
+        store: Arc<dyn Store>,
+        now: Timestamp,
+        configured: impl FnOnce(Builder) -> Builder,
+    ) -> Result<BoxFuture<'static, Result<Told>>> {
+        let scenario = self.case.scenario;
+        let Scenario { at_most_once, records_errors, .. } = scenario;
+        let engine = configured(Idempotency::builder(store))
             .execution(if *at_most_once { Execution::AtMostOnce } else { Execution::AtLeastOnce })
             .on_handler_error(if *records_errors { Recording::Record } else { Recording::Release })
             .build()
-            .context("couldn't build the engine")
+            .context("couldn't build the engine")?;
+        let engine = if scenario.is_short_of_time && nth == 0 {
+            let deadline = now.saturating_add(TimeOuts::SHORT.attempt);
+            engine.for_invocation(Invocation::entered(now, deadline, "short of time"))
+        } else {
+            engine
+        };
+        let (key, payload, handler) = (self.key.clone(), self.payload, self.handler(nth));
+        Ok(Box::pin(async move {
+            let operation = || async { handler(current().map_or(0, |claim| claim.generation().get())) };
+            let result = match engine.operation("charge") {
+                Ok(charge) => charge.run(key, payload, operation).await,
+                Err(error) => Err(error.into()),
+            };
+            let retry_after = match &result {
+                Err(RunError::Idempotency(error)) => error.retry_after(),
+                _ => None,
+            };
+            Ok((answer_of(result), retry_after))
+        }))
+    }
+
+    fn by_layer(
+        &self,
+        nth: usize,
+        store: Arc<dyn Store>,
+        now: Timestamp,
+        configured: impl FnOnce(Builder) -> Builder + Send + 'static,
+    ) -> BoxFuture<'static, Result<Told>> {
+        let (scenario, handler) = (self.case.scenario, Box::new(self.handler(nth)));
+        let event = behind::event(self.key.as_str(), self.payload);
+        let deadline = now.saturating_add(INVOCATION);
+        Box::pin(async move {
+            let (own_error, event) = (failure(nth), (event, deadline));
+            let answer = behind::deliver(scenario, store, configured, event, &own_error, handler).await?;
+            Ok((answer, None))
+        })
     }
 
     async fn closed(
@@ -292,14 +327,27 @@ impl<'r> Run<'r> {
     }
 }
 
+/// Returns a function that sets the clock, and notes each owner that's drawn.
+fn configured(
+    clock_of_engine: impl Clock,
+    owners: Arc<Mutex<Vec<Owner>>>,
+) -> impl FnOnce(Builder) -> Builder {
+    let draw = move || {
+        let owner = Owner::random()?;
+        lock(&owners).push(owner);
+        Ok(owner)
+    };
+    move |builder| {
+        builder.function(FUNCTION).clock(clock_of_engine).owner_source(draw).settle_within(SETTLE_WITHIN)
+    }
+}
+
 fn answer_of(result: Result<String, RunError<String>>) -> Answer {
     match result {
         Ok(value) => Answer::Value(value),
         Err(RunError::Handler(failure)) => Answer::HandlerFailed(failure),
         Err(RunError::Recorded(failure)) => Answer::Recorded(failure.error_message),
-        Err(RunError::Idempotency(error)) if error.to_string().contains("no time is left") => {
-            Answer::NoTimeLeft
-        }
+        Err(RunError::Idempotency(error)) if error.to_string().contains(NO_TIME) => Answer::NoTimeLeft,
         Err(RunError::Idempotency(error)) => Answer::Refused(error.kind()),
         // An unknown variant can't be a correct answer.
         Err(_) => Answer::Refused(ErrorKind::Invalid),

@@ -31,7 +31,7 @@ use super::{
     message::Upstream,
     proxy::Proxy,
     sabotage::{Sabotage, sabotaged},
-    scenario::{Prior, Rival},
+    scenario::{Handler, Prior, Rival, Scenario},
     way::{Medium, When},
 };
 use crate::{
@@ -51,6 +51,11 @@ const INLINE_LIMIT: usize = 256;
 const WARM_UPS: u32 = 10;
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// The name of the function in every record's key.
+pub(super) const FUNCTION: &str = "wire";
+/// A part of the error message of a delivery that has no time left.
+pub(super) const NO_TIME: &str = "no time is left";
+
 static CLIENTS: AtomicU64 = AtomicU64::new(0);
 
 /// A table on a server, and the ways to reach it. Cheap to clone.
@@ -60,6 +65,24 @@ pub(super) struct Stage {
     pub(super) direct: Arc<dyn Store>,
     way: Way,
     pub(super) sabotage: Option<Sabotage>,
+    pub(super) subject: Subject,
+}
+
+/// The program under test, which the operations are delivered to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Subject {
+    /// A handler that uses the library.
+    Library,
+    /// A function that doesn't use the library, behind the Lambda layer.
+    Layer,
+}
+
+impl Subject {
+    /// Whether it can play the scenario. A function behind the layer is another process, whose panic the layer doesn't see.
+    /// Near its deadline, the layer posts the answer unrecorded, which the scenarios of its own tests show.
+    pub(super) fn plays(self, scenario: &Scenario) -> bool {
+        self == Self::Library || scenario.handler != Handler::Panics && !scenario.is_short_of_time
+    }
 }
 
 /// How the store under test reaches its server.
@@ -147,7 +170,7 @@ impl Stage {
             .context(format!("{}: couldn't open the store in table {table}", server.name))?;
         let upstream = Box::new(Upstream::new(server.database().endpoint().clone()));
         let way = Way::DynamoDb { upstream, client, table: table.into() };
-        Ok(Self { direct: Arc::new(direct), way, sabotage })
+        Ok(Self { direct: Arc::new(direct), way, sabotage, subject: Subject::Library })
     }
 
     /// Starts a server of this kind, and creates a stage with its own table on it.
@@ -159,7 +182,12 @@ impl Stage {
         };
         let site = Arc::new(Site::start(kind).await?);
         let direct = site.direct().await?;
-        Ok(Self { direct, way: Way::Tcp { site, protocol }, sabotage: None })
+        Ok(Self { direct, way: Way::Tcp { site, protocol }, sabotage: None, subject: Subject::Library })
+    }
+
+    /// The same stage, with the Lambda layer as the program under test.
+    pub(super) fn behind_the_layer(self) -> Self {
+        Self { subject: Subject::Layer, ..self }
     }
 
     /// Returns the kind of connection to the server.

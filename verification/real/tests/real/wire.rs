@@ -2,16 +2,20 @@
 
 use lambda_idempotency_verification_real::{
     site::Kind,
-    wire::{self, Extent, Sabotage},
+    wire::{self, Extent, Report, Sabotage},
 };
 use testkit::random::fresh_seed;
+
+fn must_be_sound(report: &Report) {
+    eprintln!("{report}");
+    assert!(report.violations().is_empty());
+    assert!(report.coverage().missing().is_empty());
+}
 
 async fn breaks(kind: Kind) {
     let mut reports = 0;
     wire::check(&[kind], Extent::bounded(fresh_seed()), |report| {
-        eprintln!("{report}");
-        assert!(report.violations().is_empty());
-        assert!(report.coverage().missing().is_empty());
+        must_be_sound(report);
         reports += 1;
     })
     .await
@@ -35,13 +39,19 @@ async fn redis_wire_faults_are_survived_or_reported() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn layer_survives_or_reports_wire_faults() {
+    must_be_sound(&wire::check_layer(Extent::bounded(fresh_seed())).await.unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn every_sabotage_is_found() {
     let checks = Sabotage::ALL.map(|sabotage| tokio::spawn(wire::check_sabotaged(sabotage)));
     for (sabotage, check) in Sabotage::ALL.into_iter().zip(checks) {
-        let report = check.await.unwrap().unwrap();
-        assert!(!report.violations().is_empty(), "{sabotage:?} wasn't found:\n{report}");
-        let found = report.violations().iter().flat_map(|told| told.lines());
-        let found: Vec<_> = found.filter(|line| line.contains("VIOLATION")).collect();
-        eprintln!("{sabotage:?}\n{}", found.join("\n"));
+        for report in check.await.unwrap().unwrap() {
+            assert!(!report.violations().is_empty(), "{sabotage:?} wasn't found:\n{report}");
+            let found = report.violations().iter().flat_map(|told| told.lines());
+            let found: Vec<_> = found.filter(|line| line.contains("VIOLATION")).collect();
+            eprintln!("{sabotage:?}\n{}", found.join("\n"));
+        }
     }
 }
