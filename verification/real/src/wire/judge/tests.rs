@@ -95,6 +95,7 @@ fn sound() -> Facts {
         faults: BTreeMap::new(),
     };
     Facts {
+        tells_waits: true,
         time_outs: TimeOuts::of(&case),
         case,
         fingerprint: Fingerprint::from_digest([7; 32]),
