@@ -135,6 +135,7 @@ pub(crate) async fn connected(proxy: Proxy) -> Result<SendRequest<AnyBody>, BoxE
 /// If the connection breaks.
 pub(crate) async fn polled(sender: &mut SendRequest<AnyBody>) -> Result<Option<(String, Bytes)>, BoxError> {
     let poll = Request::get(format!("{VERSION}/invocation/next")).header("host", "r").body(empty())?;
+    sender.ready().await?;
     let event = sender.send_request(poll).await?;
     let Some(id) = event.headers().get(REQUEST_ID).cloned() else { return Ok(None) };
     Ok(Some((id.to_str()?.to_owned(), event.into_body().collect().await?.to_bytes())))
@@ -158,6 +159,8 @@ pub(crate) async fn posted(
     if let Some(headers) = post.headers_mut() {
         headers.extend(json_headers());
     }
+    // Even when a response's body is read, the connection may need a moment until it takes the next request.
+    sender.ready().await?;
     let replied = sender.send_request(post.body(full(body))?).await?;
     let status = replied.status();
     replied.into_body().collect().await?;
