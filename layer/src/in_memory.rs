@@ -51,8 +51,8 @@ struct Lambda {
 
 /// Delivers an event to `function`, which is behind the layer, and returns the answer that Lambda gets.
 ///
-/// `settings` are the layer's variables. The layer's records are in `store`. `with` can set more on the library's builder, such as a
-/// clock.
+/// `settings` are the layer's variables. The layer's records are in `store`. `with` can set more on the library's
+/// builder, such as a clock.
 ///
 /// # Errors
 ///

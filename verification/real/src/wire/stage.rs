@@ -79,7 +79,7 @@ pub(super) enum Subject {
 
 impl Subject {
     /// Whether it can play the scenario. A function behind the layer is another process, whose panic the layer doesn't see.
-    /// Near its deadline, the layer posts the answer unrecorded, which the scenarios of its own tests show.
+    /// Near its deadline, the layer posts the answer unrecorded, which the layer's scenarios show.
     pub(super) fn plays(self, scenario: &Scenario) -> bool {
         self == Self::Library || scenario.handler != Handler::Panics && !scenario.is_short_of_time
     }
