@@ -107,7 +107,7 @@ fn encode(record: &Record) -> Vec<u8> {
         "status": record.status().as_str(), "owner": record.owner.to_string(), "attempt": record.attempt,
         "generation": record.generation.get(), "fingerprint": record.fingerprint.to_string(),
         "lock_acquired_at": record.lock_acquired_at.as_millis(), "expires_at": record.expires_at.map(Timestamp::as_millis),
-        "lease_until": record.lease_until().map(Timestamp::as_millis), "request_id": record.request_id,
+        "lease_until": record.lease_until().map(Timestamp::as_millis), "request_id": record.request_id.as_deref(),
         "interrupted": record.interrupted, "outcome": outcome,
     });
     fields.to_string().into_bytes()

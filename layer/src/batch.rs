@@ -92,7 +92,6 @@ fn handed(identifier: &str, raw: &RawValue, function: &Together) -> Handed {
     let facts = lambda_idempotency::current().as_ref().map(crate::event::facts);
     let extended = match (function.claim_field(), facts) {
         (Some(ClaimField::Event(name)), Some(facts)) => with_field(raw.get().as_bytes(), name, &facts),
-        // The client context belongs to the whole event, so it can't carry the facts of each record.
         _ => None,
     };
     let extended = extended.and_then(|json| String::from_utf8(json.into()).ok());
@@ -126,6 +125,13 @@ where
             "Idempotency.Invalid",
             "the event is a batch, whose records are always compared as a whole; leave out IDEMPOTENCY_COMPARE",
         );
+    }
+    if let Some(ClaimField::Context(name)) = &rules.claim_field {
+        let message = format!(
+            "the event is a batch, whose records share one client context; set IDEMPOTENCY_CLAIM_FIELD to a field's \
+             name, such as {name}, which each record then gets"
+        );
+        return Answer::refusal("Idempotency.Invalid", &message);
     }
     let _ends = Ends(Arc::clone(together));
     let progress = Arc::clone(together);

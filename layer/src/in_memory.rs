@@ -56,7 +56,7 @@ struct Lambda {
 ///
 /// # Errors
 ///
-/// If a setting is wrong, or the layer doesn't answer.
+/// If a setting is wrong, the function panics, its connection to the layer breaks, or the layer doesn't answer.
 ///
 /// # Cancel safety
 ///
@@ -78,12 +78,13 @@ pub async fn deliver(
         connection(move |request| Arc::clone(&lambda).serve(request))
     });
     let protection = Protection::new(idempotency, rules, upstream.clone(), Telemetry::default())?;
-    let running = run(Proxy::new(upstream, Some(protection), Telemetry::default()), function);
-    tokio::spawn(async move {
-        if let Err(error) = running.await {
-            tracing::warn!(error = &*error, "the function's connection to the layer broke");
-        }
-    });
+    let function = tokio::spawn(run(Proxy::new(upstream, Some(protection), Telemetry::default()), function));
+    tokio::pin!(answered);
+    tokio::select! {
+        biased;
+        answered = &mut answered => return Ok(answered?),
+        ended = function => ended??,
+    }
     Ok(answered.await?)
 }
 

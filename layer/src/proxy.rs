@@ -287,7 +287,8 @@ impl Proxy {
     }
 }
 
-async fn pass(upstream: &Upstream, request: Request<Incoming>) -> Result<Response<AnyBody>, BoxError> {
+async fn pass(upstream: &Upstream, mut request: Request<Incoming>) -> Result<Response<AnyBody>, BoxError> {
+    announce_trailers(request.headers_mut());
     let request = request.map(|body| body.map_err(BoxError::from).boxed_unsync());
     Ok(upstream.pass(request).await?.map(|body| body.map_err(BoxError::from).boxed_unsync()))
 }
@@ -357,13 +358,17 @@ pub(crate) fn sent(headers: &mut HeaderMap, body: Payload) -> AnyBody {
             Chunked::body([bytes], None, Some(trailers))
         }
         Payload::Endless(begun, rest) => {
-            // The stream may end with an error's trailers, which a runtime needn't announce. Announced trailers needn't
-            // come.
-            if recorded::is_streamed(headers) && !headers.contains_key(header::TRAILER) {
-                headers.insert(header::TRAILER, HeaderValue::from_static(ERROR_TRAILERS));
-            }
+            announce_trailers(headers);
             Chunked::body(begun, Some(rest), None)
         }
+    }
+}
+
+/// Announces an error's trailers in the headers of a stream. A runtime needn't announce them, but hyper drops trailers
+/// that aren't announced. Announced trailers needn't come.
+fn announce_trailers(headers: &mut HeaderMap) {
+    if recorded::is_streamed(headers) && !headers.contains_key(header::TRAILER) {
+        headers.insert(header::TRAILER, HeaderValue::from_static(ERROR_TRAILERS));
     }
 }
 

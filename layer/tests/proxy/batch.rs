@@ -385,3 +385,15 @@ async fn claim_never_replaces_a_records_field() {
         }
     }
 }
+
+/// The kind of an event is often unknown at the start, so the settings alone don't show this mistake.
+#[tokio::test]
+async fn batches_without_room_for_the_claim_are_refused() {
+    let lambda = Lambda::start().await;
+    let function = Function::start(&lambda, &[BY_ID, ("IDEMPOTENCY_CLAIM_FIELD", "context:claim")]).await;
+    let refused = lambda.deliver(messages(&[("a", 1)]));
+    assert!(function.gets_nothing().await);
+    let refused = posted(refused).await;
+    assert_eq!(refused.error_type(), "Idempotency.Invalid");
+    assert!(refused.text().contains("IDEMPOTENCY_CLAIM_FIELD"), "{refused:?}");
+}

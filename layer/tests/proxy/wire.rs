@@ -173,6 +173,17 @@ async fn errors_of_oversized_streams_reach_lambda() {
 }
 
 #[tokio::test]
+async fn errors_of_streams_pass_while_switched_off() {
+    let lambda = Lambda::start().await;
+    let function = Function::start(&lambda, &[("IDEMPOTENCY_MODE", "off")]).await;
+    let waiting = lambda.deliver(r#"{"id": 1}"#);
+    stream(&function, &function.next().await, &[b"one "], BROKE).await;
+    let broken = posted(waiting).await;
+    assert_eq!(broken.text(), "one ");
+    assert_eq!(broken.trailers["lambda-runtime-function-error-type"], "Broke");
+}
+
+#[tokio::test]
 async fn answer_that_breaks_off_settles_nothing() {
     let lambda = Lambda::start().await;
     let function = Function::start(&lambda, KEY).await;
