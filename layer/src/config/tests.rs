@@ -215,3 +215,11 @@ fn mode_off_needs_no_store_or_key() {
     assert_eq!(read_with(&off, None).unwrap().rules.settings.mode, Mode::Off);
     assert!(read_with(&[off[0], ("IDEMPOTENCY_RETENTION", "x")], None).is_err(), "a mistake was ignored");
 }
+
+#[test]
+fn settings_page_lists_every_setting() {
+    let page = include_str!("../../settings.md");
+    for name in NAMES {
+        assert!(page.contains(&format!("`{PREFIX}{name}`")), "{name}");
+    }
+}

@@ -226,10 +226,20 @@ impl Sandbox {
 
     /// The resident memory of the processes below the emulator that run `program`, in KiB.
     pub(crate) fn resident(&self, program: &str) -> usize {
-        self.sum(program, "status", |status| {
-            let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-            line.split_whitespace().next()?.parse().ok()
-        })
+        self.sum(program, "status", |status| kib(status, "VmRSS:"))
+    }
+
+    /// The most resident memory that the processes had since their start, or since [`forget_peak`](Self::forget_peak),
+    /// in KiB.
+    pub(crate) fn peak(&self, program: &str) -> usize {
+        self.sum(program, "status", |status| kib(status, "VmHWM:"))
+    }
+
+    /// Sets the peaks to the present resident memory ("/proc/PID/clear_refs", proc(5)).
+    pub(crate) fn forget_peak(&self, program: &str) {
+        for process in self.running(program) {
+            fs::write(format!("/proc/{process}/clear_refs"), "5").unwrap();
+        }
     }
 
     /// The processor time so far of the processes below the emulator that run `program`, in ticks of 10 ms.
@@ -241,17 +251,19 @@ impl Sandbox {
         })
     }
 
-    /// Finds the emulator's descendants whose program is `program`. Reads a number from a `/proc` file of each, and
-    /// returns the sum.
-    fn sum(&self, program: &str, file: &str, read: impl Fn(&str) -> Option<usize>) -> usize {
-        let of = |process: u32| -> Option<usize> {
-            let path = fs::read_link(format!("/proc/{process}/exe")).ok()?;
-            if path.file_name()?.to_string_lossy() != program {
-                return None;
-            }
-            read(&fs::read_to_string(format!("/proc/{process}/{file}")).ok()?)
+    /// The emulator's descendants whose program is `program`.
+    fn running(&self, program: &str) -> Vec<u32> {
+        let is_it = |process: &u32| {
+            let path = fs::read_link(format!("/proc/{process}/exe"));
+            path.is_ok_and(|path| path.file_name().is_some_and(|name| name.to_string_lossy() == program))
         };
-        processes_below(self.emulator()).into_iter().filter_map(of).sum()
+        processes_below(self.emulator()).into_iter().filter(is_it).collect()
+    }
+
+    /// Reads a number from a `/proc` file of each process that runs `program`, and returns the sum.
+    fn sum(&self, program: &str, file: &str, read: impl Fn(&str) -> Option<usize>) -> usize {
+        let of = |process| read(&fs::read_to_string(format!("/proc/{process}/{file}")).ok()?);
+        self.running(program).into_iter().filter_map(of).sum()
     }
 
     /// Everything that the layer and the function have written.
@@ -286,6 +298,12 @@ impl Drop for Sandbox {
             let _ = fs::remove_dir_all(&self.folder);
         }
     }
+}
+
+/// Reads a line such as `VmRSS:  10240 kB` from a process's status.
+fn kib(status: &str, name: &str) -> Option<usize> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok()
 }
 
 /// The file's text. Functions may write bytes that aren't UTF-8.

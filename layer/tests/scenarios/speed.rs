@@ -30,6 +30,9 @@ const STARTS: usize = 15;
 /// sends its next poll.
 const PAUSE: Duration = Duration::from_millis(3);
 
+/// The size of a large event, and of a large answer, in bytes.
+const LARGE: usize = 5_900_000;
+
 /// The timeout of each invocation.
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -103,13 +106,36 @@ pub(crate) async fn measure(layer: &str) -> String {
         assert_eq!(ledger.runs(&key), 1, "a duplicate of {key} ran the function");
     }
     let emulated = table(&mut all, again, alone);
+    let large = large(&all).await;
     drop(all);
     // `env` starts the function like the layer does, and does nothing else.
     let mut callers = vec![Called::start("no layer", "env", environment(None)).await];
     for (name, settings) in VARIANTS {
         callers.push(Called::start(name, layer, environment(Some(settings))).await);
     }
-    format!("{emulated}\n{}", measure_callers(&mut callers).await)
+    format!("{emulated}\n{large}\n{}", measure_callers(&mut callers).await)
+}
+
+/// Measures the most memory that a large event and a large answer take in the layer, beyond what it had before.
+async fn large(all: &[Measured]) -> String {
+    let mut text = format!("most memory beyond the resident, in bytes for each of {LARGE} delivered or answered\n");
+    for Measured { name, sandbox, .. } in all.iter().skip(1) {
+        let (steps, pad) = (format!("effect big:{LARGE}"), "x".repeat(LARGE));
+        let events = [
+            json!({ "id": format!("{name} large event"), "do": "effect", "pad": pad }),
+            json!({ "id": format!("{name} large answer"), "do": steps }),
+        ];
+        text += &format!("{name:20}");
+        for (event, what) in events.iter().cycle().zip(["event", "answer", "duplicate event", "duplicate answer"]) {
+            sandbox.forget_peak(PROGRAM);
+            let before = sandbox.resident(PROGRAM);
+            sandbox.timed(event.to_string().as_bytes()).await;
+            let more = sandbox.peak(PROGRAM).saturating_sub(before) * 1024;
+            text += &format!("  {what} {:.1}", more as f64 / LARGE as f64);
+        }
+        text.push('\n');
+    }
+    text
 }
 
 /// Returns the environment of the function, and of the layer with these settings.
