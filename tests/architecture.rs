@@ -7,7 +7,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
 
-use std::{collections::BTreeSet, fs};
+use std::{collections::BTreeSet, fs, sync::LazyLock};
 
 use testkit::source::{
     Named, Source, Token, follows, paths, paths_of, re_exports, read_under, root, shipped, tokens,
@@ -75,10 +75,6 @@ const ORDER_OF_RUN: &[&str] = &[
 /// Modules that may name a store, each with the store's name. Their users choose that store by name, or they need a
 /// store in memory.
 const MAY_NAME_A_STORE: &[(&str, &str)] = &[
-    ("store::named", "dynamodb"),
-    ("store::named", "memory"),
-    ("store::named", "postgres"),
-    ("store::named", "redis"),
     ("conformance", "memory"),
     ("testing", "memory"),
     ("testing", "dynamodb"),
@@ -88,7 +84,16 @@ const MAY_NAME_A_STORE: &[(&str, &str)] = &[
     ("lambda::locate", "memory"),
 ];
 
-const STORES: &[&str] = &["dynamodb", "memory", "postgres", "redis"];
+/// The modules of `store` that implement `Store`.
+static STORES: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let files = fs::read_dir(root().join("src/store")).unwrap().map(|entry| entry.unwrap().path());
+    let stores = files
+        .filter(|file| file.is_file() && fs::read_to_string(file).unwrap().contains("\nimpl Store for "));
+    stores.map(|file| file.file_stem().unwrap().to_str().unwrap().to_owned()).collect()
+});
+
+/// The module with the table of stores, which may name each.
+const TABLE_OF_STORES: &str = "store::named";
 
 /// Modules that no other module names: they're for users, or combine everything.
 const NAMED_BY_NOBODY: &[&str] = &["client", "conformance", "guide", "testing"];
@@ -444,10 +449,11 @@ fn forbidden(module: &[String], path: &[String]) -> Option<String> {
     if NAMED_BY_NOBODY.contains(&to) {
         return Some(format!("nothing may name `{to}`"));
     }
-    let store = path.get(1).filter(|name| to == "store" && STORES.contains(&name.as_str()))?;
+    let store = path.get(1).filter(|name| to == "store" && STORES.contains(name))?;
     let itself = from == "store" && module.get(1) == Some(store);
     let place = module.iter().take(2).cloned().collect::<Vec<_>>().join("::");
-    let may = MAY_NAME_A_STORE.iter().any(|(by, named)| named == store && (*by == place || *by == from));
+    let may = place == TABLE_OF_STORES
+        || MAY_NAME_A_STORE.iter().any(|(by, named)| named == store && (*by == place || *by == from));
     (!itself && !may).then(|| format!("`{}` names the store `{store}`", module.join("::")))
 }
 

@@ -23,9 +23,6 @@ const VARIABLES: [&str; 2] = ["IDEMPOTENCY_TABLE", "IDEMPOTENCY_STORE"];
 /// The environment variables that the SDK reads DynamoDB's endpoint from, in its order.
 const ENDPOINTS: [&str; 2] = ["AWS_ENDPOINT_URL_DYNAMODB", "AWS_ENDPOINT_URL"];
 
-/// The parameters of a URL that hold credentials. PostgreSQL's driver accepts the first two.
-const CREDENTIALS: [&str; 4] = ["user", "password", "passfile", "sslpassword"];
-
 /// Names the store. For a table, credentials, Region and endpoint come from the environment, as for any AWS
 /// SDK: `AWS_PROFILE`, `AWS_REGION`, `AWS_ENDPOINT_URL_DYNAMODB` and the others.
 #[derive(Clone, Debug, Args)]
@@ -310,7 +307,8 @@ fn parameter(url: &str, name: &str) -> Option<String> {
 
 /// The endpoint's scheme, host and port. Its other parts may hold credentials, and so may a malformed endpoint.
 fn origin(endpoint: &str) -> String {
-    let Some((scheme, rest)) = scheme_of(endpoint) else { return "…".to_owned() };
+    let parts = endpoint.split_once("://").filter(|(scheme, _)| !scheme.contains(':'));
+    let Some((scheme, rest)) = parts else { return "…".to_owned() };
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     let (authority, other) = rest.split_at(end);
     if other.contains('@') {
@@ -321,57 +319,14 @@ fn origin(endpoint: &str) -> String {
     format!("{scheme}://{host}")
 }
 
-/// Returns `url` without credentials: `…` replaces any user name and password before the query, and the [`CREDENTIALS`]
-/// are removed from the query. If `url` isn't a store's URL, returns only `…`. If its `?` may belong to a password,
-/// returns the scheme and `…`. The library has a similar function for descriptions, but it isn't public.
+/// Returns `url` without credentials: `…` replaces any user name and password before the query. If `url` isn't a store's
+/// URL, returns only `…`.
 fn without_credentials(url: &str) -> String {
-    let Some((scheme, rest)) = scheme_of(url).filter(|_| NamedStore::from_url(url).is_ok()) else {
-        // Any other text may contain a password anywhere.
-        return if url == "memory:" { url.to_owned() } else { "…".to_owned() };
-    };
-    let (base, query) = rest.split_once('?').unwrap_or((rest, ""));
-    if query.contains('@') && !is_valid(url) {
-        // The `?` may belong to a password that isn't encoded.
-        return format!("{scheme}://…");
-    }
-    let (hidden, host) = base.rsplit_once('@').map_or(("", base), |(_, host)| ("…@", host));
-    let shown = query.split('&').filter(|pair| !is_credential(pair)).map(without_userinfo);
-    let query = shown.collect::<Vec<_>>().join("&");
-    let mark = if query.is_empty() { "" } else { "?" };
-    format!("{scheme}://{hidden}{host}{mark}{query}")
-}
-
-/// Splits `url` at the `://` after its scheme. Returns `None` if the first colon isn't followed by `//`: a later `://`
-/// may be part of anything.
-fn scheme_of(url: &str) -> Option<(&str, &str)> {
-    let (scheme, rest) = url.split_once(':')?;
-    Some((scheme, rest.strip_prefix("//")?))
-}
-
-/// Whether the parameter is one of the [`CREDENTIALS`], or may be: its name has an escape, which no name needs.
-fn is_credential(pair: &str) -> bool {
-    let name = pair.split('=').next().unwrap_or_default();
-    name.contains('%') || CREDENTIALS.iter().any(|known| name.eq_ignore_ascii_case(known))
-}
-
-/// Returns the parameter, but hides an endpoint that may hold credentials.
-fn without_userinfo(pair: &str) -> &str {
-    let hides = |value: &str| {
-        let value = value.to_ascii_lowercase();
-        ["@", "?", "%40", "%3f"].iter().any(|mark| value.contains(mark))
-    };
-    match pair.split_once('=') {
-        Some(("endpoint", value)) if hides(value) => "endpoint=…",
-        _ => pair,
-    }
-}
-
-/// Whether a store accepts `url`, whose query contains an `@`. The PostgreSQL store never accepts an `@` there.
-fn is_valid(url: &str) -> bool {
-    match NamedStore::from_url(url) {
-        Ok(NamedStore::DynamoDb(_)) => true,
-        Ok(NamedStore::Redis(builder)) => builder.build().is_ok(),
-        _ => false,
+    let Some(shown) = NamedStore::without_credentials(url) else { return "…".to_owned() };
+    let has_user = url.split('?').next().is_some_and(|base| base.contains('@'));
+    match shown.split_once("://") {
+        Some((scheme, rest)) if has_user && rest != "…" => format!("{scheme}://…@{rest}"),
+        _ => shown,
     }
 }
 
@@ -473,6 +428,7 @@ mod tests {
             // A password that isn't encoded.
             ("postgres://user:se?cret@db/orders?sslmode=require", "postgres://…"),
             ("redis://:se?cret@cache:6379?prefix=a", "redis://…"),
+            ("postgres://u:p@db/orders?table=a@b", "postgres://…"),
             ("postgres://db/orders?user=app@corp&password=secret", "postgres://…"),
             ("dynamodb://app?endpoint=http://u:secret@h:1&region=r", "dynamodb://app?endpoint=…&region=r"),
             ("postgres:user:secret@db", "…"),

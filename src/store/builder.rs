@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::{error::Error, store::Store};
+
 /// Configures a store on a database. Create it with the store's `builder` function, and finish with
 /// [`build`](Self::build).
 ///
@@ -25,6 +27,20 @@ pub struct StoreBuilder<S: Configured> {
 pub trait Configured {
     /// The configuration of the store.
     type Choices: Clone + fmt::Debug;
+}
+
+/// A store that a URL can name.
+pub(super) trait FromUrl: Configured + Store + Sized {
+    /// Returns a builder with the settings of `url`, whose scheme is the store's. Errors refer to the URL as `what`.
+    /// Some stores parse the URL only when they're opened.
+    fn from_url(what: &str, url: &str) -> Result<StoreBuilder<Self>, Error>;
+
+    /// Builds the store, without sending a request.
+    fn open(builder: StoreBuilder<Self>) -> impl Future<Output = Result<Self, Error>> + Send;
+
+    /// Whether an `@` in the query of the builder's URL belongs to a parameter. Otherwise, the `?` before it may belong
+    /// to a password that isn't encoded.
+    fn has_at_in_parameter(builder: StoreBuilder<Self>) -> bool;
 }
 
 impl<S: Configured> fmt::Debug for StoreBuilder<S> {

@@ -94,6 +94,7 @@ mod fault;
 mod scan;
 mod table;
 mod transaction;
+mod url;
 mod values;
 
 pub use ended::OperationEnded;

@@ -118,7 +118,8 @@ pub(crate) async fn measure(layer: &str) -> String {
 
 /// Measures the most memory that a large event and a large answer take in the layer, beyond what it had before.
 async fn large(all: &[Measured]) -> String {
-    let mut text = format!("most memory beyond the resident, in bytes for each of {LARGE} delivered or answered\n");
+    let mut text =
+        format!("most memory beyond the resident, in bytes for each of {LARGE} delivered or answered\n");
     for Measured { name, sandbox, .. } in all.iter().skip(1) {
         let (steps, pad) = (format!("effect big:{LARGE}"), "x".repeat(LARGE));
         let events = [
@@ -126,7 +127,9 @@ async fn large(all: &[Measured]) -> String {
             json!({ "id": format!("{name} large answer"), "do": steps }),
         ];
         text += &format!("{name:20}");
-        for (event, what) in events.iter().cycle().zip(["event", "answer", "duplicate event", "duplicate answer"]) {
+        for (event, what) in
+            events.iter().cycle().zip(["event", "answer", "duplicate event", "duplicate answer"])
+        {
             sandbox.forget_peak(PROGRAM);
             let before = sandbox.resident(PROGRAM);
             sandbox.timed(event.to_string().as_bytes()).await;

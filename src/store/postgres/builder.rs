@@ -19,7 +19,11 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind},
-    store::{StoreBuilder, builder::Configured, parameter::decoded},
+    store::{
+        StoreBuilder,
+        builder::{Configured, FromUrl},
+        parameter::decoded,
+    },
 };
 
 const DEFAULT_TABLE: &str = "idempotency";
@@ -57,6 +61,21 @@ enum Source {
 
 impl Configured for PostgresStore {
     type Choices = Choices;
+}
+
+impl FromUrl for PostgresStore {
+    fn from_url(_: &str, url: &str) -> Result<StoreBuilder<Self>, Error> {
+        Ok(Self::builder(url))
+    }
+
+    async fn open(builder: StoreBuilder<Self>) -> Result<Self, Error> {
+        builder.build()
+    }
+
+    /// PostgreSQL's driver never accepts an `@` there.
+    fn has_at_in_parameter(_: StoreBuilder<Self>) -> bool {
+        false
+    }
 }
 
 impl StoreBuilder<PostgresStore> {

@@ -16,7 +16,10 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind},
-    store::{StoreBuilder, builder::Configured},
+    store::{
+        StoreBuilder,
+        builder::{Configured, FromUrl},
+    },
 };
 
 const DEFAULT_KEY_PREFIX: &str = "idempotency:";
@@ -37,6 +40,20 @@ pub struct Choices {
 
 impl Configured for RedisStore {
     type Choices = Choices;
+}
+
+impl FromUrl for RedisStore {
+    fn from_url(_: &str, url: &str) -> Result<StoreBuilder<Self>, Error> {
+        Ok(Self::builder(url))
+    }
+
+    async fn open(builder: StoreBuilder<Self>) -> Result<Self, Error> {
+        builder.build()
+    }
+
+    fn has_at_in_parameter(builder: StoreBuilder<Self>) -> bool {
+        builder.build().is_ok()
+    }
 }
 
 impl StoreBuilder<RedisStore> {
