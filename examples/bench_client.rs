@@ -1,9 +1,9 @@
 //! The library as a process that a harness can measure from outside, side by side with other libraries.
 //!
 //! It reads one JSON command per line on standard input, and writes one JSON answer per line on standard
-//! output. The event is `BENCH_PAYLOAD` with `payment_id` set to the key, which is the idempotency key. The
-//! handler waits `handler_ms` and returns `BENCH_RESPONSE` with `payment_id` and `execution`. `execution` holds the
-//! process id and a counter, so that a result shows which run returned it.
+//! output. The event is `BENCH_PAYLOAD`, with the idempotency key as its `payment_id`. The handler waits `handler_ms`
+//! and returns `BENCH_RESPONSE` with `payment_id` and `execution`. `execution` holds the process id and a counter, so
+//! that a result shows which run returned it.
 //!
 //! | `cmd` | fields | does | answers |
 //! |---|---|---|---|
@@ -73,7 +73,7 @@ struct Command {
     handler_ms: u64,
     remaining_ms: u64,
     fail: bool,
-    /// JSON text to return instead.
+    /// JSON text that the handler returns instead of `BENCH_RESPONSE`.
     value: Option<String>,
 }
 

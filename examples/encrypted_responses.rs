@@ -2,7 +2,7 @@
 //! wraps. Run it with `cargo run --example encrypted_responses`.
 //!
 //! Here the key encryption key is in the process. With AWS KMS, `wrap` becomes `GenerateDataKey` and `unwrap` becomes
-//! `Decrypt`, with the stored key as the encryption context; cache the data keys, since each call is a request.
+//! `Decrypt`, with the stored key as the encryption context. Cache the data keys, since each call is a request.
 
 use std::{collections::HashMap, fmt, sync::Arc};
 

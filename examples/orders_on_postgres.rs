@@ -33,7 +33,7 @@ struct Receipt {
     pieces_left: i32,
 }
 
-/// Orders, and the operation that places them once, in one database.
+/// The operation that places each order once, and the store of its records. Both use the orders' database.
 struct Shop {
     place: Operation,
     records: PostgresStore,

@@ -12,9 +12,9 @@
 //! Redis. Each operation begins at its planned time, even if earlier operations still run. An operation's time counts
 //! from its planned start, so a stall shows in the time of every operation that it delays.
 //!
-//! The example measures `PING` in the same way, over its own connection on the same machine, since no request takes
-//! less time. Half of the PINGs run before the operations and half after them. The last line is the difference between
-//! the 99th percentiles of the operations and of `PING`: at most 1 ms on a quiet machine.
+//! For comparison, the example measures `PING` in the same way, on the same machine, over a separate connection. No
+//! request takes less time than `PING`. Half of the PINGs run before the operations and half after them. The last line
+//! is the difference between the 99th percentiles of the operations and of `PING`: at most 1 ms on a quiet machine.
 
 #![allow(clippy::expect_used, reason = "an example panics on a failure")]
 #![expect(clippy::disallowed_methods, reason = "it measures")]
@@ -35,7 +35,7 @@ use tokio::task::JoinSet;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// One kind of operation, with the time of each operation, in order.
+/// The times of one kind of operation, in the order of their starts.
 struct Series {
     name: &'static str,
     times: Vec<Duration>,

@@ -4,7 +4,7 @@
 //!
 //! cargo run --profile verification --example store_table --features postgres,redis -- --against PROGRAM [ROUNDS]
 //!
-//! The second form compares with PROGRAM, which is this example built from an earlier commit. The two programs take
+//! The second form compares this build with PROGRAM, which is this example built from an earlier commit. The two take
 //! turns, 5 rounds each by default, so that both meet the same noise. A row has the median of the rounds' p50 for
 //! PROGRAM ("before") and for this build ("after"), their difference, and the noise: how much the rounds of one
 //! program differ.

@@ -65,8 +65,8 @@
 //! All operations of a client share a [quota](IdempotentRequests::retry_quota) of retries, as in the standard retry
 //! mode of AWS's SDKs, so that retries don't multiply the load in an outage. The quota has 500 tokens. A retry takes 5,
 //! or 10 after a timeout. A retry that waits for an outcome (409, 425) takes none. When an operation gets a final
-//! response, it returns tokens to the quota: as many as its last retry that took any, or 1 if no retry took any. If too
-//! few tokens are left, you get the last response at once.
+//! response, it returns tokens to the quota. If some of its retries took tokens, it returns as many as the last of them
+//! took. Otherwise, it returns 1. If too few tokens are left for a retry, you get the last response at once.
 //!
 //! # Results
 //!

@@ -19,8 +19,8 @@
 //!
 //! Keys and owners are random, and times are counted from now. Everything else is the same in every run. A
 //! few records are a minute past their expiry when they're written, and must still be there when the case
-//! reads them. So a store with a fast sweeper must keep a record some minutes beyond `expires_at`. It should do so
-//! because of the skew margin anyway.
+//! reads them. So a store with a fast sweeper must keep a record some minutes beyond `expires_at`. Because of the skew
+//! margin, it should do so anyway.
 //!
 //! # What it can't show
 //!

@@ -11,8 +11,9 @@ const MAX_FORMAT: usize = 32;
 
 /// How [`Operation::run`](crate::Operation::run) encodes a result for the record, and decodes it for a duplicate.
 ///
-/// The record contains the format's name. If that isn't the operation's format, the library refuses the result. JSON is
-/// the exception: the library still reads the JSON results that were recorded before you switched to another format.
+/// The record names the format, unless it's JSON. If the record names another format than the operation's, the library
+/// refuses the result. A record without a name has JSON, which the library still reads after you switch to another
+/// format.
 ///
 /// ```
 /// # use lambda_idempotency::{Idempotency, Key, store::memory::MemoryStore};

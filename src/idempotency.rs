@@ -349,7 +349,7 @@ impl Idempotency {
     }
 
     /// Returns the current invocation's tenant. If `for_invocation` set an invocation without a tenant, returns the
-    /// surrounding layer's tenant. So a step stays in its tenant even if it has another deadline.
+    /// surrounding layer's tenant. So if a step gets its own invocation, for another deadline, it stays in its tenant.
     pub(crate) fn tenant(&self) -> Option<Arc<str>> {
         let own = self.invocation.as_ref().and_then(Invocation::tenant).cloned();
         own.or_else(|| surrounding()?.invocation.tenant().cloned())

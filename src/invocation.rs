@@ -14,7 +14,7 @@ const FARTHEST: Duration = Duration::from_secs(24 * 60 * 60);
 pub struct Invocation {
     deadline: Option<Timestamp>,
     request_id: Option<Arc<str>>,
-    /// When a duplicate must stop waiting, if that's earlier than the limit that follows from the deadline.
+    /// When a duplicate must stop waiting at the latest. The settings and the deadline may end its wait earlier.
     last_wait: Option<Timestamp>,
     /// When the caller stops waiting for the answer, if that's before the deadline.
     caller_waits_until: Option<Timestamp>,

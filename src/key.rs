@@ -296,7 +296,7 @@ pub(crate) struct Hex<'a>(pub(crate) &'a [u8]);
 
 impl fmt::Display for Hex<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // `{:02x}` would call the formatter once per byte: a twentieth of a duplicate's total cost.
+        // `{:02x}` would call the formatter once per byte. That would be a twentieth of a duplicate's total cost.
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let mut text = [0; 64];
         for bytes in self.0.chunks(text.len() / 2) {

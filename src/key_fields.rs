@@ -40,7 +40,7 @@ use crate::{
 ///
 /// - A string counts as its content, a number or a boolean as its text. `0` and `false` are keys, and the
 ///   string `"7"` is the same key as the number `7`.
-/// - The key is a [`Fingerprint`] of all the selected values, in its stored form, in these cases: several fields, an
+/// - In these cases, the key is the stored form of a [`Fingerprint`] of all the selected values: several fields, an
 ///   array, an object, or a string that has control characters or is longer than a key may be. A string that looks like
 ///   a fingerprint becomes a fingerprint too. In a fingerprint of several fields, an absent field counts as null.
 /// - An absent field, null or a blank string is a **missing key**, and never a key that events share. Several

@@ -17,8 +17,8 @@ use crate::{
     key::Hex,
 };
 
-/// Compressing less than this can't lower the bill: DynamoDB counts whole kilobytes ("Read/write capacity",
-/// DynamoDB developer guide).
+/// The length of the shortest response that's compressed, in bytes. Compressing a shorter one would save at most one of
+/// the whole kilobytes that DynamoDB counts ("Read/write capacity", DynamoDB developer guide).
 const WORTH_COMPRESSING: usize = 1024;
 
 /// How an operation ended, as stored.
@@ -98,7 +98,7 @@ pub(crate) fn is_key_id(id: &str) -> bool {
 }
 
 impl StoredResponse {
-    /// Prepares `response` for storage. Compresses it if that makes it an eighth smaller.
+    /// Prepares `response` for storage. Compresses it if that makes it at least an eighth smaller.
     ///
     /// The bytes are inline; a store that splits them moves them with [`into_chunks`](Self::into_chunks).
     pub fn new(response: Bytes) -> Self {

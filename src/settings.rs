@@ -19,8 +19,8 @@ pub enum Execution {
     /// handler returns this library's own retryable error, such as that of a nested step that's in progress. The
     /// library can't look into the handler's error. Instead, when the handler fails, the library checks whether a
     /// retryable error of a nested step still exists, and releases the key if one does. So drop the errors that you
-    /// don't return. Effects before such a step may then happen again: put only effects there that may be repeated, or
-    /// make each of them a separate step.
+    /// don't return. Effects before such a step may then happen again. So put only effects before it that may be
+    /// repeated, or make each of them a separate step.
     ///
     /// A claim has no expiry until it's settled, so that neither a TTL nor a sweep removes a record with an
     /// unknown outcome. The table keeps one record for each crash until an operator settles the record.
@@ -161,8 +161,8 @@ pub struct Settings {
     ///
     /// Set it to `false` where dropping the handler's future stops nothing, because the work runs in another
     /// process. The library then waits for the result, and records even a late one, unless another claim has taken
-    /// over. Your code must answer the caller in time, and drop the future of work that never ends. A batch worker waits
-    /// for running handlers too, so Lambda may end the invocation at its deadline.
+    /// over. Your code must answer the caller in time, and drop the future of work that never ends. A batch worker
+    /// waits for running handlers too, so Lambda may end the invocation at its deadline.
     pub cut_off: bool,
     /// How to handle a stale claim. Default: take it over.
     pub execution: Execution,
@@ -182,8 +182,7 @@ pub struct Settings {
     pub fail_open: bool,
     /// The largest response that's kept, in bytes. Default: 8 MiB, which is over Lambda's own limit of 6 MB
     /// ("Lambda quotas", AWS Lambda developer guide). A larger response is recorded as not retained.
-    /// Over HTTP, that includes a response that the front end can't deliver, such as one over 1 MB behind a load
-    /// balancer.
+    /// Over HTTP, so is a response that the front end can't deliver, such as one over 1 MB behind a load balancer.
     ///
     /// 0 keeps no response and no failure's details: for jobs whose answer no caller needs. A duplicate then gets
     /// [`ErrorKind::NotRetained`], or the success that you choose with

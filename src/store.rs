@@ -11,6 +11,7 @@ pub mod dynamodb;
 mod error;
 pub mod memory;
 pub(crate) mod named;
+#[cfg(any(feature = "dynamodb", feature = "postgres"))]
 mod parameter;
 #[cfg(feature = "postgres")]
 pub mod postgres;

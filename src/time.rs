@@ -83,9 +83,9 @@ impl Stopwatch {
 
 /// When a connection last answered, and so how long it has been idle.
 ///
-/// Lambda freezes the sandbox between two invocations, and the network may forget its connections. Each of the
-/// two clocks can miss that pause. A paused virtual machine may stop its monotonic clock, so that only the wall
-/// clock shows the pause. A resumed machine may correct its wall clock late, or step it back, so that only the
+/// Lambda freezes the sandbox between two invocations, and the network may forget its connections. The wall clock and
+/// the monotonic clock can each miss that pause. A paused virtual machine may stop its monotonic clock, so that only
+/// the wall clock shows the pause. A resumed machine may correct its wall clock late, or step it back, so that only the
 /// monotonic clock shows the pause. The library uses the longer of the two times: a time that's too long costs one
 /// request to the server, and a time that's too short costs a timeout.
 #[cfg(any(feature = "postgres", feature = "redis"))]

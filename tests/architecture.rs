@@ -92,7 +92,7 @@ static STORES: LazyLock<Vec<String>> = LazyLock::new(|| {
     stores.map(|file| file.file_stem().unwrap().to_str().unwrap().to_owned()).collect()
 });
 
-/// The module with the table of stores, which may name each.
+/// The module with the table of stores, which may name every store.
 const TABLE_OF_STORES: &str = "store::named";
 
 /// Modules that no other module names: they're for users, or combine everything.
@@ -203,7 +203,7 @@ fn folders_have_no_import_cycles() {
     }
 }
 
-/// Returns each module that names another, with the other one. Both are paths of existing modules.
+/// Returns pairs of modules: one that names another, and the one that it names. Both are paths of existing modules.
 fn named_modules(sources: &[Source]) -> Vec<(Vec<String>, Vec<String>)> {
     let modules: BTreeSet<Vec<String>> = sources.iter().map(|(file, _)| module(file)).collect();
     let mut found = Vec::new();

@@ -561,7 +561,7 @@ async fn contention_finding(handles: Vec<Arc<dyn Store>>) -> String {
     *run.await.unwrap_err().into_panic().downcast::<String>().unwrap()
 }
 
-// One thread runs the tasks in turn, so the two handles always overlap.
+// One thread runs the tasks in turn, so the operations of the two handles always overlap.
 #[tokio::test]
 async fn contention_finds_locks_inside_one_handle() {
     let shared = MemoryStore::new();

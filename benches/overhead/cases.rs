@@ -1,4 +1,4 @@
-//! Compares one operation through the library with the same requests by hand.
+//! Compares one operation that runs through the library with the same requests, written by hand.
 //!
 //! Both sides use the same SDK, in one process, over a connection that answers at once from memory. In a real call, the
 //! wire, the kernel and the TLS library cost more than everything measured here. Without them, the library's share of
@@ -74,7 +74,7 @@ pub(crate) enum Case {
     DuplicateCached,
 }
 
-/// How much of the library's work the code by hand does.
+/// How much of the library's work the handwritten code does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effort {
     /// Only the requests. All values exist beforehand, and the code only checks whether the answer has an outcome.

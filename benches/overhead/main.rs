@@ -1,5 +1,6 @@
 //! Measures the time that the library adds to the requests that it sends. `overhead/cases.rs` describes the
-//! comparison. `scripts/bench-instructions` makes the same comparison in instructions, whose counts repeat exactly.
+//! comparison. `scripts/bench-instructions` compares numbers of instructions instead of times. These numbers are the
+//! same in every run.
 //!
 //! `cargo bench --bench overhead`
 

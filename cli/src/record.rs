@@ -1,6 +1,6 @@
-//! `idempotency list`, `inspect`, `why`, `release` and `complete`: records, for an operator.
+//! `idempotency list`, `watch`, `inspect`, `why`, `release` and `complete`: records, for an operator.
 //!
-//! Only `list` depends on the kind of store, since the trait `Store` can't list all records.
+//! Only `list` and `watch` depend on the kind of store, since the trait `Store` can't list all records.
 
 pub(crate) mod inspect;
 pub(crate) mod key;

@@ -177,7 +177,8 @@ pub(crate) fn print_if_read(text: &str) -> Result<bool> {
 pub(crate) async fn reader_gone() {
     #[cfg(unix)]
     if let Ok(stdout) = io::stdout().as_fd().try_clone_to_owned().and_then(Sender::from_owned_fd_unchecked) {
-        // `unchecked`, since the checked function makes the pipe non-blocking, for `print` too.
+        // Calls the unchecked function, since the checked one makes the pipe non-blocking, and `print` writes to the
+        // same pipe.
         let is_gone = stdout.ready(Interest::ERROR).await.is_ok_and(|ready| ready.is_error());
         if is_gone {
             return;

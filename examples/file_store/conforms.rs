@@ -25,7 +25,7 @@ async fn file_store_passes_the_conformance_suite() {
     let store = Arc::new(FileStore::new(&folder).unwrap());
     conformance::check(&*store).await;
     conformance::differential(&*store, fresh_seed(), 300).await;
-    // The lock must hold for another process too, which has its own handle.
+    // The lock must also keep out another process. Here, a second handle stands for that process.
     let other = Arc::new(FileStore::new(&folder).unwrap());
     conformance::check_contention(&[store, other], 32, 5).await;
     std::fs::remove_dir_all(folder).unwrap();

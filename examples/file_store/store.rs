@@ -155,7 +155,7 @@ fn outcome(fields: &Value) -> Option<Outcome> {
     }))
 }
 
-/// One character per byte. An array of numbers would take 32 bytes of memory for each.
+/// Returns a string with one character per byte. A JSON array of numbers would take 32 bytes of memory per byte.
 fn text(bytes: &[u8]) -> String {
     bytes.iter().copied().map(char::from).collect()
 }

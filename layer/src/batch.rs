@@ -188,7 +188,9 @@ fn all_failed(event: &Event, returned: &[String], kind: Kind) -> bool {
     let records = records(event);
     match kind {
         Kind::Sqs => returned.len() == records.len(),
-        _ => returned.iter().zip(&records).any(|(first, record)| record.get().contains(first.as_str())),
+        _ => records.first().is_some_and(|first| {
+            returned.iter().any(|sequence_number| first.get().contains(&format!("\"{sequence_number}\"")))
+        }),
     }
 }
 

@@ -314,7 +314,7 @@ fn judge(lambda: &Lambda, first: (bool, Option<Answered>), may_release: bool, ru
     }
 }
 
-/// Whether the layer refused the duplicate for this reason, an error's type.
+/// Whether the layer refused the duplicate with an error of this type.
 fn is_refused(again: &Answered, kind: &str, is_http: bool) -> bool {
     let text = String::from_utf8_lossy(&again.body);
     let code = match kind {

@@ -88,8 +88,8 @@ struct RequestContext<'e> {
 }
 
 impl Event {
-    /// Reads the invocation from the Runtime API's response. Returns the response if it isn't an invocation: a success
-    /// with a request id. An invocation without a readable deadline is still protected.
+    /// Reads the invocation from the Runtime API's response. An invocation is a success with a request id. Any other
+    /// response is returned unchanged. An invocation without a readable deadline is still protected.
     pub(crate) fn of(response: Response<Bytes>) -> Result<Self, Box<Response<Bytes>>> {
         if !response.status().is_success() || request_id(response.headers()).is_empty() {
             return Err(Box::new(response));
@@ -203,9 +203,9 @@ fn request_id(headers: &HeaderMap) -> &str {
     headers.get(REQUEST_ID).and_then(|id| id.to_str().ok()).unwrap_or_default()
 }
 
-/// The headers as the library reads them. The event must run even if headers are malformed that the library doesn't
-/// need, so `Context::new` gets only headers that it can read: it panics without a deadline, and fails if it can't read
-/// another header.
+/// The headers as the library reads them. A malformed header that the library doesn't need must not keep the event from
+/// running. `Context::new` panics without a deadline, and fails if it can't read one of the other headers. So it gets
+/// only headers that it can read.
 fn context(headers: &HeaderMap) -> Context {
     let config = Arc::new(lambda_runtime::Config::default());
     let mut read = headers.clone();

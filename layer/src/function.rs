@@ -90,7 +90,8 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct Function {
     state: Mutex<State>,
-    /// Whether the function may get an event after the deadline: under at-most-once, no other delivery runs it.
+    /// Whether the function may get an event after the deadline. Under at-most-once it may, since no other delivery
+    /// runs the event.
     may_run_late: bool,
 }
 

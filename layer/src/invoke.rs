@@ -157,8 +157,8 @@ async fn protected(protection: Arc<Protection>, event: Arc<Event>) {
     }
 }
 
-/// Returns which part of the event has a field of this name already: the event, or a record of the batch. Most parsers
-/// would take the layer's field in place of it.
+/// Returns which part of the event already has a field of this name: the event, or a record of the batch. If the layer
+/// added its own field of the same name, most parsers would read that one instead.
 fn owner_of(name: &str, event: &Event, kind: Kind) -> Option<&'static str> {
     if has_field(&event.body, name) {
         return Some("the event");

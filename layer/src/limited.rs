@@ -25,7 +25,8 @@ impl Limited {
     }
 
     async fn within<T>(&self, call: BoxFuture<'_, T>) -> T {
-        // Nothing closes the semaphore. Without a permit, the call would only be one too many.
+        // `acquire` fails only if the semaphore is closed, and nothing closes it. Even then, the call would only be one
+        // too many.
         let _permit = self.calls.acquire().await;
         call.await
     }
@@ -44,6 +45,8 @@ impl Store for Limited {
         Box::pin(self.within(self.store.read(key)))
     }
 
+    // The capabilities aren't limited: the outcomes of a batch's records are too small for chunks, and the layer commits
+    // no transactions.
     fn chunks(&self) -> Option<&dyn ResponseChunks> {
         self.store.chunks()
     }

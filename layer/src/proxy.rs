@@ -28,8 +28,8 @@ use crate::{
     },
 };
 
-/// If protection is required, how long the layer waits for the runtime's first request before it logs a warning. On
-/// demand, Lambda ends an init after 10 s, and the program with it.
+/// If protection is required, how long the layer waits for the runtime's first request before it logs a warning. In an
+/// on-demand function, Lambda ends the init after 10 s, and the layer's program with it.
 const SLOW_INIT: Duration = Duration::from_secs(8);
 
 /// The parts that the protected invocations share.

@@ -92,8 +92,8 @@ fn operation(arguments: &Arguments, function: &Function) -> Result<(TokenStream,
             format!("a method's operation needs its own name, such as `operation = \"orders.{name}\"`");
         return Err(Error::new_spanned(ident, text));
     }
-    // The path leaves out type parameters too. Two commands of different types can have the same id and the same JSON,
-    // so one would replay the other's result.
+    // The path leaves out type parameters too. Calls with two different types can have the same key and the same JSON,
+    // so the second call would replay the first one's result.
     if let Some(generic) = function.generic() {
         let text = format!(
             "a generic function's operation needs its own name, such as `operation = \"orders.{name}\"`. All \
@@ -103,7 +103,7 @@ fn operation(arguments: &Arguments, function: &Function) -> Result<(TokenStream,
     }
     let path = quote!(::core::concat!(::core::module_path!(), "::", #name));
     let text = format!(
-        "the path of `{name}` can't be the operation's name: it isn't ASCII, or has more than {LONGEST_NAME} letters. \
+        "the path of `{name}` can't be the operation's name: it isn't ASCII, or has more than {LONGEST_NAME} characters. \
          Name the operation: `operation = \"…\"`"
     );
     // The compiler rejects this constant in an `impl`, as it should: the path leaves out the type of the `impl`, so

@@ -78,7 +78,7 @@ use proc_macro::TokenStream;
 /// | argument | meaning | default |
 /// |---|---|---|
 /// | `key` | the operation's key: a `Key`, or the text of one | none: it's required |
-/// | `compare` | the payload that must match when the key is used again; `()` compares nothing | all parameters but `self` and `idempotency` |
+/// | `compare` | the payload that must match when the key is used again; `()` compares nothing | all parameters but `self` and the one that holds the `Idempotency` |
 /// | `operation` | the operation's name, in quotes | the function's path with dots: `orders.payment.charge` |
 /// | `with` | where the `Idempotency` is | the parameter `idempotency`, or the field `self.idempotency` |
 ///

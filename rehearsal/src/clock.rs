@@ -1,4 +1,4 @@
-//! The rehearsal's only clock: the wall clock, which deadlines and leases use, and its pauses.
+//! The rehearsal's clocks and pauses. Deadlines and leases use the wall clock.
 #![expect(
     clippy::disallowed_methods,
     reason = "the one place in the rehearsal that reads a clock and sleeps"

@@ -74,7 +74,7 @@ impl Source {
         }
         let arn = record.get("eventSourceARN").and_then(Value::as_str).unwrap_or_default();
         if self == Self::Fifo && !arn.ends_with(".fifo") {
-            return Err(Problem::new("the event's queue isn't a FIFO queue, whose ARN ends with `.fifo`"));
+            return Err(Problem::new("the event's queue isn't a FIFO queue: its ARN must end with `.fifo`"));
         }
         Ok(json!({ "Records": [record] }))
     }

@@ -34,8 +34,8 @@ impl Verdict {
         self.must(made == must_be, || format!("{} made (expected {must_be})", several(made, "payment")))
     }
 
-    /// The function must have sent this many requests to the store. Retries by the SDK don't count, because
-    /// the protocol doesn't ask for them.
+    /// The function must have sent this many requests to the store. `must_be` counts only the protocol's requests, so
+    /// retries by the SDK are left out.
     pub(crate) fn requests(&mut self, measured: &Measured, must_be: usize) -> &mut Self {
         let sent = measured.requests().filter(|one| one.first_attempt).count();
         self.must(sent == must_be, || {

@@ -1,4 +1,4 @@
-//! The error of a command that couldn't do its work.
+//! The error of `idempotency-rehearse` when it couldn't do its work.
 
 use std::{
     error::Error,
@@ -32,7 +32,7 @@ impl Display for Problem {
     }
 }
 
-/// Puts a description of the command's work in front of a lower layer's error.
+/// Adds to a lower layer's error what the code was doing.
 pub trait Context<T> {
     /// Turns the error into a problem that begins with `doing`.
     fn context(self, doing: impl Display) -> Result<T>;

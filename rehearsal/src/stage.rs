@@ -56,7 +56,7 @@ pub(crate) struct World {
     pub(crate) tables: Tables,
     /// Every table that was created, to remove it at the end.
     pub(crate) created: Mutex<Vec<String>>,
-    /// A part of each key and each table's name, so that two rehearsals never share one.
+    /// A part of each key and each table's name, so that two rehearsals never share a key or a table.
     pub(crate) run_id: String,
     /// Shows a line of progress.
     pub(crate) show: fn(&str),

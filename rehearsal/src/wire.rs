@@ -56,7 +56,8 @@ pub(crate) struct Exchange {
     pub(crate) to_store: bool,
     /// The request's role.
     pub(crate) meaning: Meaning,
-    /// Whether the request is the first attempt of its SDK call. The protocol doesn't ask for the SDK's retries.
+    /// Whether the request is the first attempt of its SDK call. The later ones are the SDK's own retries, which the
+    /// checks don't count.
     pub(crate) first_attempt: bool,
     /// The item's id, if it has one.
     pub(crate) id: Option<String>,

@@ -1,4 +1,4 @@
-//! Interrupts the command while the DynamoDB of `--endpoint-url` stalls.
+//! Interrupts `idempotency-rehearse` while the DynamoDB of `--endpoint-url` stalls.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
 
@@ -17,7 +17,7 @@ use lambda_idempotency_rehearsal::{self as rehearsal, Arguments};
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// Answers every request but DeleteTable, as if it created active tables.
+/// Answers every request except DeleteTable as if the table existed and were active.
 fn serve(listener: &TcpListener, deleting: &Sender<&str>) {
     let mut stalled = Vec::new();
     for stream in listener.incoming() {

@@ -33,7 +33,7 @@ impl Key {
     }
 }
 
-/// The key that this middleware put into a request's extensions. It distinguishes a drawn key from a caller's key.
+/// A key that this middleware drew and put into a request's extensions. This type distinguishes it from a caller's key.
 #[derive(Clone)]
 struct Drawn(Key);
 

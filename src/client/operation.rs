@@ -79,7 +79,7 @@ fn is_open(status: StatusCode, attempts: u32) -> bool {
     status == StatusCode::CONFLICT || (attempts > 1 && !status.is_success())
 }
 
-/// Whether the response is an outcome that a middleware before this one won't ask for again.
+/// Whether the response is an outcome that no middleware before this one would retry.
 pub(super) fn is_settled(response: &Response) -> bool {
     response.status().is_success() || (is_replay(response) && !may_be_sent_again(response.status()))
 }
@@ -183,7 +183,7 @@ impl<'a> Operation<'a> {
             Attempted::Lost(_) | Attempted::Last(_) => Cause::Lost,
         };
         let Some(cost) = self.rules.quota.take(cause) else { return false };
-        // A retry that waits for an outcome takes no tokens. A success still returns those of an earlier retry.
+        // A retry that waits for an outcome takes no tokens. A later success still returns an earlier retry's tokens.
         if cost > 0 {
             self.last_cost = Some(cost);
         }
@@ -246,7 +246,7 @@ impl IdempotentRequests {
             Err(Error::Reqwest(error)) if is_lost(&error) => return Attempted::lost(error),
             result => return Attempted::Last(result),
         };
-        // Noted before the body is read, which may break off.
+        // Noted before the body is read, because the body may break off.
         attempts.last_status = Some(response.status());
         let (problem, response) = match read_problem(response).await {
             Ok(read) => read,
@@ -269,7 +269,8 @@ fn is_lost(error: &reqwest::Error) -> bool {
 }
 
 /// Whether the server redirected the request, and `reqwest` then refused to follow. If the new URL's scheme is neither
-/// `http` nor `https`, `reqwest` reports the same kind of error as for a request to that URL.
+/// `http` nor `https`, `reqwest` reports the same kind of error as if you had sent a request to that URL. Only the
+/// error's URL shows the redirect.
 fn is_redirected(error: &Error, sent_to: &Url) -> bool {
     error.is_redirect() || (error.is_builder() && error.url().is_some_and(|url| url != sent_to))
 }

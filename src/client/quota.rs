@@ -53,8 +53,8 @@ impl Quota {
         Some(cause.cost())
     }
 
-    /// Called for an operation that got a final response. Puts back the tokens of its last retry that took any, or one
-    /// token if no retry took any.
+    /// Called for an operation that got a final response. Puts back as many tokens as the last of its retries that took
+    /// tokens, or one token if no retry took any.
     pub(super) fn succeeded(&self, last_cost: Option<u32>) {
         let mut left = self.left();
         *left = left.saturating_add(last_cost.unwrap_or(FIRST_SUCCESS)).min(self.capacity);

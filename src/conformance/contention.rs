@@ -1,4 +1,5 @@
-//! Concurrent writes on one key: the store applies one, and refuses the others because of the record that it wrote.
+//! Concurrent writes on one key: the store applies one, and refuses the others because of the record that the winner
+//! left.
 
 use std::{slice, sync::Arc};
 
@@ -90,8 +91,9 @@ pub(super) async fn settlement_and_operator(store: &dyn Store) -> Verdict {
 /// handle isn't enough: a lock inside it can make the store look atomic, even if the store isn't atomic between
 /// processes.
 ///
-/// There are races of claims, takeovers, reclaims, extensions, and conclusions without a claim. Settlements and
-/// extensions also race against takeovers, settlements against an operator's write, and conclusions against claims.
+/// There are races of claims, takeovers, reclaims, extensions, and conclusions without a claim. Conclusions also race
+/// against claims. Three further races have only two tasks: a settlement or an extension against a takeover, and a
+/// settlement against an operator's write.
 ///
 /// [`check`](super::check) runs the same races in one task, so its writes overlap only while the store waits for
 /// something. This function is for stores that can run in several threads: call it in a multi-threaded

@@ -66,8 +66,8 @@ async fn run(store: &dyn Store, seed: u64, operations: u32) -> Verdict {
             script.keys[at].saw(record);
         }
         if let Err(finding) = verdict {
-            // A search for a shorter run would find none: a run with fewer operations ends before this first
-            // difference.
+            // This doesn't search for a shorter failing run: there's none, because a run with fewer operations ends
+            // before this first difference.
             let steps: String =
                 done.iter().filter(|(of, _)| *of == at).map(|(_, step)| format!("\n  {step}")).collect();
             return Err(format!(

@@ -49,7 +49,8 @@ pub(super) async fn calls(store: &dyn Store) -> Verdict {
     Ok(())
 }
 
-/// Writes of every kind, each with the writes that precede it on its key. All are applied, except for the last.
+/// Writes of every kind, each with the writes that precede it on its key. The store applies each of them except
+/// the last one, a claim of a key that is already claimed.
 fn dropped_writes() -> Verdict<Vec<(Vec<Write>, Write)>> {
     let first = first_lock()?;
     let (started, claim) = (Record::from(first.clone()), Write::Claim(first));

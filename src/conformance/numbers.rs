@@ -129,8 +129,8 @@ async fn told_apart(
     put_away(store, &key, &current).await
 }
 
-/// Returns every kind of write that expects a version. The writes expect the version of `seen`. If they expected the
-/// version of `current`, the store would apply them to `current`.
+/// Returns every kind of write that expects a version. The writes expect the version of `seen`. Nothing else in them
+/// keeps the store from applying them to `current`.
 fn writes_on(seen: &Record, current: &Record) -> Verdict<Vec<Write>> {
     let (lock, version) = (second_lock()?, Revision::of(seen));
     let later = current.lease_until().unwrap_or_default().saturating_add(Duration::from_millis(1));

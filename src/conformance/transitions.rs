@@ -320,7 +320,7 @@ fn contents(act: Act, difference: Difference) -> Verdict<Vec<(&'static str, Cont
             let release = |expires_at, interrupted| Settlement::Release { expires_at, interrupted };
             vec![
                 ("", with(&lock, release(expires_at, true))),
-                (" not interrupted, to an earlier expiry", with(&lock, release(earlier, false))),
+                (" not interrupted, with an earlier expiry", with(&lock, release(earlier, false))),
             ]
         }
         Act::Extend => vec![

@@ -54,7 +54,7 @@ impl Builder {
         }
     }
 
-    /// Takes over the environment's mode, and whether the environment names no store.
+    /// Sets the environment's mode, and whether the environment names no store.
     pub(super) fn outside(mut self, mode: Option<Mode>, lacks_store: bool) -> Self {
         self.settings.mode = mode.unwrap_or_default();
         Self { mode_outside: mode, lacks_store, ..self }

@@ -186,8 +186,8 @@ impl<F: Format> Operation<F> {
             Settled::Superseded(replay) => return replay.result_of::<T, F, E>(&shown),
         }
         let now = driver.now();
-        // If less than the reserve is left until the answer is due, the commit may use the reserve too. So may the
-        // first attempt of every settlement.
+        // If less than the reserve is left until the answer is due, the commit may use the reserve too, like the first
+        // attempt of every settlement.
         let is_ample = |answer_by: &Timestamp| now.until(*answer_by) > limits.reserve;
         let until = answer_by.filter(is_ample).or_else(|| first_call_until(limits, now));
         match driver.in_time(now, until, Box::pin(store.commit_after_write(transaction))).await {

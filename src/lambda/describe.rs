@@ -80,7 +80,7 @@ pub struct Description {
     /// HTTP: whether the body is compared byte for byte.
     #[serde(default, skip_serializing_if = "is_false")]
     pub raw_body: bool,
-    /// Whether the function runs at most once.
+    /// Whether the function's operations run at most once.
     #[serde(default, skip_serializing_if = "is_false")]
     pub at_most_once: bool,
     /// The skew margin, in milliseconds: how far the executors' clocks may differ.
@@ -100,7 +100,7 @@ pub struct Description {
 /// The value of [`Description::key_from`] for a key that a closure returns.
 pub(in crate::lambda) const CLOSURE: &str = "closure";
 
-/// A record in the store, of an operation that an event requests.
+/// The stored record of an operation that an event asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Located {

@@ -204,8 +204,8 @@ impl<T> EventLayer<T> {
         Ok(self)
     }
 
-    /// Calls a closure with each replay, and adds the fields that the closure returns to the end of the answer. If
-    /// the answer already has a field with that name, the answer's own field stays. Recorded failures and answers that
+    /// Calls a closure with each replay. The closure returns fields, which the layer appends to the answer. If the
+    /// answer already has a field with that name, the answer's own field stays. Recorded failures and answers that
     /// aren't JSON objects get no fields. The record doesn't change.
     ///
     /// ```

@@ -45,7 +45,7 @@
 //! Each of these responses is `application/problem+json` (RFC 9457). Its `type` is the URI of its row on
 //! [the specification's page](crate::guide::idempotency_specification), or on your own page
 //! ([`HttpLayer::documentation`]). The `Link` header links to the same page. The field `retryable` is a boolean, and a
-//! retryable response carries `Retry-After`: the rest of the lease, at most 5 s.
+//! retryable response carries `Retry-After`: the rest of the lease, at most 5 s, or 1 s if no lease is known.
 //! [`guide::idempotency_specification`](crate::guide::idempotency_specification) is the page to publish for an API's
 //! clients.
 //!
@@ -57,10 +57,10 @@
 //! table. A handler's error releases the key too. [`Recording`](crate::settings::Recording) and
 //! [`HttpLayer::record_when`] override these rules.
 //!
-//! Under at-most-once, the layer records every response, whatever its status, unless it carries
-//! [`Recording::Release`](crate::settings::Recording::Release): a layer inside this one may have responded after the handler's effect.
-//! [`ReleaseRejections`] wraps such a layer, and marks the responses that the wrapped layer gives without calling the
-//! handler.
+//! Under at-most-once, the layer records every response, whatever its status, since a layer inside this one may have
+//! responded after the handler's effect. A response that carries
+//! [`Recording::Release`](crate::settings::Recording::Release) releases the key instead. [`ReleaseRejections`] wraps an
+//! inner layer, and marks the responses that the wrapped layer gives without calling the handler.
 //!
 //! # Keys from the body
 //!
@@ -215,8 +215,8 @@ use config::{Config, MayReplay, Unnamed};
 use key::Origin;
 use problem::Problem;
 
-/// Replaces the header's name in the log event if the front end verified a caller, but its event doesn't name the
-/// caller.
+/// The field `found` of the log event for an unknown caller: a credential header's name, or this text if the front end
+/// verified a caller but its event doesn't name the caller.
 const VERIFIED: &str = "the front end's authorizer";
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -464,8 +464,8 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         problem.into().into_response(&self.config.problems)
     }
 
-    /// The caller that the key belongs to. The closure of `HttpLayer::caller` names the caller if it's set, and
-    /// otherwise the front end does.
+    /// The caller that the key belongs to. If `HttpLayer::caller` has set a closure, the closure names the caller.
+    /// Otherwise the front end does.
     fn caller_of(&self, parts: &Parts) -> Result<Option<Caller>, Problem> {
         let caller = match &self.config.resolver {
             Some(resolve) => resolve(parts).map_err(|error| self.not_scoped(&error))?.map(Caller::Resolved),

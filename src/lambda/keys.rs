@@ -118,8 +118,8 @@ pub fn step_functions() -> KeyFields {
 /// Take the cluster from the event with [`kafka_cluster`], or choose a stable name. With a stable name, a record's copy
 /// in another cluster, at the same topic, partition and offset, is a duplicate of the record.
 ///
-/// If you delete a topic and create it again, its offsets restart at 0. Until the old operations' idempotency records
-/// expire, a new Kafka record has the same key as the old one at its offset, so the handler doesn't run for it. Give
+/// If you delete a topic and create it again, its offsets restart at 0. A new Kafka record then has the same key as the
+/// old one at its offset, so the handler doesn't run for it until the old operation's idempotency record expires. Give
 /// the new topic another name, or pass another `cluster`.
 ///
 /// ```

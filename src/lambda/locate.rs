@@ -254,8 +254,8 @@ impl Description {
         }
     }
 
-    /// Returns a closure that takes a queue's name, and returns the key fields of a Kafka record or an Amazon MQ
-    /// message in that queue. `None` if the key comes from elsewhere.
+    /// Returns a closure for the key fields of a Kafka record or an Amazon MQ message. The closure takes the name of
+    /// the message's queue, and ignores it for Kafka. `None` if the key comes from elsewhere.
     fn known_fields(&self, raw: &RawValue) -> Result<Option<impl Fn(&str) -> KeyFields>, Error> {
         let source = match self.key_from.as_deref() {
             Some("kafka_record") => keys::kafka_cluster(raw.get().as_bytes())
@@ -281,8 +281,8 @@ impl Description {
         methods.map(|names| names.iter().map(method).collect::<Result<Vec<_>, _>>()).transpose()
     }
 
-    /// Builds the HTTP layer that the description is of. When it reads a request whose key comes from a closure, it sets
-    /// `needs_closure`.
+    /// Builds the HTTP layer that's described. When the layer reads a request whose key comes from a closure, the layer
+    /// sets `needs_closure`.
     #[cfg(feature = "http")]
     fn http(
         &self,

@@ -16,7 +16,8 @@ use crate::{
 pub const MAX_RETRIES: u8 = 100;
 /// Each settling call gets at least this long, if there's time, before it's abandoned and retried.
 const SHORTEST_CALL: Duration = Duration::from_millis(250);
-/// If the deadline is unknown, a process that reaches a settling call this long after the call's limit was frozen.
+/// If the deadline is unknown, a process counts as frozen when it reaches a settling call this long after the time by
+/// which the call had to end.
 const FROZEN: Duration = Duration::from_secs(1);
 /// After a freeze, the timeout of each call that records the outcome or reads the record. Lambda no longer waits
 /// for the answer. But a recorded outcome prevents a second run, and the log then reports what the store holds.
@@ -27,9 +28,10 @@ const AFTER_A_FREEZE: Duration = Duration::from_millis(500);
 pub struct Limits {
     /// The limit of the claims and reads that decide whether the handler runs. `None` means no limit.
     pub ask_by: Option<Timestamp>,
-    /// The limit of all other calls: the deadline less the reserve, or the time when the front end stops waiting.
+    /// The limit of all other calls except extensions: the deadline less the reserve, or the time when the front end
+    /// stops waiting, whichever is earlier.
     pub answer_by: Option<Timestamp>,
-    /// The limit of a settlement's first call if at most `reserve` is left.
+    /// The limit of a settlement's first call if at most `reserve` is left for the settlement.
     pub last_call: Option<Timestamp>,
     /// Calls to the store must end this long before the deadline.
     pub reserve: Duration,

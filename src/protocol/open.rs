@@ -88,7 +88,7 @@ pub(super) fn conclude(plan: &Plan, now: Timestamp, basis: Basis, task: Task) ->
     commit::begin(commit::Basis::Open(basis), task, write, submission)
 }
 
-/// Decides how to continue when the record has changed since it was read, so that nothing was written.
+/// Decides how to continue when the record has changed since it was read, and doesn't have this run's outcome.
 ///
 /// If `record` isn't live and `may_send_again` is true, this concludes again. If `may_send_again` is false, an earlier
 /// attempt may have been applied, and its record may have expired since, so the result is unknown.

@@ -172,7 +172,8 @@ impl Task {
         Self { intent, by: plan.settle_by(now), retries: 0, is_in_doubt }
     }
 
-    /// Counts one more retry and returns its number. Returns the task as the error if there's no time for another.
+    /// Counts one more retry and returns its number. If there's no time for another retry, or the maximum number is
+    /// reached, the error is the unchanged task.
     pub(super) fn again(self, plan: &Plan, now: Timestamp) -> Result<(Self, u8), Self> {
         let nth = self.retries;
         if nth >= plan.limits.max_retries || now.until(self.by) < LAST_TRY {

@@ -124,8 +124,8 @@ fn examine(plan: &Plan, now: Timestamp, held: Held, task: Task, record: Option<R
     }
 }
 
-/// Ends a settlement that may not be stored. If a transaction is in doubt, it may still be applied, because no stored
-/// settlement is known to fence it.
+/// Ends a settlement that isn't known to be stored. If a transaction is in doubt, it may still be applied, because
+/// no stored settlement is known to fence it.
 fn unrecorded(plan: &Plan, held: &Held, is_in_doubt: bool, why: Refusal) -> Next {
     over(match is_in_doubt {
         true => End::Unresolved(Some(plan.rules.claimable_at(held.lease_until))),

@@ -227,8 +227,8 @@ fn existing_record_decides_the_action() {
     let expired =
         || Record { expires_at: Some(Timestamp::from_millis(NOW.as_millis() - 2001)), ..started(-60_000) };
     use Reaction::*;
-    // Each row has the record that's found, then two actions: under at-least-once, and under at-most-once. The last two
-    // are the same actions for a record of another request.
+    // Each row has the record that's found, then four actions: for a record of the same request under at-least-once and
+    // under at-most-once, then for a record of another request under each.
     for (record, least, most, other_least, other_most) in [
         (started(1000), InProgress, InProgress, Mismatch, Mismatch),
         // Stale means that the lease ended more than the skew margin ago, to the millisecond.
@@ -320,7 +320,7 @@ fn lost_takeover_follows_the_current_record() {
 
 #[test]
 fn lost_claim_response_is_recovered() {
-    // The SDK retries the call: its second attempt is refused, with the record of the first.
+    // The SDK retries the call. The store refuses the second attempt, and returns the record that the first one wrote.
     let mut run = Run::new();
     run.feed(Event::Begin);
     let own = Record { owner: ME, generation: Generation::new(41), ..started(20_000) };
@@ -520,7 +520,7 @@ fn unreadable_record_leaves_the_settlement_unrecorded() {
 
 #[test]
 fn reclaim_recognises_its_own_outcome() {
-    // T4 was applied, but its answer was lost. The store refuses the SDK's second attempt without the record.
+    // T4 was applied, but its answer was lost. The store refuses the SDK's second attempt without returning the record.
     let (mut run, held) = Run::completing();
     assert!(matches!(run.feed(refused(None)), Action::Apply(Write::Claim(_))));
     let own = mine(&mut run, &held, RecordState::Completed(outcome()));

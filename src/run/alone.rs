@@ -28,7 +28,8 @@ pub(super) enum Alone {
 }
 
 /// Commits `writes` in one transaction. While the store fails, this sends the same transaction again, under one
-/// token, until the answer is due or for [`Settings::settle_within`](crate::settings::Settings::settle_within).
+/// token. It stops when the answer is due, and at the latest after
+/// [`Settings::settle_within`](crate::settings::Settings::settle_within).
 ///
 /// # Errors
 ///

@@ -56,7 +56,7 @@ struct Copied {
     replay: Replay,
 }
 
-/// The right to add a copy of the next answer from the store to the cache. It's drawn before the request.
+/// The right to cache a copy of the store's next answer. It's drawn before the request.
 ///
 /// If any key is forgotten after that, the ticket is void, since the store's answer may be outdated.
 #[derive(Clone, Copy, Debug)]

@@ -132,7 +132,8 @@ impl Claim {
     ///   gets the transaction's outcome, or a new claim once this one is stale. The new claim fences the
     ///   transaction, in case it's still on its way.
     /// - [`ErrorKind::Unrecorded`]: idempotency isn't enforced, and it's unknown whether the writes were applied.
-    /// - Any other: the claim was lost, and the key is now used for something else; nothing was written.
+    /// - Any other: the claim was lost, and the library couldn't claim the key again, for example because another
+    ///   request uses the key now, or because the store failed. Nothing was written.
     ///
     /// # Cancel safety
     ///

@@ -69,8 +69,8 @@ impl OperationContext {
 }
 
 /// The library's own retryable errors that nested operations returned to a handler. The library keeps only weak
-/// references to them. So if such an error still exists when the handler has returned, the handler's result contains
-/// it. If the handler fails, the operation around it watches the error from then on.
+/// references to them. If such an error still exists when the handler has returned, the library assumes that the
+/// handler's result contains it. If the handler fails, the next outer operation watches the error from then on.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Refusals {
     watched: Arc<Mutex<Vec<Weak<()>>>>,
@@ -105,8 +105,8 @@ impl Refusals {
         watched.extend(errors);
     }
 
-    /// Notes that the handler failed, and that its error isn't recorded. The handler's error may contain an error that
-    /// it had kept from a nested step. So the operation around this one watches these kept errors from now on.
+    /// Notes that the handler failed, and that its error isn't recorded. The handler's error may contain a nested
+    /// step's error that the handler kept. So the operation around this one watches the kept errors from now on.
     pub(crate) fn pass_on(&self) {
         let Some(outer) = &self.outer else { return };
         let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner).clone();

@@ -24,8 +24,8 @@ use crate::{
 
 /// The first pause before a retry. Each further pause is twice as long, up to a cap.
 const FIRST_PAUSE: Duration = Duration::from_millis(25);
-/// If the limit of an unused claim's release has passed, the release still gets at least this long, if the deadline
-/// allows it.
+/// An unused claim is released even if the time limit of the release has passed. The release then gets at least this
+/// long, if the deadline allows it.
 const LATE_RELEASE: Duration = Duration::from_millis(500);
 
 /// Draws a claim's owner. Only simulations replace it, so that their runs are repeatable.

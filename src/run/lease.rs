@@ -145,8 +145,8 @@ fn limits(settings: &Settings, now: Timestamp, invocation: &Invocation) -> Limit
     Limits {
         ask_by,
         answer_by,
-        // If handlers aren't cut off, there's no such limit: a handler may return later, and its result is recorded
-        // too.
+        // If handlers aren't cut off, a settlement's first call has no such limit: a handler may return after the
+        // deadline, and its result is recorded too.
         last_call: before_deadline(reserve / HARD_FLOOR).filter(|_| settings.cut_off),
         reserve,
         ..Limits::unknown(settle_within)

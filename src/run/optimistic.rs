@@ -41,7 +41,7 @@ pub(super) struct Optimistic {
 
 /// The result of [`Optimistic::begin`].
 pub(super) enum Looked {
-    /// There's no live record, or it wasn't read.
+    /// There's no live record, or the record wasn't read.
     Free(Optimistic),
     /// The recorded outcome.
     Replay(Replay),

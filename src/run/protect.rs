@@ -420,7 +420,7 @@ async fn finish<U>(
     };
     let (key, answer_by) = (right.key(), right.answer_by());
     Finished::Answered(match ending.end {
-        // A release records no outcome, so the handler's own answer is the only one. The exception: its
+        // A release records no outcome, so the handler's own answer is the only one. The exception: the handler's
         // declined transaction was applied after all, or may still be applied.
         ref end if is_released && !matches!(end, End::Superseded(_) | End::Unresolved(_)) => {
             Ok(Protected::Ran(answer))
@@ -444,8 +444,8 @@ async fn release_unrun(driver: &Driver, mut right: Right) -> Error {
     refusal_error(right.key(), Refusal::NoTimeLeft, None, driver.now())
 }
 
-/// Whether an operator has replaced the lost claim of a run under at-most-once. Returns `false` if the record can't be
-/// read soon.
+/// Whether a run under at-most-once lost its claim because an operator settled or released the record. Returns `false`
+/// if the record can't be read soon.
 async fn is_replaced(driver: &Driver, right: &Right) -> bool {
     let Right::Claim(claim) = right else { return false };
     if driver.settings.execution != Execution::AtMostOnce || !claim.is_lost() {

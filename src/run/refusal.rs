@@ -142,7 +142,8 @@ pub(super) fn in_progress(key: &StoredKey, until: Option<Timestamp>, now: Timest
         .with_retry_after(retry_after)
 }
 
-/// Returns the error for a handler's outcome that isn't stored. The handler ran, and its effects have happened.
+/// Returns the error for a handler's outcome that isn't known to be stored. The handler ran, and its effects have
+/// happened.
 pub(super) fn unrecorded(key: &StoredKey, end: &End, cause: Option<StoreError>) -> Error {
     let error = match end {
         End::Unrecorded(Refusal::Mismatch) => Error::new(
@@ -170,7 +171,7 @@ pub(super) fn not_released(key: &StoredKey, cause: Option<StoreError>) -> Error 
     because(error, cause)
 }
 
-/// Returns the error for a handler that was cut off under a claim, whose key becomes claimable at `until`. `is_replaced`
+/// Returns the error for a handler that was cut off under a claim. The key becomes claimable at `until`. `is_replaced`
 /// says that the claim was lost because an operator settled or released the record.
 pub(super) fn cut_off(
     key: &StoredKey,
@@ -260,7 +261,7 @@ pub(super) fn not_concluded(key: &StoredKey, end: &End, cause: Option<StoreError
         // Unreachable: in both cases, there's an outcome.
         End::Recorded | End::Superseded(_) => Refusal::Unavailable,
     };
-    // The handler has run.
+    // The error can't say "nothing ran", because the handler has run.
     let error = refused(key, refusal, "nothing was written", cause, now);
     observe::not_committed(key, &error, false);
     error
@@ -285,7 +286,7 @@ pub(super) fn unresolved(
     because(error, cause)
 }
 
-/// Returns the error for a transaction whose last attempt wasn't applied, and whose claim is still held. If
+/// Returns the error for a transaction whose last attempt wasn't applied. If there's a claim, it's still held. If
 /// `is_in_doubt`, an earlier attempt may still be applied.
 pub(super) fn declined(key: &StoredKey, why: Decline, cause: Option<StoreError>, is_in_doubt: bool) -> Error {
     let written = match is_in_doubt {

@@ -72,7 +72,7 @@ impl Replay {
         self.attempt
     }
 
-    /// When that attempt claimed the key. Without a claim, when it recorded the outcome.
+    /// When the attempt that recorded the outcome claimed the key. Without a claim, when it recorded the outcome.
     ///
     /// The record doesn't say when a claim's outcome was recorded. That happened later, and before the claim's
     /// lease ended unless the store was down.

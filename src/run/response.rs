@@ -128,8 +128,9 @@ impl Driver {
         let driven = self.drive(key, state, Event::Settle(intent), &self.to_store(writes)).await;
         observe::settling_ended(stopwatch);
         let mut ending = driven.settled(state)?;
-        // Caches the record that's now stored: the claim's record after `Write::apply_to`. If that record was
-        // replaced in between, for example by a successor, the write doesn't apply to it, and nothing is cached.
+        // Caches the record that's now stored: the claim's record after `Write::apply_to`. If the claim was lost, the
+        // machine may have claimed the key again to record the outcome. The write then doesn't apply to the first
+        // claim's record, and nothing is cached.
         if let (Some(response), Some(settled)) = (response, ending.applied.take()) {
             let lock = match copying {
                 Copying::Over(lock) => Some(lock),
@@ -374,7 +375,7 @@ impl Driver {
         decrypted.map_err(|error| store_error(key, "the response couldn't be decrypted", error))
     }
 
-    /// Returns the outcome of a claim that took over from this delivery's claim, whose handler has run.
+    /// Returns the outcome of a claim that took over from this delivery's claim. This delivery's handler has run.
     ///
     /// # Errors
     ///

@@ -76,8 +76,8 @@ struct Shadow {
     left: Duration,
 }
 
-/// Returns whether a delivery runs although enforcing would refuse it as `kind`: it runs if idempotency isn't enforced.
-/// If so, counts and reports the delivery. Enforcing would refuse it without a request to the store.
+/// Returns whether to run a delivery that enforcing would refuse as `kind`, without a request to the store. It runs if
+/// idempotency isn't enforced. This function then counts and reports the delivery.
 #[cfg(feature = "events")]
 pub(crate) fn lets_pass(driver: &Driver, kind: &'static str) -> bool {
     if driver.settings.is_enforced() {
@@ -257,7 +257,7 @@ async fn ask(
     invocation: &Invocation,
     way: Way,
 ) -> Found {
-    // The lease isn't extended. It lasts until the deadline, so that a long run isn't treated as stale.
+    // The lease isn't extended automatically. It lasts until the deadline, so that a long run isn't treated as stale.
     let timing = Timing::unextended(&driver.settings, driver.now(), invocation);
     let Ok(owner) = driver.owner() else { return Found::Unknown(None) };
     let mut state = driver.machine(owner, fingerprint, invocation, &timing);

@@ -318,7 +318,7 @@ mod tests {
 
     /// The table of URLs is in the documentation of `from_env`.
     #[test]
-    fn documentation_has_each_scheme() {
+    fn documentation_has_each_store() {
         let page = include_str!("../idempotency.rs");
         for schemes in SCHEMES {
             assert!(page.contains(&format!("/// | `{}://", schemes[0])), "{schemes:?}");

@@ -32,6 +32,9 @@
 //! | `trace_id`, `response_codec`, `response_key_id` | text | none | reserved for a later version |
 //! | `sweep_hour` | bigint | all with an expiry | generated: `expires_at` in hours since the epoch, rounded up |
 //!
+//! For an encrypted response, `response_length` is the length of the plaintext, and `response_sha256` is the digest of
+//! the ciphertext.
+//!
 //! A row counts as corrupt, never as absent, if it lacks a value that its status requires, or has one that belongs to
 //! another status. A row with a `response_codec` or a `response_key_id` is corrupt too: only a newer version of the
 //! library can read it.
@@ -402,7 +405,8 @@ impl Inner {
             return Ok(Some(WriteOutcome::Applied));
         }
         let record = self.record_in(key, row)?;
-        // If the snapshot's record meets the condition, another transaction has changed the record since.
+        // If the record in the statement's snapshot meets the condition, another transaction has changed the record
+        // since.
         let stands_in_the_way = write.apply_to(record.as_ref()).is_none();
         Ok(stands_in_the_way.then_some(WriteOutcome::Refused(record)))
     }

@@ -63,6 +63,9 @@
 //! | `response` | COMPLETED, FAILED, unless omitted | the response, encoded |
 //! | `trace_id`, `response_codec`, `response_key_id` | none | reserved for a later version |
 //!
+//! For an encrypted response, `response_length` is the length of the plaintext, and `response_sha256` is the digest of
+//! the ciphertext.
+//!
 //! Numbers are decimal digits without leading zeros. A hash counts as corrupt, never as absent, if it lacks a field
 //! that its status requires, has one that belongs to another status, or has a value in another form. A hash with a
 //! `response_codec` or a `response_key_id` is corrupt too: only a newer version of the library can read it. A response

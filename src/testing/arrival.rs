@@ -1,5 +1,5 @@
-//! Requests arrive at the test's records: at once, or after their sender has given up. Each finds the record that the
-//! test gave.
+//! Applies requests to the test's records: at once, or after their sender has given up. If the test gave a record, the
+//! next delivery's first write finds it.
 
 use std::{sync::Arc, time::Duration};
 

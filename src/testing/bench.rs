@@ -85,7 +85,7 @@ impl Bench {
         Self { inner: Arc::new(shared), process }
     }
 
-    /// Adds a process to `world`, to build its function with.
+    /// Adds a process to `world`. The caller builds that process's function with the returned bench.
     pub(super) fn in_world(world: &Arc<World>) -> Self {
         let shared = Shared { stage: None, next: Mutex::default(), world: Arc::clone(world), time: None };
         Self { inner: Arc::new(shared), process: world.add_process() }

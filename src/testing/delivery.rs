@@ -54,7 +54,8 @@ impl Delivery {
     }
 
     /// Whether the handler ran. It counts as run if the delivery claimed a key, sent an outcome without a claim, or
-    /// called the [ledger](super::Ledger) while the store refused no claim.
+    /// called the [ledger](super::Ledger) from an operation's handler. A call from a spawned task counts too, unless
+    /// the store refused the delivery's only claim.
     pub fn has_run(&self) -> bool {
         self.has_run
     }

@@ -213,7 +213,8 @@ impl Answer {
         response.get("statusCode")?.as_u64()?.try_into().ok()
     }
 
-    /// The HTTP response's body, or the JSON of another function's answer. Empty if the function reported an error.
+    /// The HTTP response's body, or the JSON of an answer that isn't an HTTP response. Empty if the function reported
+    /// an error.
     pub fn body(&self) -> String {
         match self.json() {
             Some(response) if self.is_http => {

@@ -12,7 +12,7 @@ use super::{
 /// Records the effects of the function under test. A fake gateway, mailer or table in the test writes into it.
 ///
 /// Each process of a test has its own handle on the same ledger, from [`Bench::ledger`](super::Bench::ledger).
-/// An effect of a dead process isn't recorded, because a dead process has none.
+/// Calls in a dead process aren't recorded, because a process that has really died causes no effects.
 ///
 /// ```
 /// use lambda_idempotency::testing::{Ledger, NoAnswer};

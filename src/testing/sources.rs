@@ -20,7 +20,7 @@ pub enum FrontEnd {
 
 /// Builds the event of an HTTP request; see [`Event::request`].
 #[derive(Clone, Debug)]
-#[must_use = "it's complete with `event`"]
+#[must_use = "call `event` to build the event"]
 pub struct HttpRequest {
     front_end: FrontEnd,
     method: String,

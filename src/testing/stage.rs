@@ -28,7 +28,7 @@ use crate::{
 const SLACK: Duration = Duration::from_millis(50);
 /// How long a process may run after a freeze or a pause.
 const THAWED: Duration = Duration::from_secs(5);
-/// How often deliveries are polled before the handlers' spawned tasks run.
+/// How many times the deliveries are polled before the handlers' spawned tasks run.
 const POLLS: usize = 64;
 
 /// The deliveries of a test.

@@ -25,10 +25,10 @@ use play::{once, play};
 const SCHEDULES: u64 = 300;
 /// The minimum number of schedules with faults drawn from a seed, unless the test sets the number of schedules.
 const DRAWN: u64 = 100;
-/// How much later a duplicate comes: Lambda keeps an asynchronous event for up to six hours ("Error handling for
-/// asynchronous invocation", AWS Lambda developer guide).
+/// The time from the other deliveries to the last duplicate: Lambda keeps an asynchronous event for up to six hours
+/// ("Error handling for asynchronous invocation", AWS Lambda developer guide).
 const LATE: Duration = Duration::from_secs(6 * 60 * 60);
-/// How much later an HTTP client's last retry comes.
+/// The time from the other deliveries to an HTTP client's last retry.
 const LATE_REQUEST: Duration = Duration::from_secs(5 * 60);
 
 /// Delivers `event` to the function in hundreds of schedules: every fault at every point of a run, followed by
@@ -87,7 +87,8 @@ impl Survival {
         Self { timeout, ..self }
     }
 
-    /// Sets how much later the last duplicate comes. Default: 6 hours, and 5 minutes for an HTTP request.
+    /// Sets the time from the other deliveries to the last duplicate. Default: 6 hours, and 5 minutes for an HTTP
+    /// request.
     pub fn last_duplicate_after(self, late: Duration) -> Self {
         Self { late: Some(late), ..self }
     }
@@ -154,7 +155,7 @@ impl Survival {
         Ok(report)
     }
 
-    /// Returns the numbers of the schedules to play. The first `singles` numbers have at most one fault each.
+    /// Returns the numbers of the schedules to play. A schedule with a number below `singles` has at most one fault.
     fn seeds(self, singles: u64) -> Range<u64> {
         match (self.seed, self.schedules) {
             (Some(seed), _) => seed..seed.saturating_add(1),
@@ -230,7 +231,7 @@ impl Report {
 }
 
 impl Report {
-    /// Writes the report without findings, and what `survive` left out.
+    /// Writes a report that has no findings, and says what `survive` left out.
     fn fmt_safe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { schedules, singles, left_out, fields_left_out, .. } = self;
         write!(f, "{schedules} schedules: every operation happened once, and every answer was the same")?;

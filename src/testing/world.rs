@@ -136,8 +136,8 @@ impl Delivered {
     }
 
     /// Whether anything shows that the handler ran: a write, an outcome that was sent without a claim, or a call to the
-    /// ledger. A call by a spawned task doesn't count if the store refused the delivery's only claim: the code around
-    /// the handler may have spawned that task.
+    /// ledger by an operation's handler or a spawned task. A spawned task's call doesn't count if the store refused the
+    /// delivery's only claim: the code around the handler may have spawned that task.
     pub(super) fn shows_run(&self) -> bool {
         let asks_again =
             |point: &Point| matches!(point, Point::Before(call) if call.is_claim() && *call != Call::Claim);
@@ -199,7 +199,8 @@ pub(super) struct Happened {
     pub(super) is_staged: bool,
 }
 
-/// One line of the story: the list of events that a failed test prints. An `effect` is a place in [`State::effects`].
+/// One line of the story: the list of events that a failed test prints. An `effect` that's a number is an index into
+/// [`State::effects`].
 #[derive(Clone, Debug)]
 pub(super) enum Told {
     Delivered { delivery: usize, what: String },

@@ -1,6 +1,6 @@
 //! Measures calls on a machine that may pause the process.
 
-/// How often a call is measured before its last result counts.
+/// How many times a call is measured at most. After that, its last result counts.
 const TRIES: u32 = 5;
 
 /// Repeats `measure` until `fits` accepts its result, up to five times, and returns the last result. A busy machine may

@@ -25,7 +25,7 @@ async fn transient_failures_are_retried() {
     assert_eq!(sent(problem(409, "in-progress", true)).await, 2);
     assert_eq!(sent(problem(503, "store-unavailable", true)).await, 2);
     let busy = answer_with(409, &[("retry-after", "1"), ("content-type", "text/plain")], "busy");
-    assert_eq!(sent(busy).await, 2, "another vendor's");
+    assert_eq!(sent(busy).await, 2, "another vendor's conflict");
 }
 
 #[tokio::test]

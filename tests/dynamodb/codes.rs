@@ -1,5 +1,5 @@
-//! Checks the error kind that the store reports for each of DynamoDB's error codes. Only errors about an item's size
-//! are permanent (`Unstorable`).
+//! Checks the error kind that the store reports for each of DynamoDB's error codes. Only errors about the size of an
+//! item, an item collection or a request are `Unstorable`.
 
 use bytes::Bytes;
 use lambda_idempotency::store::{
@@ -120,7 +120,8 @@ fn large(bytes: usize) -> Outcome {
     })
 }
 
-/// The emulator itself rejects each request whose response is too large. Without its response, the same record fits.
+/// The emulator itself rejects each write of a record whose response is too large. Without the response, the same
+/// record fits.
 #[tokio::test]
 async fn oversized_records_fit_without_their_response() {
     let table = Table::new().await;

@@ -67,7 +67,7 @@ fn of_every_record() -> Vec<Mutation> {
     ] {
         mutations.push(becomes("version", n(version), why));
     }
-    // This version can't decode such a response, so it never replays the bytes.
+    // This release can't decode a response that has one of these attributes, so it never replays the bytes.
     for attribute in ["response_codec", "response_key_id"] {
         let newer = "needs a newer release of lambda-idempotency";
         mutations.push(becomes(attribute, s("secret"), newer));

@@ -47,7 +47,7 @@ fn response() -> Bytes {
     Bytes::from((0..LENGTH).map(|n| (n.wrapping_mul(n) / 7) as u8).collect::<Vec<_>>())
 }
 
-/// Every call that the library makes. Each gets its own table.
+/// Every call that the library makes to a store.
 const CALLS: [&str; 6] = ["claim", "read", "settle", "commit", "write chunks", "read chunks"];
 
 async fn call(store: &DynamoDbStore, name: &str) {

@@ -43,7 +43,7 @@ pub(crate) fn lock() -> Lock {
     }
 }
 
-/// The lock of another claim. Every field differs from [`lock`].
+/// The lock of another claim. Every field but the fingerprint differs from [`lock`].
 pub(crate) fn next_lock() -> Lock {
     Lock {
         owner: owner(0xbb),
@@ -115,7 +115,7 @@ pub(crate) fn completed() -> Record {
     with_state(State::Completed(inline()))
 }
 
-/// One settlement for each form of request, with a name.
+/// Returns one settlement for each form of the request to DynamoDB, with a name.
 pub(crate) fn settlements() -> Vec<(&'static str, Settlement)> {
     vec![
         ("T4 inline", Settlement::Complete(inline(), SETTLED_UNTIL)),

@@ -47,7 +47,7 @@ async fn chunks_round_trip_with_a_sort_key() {
 }
 
 /// A cipher that XORs each byte with a constant. That's enough to show that the chunks hold the cipher's bytes. Like an
-/// AEAD cipher, it makes them longer.
+/// AEAD cipher, it lengthens the bytes.
 #[derive(Debug)]
 struct Veil;
 

@@ -117,7 +117,7 @@ fn json(body: &str) -> serde_json::Value {
     serde_json::from_str(body).unwrap()
 }
 
-/// Returns the request, with its names and values.
+/// Returns the body of the request that commits `write`, as indented JSON.
 async fn sent(write: &Write) -> String {
     let wire = Wire::scripted(None, &[Reply::Answer(200, "{}".into())]).await;
     assert_eq!(written(commit(&on(&wire).await, write, &one()).await), WriteOutcome::Applied);
@@ -488,7 +488,7 @@ async fn oversized_records_are_unstorable_in_transactions() {
     let transactions = table.store.transactions().unwrap();
     let omitted = transactions.commit(&key(), &complete(Outcome::Omitted), &one(), "another").await;
     assert_eq!((written(omitted), table.effects().await), (WriteOutcome::Applied, 1));
-    // DynamoDB's own error about the size, as the reason why it cancelled the record's write.
+    // DynamoDB cancels the transaction because of the record's write, and gives its own error about the size.
     let reason =
         r#"{"Code":"ValidationError","Message":"Item size to update has exceeded the maximum allowed size"}"#;
     let body = format!(

@@ -4,10 +4,10 @@ use std::{fs, path::Path};
 
 use testkit::source::root;
 
-/// The page that quotes other pages, with links that lead somewhere only from there.
+/// This page quotes other pages. A link in a quote leads to its target only from the quoted page.
 const QUOTES: &str = "docs/promises.md";
 
-/// Returns the repository's Markdown pages. The guide's pages are rustdoc's, whose own lint checks their links.
+/// Returns the repository's Markdown pages, without the guide's: rustdoc's own lint checks the links in the guide.
 fn pages() -> Vec<String> {
     let (mut folders, mut pages) = (vec![root().to_path_buf()], Vec::new());
     while let Some(folder) = folders.pop() {

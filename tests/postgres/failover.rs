@@ -228,7 +228,7 @@ async fn a_promoted_standby_is_found() {
 async fn silent_hosts_leave_time_for_others() {
     let Some(server) = Server::shared() else { return };
     let own = format!("127.0.0.1:{}/", server.port());
-    // The socket's queue is full, so the kernel drops further connections.
+    // Fills the socket's queue, so that the kernel drops further connections.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let silent = socket.listen(1).unwrap();

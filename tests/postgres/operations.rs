@@ -30,7 +30,7 @@ use super::{
     wire::Wire,
 };
 
-/// A statement times out after this time, because a busy machine may pause a process for almost as long.
+/// The statement timeout. It's this long because a busy machine may pause a process for almost as long.
 const STATEMENT: Duration = Duration::from_secs(8);
 
 /// A store with its `Idempotency`, and a table of orders.

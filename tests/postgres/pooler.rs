@@ -25,7 +25,7 @@ const URL: &str = "POOLED_STORE";
 /// The variable with the time at which both processes begin their claims.
 const BEGINS: &str = "POOLED_BEGINS";
 const CLAIMS: usize = 300;
-/// A statement times out after this time, because a busy machine may pause a process for almost as long.
+/// The statement timeout. It's this long because a busy machine may pause a process for almost as long.
 const STATEMENT: Duration = Duration::from_secs(8);
 
 /// Makes the claims of one of the two processes that the next test starts.

@@ -27,7 +27,7 @@ async fn tables_are_created_once_and_kept() {
 async fn an_unanswered_creation_is_ambiguous() {
     let server = server!();
     let (table, mut other) = (fresh_table(), server.client().await);
-    // A busy machine may pause a process for almost as long.
+    // A busy machine may pause a process for almost six seconds.
     let patience = Duration::from_secs(6);
     let store = patient(PostgresStore::builder(server.url())).table(&table).statement_timeout(patience);
     let store = store.lock_timeout(Duration::from_millis(300)).build().unwrap();
@@ -131,17 +131,17 @@ async fn other_schema_versions_are_refused() {
     assert_eq!(made.read(&key("version")).await.unwrap(), None);
 }
 
-/// A settlement changes no indexed column. So PostgreSQL updates the row within its page, and leaves the indexes alone (a
-/// HOT update).
+/// Most settlements change no indexed column. So PostgreSQL updates the row within its page, and leaves the indexes
+/// alone (a HOT update).
 #[tokio::test]
 async fn settlements_update_no_index() {
     let server = server!();
     let (store, client) = (server.store(|builder| builder).await, server.client().await);
-    // All records expire within one hour. The index contains only the hour of the expiry, and most settlements don't
-    // change it.
+    // The index contains only the hour of the expiry. All expiries in this test are in the same hour, so no update
+    // changes the index.
     let middle = later(86_400).as_millis() / 3_600_000 * 3_600_000 + 1_800_000;
     let expiry = |seconds: u64| Timestamp::from_millis(middle + seconds * 1000);
-    // All versions of five rows fit into one page, so no update has to move to another.
+    // All versions of five rows fit into one page, so no update has to write to another page.
     for round in 0..5 {
         let (key, lock) = (key(&format!("hot {round}")), Lock { expires_at: Some(expiry(60)), ..lock() });
         let (owner, generation) = (lock.owner, lock.generation);

@@ -24,7 +24,7 @@ const TIMEOUTS: [(&str, Set); 2] =
 /// How long a statement may wait for another transaction.
 const LOCK: Duration = Duration::from_millis(300);
 
-/// A statement times out after six seconds, because a busy machine may pause a process for almost as long.
+/// Sets a statement timeout of six seconds, because a busy machine may pause a process for almost as long.
 fn impatient(builder: StoreBuilder<PostgresStore>) -> StoreBuilder<PostgresStore> {
     builder.statement_timeout(Duration::from_secs(6)).lock_timeout(LOCK)
 }
@@ -39,7 +39,7 @@ async fn behind_a_wire(server: &Server) -> (Wire, PostgresStore, PostgresStore) 
 }
 
 /// Migrations, `VACUUM FULL` and `LOCK TABLE` block statements before they begin. A statement that the store
-/// has given up must not be applied when the table is free again.
+/// has given up on must not be applied when the table is free again.
 #[tokio::test]
 async fn abandoned_claims_behind_locks_are_not_applied() {
     let server = server!();
@@ -79,8 +79,8 @@ async fn abandoned_slow_claims_are_not_applied() {
     }
 }
 
-/// On a connection that hasn't prepared the claim yet, the preparation takes more than a quarter of the time. If the
-/// store then sent the claim, the server could apply it after the store has stopped waiting.
+/// On a connection that hasn't prepared the claim yet, the preparation takes more than a quarter of the statement
+/// timeout. If the store then sent the claim, the server could apply it after the store has stopped waiting.
 #[tokio::test]
 async fn slow_preparations_send_no_claim() {
     let server = server!();

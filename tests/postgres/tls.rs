@@ -70,7 +70,8 @@ async fn certificates_are_verified_by_the_given_root() {
     fs::remove_dir_all(&folder).unwrap();
 }
 
-/// Hosted PostgreSQL's URLs ask for channel binding. The server rejects a binding to any other certificate.
+/// Hosted PostgreSQL's URLs ask for channel binding: the client binds its login to the server's certificate. The server
+/// rejects a binding to any certificate but its own.
 #[tokio::test]
 async fn channel_binding_is_used_where_required() {
     let p384 = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-384", "-sha384"];

@@ -134,7 +134,8 @@ async fn old_snapshots_conflict_and_aborts_are_rejected() {
     assert!(error.to_string().contains("roll the transaction back"), "{error}");
 }
 
-/// Many concurrent transactions on one key, some of which roll back. Each key has one effect and one record.
+/// Many transactions run concurrently on the same keys, and some of them roll back. In the end, a key has either one
+/// effect and one record, or neither.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn concurrent_transactions_have_one_effect() {
     let server = server!();

@@ -24,7 +24,7 @@ pub(super) struct Wire {
     next: Arc<Mutex<Option<Fault>>>,
     /// How long the next request's answer is delayed.
     delay: Arc<Mutex<Option<Duration>>>,
-    /// While this is set, nothing passes, and no connection is cut.
+    /// While this is set, no request passes, and no connection is cut.
     silence: Arc<AtomicBool>,
     /// The number of requests. Each piece of data from the client counts as one.
     requests: Arc<Mutex<u32>>,
@@ -76,7 +76,8 @@ impl Wire {
         *self.delay.lock().unwrap() = Some(delay);
     }
 
-    /// Stops all traffic, on open connections and on new ones, or lets it pass again.
+    /// Stops all requests, on open connections and on new ones, or lets them pass again. A connection that carried a
+    /// request during the silence stays silent.
     pub(super) fn be_silent(&self, silent: bool) {
         self.silence.store(silent, Ordering::Relaxed);
     }

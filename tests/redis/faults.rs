@@ -1,5 +1,6 @@
 //! A connection that fails before a command arrives or after it. After a failed write, the store reports "not applied"
-//! only if that's certain, and otherwise "maybe applied". A connection that died while idle makes no call fail.
+//! only if that's certain, and otherwise "maybe applied". If a connection died while idle, the next call still
+//! succeeds.
 
 use std::{
     sync::Arc,
@@ -81,7 +82,7 @@ async fn outages_are_definite_and_reported_immediately() {
 
 #[tokio::test]
 async fn unreachable_hosts_are_definite_and_within_budget() {
-    // The backlog is full, so the kernel leaves the next connection waiting.
+    // Fills the listener's backlog, so that the kernel leaves the next connection waiting.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let listener = socket.listen(0).unwrap();

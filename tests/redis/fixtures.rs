@@ -44,7 +44,7 @@ pub(crate) fn lock() -> Lock {
     }
 }
 
-/// The lock of another claim. Every field differs from [`lock`].
+/// The lock of another claim. Every field but the fingerprint differs from [`lock`].
 pub(crate) fn next_lock() -> Lock {
     Lock {
         owner: owner(0xbb),
@@ -157,7 +157,7 @@ pub(crate) async fn claimed(store: &RedisStore, key: &StoredKey) {
     assert_eq!(claim(store, key).await.unwrap(), WriteOutcome::Applied);
 }
 
-/// Waits until `holds`.
+/// Waits until `holds` returns true.
 pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     for _ in 0..3000 {
         if holds() {

@@ -71,7 +71,7 @@ async fn tls_verifies_authority_and_name() {
         assert_eq!(store.apply(&key, &complete()).await.unwrap(), WriteOutcome::Applied);
         assert_eq!(claim(&store, &key).await.unwrap(), WriteOutcome::Refused(Some(completed())));
     }
-    // The URL names the file, as the environment and the command line do.
+    // Here, the URL names the authority's file, as a URL in the environment or on the command line does.
     let file = server.folder().join("ca.pem");
     let url = format!("rediss://127.0.0.1:{port}?sslrootcert={}", file.display());
     let store = patient(RedisStore::builder(url)).build().unwrap();

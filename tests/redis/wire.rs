@@ -1,4 +1,4 @@
-//! A failing connection: a proxy between the store and a server that handles each command as the test says.
+//! A failing connection: a proxy between the store and a server. The proxy handles each command as the test says.
 
 use std::{
     io,

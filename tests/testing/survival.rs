@@ -81,8 +81,8 @@ fn default_plays_every_single_fault() {
     assert!(whole.schedules() >= limited.schedules() + 100, "{whole}\n{limited}");
 }
 
-/// Without a fault, each schedule delivers to one process. There's one exception: the second of the schedules with
-/// another operation delivers to two processes.
+/// A schedule without a fault delivers to one process. There's one exception: of the schedules with an event of another
+/// operation, the second delivers to two processes.
 #[test]
 fn report_counts_every_schedule() {
     for (event, more) in [(Event::json(ORDER), 0), (Event::json(ORDER).other(OTHER), 1)] {

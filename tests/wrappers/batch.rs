@@ -88,7 +88,8 @@ async fn queues_of_one_function_separate_their_keys() {
     assert_eq!(bench.ran(), ["17", "17", "17"]);
 }
 
-/// With a named source, a message finds its record after a redrive to another queue, or from the dead-letter queue.
+/// With a named source, a message finds its record even after it moves to a dead-letter queue, and from there to
+/// another queue.
 #[tokio::test]
 async fn named_sources_keep_their_records() {
     let bench = Bench::new();
@@ -392,8 +393,8 @@ async fn keyless_messages_stop_near_the_deadline() {
     assert_eq!(bench.ran(), ["takes 9100"]);
 }
 
-/// The worker reserves no time to record the outcome of a handler without protection. So this handler runs longer than
-/// others may.
+/// The worker reserves no time to record the outcome of a handler without protection. So such a handler may run longer
+/// than a protected one.
 #[tokio::test(start_paused = true)]
 async fn unprotected_handlers_run_until_the_response() {
     type Build = fn(Builder) -> Builder;
@@ -455,7 +456,7 @@ async fn late_successes_are_acknowledged_in_time() {
     }
 }
 
-/// A store that answers in time gets the settlement of a late handler.
+/// The handler returns late. The store still answers in time, so the worker records the outcome.
 #[tokio::test(start_paused = true)]
 async fn late_successes_are_recorded() {
     let clock = Paused::new();
@@ -469,7 +470,8 @@ async fn late_successes_are_recorded() {
     assert_eq!(bench.ran().len(), 1, "the duplicate is answered from the record");
 }
 
-/// The handler returns just before handlers are cut off. The worker still waits for its settlement, which ends later.
+/// The handler returns just before the worker would cut it off. The worker then waits for the settlement, which ends
+/// after the cut-off.
 #[tokio::test(start_paused = true)]
 async fn pending_settlements_are_awaited() {
     for execution in [Execution::AtLeastOnce, Execution::AtMostOnce] {

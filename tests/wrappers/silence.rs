@@ -1,5 +1,5 @@
 //! No log, metric, error or `Debug` output contains a raw key, body or token. An audit runs all tests of this
-//! program again with a recording, and searches the recording for every secret that the tests sent.
+//! test program again with a recording, and searches the recording for every secret that the tests sent.
 
 mod rare;
 

@@ -75,7 +75,7 @@ pub struct Configuration {
     pub skew_margin: i64,
     /// How long a settled record is replayed.
     pub retention: i64,
-    /// Whether the platform ends a handler in time.
+    /// Whether the platform ends an invocation at its deadline.
     pub host: Host,
     /// Whether handlers run at least once or at most once, which decides how a stale claim is treated.
     pub execution: Execution,
@@ -111,7 +111,7 @@ pub struct Configuration {
 }
 
 impl Default for Configuration {
-    /// Two executors on an even grid, whose clocks are as far apart as the skew margin allows. The lease is
+    /// Two executors, whose clocks are as far apart as the skew margin allows, on an even grid. The lease is
     /// one tick, and so is the skew margin: by the clock that's ahead, a lock is stale from the second tick
     /// on. A lock is kept for two more ticks, so from the fourth tick on it has also expired.
     fn default() -> Self {

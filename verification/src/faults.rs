@@ -47,7 +47,8 @@ pub enum Choice {
     CutOff(u8),
 }
 
-/// Adds every possible event in `explored` to `choices`; some of them may turn out to change nothing.
+/// Replaces the content of `choices` with every possible event in `explored`. Some of the events may turn out to
+/// change nothing.
 ///
 /// An executor's decision that doesn't involve the record depends on the moment, not on the other executors.
 /// So the executor decides as soon as possible, and again at each new moment. Within a moment, only events

@@ -249,7 +249,7 @@ impl Step<'_> {
         flaws.unless(is_recognised, Invariant::OwnRecognised);
     }
 
-    /// Checks the step that another owner's record requires.
+    /// Checks that the machine takes the step that another owner's record requires.
     fn strangers(&self, flaws: &mut Flaws) {
         let Some(record) = self.shown().filter(|record| record.owner != self.plan.owner) else { return };
         let matches = record.fingerprint == self.plan.fingerprint;

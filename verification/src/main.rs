@@ -186,14 +186,15 @@ fn recorded(file: &str, spaces: &[Configuration]) -> std::io::Result<Recorded> {
     Ok(recorded)
 }
 
-/// Adds the report to the record, if there's one. Returns whether it could be written.
+/// Adds the report to the file of explored spaces, if `--record` names one. Returns false if the file couldn't be
+/// written.
 fn write_down(recorded: &Mutex<Option<Recorded>>, spaces: &[Configuration], report: &Report) -> bool {
     let mut recorded = recorded.lock().unwrap_or_else(PoisonError::into_inner);
     let space = spaces.iter().find(|space| space.name == report.name);
     if let (Some(recorded), Some(space)) = (recorded.as_mut(), space)
         && let Err(error) = recorded.add(space, report)
     {
-        println!("{}: explored, but couldn't write the record: {error}", report.name);
+        println!("{}: explored, but couldn't add it to the file: {error}", report.name);
         return false;
     }
     true
@@ -383,7 +384,7 @@ fn show(report: &Report) {
     }
 }
 
-/// Measures the time since this call.
+/// Returns a function that measures the time since this call.
 #[expect(clippy::disallowed_methods, reason = "it measures the model checker, not the library")]
 fn clock() -> impl Fn() -> Duration + Sync {
     let start = Instant::now();

@@ -4,11 +4,12 @@
 //! - Claim: `PutItem` if `attribute_not_exists(id) OR expiry < now OR (status = INPROGRESS AND
 //!   in_progress_expiry < now)`, by the caller's clock. `expiry` is the time of the claim plus the retention,
 //!   `in_progress_expiry` the invocation's deadline.
-//! - Settled: `UpdateItem` without a condition. Failure: `DeleteItem` without a condition.
+//! - The handler completes: `UpdateItem` without a condition. It fails: `DeleteItem` without a condition.
 //! - The record has no owner and no generation. The model writes an owner into it so that the checker knows
 //!   whose claim it was. No condition and no decision reads this owner.
 //! - The caller gets every store error, whether or not the write was applied. If the record that refused a
-//!   claim has expired when it's examined, the claim is sent again, at most three times in all.
+//!   claim, or that record's lease, has expired when Powertools examines it, Powertools sends the claim again.
+//!   It sends a claim at most three times in all.
 
 use lambda_idempotency::{
     protocol::{Action, End, Event, Held, Input, Intent, Plan, Refusal},
@@ -23,8 +24,8 @@ use crate::{
     under_test::{Effect, Protocol},
 };
 
-/// How often a claim is sent at most. It's sent again if the record that refused it, or that record's lease, has
-/// expired.
+/// The most times that an executor sends its claim. It sends the claim again if the record that refused it, or
+/// that record's lease, has expired.
 const TRIES: u8 = 3;
 
 /// The invariants that Powertools doesn't claim to keep, or keeps in another form: the comparison doesn't judge

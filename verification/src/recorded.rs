@@ -1,4 +1,4 @@
-//! The record of the long exploration: the spaces that were explored completely, with the stamp of the rules.
+//! The file that lists the spaces that were explored completely, with the stamp of the rules.
 
 use std::{
     fs, io,

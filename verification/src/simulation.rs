@@ -57,7 +57,7 @@ pub struct Figures {
     pub completed: u64,
     /// Effects that repeat the effect of an earlier run of the same operation, each with a known reason.
     pub repeated: u64,
-    /// Effects of new operations: the key had an earlier effect, but its retention is over.
+    /// Effects of new operations: the key had an earlier effect, but the retention of that effect's outcome is over.
     pub expired: u64,
     /// Takeovers.
     pub takeovers: u64,

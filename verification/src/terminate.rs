@@ -14,9 +14,12 @@ pub fn most_calls(configuration: &Configuration) -> usize {
 /// The most store calls on any path through the machine, or `None` if some path is endless.
 ///
 /// `edges` has the steps of all states together, so the result is an upper bound: perhaps no single execution
-/// contains the whole path. One step isn't in `edges`: an executor that lost its claim claims again to record
-/// its outcome. Only another delivery's write or the sweeper takes a claim away, so they decide how often that
-/// step happens.
+/// contains the whole path.
+///
+/// Two kinds of steps aren't in `edges`. The handler decides how often it asks for an extension, or tries again
+/// after a declined transaction. And an executor whose claim was lost claims again to record its outcome, as an
+/// executor without a claim concludes again. Only another delivery's write or the sweeper makes that necessary,
+/// so they decide how often it happens.
 pub(crate) fn longest_run(edges: impl Iterator<Item = (Position, Position, bool)>) -> Option<usize> {
     let mut ways: HashMap<Position, HashSet<(Position, bool)>> = HashMap::new();
     for (from, to, calls) in edges {

@@ -65,9 +65,9 @@ pub(crate) struct Arguments {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Wanted {
     Started,
-    /// STARTED, and the lease hasn't expired.
+    /// STARTED, and the lease hasn't expired, or expired within the skew margin.
     Running,
-    /// STARTED, and the lease has expired.
+    /// STARTED, and the lease expired more than the skew margin ago.
     Stale,
     Completed,
     Failed,

@@ -28,7 +28,8 @@ pub(super) struct ResponseArguments {
     #[arg(long = "header", value_name = "NAME: VALUE", requires = "status")]
     headers: Vec<String>,
 
-    /// Record FILE unchanged, byte for byte: for code that calls `begin`, or if `inspect --reveal` printed FILE.
+    /// Record FILE unchanged, byte for byte: for code that calls `begin`, or if FILE has the recorded response as
+    /// `inspect --reveal` shows it.
     #[arg(long, requires = "response", conflicts_with = "status")]
     raw: bool,
 

@@ -150,8 +150,8 @@ impl Planned<'_> {
     }
 
     /// Returns how long the written record lasts. Without --retention, an outcome lasts at least as long as the record
-    /// would have. If it expired earlier, a duplicate that arrives after that would run the handler, although the
-    /// function still expects to deduplicate it.
+    /// would have. If the outcome expired earlier, a duplicate that arrives between the two times would run the
+    /// handler, although the function still expects to deduplicate it.
     fn retention(&self, seen: &Record, now: Timestamp) -> Result<Duration> {
         match (self.retention, seen.expires_at) {
             (Some(retention), _) => Ok(retention),

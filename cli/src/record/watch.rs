@@ -1,4 +1,5 @@
-//! `idempotency watch`: claims, takeovers and outcomes as they happen, by reading the store again and again.
+//! `idempotency watch`: shows claims, takeovers and outcomes as they happen. For that, it reads the store again and
+//! again.
 
 use std::{collections::HashMap, process::ExitCode, time::Duration};
 
@@ -114,7 +115,8 @@ pub(crate) async fn main(arguments: &Arguments) -> Result<ExitCode> {
         if !is_read || end.is_some_and(|end| clock.now() >= end) {
             return Ok(ExitCode::SUCCESS);
         }
-        // Stop as soon as the reader has closed the pipe, such as `grep -m1` after its match: DynamoDB bills each look.
+        // Stop as soon as the reader has closed the pipe, as `grep -m1` does after its first match: DynamoDB bills each
+        // look.
         tokio::select! {
             () = clock.sleep(arguments.interval) => {}
             () = words::reader_gone() => return Ok(ExitCode::SUCCESS),

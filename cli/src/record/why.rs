@@ -1,4 +1,4 @@
-//! `idempotency why`: from an event to the records of its operations, what happened, and what to do.
+//! `idempotency why`: finds the records of an event's operations, and shows what happened and what to do.
 
 use std::{
     collections::HashSet,
@@ -352,7 +352,7 @@ fn hint(error: &lambda_idempotency::Error) -> &'static str {
     .unwrap_or_default()
 }
 
-/// The X-Ray trace that the event carries, of its request or its first message.
+/// The X-Ray trace in the event: that of the HTTP request, or of the first message.
 fn trace_of(event: &Value) -> Option<&str> {
     let headers = event.get("headers").and_then(Value::as_object).into_iter().flatten();
     let header = headers

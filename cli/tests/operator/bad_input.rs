@@ -7,7 +7,7 @@ use super::bench::{Bench, TABLE, run_in};
 const CREDENTIALS: [(&str, &str); 2] = [("AWS_ACCESS_KEY_ID", "test"), ("AWS_SECRET_ACCESS_KEY", "test")];
 const REGION: (&str, &str) = ("AWS_REGION", "eu-west-1");
 
-/// Every command that sends the table a request.
+/// The commands that send the table a request, except `watch` and `why`.
 fn every_command() -> Vec<Vec<String>> {
     let id = format!("payments/run#{:064}", 0);
     [

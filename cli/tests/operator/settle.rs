@@ -169,7 +169,7 @@ async fn completion_resolves_an_unknown_outcome() {
     assert_eq!(bench.record(&key).await.state, State::Completed(Outcome::Omitted));
 }
 
-/// The warning about a retention that ends before the record.
+/// The warning about a retention that ends before the record would have expired.
 const WARNING: &str = "THIS --retention ENDS BEFORE";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -263,7 +263,7 @@ async fn http_response_matches_the_layers_encoding() {
     assert_eq!(response.headers()["location"], "/payments/1");
     assert_eq!(response.headers()["content-type"], "application/json");
 
-    // `complete --raw` accepts the output of `inspect --reveal`.
+    // `complete --raw` accepts a response in its recorded form, which `inspect --reveal` shows.
     let raw = File::with("raw", &recorded);
     let again = bench.run(&["complete", key.as_str(), "--response", raw.path(), "--raw", "--confirm"]).await;
     assert_eq!(again.code, 0, "{again:?}");

@@ -113,7 +113,7 @@ async fn deliver(idempotency: &Idempotency, sample: &str) -> &'static [&'static 
     }
 }
 
-/// Runs each record as its own operation, as a function does if the library has no worker for its source.
+/// Runs each record as its own operation, as a function does if the library has no worker for the event's source.
 async fn each(idempotency: &Idempotency, sample: &str) {
     let event: Value = serde_json::from_str(&fs::read_to_string(path(sample)).unwrap()).unwrap();
     let fields = |queue: &str| match sample.contains("kafka") {
@@ -323,7 +323,8 @@ async fn described_store_and_environment_must_agree() {
     fs::remove_file(&file).unwrap();
 }
 
-/// The description names only what the function's environment names. The operator's environment may name more, or less.
+/// The store's URL in a description has only what the function's environment sets. The operator's environment and
+/// options may set more, or less.
 #[tokio::test(flavor = "multi_thread")]
 async fn described_store_may_leave_out_the_layout() {
     let bench = Bench::empty().await;

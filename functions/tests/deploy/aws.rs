@@ -218,8 +218,8 @@ async fn work_is_cut_off_before_its_takeover() {
     let Some(emulator) = working(ManagedInstances, &database).await else { return };
     let work = Work { id: "endless".into(), millis: 60_000, blocks: false };
     let (claimed, lease_until) = is_taken_over(&emulator, &database, &work).await;
-    // The emulator's deadline is weeks away, so the library uses the fallback lease. The lease counts from a clock
-    // reading before the claim's own, so it may look shorter than the fallback.
+    // The emulator's deadline is weeks away, so the library uses the fallback lease. The library reads the clock for
+    // the lease before it reads the clock for the claim's time, so the difference may be less than the fallback.
     let lease = Duration::from_millis(lease_until - claimed);
     assert!(FALLBACK - GRACE < lease && lease <= FALLBACK, "the lease isn't the fallback: {lease:?}");
     assert_eq!(emulator.lines("unknown_deadline"), 1, "{}", emulator.written());

@@ -1,5 +1,5 @@
-//! Tests with the real `cargo lambda watch` and `cargo lambda invoke`. cargo-lambda's emulator starts up to four
-//! processes of a function, and sends a duration where Lambda sends a deadline.
+//! Tests the functions with the real `cargo lambda watch` and `cargo lambda invoke`. cargo-lambda's emulator starts up
+//! to four processes of a function, and sends a duration where Lambda sends a deadline.
 
 use std::{
     fs::{self, File},

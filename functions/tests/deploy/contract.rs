@@ -1,7 +1,8 @@
 //! Runs the table of the HTTP contract through every front end, with real processes under the Runtime API. The
 //! deployed `payments` takes the cases of the default layer. A function with every configuration takes all cases.
 //!
-//! The processes share one table and the machine's clock. A request moves the clock forward where a case needs it.
+//! The processes share one table, and use the machine's clock. Where a case needs a later time, the request's header
+//! `ahead` moves the library's clock forward.
 
 use lambda_idempotency_rehearsal::{answer::Answer, database::Database, event::Event};
 use serde_json::Value;
@@ -15,7 +16,7 @@ use super::{
     stage::{Delivers, Running, database},
 };
 
-/// A function's two processes. The second takes requests that arrive while the first is busy.
+/// A function's processes: one, or two. The second takes requests that arrive while the first is busy.
 pub(crate) struct Deployed {
     /// Counts only the runs that answer with this status. `None` counts all runs.
     counted: Option<u16>,

@@ -1,5 +1,5 @@
-//! Tests that a real function writes no raw key, body or token into logs or metrics, with the library's own
-//! events at every level. It uses the examples' events and the table of the HTTP contract.
+//! Tests that a real function writes no raw key, body or token into logs or metrics, even if it logs the library's own
+//! events of every level. It uses the examples' events and the table of the HTTP contract.
 
 use std::{
     fs,

@@ -36,7 +36,7 @@ pub(crate) fn project() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The names of the functions that are built.
+/// The names of the functions that make claims: all except `outbox`.
 pub(crate) fn functions() -> impl Iterator<Item = &'static str> {
     FUNCTIONS.into_iter().map(|(name, ..)| name)
 }

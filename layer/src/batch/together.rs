@@ -279,7 +279,7 @@ impl Together {
         identifiers.iter().map(fate).collect()
     }
 
-    /// Whether the batch is a stream's. Lambda then redelivers every record from the first failure.
+    /// Whether the batch is a stream's. If so, Lambda redelivers the first failed record and all later ones.
     fn is_stream(&self) -> bool {
         self.protection.rules.kind.unwrap_or_else(|| self.event.kind()) != Kind::Sqs
     }

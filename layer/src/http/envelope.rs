@@ -105,8 +105,8 @@ impl Head {
         Self { is_certain: is_stream(headers), length: 0, has_begun: false, zeros: 0, body: None }
     }
 
-    /// Returns the length of the body after this part. `None` if the head hasn't ended. The stream is all body once it
-    /// can't begin with a head.
+    /// Returns the length of the body after this part. `None` if the head hasn't ended. Once the stream can't begin
+    /// with a head any more, all of it counts as the body.
     pub(crate) fn body_after(&mut self, part: &[u8]) -> Option<usize> {
         let mut rest = part;
         while self.body.is_none() {

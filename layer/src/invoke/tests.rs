@@ -171,7 +171,8 @@ async fn counted(invoking: impl Future<Output = ()>) -> [u64; 2] {
     ["idempotency_layer_internal_error", Metric::Unprotected.name()].map(|name| counters.get(name))
 }
 
-/// The store may have written the claim, or the record may be complete, so the event isn't run either way.
+/// The store may have written the claim, or the record may be complete. So the event isn't run, even with
+/// `IDEMPOTENCY_ON_INTERNAL_ERROR=pass`.
 #[tokio::test]
 async fn panic_ends_only_its_invocation() {
     for settings in [&[][..], &[("IDEMPOTENCY_ON_INTERNAL_ERROR", "pass")]] {

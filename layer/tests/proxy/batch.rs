@@ -186,7 +186,8 @@ async fn pollers_share_the_records_of_a_batch() {
     assert_eq!(returned(&posted(waiting).await), ["b"]);
 }
 
-/// Lambda would hand out the invocation of a second poll too, and that would wait until a worker is idle.
+/// If the layer had more open polls than the function has idle workers, Lambda would hand out an invocation to each
+/// poll. Some of these invocations would then wait until a worker is idle.
 #[tokio::test]
 async fn idle_workers_begin_one_poll_each() {
     let lambda = Lambda::start().await;
@@ -238,7 +239,7 @@ async fn waiting_records_never_run_after_the_deadline() {
     assert_eq!(returned(&posted(waiting).await), missing);
 }
 
-/// The function runs as without the layer: it gets the original event once, and Lambda gets its own answer.
+/// The function runs as without the layer: it gets the original event once, and Lambda gets the function's own answer.
 #[tokio::test]
 async fn shadow_mode_leaves_batches_unchanged() {
     for (mode, answer) in [("whole", "report"), ("each", "report"), ("each", "fail")] {

@@ -331,14 +331,14 @@ impl Function {
 
 /// Sends a signal to the process with this id. Returns whether there is one.
 pub(crate) fn kill(signal: &str, process: &str) -> bool {
-    // Small systems have no program of this name, but every shell has the command.
+    // Small systems have no program `kill`, but every shell has `kill` built in.
     let kill = format!("kill -s {signal} {process} 2>&-");
     std::process::Command::new("/bin/sh").args(["-c", &kill]).status().unwrap().success()
 }
 
 impl Drop for Function {
     fn drop(&mut self) {
-        // The program's end doesn't end the command.
+        // `child`, the layer's program, is killed when it's dropped. The command that it started isn't.
         if !self.process.is_empty() {
             let _ = kill("KILL", &self.process);
         }

@@ -207,8 +207,8 @@ fn parts(posted: &Posted) -> (Value, String) {
     (serde_json::from_str(head).unwrap(), body.to_owned())
 }
 
-/// Answers two equal requests to a function URL with this post, and checks whether the second one ran. Returns both
-/// answers.
+/// Sends two equal requests to a function URL, and answers each that runs with this post. The second request must run
+/// if `runs_again` is true, and must not otherwise. Returns both answers.
 async fn twice(headers: &[(&str, &str)], body: &str, runs_again: bool) -> [Posted; 2] {
     twice_behind("function-url", headers, body, runs_again).await
 }
@@ -262,7 +262,7 @@ async fn server_errors_over_the_limit_release_the_key() {
     assert_eq!((first.text(), again.text()), (large.clone(), large));
 }
 
-/// Without a head, the whole stream is a function URL's body, with the status 200.
+/// If a stream has no head, a function URL takes the whole stream as the body of a response with the status 200.
 #[tokio::test]
 async fn streams_without_a_head_are_replayed() {
     let [first, again] = twice(&stream_of("text/plain"), "part one, part two", false).await;
@@ -282,7 +282,7 @@ async fn empty_streams_are_replayed() {
     assert_eq!(body, "");
 }
 
-/// AWS's sample for REST APIs writes the head itself, without its type.
+/// AWS's sample for REST APIs writes the head itself, but doesn't set the content type of a stream with a head.
 #[tokio::test]
 async fn rest_apis_read_heads_of_any_type() {
     let headers = stream_of("application/octet-stream");

@@ -324,7 +324,7 @@ async fn extension_records_the_answer_before_it_ends() {
     let endpoint = wire.endpoint();
     let settings = on_table(&endpoint);
     let first = lambda.deliver(r#"{"id": 1}"#);
-    // The SDK pauses before each of its retries, of which the last succeeds.
+    // The SDK pauses before each retry. The fourth retry succeeds.
     shut_down_while_recording(&lambda, &wire, &settings, 4, HttpWay::ErrorBefore).await;
     let function = Function::start(&lambda, &settings).await;
     let again = lambda.deliver(r#"{"id": 1}"#);

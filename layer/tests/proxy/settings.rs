@@ -22,7 +22,8 @@ enum Then {
     Refuses(u64),
 }
 
-/// Delivers an event. If the function gets it, it answers with `answer`. Returns whether it ran, and Lambda's answer.
+/// Delivers an event. If the function gets the event, the function answers with `answer`. Returns whether the function
+/// ran, and the answer that Lambda got.
 async fn delivered(lambda: &Lambda, function: &Function, event: &str, answer: &str) -> (bool, Posted) {
     let mut answered = pin!(posted(lambda.deliver(event)));
     tokio::select! {
@@ -100,7 +101,7 @@ async fn requests_must_match_in_compared_fields() {
     requests(&[("IDEMPOTENCY_COMPARE", "/amount")], &all).await;
 }
 
-/// A recorded failure is the problem `operation-failed`, in the run and afterwards.
+/// If the layer records a failure, the caller gets the problem `operation-failed`, from the run and from each replay.
 #[tokio::test]
 async fn http_errors_are_recorded_if_set() {
     for setting in [("IDEMPOTENCY_ON_ERROR", "record"), ("IDEMPOTENCY_EXECUTION", "at-most-once")] {
@@ -167,7 +168,8 @@ async fn short_lease_lasts_while_the_function_runs() {
     assert_eq!(posted(waiting).await.text(), "1");
 }
 
-/// The number of times that the layer has counted this metric, which it adds up in each line.
+/// How often the layer has counted this metric. Each line of the log has the count since the line before, which is 1
+/// here.
 fn counted(log: &str, metric: &str) -> usize {
     log.matches(&format!("\"{metric}\":1")).count()
 }

@@ -19,10 +19,11 @@ const SETTINGS: &[(&str, &str)] =
 struct Takeover {
     lambda: Lambda,
     function: Function,
-    /// The event as the function got it from the delivery whose lease has expired, and Lambda's end of that delivery.
+    /// The delivery whose lease has expired: the event as the function got it, and the receiver of the answer that
+    /// Lambda gets.
     slow: Got,
     fenced: oneshot::Receiver<Posted>,
-    /// The same of the delivery that took over.
+    /// The same for the delivery that took over.
     next: Got,
     successor: oneshot::Receiver<Posted>,
 }

@@ -30,10 +30,11 @@ fn write(script: &Path, text: &str) -> String {
     script.display().to_string()
 }
 
-/// The other proxy as an extension's file, which listens on `OTHER_PORT`, and is a client of `OTHER_UPSTREAM`.
+/// Returns the file of the other proxy as an extension. The extension listens on `OTHER_PORT`, and is a client of the
+/// Runtime API at `OTHER_UPSTREAM`.
 fn other_extension(folder: &Path) -> String {
     let Ok(program) = std::env::var("RUNTIME_API_PROXY") else { return OTHER_EXTENSION.into() };
-    // The extension registers with its program's name, which must be its file's.
+    // The extension registers under its program's name, which must also be the name of this script's file.
     let script = folder.join(Path::new(&program).file_name().unwrap());
     let text = format!(
         "export LRAP_RUNTIME_API_ENDPOINT=${{OTHER_UPSTREAM:-$AWS_LAMBDA_RUNTIME_API}} LRAP_LISTENER_PORT=$OTHER_PORT\n\
@@ -58,7 +59,7 @@ fn other_proxy(folder: &Path) -> String {
 }
 
 /// Delivers an event twice to a function behind both proxies, and checks that the second delivery is a replay. With
-/// `polls`, both proxies are extensions, and the other one passes so many events.
+/// `polls`, both proxies are extensions, and the other proxy must pass on this many polls.
 async fn replays(layer: impl Fn(&str) -> String, polls: Option<usize>, settings: &[(&str, &str)]) {
     // AWS's example sends each header twice, and 200 where Lambda sends 202. Only Node's client accepts that.
     let is_the_example = std::env::var_os("RUNTIME_API_PROXY").is_some();

@@ -112,8 +112,8 @@ type Played = (usize, String, Result<(), String>);
 const LATE: Duration = Duration::from_millis(50);
 
 /// Plays the group in one sandbox. If the emulator itself ended, plays the group once more, since the emulator isn't
-/// under test. If the machine paused, plays those scenarios once more in which a delivery timed out or was refused as
-/// in progress.
+/// under test. If the machine paused, plays a scenario once more if it failed because a delivery timed out or was
+/// refused as in progress.
 async fn play_group(
     group: &[(usize, Scenario)],
     runtime: Runtime,

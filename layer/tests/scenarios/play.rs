@@ -28,7 +28,7 @@ pub(crate) const TABLE: &str = "records";
 /// The timeout of one attempt of a request from the layer to its store. The proxy derives its delays from this timeout.
 const ATTEMPT: Duration = Duration::from_secs(1);
 
-/// How long `Until` and `Requests` wait, at most.
+/// How long the steps `Until`, `Requests` and `Effect` wait, at most.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A function with a timeout of at most this many seconds is started before its scenario, because its start could take

@@ -382,7 +382,7 @@ fn environment(function: &Function) -> Vec<(String, String)> {
     ours.chain(function.environment.iter().cloned()).collect()
 }
 
-/// The emulator sends errors as responses, and only their fields identify them.
+/// Reads the emulator's answer. Errors come as ordinary responses, and only their fields show that they're errors.
 fn answer(body: &[u8]) -> Answer {
     let error: Value = serde_json::from_slice(body).unwrap_or_default();
     let field = |name: &str| error[name].as_str().unwrap_or_default().to_owned();

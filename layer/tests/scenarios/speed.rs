@@ -119,7 +119,7 @@ pub(crate) async fn measure(layer: &str) -> String {
 /// Measures the most memory that a large event and a large answer take in the layer, beyond what it had before.
 async fn large(all: &[Measured]) -> String {
     let mut text =
-        format!("most memory beyond the resident, in bytes for each of {LARGE} delivered or answered\n");
+        format!("peak minus earlier resident memory, per byte of a {LARGE}-byte event or answer\n");
     for Measured { name, sandbox, .. } in all.iter().skip(1) {
         let (steps, pad) = (format!("effect big:{LARGE}"), "x".repeat(LARGE));
         let events = [

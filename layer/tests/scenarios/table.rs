@@ -34,7 +34,7 @@ const SQS: Settings = &[("IDEMPOTENCY_EVENT", "sqs"), ("IDEMPOTENCY_KEY", "/id")
 const ONCE: &[(&str, Count, Count)] = &[("", Exactly(1), Exactly(1))];
 const NEVER: &[(&str, Count, Count)] = &[("", Exactly(0), Exactly(0))];
 
-/// More broken requests than any call's retries, so that every request to the store fails.
+/// How many requests to break so that every one fails: more than any call sends with its retries.
 const ALL: usize = 10_000;
 
 /// A delivery that has one effect.
@@ -121,7 +121,7 @@ impl Scenario {
         self
     }
 
-    /// Keeps only the runtimes whose client reports the error type of the event unchanged.
+    /// Keeps only the runtimes whose client reports the error type that the event names, without changing it.
     fn plain_types(mut self) -> Self {
         self.only.runtimes = Some(&[Runtime::Python, Runtime::Node, Runtime::Go, Runtime::Rust]);
         self

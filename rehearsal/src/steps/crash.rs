@@ -46,7 +46,8 @@ pub(super) const KILLED_AT_COMMIT: Point = Point {
     paid: false,
 };
 
-/// Returns the points to kill a process at. In a user's function, the wire recognises only the completion.
+/// Returns the points to kill a process at. A user's function has only one: the wire recognises its completion, but
+/// not its effect.
 pub(super) fn points(world: &World) -> Vec<Point> {
     let completion = "none: SIGKILL at its completion";
     if !world.is_payments {
@@ -196,7 +197,8 @@ pub(super) const FROZEN_AT_COMMIT: Point = Point {
     paid: false,
 };
 
-/// Returns the points to freeze a process at. In a user's function, the wire recognises only the completion.
+/// Returns the points to freeze a process at. A user's function has only one: the wire recognises its completion, but
+/// not its effect.
 pub(super) fn freezes(world: &World) -> Vec<Point> {
     let completion = Point {
         step: "6b",

@@ -81,7 +81,7 @@ async fn counted(future: impl Future) -> (Vec<(String, u64)>, usize) {
     (counts.collect(), recorded.samples.0.lock().unwrap().len())
 }
 
-/// Checks the counts and the number of measured latencies, which is one per claim and one per settlement.
+/// Checks the counts, and the number of measured latencies: one for each claim and one for each settlement.
 async fn counts(future: impl Future, expected: &[(&str, u64)], measured: usize) {
     let (counts, samples) = counted(future).await;
     let counts: Vec<_> = counts.iter().map(|(name, count)| (name.as_str(), *count)).collect();

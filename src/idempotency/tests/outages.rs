@@ -111,7 +111,7 @@ async fn front_end_limit_ends_retries() {
     assert!(took > seconds(19.0) && took <= seconds(20.0), "{took:?}");
 }
 
-/// The retry after a gateway's timeout needs the response.
+/// After a gateway's timeout, the client retries. The retry needs the response, so the library must keep it.
 #[tokio::test(start_paused = true)]
 async fn responses_after_front_end_limit_are_kept() {
     for (took, is_reachable) in [(28.9, true), (35.0, true), (35.0, false)] {
@@ -136,7 +136,8 @@ async fn responses_after_front_end_limit_are_kept() {
     }
 }
 
-/// A slow handler begins a step when the front end has stopped waiting. The store is healthy.
+/// A slow handler begins a step when the front end has stopped waiting. The store is healthy at the claim. When the
+/// handler returns, the store fails for 3 s.
 #[tokio::test(start_paused = true)]
 async fn claims_after_front_end_limit_are_sent() {
     for fail_open in [false, true] {
@@ -157,7 +158,8 @@ async fn claims_after_front_end_limit_are_sent() {
     }
 }
 
-/// The process freezes before it sends its claim or its takeover, and then no time is left. The store is healthy.
+/// The process freezes before it sends its claim or its takeover. After the freeze, no time is left to send it. The
+/// store is healthy.
 #[tokio::test(start_paused = true)]
 async fn unsent_claims_never_run_unprotected() {
     let mut refused = 0;

@@ -56,7 +56,7 @@ async fn numbers_replay_bit_for_bit() {
     assert_eq!((first.unwrap(), again.unwrap()), (wide, wide));
 }
 
-/// Can be serialized, but not deserialized.
+/// Its JSON can't be read back: serializing leaves out the field, and deserializing needs it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct OneWay {
     #[serde(skip_serializing)]

@@ -235,7 +235,7 @@ async fn formats_read_earlier_json_records() {
     assert_eq!(again.await.unwrap(), "json");
 }
 
-/// The retry after a gateway's timeout needs the response.
+/// After a gateway's timeout, the client retries. The retry needs the response, so the library must keep it.
 #[tokio::test(start_paused = true)]
 async fn late_responses_are_still_encrypted() {
     let bench = Bench::with(|builder| builder.cipher(Vault::default()));

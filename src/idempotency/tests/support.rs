@@ -244,7 +244,7 @@ impl ResponseChunks for ScriptedStore {
     }
 }
 
-/// Tokio's clock plus a jump: the clock sees the jump, the timer doesn't.
+/// Tokio's clock plus a jump. `now` includes the jump, and `sleep` ignores it.
 #[derive(Clone, Debug)]
 struct TestClock {
     start: tokio::time::Instant,
@@ -432,7 +432,7 @@ impl Bench {
         reported.lock().unwrap().take().unwrap()
     }
 
-    /// Returns the library's events while `future` runs.
+    /// Returns the events that the library logs while `future` runs.
     pub(super) async fn recorded<F: Future>(&self, future: F) -> Vec<String> {
         // If only one dispatcher is alive, and a thread without a dispatcher emits an event first, `tracing` disables
         // the event for every thread. With a second dispatcher alive, `tracing` asks both for each event.

@@ -45,8 +45,8 @@ async fn hold(bench: &Bench, key: &str) -> Claim {
     }
 }
 
-/// Returns shadow mode's reports while `future` runs: what enforcing would have done, and whether the answers are the
-/// same.
+/// Returns what shadow mode reports while `future` runs: what enforcing would have done, a refusal's kind, and whether
+/// the handler's answer is the same as the recorded one.
 async fn reports(bench: &Bench, future: impl Future) -> Vec<String> {
     let events = bench.recorded(future).await;
     let shadow = events.iter().filter(|event| event.contains(r#"event="shadow""#));
@@ -214,8 +214,8 @@ async fn unenforced_transactions_retry_with_one_token() {
     }
 }
 
-/// While the store doesn't answer, the last call gets only the time that's left. The first call is sent even after the
-/// deadline.
+/// If the store doesn't answer, the retries end when the time that's reserved for the answer begins. The first call is
+/// sent even after the deadline.
 #[tokio::test(start_paused = true)]
 async fn unenforced_transactions_keep_the_answer_reserve() {
     let bench = bench(Mode::Off);
@@ -291,7 +291,7 @@ async fn shadow_reports_what_enforcing_would_do() {
     bench.store.script(std::iter::once(Script::Pass).chain([Meets(Fault::Refuse); 50]));
     assert_eq!(reports(&bench, run("n", 1, "a")).await, ["unknown"]);
     bench.store.end_script();
-    // With enforcement, an operation inside itself is refused. The outer run is reported as usual.
+    // With enforcement, an operation that runs inside itself is refused. The outer run is reported as usual.
     let inner = async {
         run("nested", 1, "inner").await;
         Ok("outer".to_owned())

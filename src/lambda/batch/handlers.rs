@@ -22,7 +22,7 @@ struct State {
     succeeded: HashSet<usize>,
 }
 
-/// Counts a handler as running. Dropping this value ends the count: when the handler returns, panics or is cut off.
+/// Counts a handler as running, until the handler returns, panics or is cut off. Each of these drops this value.
 struct Running<'h>(&'h Handlers);
 
 impl Drop for Running<'_> {

@@ -88,8 +88,9 @@ struct Delivery<'b, R> {
 #[derive(Clone, Copy)]
 struct Times {
     no_claim_after: Option<Timestamp>,
-    /// When running handlers are cut off, unless they run without protection or are never cut off. Records whose
-    /// handlers have returned may still be settled.
+    /// When running handlers are cut off. This doesn't apply to handlers without protection, or if
+    /// [`Settings::cut_off`](crate::settings::Settings::cut_off) is false. Records whose handlers have returned may
+    /// still be settled.
     cut_off: Option<Timestamp>,
     /// When settlements stop being retried.
     settle_until: Option<Timestamp>,

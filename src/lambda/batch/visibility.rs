@@ -63,7 +63,7 @@ mod sdk {
         /// Each redelivery counts as a receive towards the queue's `maxReceiveCount`. A hidden message costs one
         /// receive for each delivery that it waits for. One request hides up to ten messages. Without hiding, a message
         /// costs one receive per visibility timeout until the lease expires. For example, after a crash at the start of
-        /// a 15-minute invocation, with a visibility timeout of 30 s, that's 31 receives. With hiding, it's 1.
+        /// a 15-minute invocation, with a visibility timeout of 30 s, that's 30 receives. With hiding, it's 1.
         ///
         /// ```no_run
         /// use lambda_idempotency::{Failure, Idempotency, Key, lambda::batch::SqsMessage};

@@ -136,10 +136,10 @@ const OF_SQS_RECORD: [&str; 10] = [
     "md5OfMessageAttributes",
 ];
 
-/// The fingerprint of the event's payload, if the event is from a known source; the table is in
-/// [the module](super). `None` means that the whole event is compared.
+/// The fingerprint of the event's payload, by the table in [the module](super).
 ///
-/// The result is also `None` if the event has a known source's field twice.
+/// Returns `None` if the source is unknown, the event has a known source's field twice, or a part of the event can't be
+/// read. The whole event is then compared.
 pub(super) fn fingerprint(raw: &RawValue) -> Option<Fingerprint> {
     // Skips the parsing of events from other sources.
     if !NAMES.iter().any(|name| raw.get().contains(name)) {

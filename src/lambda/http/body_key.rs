@@ -126,8 +126,8 @@ fn whole<B: 'static>(body: &B) -> Option<&[u8]> {
 }
 
 impl<const STREAMING: bool> HttpLayer<STREAMING> {
-    /// Returns the request's key, from the header or else from the API's own source, and the request's body. There's no
-    /// key if the request has none, or isn't protected.
+    /// Returns the request's body and its key. The key is from the header, or else from the API's own source. There's
+    /// no key if the request has none, or isn't protected.
     ///
     /// # Errors
     ///

@@ -185,8 +185,8 @@ pub(super) fn verified_in(request: &Parts) -> Verified {
         Some(RequestContext::VpcLattice(context)) => {
             context.identity.as_ref().map_or(Verified::Nobody, of_lattice)
         }
-        // A load balancer doesn't sign its headers about a client, so anyone who reaches the function may have
-        // sent them.
+        // A client may have sent a load balancer's headers itself. The load balancer signs only `x-amzn-oidc-data`,
+        // and this library doesn't verify that signature.
         None | Some(RequestContext::Alb(_)) => Verified::Nobody,
         // A front end that this library doesn't know may have verified someone.
         Some(_) => Verified::Unnamed,
@@ -413,7 +413,7 @@ mod tests {
         assert_eq!(caller(context), principal("p"));
     }
 
-    /// An event of the front end that sends the field `name`. The request context contains only this field.
+    /// An event of the front end that sends the field `name`. No other field of the request context names a caller.
     fn with_name(name: &str) -> serde_json::Value {
         let names: Vec<&str> = name.split('/').skip(1).collect();
         let is_authorizer_context = name == "/authorizer/lambda";

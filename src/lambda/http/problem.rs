@@ -35,9 +35,9 @@ pub enum ProblemKind {
     KeyReused,
     /// 409: the operation is still running.
     InProgress,
-    /// 409: it's unknown whether the operation took effect. Either only one run is allowed, and an earlier run ended
-    /// without an answer. Or nothing was recorded, because idempotency isn't enforced or the store failed, and the
-    /// handler's writes are in doubt or the front end can't deliver the response.
+    /// 409: it's unknown whether the operation took effect. There are three causes. Only one run is allowed, and an
+    /// earlier run ended without an answer. Or idempotency isn't enforced, and the handler's writes are in doubt. Or
+    /// the front end can't deliver the response, and the operation isn't known to be recorded.
     OutcomeUnknown,
     /// 409: the operation is done, but its response wasn't retained.
     NotRetained,

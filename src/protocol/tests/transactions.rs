@@ -68,7 +68,7 @@ fn ambiguous_optimistic_commit_is_unresolved_after_release() {
     let (mut run, _) = declined_in_doubt(open());
     assert_eq!(run.feed(Event::Settle(RELEASE)), Action::Settled(End::Unresolved(None)));
 
-    // Nothing was in doubt, so nothing can arrive late.
+    // Here, nothing is in doubt, so nothing can arrive late.
     let mut run = open();
     assert!(matches!(run.feed(Event::Settle(commit())), Action::Commit { .. }));
     assert_eq!(run.feed(Event::Declined), Action::Declined(Decline::Condition));

@@ -1,4 +1,4 @@
-//! The values of a search, with the text of every number that a float can't hold exactly.
+//! The values of a search, with the text of every number that isn't a 64-bit integer.
 
 use std::{
     cell::{Cell, RefCell},
@@ -87,8 +87,8 @@ impl Reading<'_> {
         Ok(Rcvar::new(value))
     }
 
-    /// Makes a number's value, and keeps the number's text. The reader visits numbers in the text's order, so the next
-    /// text belongs to this number.
+    /// Makes a number's value, and keeps the number's text. The reader visits the numbers in the order of the JSON, and
+    /// so does [`Scan`]. So the scan's next text belongs to this number.
     fn number<E: Error>(&self, number: Option<Number>) -> Result<Rcvar, E> {
         let text = self.numbers.borrow_mut().next();
         self.number_of(number, text)

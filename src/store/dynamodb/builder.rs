@@ -92,8 +92,8 @@ impl StoreBuilder<DynamoDbStore> {
         self
     }
 
-    /// Uses a table with a sort key of this name, of type S. The partition key is still the stored key. The sort key's
-    /// value in a record is `record`.
+    /// Uses a table with a sort key of this name, of type S. Unless you set a [`partition`](Self::partition), the
+    /// partition key is still the stored key, and the sort key's value in a record is `record`.
     pub fn sort_key(mut self, sort_key: impl Into<String>) -> Self {
         self.choices.sort_key = Some(sort_key.into());
         self

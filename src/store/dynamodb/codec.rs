@@ -68,7 +68,7 @@ pub(super) fn encoding(outcome: &Outcome) -> AttributeValue {
 
 /// Adds a claim's attributes to `item`, which already has the key.
 pub(super) fn put_lock(item: &mut Item, lock: &Lock, names: &AttributeNames) {
-    // The pattern has every field, so a new one doesn't compile until this store keeps it.
+    // The pattern names every field. If a field is added to `Lock`, this doesn't compile until this store keeps it.
     let Lock {
         owner: by,
         generation: of,
@@ -103,7 +103,8 @@ pub(super) fn put_lock(item: &mut Item, lock: &Lock, names: &AttributeNames) {
 
 /// Adds all attributes of `record` to `item`, which already has the key.
 pub(super) fn put_record(item: &mut Item, record: &Record, names: &AttributeNames) {
-    // The lock has the fields that are left out here. A new field doesn't compile until this store keeps it.
+    // `put_lock` writes the fields that are ignored here. If a field is added to `Record`, this doesn't compile until
+    // this store keeps it.
     let Record {
         state,
         owner: _,

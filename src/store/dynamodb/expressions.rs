@@ -32,7 +32,7 @@ const EXTENDS: &str = "#status = :started AND #owner = :owner AND #generation = 
 /// One transition: its update and its condition.
 #[derive(Debug)]
 pub(super) struct Transition {
-    /// The update of the item; `None` if it puts a whole item.
+    /// The update of the item; `None` if the transition puts a whole item.
     pub(super) update: Option<String>,
     /// The condition on the item.
     pub(super) condition: String,
@@ -143,14 +143,15 @@ fn settle() -> Settling<Transition> {
     settling(&[Attribute::Status], &[], MINE)
 }
 
-/// An operator's write. It removes the attributes of an old outcome that it doesn't set.
+/// An operator's write. It removes the old outcome's attributes, except those that it sets.
 fn resolve(condition: &str) -> Settling<Transition> {
     use Attribute::{Generation, Owner, Response, ResponseEncoding, ResponseLength, ResponseSha256, Status};
     let outcome = [ResponseEncoding, ResponseLength, ResponseSha256, Response];
     settling(&[Status, Owner, Generation], &outcome, condition)
 }
 
-/// Sets `always`, and removes the attributes of `old` that it doesn't set.
+/// Sets `always`, the expiry and what the variant stores. Removes the lease, and those attributes in `old` that the
+/// variant doesn't set.
 fn settling(always: &[Attribute], old: &[Attribute], condition: &str) -> Settling<Transition> {
     use Attribute::{
         ExpiresAt, Interrupted, LeaseUntil, Response, ResponseEncoding, ResponseLength, ResponseSha256,

@@ -32,7 +32,7 @@ pub(super) struct Fault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
     /// The request couldn't be built: no Region, a wrong endpoint.
-    NotCommitted,
+    NotBuilt,
     /// The request didn't reach a connection, because there are no credentials.
     NoCredentials,
     /// The request didn't reach a connection for another reason, usually because the endpoint isn't a valid
@@ -142,9 +142,7 @@ impl Class {
             Self::Conflict => StoreErrorKind::Conflict,
             // These errors may be temporary: someone may create or restore the table, fix a role or a key's policy,
             // renew credentials, or set a clock.
-            Self::NotCommitted | Self::MissingTable | Self::Invalid | Self::Refused => {
-                StoreErrorKind::Rejected
-            }
+            Self::NotBuilt | Self::MissingTable | Self::Invalid | Self::Refused => StoreErrorKind::Rejected,
             Self::TooLarge | Self::WrongWrites => StoreErrorKind::Unstorable,
         }
     }
@@ -199,7 +197,7 @@ impl Fault {
         }
         // If the interceptor saw no failed attempt, the error is ambiguous, unless the request couldn't even be built.
         // A timeout is always ambiguous, because the SDK may drop an attempt midway.
-        let unseen = !findings.seen && class != Class::NotCommitted;
+        let unseen = !findings.seen && class != Class::NotBuilt;
         Self {
             class,
             cause,
@@ -230,7 +228,7 @@ impl Fault {
     fn message(&self, table: &str, region: Option<&str>) -> String {
         let place = self.place(region);
         match self.class {
-            Class::NotCommitted => format!("the request to table `{table}` couldn't be built"),
+            Class::NotBuilt => format!("the request to table `{table}` couldn't be built"),
             Class::NoCredentials => format!(
                 "the request to table `{table}` wasn't sent, because no AWS credentials were found; set AWS_PROFILE, \
                  or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the function a role"
@@ -284,7 +282,7 @@ where
 {
     let plain = |text: &str| Cause { text: text.to_owned(), code: None, request_id: None };
     match error {
-        SdkError::ConstructionFailure(_) => (Class::NotCommitted, plain(&cause(error))),
+        SdkError::ConstructionFailure(_) => (Class::NotBuilt, plain(&cause(error))),
         SdkError::TimeoutError(_) => (Class::TimedOut, plain("the attempt or the operation timed out")),
         SdkError::DispatchFailure(failure) if failure.is_timeout() => (Class::TimedOut, plain(&cause(error))),
         SdkError::DispatchFailure(_) => (Class::NotReached, plain(&cause(error))),
@@ -306,7 +304,8 @@ where
     }
 }
 
-/// The text of the last error in the chain, without the heading of a list that would follow in the next lines.
+/// The first line of the last error in the chain. A heading ` Attempted:` at its end is left out, because the list that
+/// belongs to it is in the next lines.
 fn cause(error: &(dyn StdError + 'static)) -> String {
     sentence(&innermost(error)).trim_end_matches(" Attempted:").to_owned()
 }
@@ -342,7 +341,7 @@ mod tests {
 
     #[test]
     fn failures_without_an_answer_are_classified() {
-        assert!(matches!(class_of(SdkError::construction_failure("no token")), Class::NotCommitted));
+        assert!(matches!(class_of(SdkError::construction_failure("no token")), Class::NotBuilt));
         assert!(matches!(class_of(SdkError::timeout_error("slow")), Class::TimedOut));
         let timeout = ConnectorError::timeout("connect".into());
         assert!(matches!(class_of(SdkError::dispatch_failure(timeout)), Class::TimedOut));

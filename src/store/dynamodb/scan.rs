@@ -34,7 +34,7 @@ impl DynamoDbStore {
     ///
     /// # Errors
     ///
-    /// If DynamoDB can't be reached, or rejects the request.
+    /// If DynamoDB can't be reached or rejects the request, or if `from` is another store's position.
     ///
     /// # Cancel safety
     ///

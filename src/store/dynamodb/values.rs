@@ -18,8 +18,8 @@ use crate::{
 /// Values by placeholder: exactly those that the expressions use, since DynamoDB rejects others.
 pub(super) type Values = HashMap<String, AttributeValue>;
 
-/// Values for the expressions of T2: the version that was seen. If it has no expiry or no lease, the expressions
-/// don't use that value.
+/// Values for the expressions of T2: the version that was seen. An expiry or a lease that this version doesn't have is
+/// left out, because the expressions don't use it then.
 pub(super) fn reclaim(seen: &Revision) -> Values {
     let mut values = Values::with_capacity(8);
     values.insert(":seen_status".to_owned(), codec::status(seen.status));

@@ -72,7 +72,7 @@ impl FromUrl for PostgresStore {
         builder.build()
     }
 
-    /// PostgreSQL's driver never accepts an `@` there.
+    /// Never: `Target::parse` refuses a URL with an `@` in its query.
     fn has_at_in_parameter(_: StoreBuilder<Self>) -> bool {
         false
     }

@@ -163,7 +163,8 @@ const fn outcome_of(record: &Record) -> Option<&Outcome> {
 
 /// Returns the value of `record` in `column`.
 pub(super) fn value<'a>(column: Column, record: &'a Record, texts: &'a Texts) -> Value<'a> {
-    // The pattern has every field, so a new one doesn't compile until this store keeps it. `texts` has the fingerprint.
+    // The pattern names every field. If a field is added to `Record`, this doesn't compile until this store keeps it.
+    // `texts` has the fingerprint.
     let Record {
         owner: by,
         generation: of,

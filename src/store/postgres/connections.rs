@@ -185,7 +185,8 @@ impl Inner {
                     if !is_old {
                         return Err(error);
                     }
-                    // The other connections have been idle for as long, so drop them too.
+                    // The other connections have been idle about as long as this one. They're probably dead too, so
+                    // drop them.
                     self.connections.drop_idle();
                     last = Some(error);
                 }

@@ -1,8 +1,9 @@
 //! Limits how long a statement may run at the server, and how long it may wait for locks.
 //!
 //! The store stops waiting for an answer after its timeout, and closes the connection. The server doesn't
-//! notice. Without its own limit, the server would apply the claim once it gets the lock, perhaps minutes after the
-//! caller got an error. A cancel request doesn't help: it can be lost, or arrive before the statement does.
+//! notice. If a claim waits for a lock, a server without its own limit applies the claim when the lock is free, perhaps
+//! minutes after the caller got an error. A cancel request doesn't help: it can be lost, or arrive before the statement
+//! does.
 
 use std::time::Duration;
 
@@ -49,9 +50,9 @@ impl Limits {
         Self { timeouts, patience, lock }
     }
 
-    /// Returns the server's limit for a statement. It's three quarters of the store's, so that the server stops first.
-    /// If a statement takes no more than the other quarter, for example to wait for a lock, the store can send it once
-    /// more.
+    /// Returns the server's limit for a statement. It's three quarters of the store's limit, so that the server stops
+    /// first. If the first attempt takes no more than the last quarter, for example because it waits for a lock, the
+    /// store has time to send the statement again.
     pub(super) fn statement(&self) -> Duration {
         self.patience * 3 / 4
     }

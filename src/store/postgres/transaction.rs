@@ -41,7 +41,8 @@ impl PostgresStore {
     ///
     /// Dropping the future leaves the transaction committed or rolled back.
     pub async fn commit(&self, transaction: Transaction<'_>) -> Result<(), StoreError> {
-        // PostgreSQL rolls a failed transaction back on COMMIT, and the client reports that as success.
+        // If a statement of the transaction has failed, COMMIT rolls the transaction back, and the client reports that
+        // as success. So first send a statement that PostgreSQL rejects in a failed transaction.
         let asked = transaction.batch_execute("SELECT 1");
         let answered = time::within(self.inner.statement_timeout, asked).await;
         match answered {
@@ -81,9 +82,9 @@ impl PostgresStore {
     /// Takes the lock of `key` until the transaction ends, if the lock is free, and reads the record in the same
     /// statement. It never waits.
     ///
-    /// The record is as it was when the statement began. If another transaction ended at that moment, the record may be
-    /// older than the lock. In that case, a [`Write::Conclude`] based on the older record is refused, and returns the
-    /// current one.
+    /// The record is as it was when the statement began. If another transaction ends after that moment, but before this
+    /// one takes the lock, the record doesn't show the other transaction's changes. In that case, a [`Write::Conclude`]
+    /// based on the older record is refused, and returns the current one.
     ///
     /// # Errors
     ///

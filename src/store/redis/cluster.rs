@@ -22,7 +22,8 @@ use crate::time::within;
 /// How many slots a cluster has ("Redis cluster specification").
 const SLOTS: u16 = 16_384;
 
-/// Returns the slot of `key`. It hashes the text between the key's first braces, or the whole key if there's none.
+/// Returns the slot of `key`. It hashes the text between the key's first braces, or the whole key if there's no such
+/// text.
 pub(super) fn slot(key: &str) -> u16 {
     let key = key.as_bytes();
     let tag = key.iter().position(|byte| *byte == b'{').map(|open| &key[open + 1..]);

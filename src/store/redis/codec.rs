@@ -73,7 +73,7 @@ pub(super) fn word(word: &'static str) -> Bytes {
 
 /// The fields that a claim sets.
 pub(super) fn lock(lock: &Lock) -> Values {
-    // The pattern has every field, so a new one doesn't compile until this store keeps it.
+    // The pattern names every field. If a field is added to `Lock`, this doesn't compile until this store keeps it.
     let Lock {
         owner,
         generation,
@@ -113,7 +113,8 @@ pub(super) fn interrupted(interrupted: bool) -> Option<(Field, Bytes)> {
 
 /// All fields of a record.
 pub(super) fn record(record: &Record) -> Values {
-    // The lock has the fields that are left out here. A new field doesn't compile until this store keeps it.
+    // `lock` below writes the fields that are ignored here. If a field is added to `Record`, this doesn't compile until
+    // this store keeps it.
     let Record {
         state,
         owner: _,

@@ -296,7 +296,7 @@ fn of_sentence(text: &str) -> Class {
         ("max number of clients", Class::TooManyConnections),
         ("user executing the script can't", Class::NotPermitted),
         ("invalid password", Class::NotAuthenticated),
-        // Redis rejects a command of this length from an unauthenticated client.
+        // Redis rejects a long command from a client that hasn't authenticated.
         ("unauthenticated", Class::NotAuthenticated),
         ("invalid bulk length", Class::TooLarge),
         // Upstash's messages.

@@ -1,4 +1,4 @@
-//! Translates each write of the contract for the script: conditions, fields to remove and fields to set.
+//! Translates each write of the contract into the script's arguments: conditions, fields to remove and fields to set.
 
 use std::sync::LazyLock;
 

@@ -75,8 +75,8 @@ struct FixedKeys {
     effects: BTreeSet<(String, String)>,
     /// The first changed field that makes the function use another idempotency key, and the changed event.
     other_operation: Option<(String, Arc<str>)>,
-    /// Whether the function refused a changed event, or had no effect with a key for it. The event's changed field may
-    /// be the one that changes the remote key.
+    /// Whether the function refused a changed event, or had no effect with a remote key for it. In that case, the field
+    /// that was changed there may be the one that changes the remote key.
     has_gap: bool,
 }
 

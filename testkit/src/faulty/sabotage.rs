@@ -51,7 +51,7 @@ pub enum Sabotage {
     ConclusionKeepsRequestId,
     /// A conclusion keeps the old record's fingerprint.
     ConclusionKeepsFingerprint,
-    /// A conclusion adds to the old record's attempts.
+    /// A conclusion keeps the old record's attempt.
     ConclusionKeepsAttempt,
     /// A conclusion keeps the time of the old lock.
     ConclusionKeepsLock,

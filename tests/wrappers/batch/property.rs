@@ -219,7 +219,7 @@ impl Queue {
 
 impl Known {
     /// Whether the worker may acknowledge this message and go on with its group. After a permanent failure, it may do
-    /// so only if the failure is recorded.
+    /// so only if the failure is recorded and `acknowledges` is set.
     fn is_done(&self, sent: &Sent, acknowledges: bool) -> bool {
         self.settled.get(&sent.key).is_some_and(|ended| {
             let is_final = ended.does == Does::Succeeds || ended.is_recorded && acknowledges;

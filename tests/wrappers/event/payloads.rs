@@ -234,7 +234,7 @@ async fn repeated_payloads_replay_from_every_source() {
     }
 }
 
-/// A Step Functions state machine can add fields anywhere in an event with `ResultPath` before it passes the event on.
+/// With `ResultPath`, a Step Functions state machine can add fields anywhere in an event before it passes the event on.
 /// Two calls that differ only in such a field are different steps.
 #[tokio::test]
 async fn fields_that_no_source_sends_are_compared() {

@@ -19,8 +19,8 @@ enum Scope {
 
 use Scope::{Anonymous, Everywhere, OneApi, Refused};
 
-/// A row of the guide's table: front end, credential, the guide's text about the scope, and the scope. The function
-/// puts the credential of a person into an event. The number tells the person's sessions or tokens apart.
+/// A row of the guide's table: front end, credential, the guide's text about the scope, and the scope. The function in
+/// the last field puts a person's credential into an event. Its number tells the person's sessions or tokens apart.
 struct Row(&'static str, &'static str, &'static str, Scope, fn(&mut Value, &str, u8));
 
 const REST: &str = "REST API";

@@ -1,4 +1,4 @@
-//! Rare log events, which no other test of this program causes.
+//! Rare log events, which no other test of this test program causes.
 
 use std::{convert::Infallible, future::pending, time::Duration};
 

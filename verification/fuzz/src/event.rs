@@ -1,7 +1,7 @@
 //! Fuzzes an event as a runtime delivers it: typed, and as an HTTP request from any front end.
 //!
-//! Two deliveries of the same event must get the same answer. They run its handler at most once, unless the event is
-//! an HTTP request that the library doesn't protect.
+//! Two deliveries of the same event must get the same answer. The handler runs at most once for both, unless the event
+//! is an HTTP request that the library doesn't protect.
 
 use std::{
     cell::Cell,

@@ -1,4 +1,5 @@
-//! The author believed: an invoice number is unique. It is, but each tenant counts from 1.
+//! The author believed: an invoice number is unique. But each tenant counts from 1, so two tenants can have the
+//! same number.
 
 use crate::world::*;
 

@@ -2,9 +2,10 @@
 //! and in front of PostgreSQL and Redis. Under every fault, callers must get true answers, recorded outcomes must
 //! stay, and every call must end within its time limit.
 //!
-//! A run delivers one operation to the real library, or to a function behind the Lambda layer, over the real store and
-//! the real SDK, through a proxy that breaks some of the requests. It then delivers the operation again without faults, and once more when all leases
-//! have ended. A judge compares the table's records, the server's answers and the callers' answers.
+//! A run delivers one operation to the real library, or to a function behind the Lambda layer. Both use the real store
+//! and the real SDK, whose requests go through a proxy that breaks some of them. The run then delivers the operation
+//! again without faults, and once more when all leases have ended. A judge compares the table's records, the server's
+//! answers and the callers' answers.
 //!
 //! The check first puts every fault on every request of every scenario, one at a time. Random runs with up to
 //! three faults follow. A run's number or seed fixes its plan, but not the timing of threads and sockets. So
@@ -71,7 +72,7 @@ pub enum Extent {
     },
     /// The random run of this seed.
     Seed(u64),
-    /// The single fault with this number.
+    /// The listed case with this number.
     Listed(usize),
 }
 

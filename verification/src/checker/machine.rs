@@ -282,7 +282,8 @@ impl<P: Protocol> Checker<'_, P> {
                 Next::Read => (Stage::Reading, true),
                 Next::Pause => (Stage::Pausing, false),
                 Next::Run(_) | Next::Open => (Stage::Running, false),
-                // After these actions, the handler decides whether it continues, and how often.
+                // The handler decides whether and how often it asks for an extension, or tries again after a
+                // declined transaction. So the machine alone doesn't bound these steps.
                 Next::Extend(_) | Next::Extended(_) | Next::Unextended | Next::Declined => return None,
                 Next::Replay(_)
                 | Next::Refused

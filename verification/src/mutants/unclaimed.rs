@@ -29,7 +29,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a conclusion tests neither lease nor expiry",
         caught_by: Invariant::ClaimSeesVersion,
-        // The frozen owner of a stale claim thaws, and extends the claim.
+        // Only an extension changes the lease and expiry of the same claim: the frozen owner of a stale claim thaws,
+        // and extends it.
         space: || Configuration { extensions: 1, flows: &[Flow::Claim, Flow::Look], ..unclaimed() },
         applies: |write, current| match (write, current) {
             (Write::Conclude { seen: Some(seen), record }, Some(before))

@@ -75,7 +75,7 @@ struct Run {
     has_failed: bool,
     has_panicked: bool,
     was_frozen: bool,
-    /// The last time when a call to the store failed or the process was frozen.
+    /// When the last trouble ended: a call to the store that failed or was slow, or a freeze of the process.
     trouble_until: u64,
     /// The time when the platform ends the run's delivery.
     deadline: Option<u64>,
@@ -221,7 +221,7 @@ impl Audit {
         violate(&mut self.book(), rule, what);
     }
 
-    /// Keeps the table for the checks at the end.
+    /// Keeps the table, which later checks read.
     pub fn watch(&self, table: &Arc<Table>) {
         self.book().table = Some(Arc::clone(table));
     }

@@ -21,7 +21,7 @@ pub enum Sabotage {
     ReplaceUnconditionally,
     /// The store grants a claim although the key has a record.
     ClaimUnconditionally,
-    /// The store gives any record the longer lease, whoever owns it and even if it's settled.
+    /// The store gives any record the requested lease, whoever owns it and even if it's settled.
     ExtendUnconditionally,
     /// The store puts a conclusion over any record.
     ConcludeUnconditionally,
@@ -187,7 +187,8 @@ impl Config {
         if random.below(4) != 0 {
             faults &= !Trouble::from(Circumstance::SkewBeyond).bit();
         }
-        // In a quarter of the schedules every settlement is recorded, which allows stricter checks.
+        // A quarter of the schedules, at least, have none of the troubles in `UNRECORDING`, which allows stricter
+        // checks.
         if random.below(4) == 0 {
             faults &= !Trouble::UNRECORDING.iter().fold(0, |all, trouble| all | trouble.bit());
         }

@@ -64,7 +64,8 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// One process, with its remaining deliveries. Clones share its state.
+/// One executor, with its remaining deliveries. It has its own process, or shares one with another executor. Clones
+/// share its state.
 #[derive(Clone, Debug)]
 pub struct Executor {
     id: u32,

@@ -183,7 +183,7 @@ impl Reached {
         });
     }
 
-    /// Counts an answer to a delivery, and whether its handler ran.
+    /// Counts an answer to a delivery. `has_run` tells whether the delivery's handler ran.
     pub fn count_answer(&mut self, result: &Result<String, RunError<Refusal>>, has_run: bool) {
         let item = match result {
             Ok(_) if has_run => Item::Own,

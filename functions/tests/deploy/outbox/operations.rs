@@ -52,7 +52,7 @@ impl Clock for Moved {
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        // The library sleeps to time requests out, and requests take real time.
+        // The library sleeps to enforce the timeouts of requests, and requests take real time.
         system_clock().sleep(duration)
     }
 }

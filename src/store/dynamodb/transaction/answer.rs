@@ -193,7 +193,7 @@ impl DynamoDbStore {
 /// the handler's tables it's about.
 fn alone(class: Class, transaction: &str, place: &str) -> String {
     match class {
-        Class::NotCommitted => format!("{transaction} couldn't be built"),
+        Class::NotBuilt => format!("{transaction} couldn't be built"),
         Class::NoCredentials => format!(
             "{transaction} wasn't sent, because no AWS credentials were found; set AWS_PROFILE, or AWS_ACCESS_KEY_ID \
              and AWS_SECRET_ACCESS_KEY, or give the function a role"

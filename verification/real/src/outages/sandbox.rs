@@ -128,7 +128,7 @@ impl Sandbox {
         Ok(operation.stored_key(&Key::new(key).context("invalid key")?))
     }
 
-    /// Delivers the operation until its handler has run. A caller retries like this when the library refuses to run.
+    /// Delivers the operation until its handler has run, as a caller retries when the library refuses a delivery.
     pub(super) async fn deliver(&self, operation: &Operation, bell: &Bell, ledger: &Ledger) -> Result<Run> {
         let mut refused = 0;
         loop {

@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use lambda_idempotency::testing::Fault;
 
-/// How the wire breaks. [`amounts_to`](Self::amounts_to) returns the fault that this causes.
+/// How the wire breaks. [`amounts_to`](Self::amounts_to) returns the fault that each way causes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum TcpWay {
     /// Connections are cut, and new ones refused.
@@ -182,8 +182,8 @@ pub(crate) enum Protocol {
 }
 
 impl Protocol {
-    /// Whether these bytes from a client are a request. Messages that open, check or close a connection aren't
-    /// requests.
+    /// Whether these bytes from a client are a request. Messages that open or close a connection aren't requests, nor
+    /// is `PING`, Redis's check of a connection. PostgreSQL's check is a query, so it counts as a request.
     pub(super) fn is_request(self, bytes: &[u8]) -> bool {
         match self {
             // A message begins with its type. A connection's first message has no type: it begins with its length,

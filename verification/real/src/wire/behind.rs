@@ -113,7 +113,8 @@ fn answer_of(report: Report, own_error: &str) -> Answer {
     }
 }
 
-/// Returns the record's key and the fingerprint that the layer gives to `event`. It refuses the claim, so nothing runs.
+/// Returns the record's key and the fingerprint that the layer gives to `event`. The store refuses the claim, so
+/// nothing runs.
 pub(super) async fn identity(event: Bytes, deadline: Timestamp) -> Result<(StoredKey, Fingerprint)> {
     let claims = Arc::new(Claims::default());
     let settings = [("IDEMPOTENCY_STORE", "memory:"), ("IDEMPOTENCY_KEY", "/id")];

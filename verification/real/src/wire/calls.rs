@@ -1,8 +1,8 @@
 //! Logs the wire of a store that talks over TCP, call by call.
 //!
-//! The TCP proxy doesn't parse requests. So the log has one entry for each call of the library, and a plan gives each
-//! fault the number of its call. Right after each call, the check reads the record without the proxy, to learn whether
-//! the server applied the write.
+//! The TCP proxy doesn't parse requests. So the log has one entry for each call of the library, and a plan says by
+//! number which call each fault hits. Right after each call, the check reads the record without the proxy, to learn
+//! whether the server applied the write.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -142,8 +142,8 @@ impl Case {
 }
 
 impl Scenario {
-    /// Returns the range of requests on which single faults are tried. If the scenario has its own faults, only the
-    /// requests after those are tried, because the scenario exists to test them.
+    /// Returns the range of requests on which single faults are tried. A scenario with its own faults exists to test
+    /// the requests that follow those faults, so faults are tried only on these requests.
     fn tried(&self) -> (usize, usize) {
         let first = self.lead.iter().map(|(at, _)| at + 1).max().unwrap_or(0);
         (first, self.requests.len())
@@ -156,7 +156,8 @@ impl Scenario {
         self.can_have(at, fault) && (!self.is_heavy() || meaning == Some(Meaning::PartWritten))
     }
 
-    /// Whether the fault is possible on this request: only the answer to a failed condition can lack its item.
+    /// Whether the fault is possible on this request. `HideRecord` leaves the record out of the answer to a failed
+    /// condition, so it needs a request whose condition fails.
     fn can_have(&self, at: usize, fault: HttpWay) -> bool {
         let meaning = self.requests.get(at);
         let is_refused = self.rival.is_some_and(|(by, _)| Some(&by) == meaning)

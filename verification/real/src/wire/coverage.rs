@@ -40,7 +40,8 @@ impl Coverage {
         cells.filter(|cell| self.is_reachable(*cell) && !self.counts.contains_key(cell)).collect()
     }
 
-    /// Whether the fault can hit the call. Only a conditional write's rejection has an item to leave out.
+    /// Whether the fault can hit the call. `HideRecord` leaves the record out of the answer to a failed condition, so
+    /// it needs a conditional write.
     fn is_reachable(&self, (meaning, fault): (Meaning, HttpWay)) -> bool {
         let happens = meaning.happens_over(self.medium) && fault.happens_over(self.medium);
         happens && (fault.amounts_to() != Fault::HideRecord || meaning.has_condition())

@@ -37,7 +37,7 @@ const SKEW_MARGIN: Duration = Duration::from_secs(2);
 /// A bad result that the protocol doesn't promise to prevent. The judge allows it only if there's a reason for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Gap {
-    /// The handler ran, its outcome couldn't be stored in time, and the caller got the response.
+    /// The handler ran, and the caller got its outcome, but the outcome couldn't be stored in time.
     Unrecorded,
     /// The handler's first outcome is `Unrecorded`, and the handler ran a second time once the lease had ended.
     RanAgain,
@@ -55,12 +55,12 @@ pub(super) enum Gap {
 impl Display for Gap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Unrecorded => "the handler ran and was answered, but its outcome wasn't stored",
-            Self::RanAgain => "ran again, since the first outcome wasn't stored",
+            Self::Unrecorded => "the caller got the handler's outcome, but it wasn't stored",
+            Self::RanAgain => "the handler ran again, since the first outcome wasn't stored",
             Self::Fenced => {
                 "the run was fenced by a successor that never finished, so a later delivery ran again"
             }
-            Self::NotReleased => "failed, key not released",
+            Self::NotReleased => "the handler failed, and the key wasn't released",
             Self::Ghost => "left a claim that the library doesn't know of; nothing ran",
             Self::NotKept => "outcome stored without its response",
         })
@@ -256,7 +256,7 @@ fn shown(facts: &Facts, found: &Snapshot) -> String {
     let Some(record) = &found.record else { return "no record".into() };
     let owner = (0..facts.deliveries.len())
         .find(|nth| facts.deliveries[*nth].owners.contains(&record.owner))
-        .map_or_else(|| "of another".to_owned(), |nth| format!("of delivery {nth}"));
+        .map_or_else(|| "of another owner".to_owned(), |nth| format!("of delivery {nth}"));
     let mut shown = format!("{} {owner}, generation {}", record.status().as_str(), record.generation);
     match &found.outcome {
         Some(Said::Text(text)) => {
@@ -314,9 +314,9 @@ impl Facts {
         self.calls.iter().any(|call| what(call.meaning, &call.told))
     }
 
-    /// Returns how many claims, reclaims and takeovers lost to another delivery, conflicted with its transaction, or got
-    /// an ambiguous answer. After too many, the library may answer "in progress". 0 if the last one was ambiguous, since
-    /// the library must read the record then.
+    /// Returns how many claims, reclaims and takeovers lost to another delivery, conflicted with its transaction, or
+    /// got an ambiguous answer. After too many, the library may answer "in progress". Returns 0 unless the last of them
+    /// lost or conflicted: after an ambiguous answer, the library must read the record.
     fn claims_lost(&self) -> usize {
         let is_claim = |meaning| matches!(meaning, Meaning::Claim | Meaning::Reclaim | Meaning::TakeOver);
         let is_lost = |told: &Told| {

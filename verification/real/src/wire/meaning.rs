@@ -10,7 +10,7 @@ use super::way::Medium;
 /// A call of the protocol: an operation of the store, and the request that performs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Meaning {
-    /// T1: claims a key without a record.
+    /// T1: claims a key that has no record.
     Claim,
     /// T2: claims a key whose record is released or expired.
     Reclaim,

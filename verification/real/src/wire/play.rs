@@ -28,10 +28,11 @@ use super::{
 };
 use crate::site::Ahead;
 
-/// How far the last delivery's clock is ahead: longer than any lease, margin included, and shorter than any retention.
+/// How far the last delivery's clock is ahead: longer than any lease, skew margin included, and shorter than any
+/// retention.
 const UNTIL_ALL_LEASES_END: Duration = Duration::from_secs(90);
-/// How long Lambda waits for the answer of a function behind the layer. The lease is hardly longer, so the last delivery
-/// takes over a claim of an earlier one.
+/// How long Lambda waits for the answer of a function behind the layer. The lease is hardly longer, so the last
+/// delivery can take over a claim that an earlier delivery left unsettled.
 const INVOCATION: Duration = Duration::from_secs(60);
 /// The message of a recorded panic.
 pub(super) const PANICKED: &str = "the handler panicked";

@@ -101,7 +101,7 @@ pub struct Proxy {
 struct Shared {
     upstream: Upstream,
     plan: Mutex<BTreeMap<usize, HttpWay>>,
-    /// The timeout of the client's attempts. Slow answers and late requests take a multiple of it.
+    /// The timeout of the client's attempts. It determines how long slow answers and late requests take.
     attempt: Duration,
     begun: Instant,
     log: Mutex<Vec<Exchange>>,
@@ -332,7 +332,7 @@ impl Shared {
         }
     }
 
-    /// Breaks or loses the answer to an applied request.
+    /// Breaks or loses the server's answer to a forwarded request.
     async fn spoil(
         &self,
         client: &mut Conversation,

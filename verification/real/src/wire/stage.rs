@@ -44,7 +44,8 @@ use crate::{
 pub(super) const PRIOR: &str = "the prior outcome";
 /// The rival's outcome.
 pub(super) const RIVAL: &str = "the rival's outcome";
-/// The inline limit of the store under test. It's low, so that small responses go into chunks.
+/// The inline limit of the store under test. It's low, so that a response of a few hundred bytes already goes into a
+/// chunk.
 const INLINE_LIMIT: usize = 256;
 
 /// How often to retry the warm-up of a store.
@@ -78,8 +79,8 @@ pub(super) enum Subject {
 }
 
 impl Subject {
-    /// Whether it can play the scenario. A function behind the layer is another process, whose panic the layer doesn't see.
-    /// Near its deadline, the layer posts the answer unrecorded, which the layer's scenarios show.
+    /// Whether this program can play the scenario. The layer doesn't see panics, since the function is another process.
+    /// Near the deadline, the layer posts the function's answer before it's recorded. The layer's own tests cover that.
     pub(super) fn plays(self, scenario: &Scenario) -> bool {
         self == Self::Library || scenario.handler != Handler::Panics && !scenario.is_short_of_time
     }
@@ -114,8 +115,8 @@ impl Between {
         }
     }
 
-    /// Closes the proxy, and then forwards the held requests whose fault lets them arrive right after the first delivery's
-    /// answer.
+    /// Closes the proxy, and then forwards the held requests whose fault lets them arrive right after the first
+    /// delivery's answer.
     pub(super) async fn close(&self) {
         match self {
             Self::Http(proxy) => {

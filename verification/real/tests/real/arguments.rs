@@ -2,7 +2,7 @@
 
 use std::process::{Command, Output};
 
-/// Runs the command, and returns what it says about refused arguments.
+/// Runs `verification-real` with `arguments`, which it must refuse. Returns its error message.
 #[track_caller]
 fn refused(arguments: &str) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_verification-real"));

@@ -69,7 +69,7 @@ impl Audit {
         }
         self.check_told(book, value);
         let is_own = own_run.is_some_and(|run| value.starts_with(&format!("run {run} ")));
-        // The value's JSON.
+        // The record's digest is that of the value's JSON.
         let sha256: [u8; 32] = Sha256::digest(format!("{value:?}")).into();
         let was_recorded = book.recorded.values().flatten().any(|one| one.sha256 == Some(sha256));
         if !is_own && !was_recorded {
@@ -96,8 +96,8 @@ impl Audit {
         }
     }
 
-    /// Whether the schedule has no trouble that may keep an answer from being recorded. If so, an executor's own answer
-    /// is always the recorded one.
+    /// Whether an executor's own answer is always the recorded one, because the schedule has no trouble that may keep
+    /// an answer from being recorded.
     fn settles_definitely(&self) -> bool {
         !Trouble::UNRECORDING.into_iter().any(|fault| self.config.has(fault))
     }
@@ -241,8 +241,8 @@ fn check_given_back(book: &mut Book, at: u64, executor: u32, key: u64, error: &E
     }
 }
 
-/// Whether this run's outcome was recorded, under the run's own generation or a later one. `sha256` is the digest of the
-/// run's answer. A record without a digest has no response.
+/// Whether this run's outcome was recorded, under the run's own generation or a later one. `sha256` is the digest of
+/// the run's answer. An outcome that was recorded without its response has no digest to compare, and counts too.
 fn has_outcome_of(book: &Book, run: usize, sha256: [u8; 32]) -> bool {
     let Some(run) = book.runs.get(run) else { return false };
     let is_of_run = |one: &Recorded| {

@@ -98,25 +98,25 @@ impl Audit {
         }
         let recorded = book.recorded.get(&earlier.stored).into_iter().flatten();
         if recorded.into_iter().any(|one| one.generation == earlier.generation && granted <= one.expires_at) {
-            return Some((RULE, "its outcome was recorded, and hadn't expired"));
+            return Some((RULE, "the earlier run's outcome was recorded, and hadn't expired"));
         }
         let was_released = book.released.contains(&(earlier.stored.clone(), earlier.generation.get()));
         if !was_released && granted <= earlier.lease_until {
-            return Some((RULE, "its lease hadn't expired"));
+            return Some((RULE, "the earlier run's lease hadn't expired"));
         }
         let Some(handler_ended) = earlier.handler_ended else {
             return match earlier.ended {
                 // The run crashed, was dropped or cut off, panicked, or returned an error.
                 Some(_) => None,
                 None if earlier.was_frozen || earlier.has_failed || earlier.has_panicked => None,
-                None => Some((RULE, "it ran past its lease without being frozen")),
+                None => Some((RULE, "the earlier run passed the end of its lease without being frozen")),
             };
         };
         if matches!(earlier.ended, Some((_, Ended::Crashed | Ended::Dropped))) {
             return None;
         }
         self.had_time(earlier, handler_ended)
-            .then_some((RULE, "nothing went wrong while it had time to record its outcome"))
+            .then_some((RULE, "nothing went wrong while the earlier run had time to record its outcome"))
     }
 
     /// Whether a run whose handler returned at `handler_ended` had time to record its outcome after the last
@@ -127,7 +127,8 @@ impl Audit {
         trouble + ROOM_FOR_A_REQUEST + clocks < run.settle_by(handler_ended)
     }
 
-    /// Whether clocks jump or stop, so that a deadline is earlier or later than it should be.
+    /// Whether clocks jump, stop or are off by more than the skew margin, so that a deadline may be earlier or later
+    /// than it should be.
     pub(super) fn has_wrong_clocks(&self) -> bool {
         self.config.has(Circumstance::SkewBeyond)
             || self.config.has(Circumstance::Jump)

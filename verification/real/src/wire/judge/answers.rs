@@ -124,7 +124,7 @@ impl Judge<'_> {
             Status::Started => {
                 let learned = self.learned_of_its_claim();
                 self.must(!learned || has_no_time, || {
-                    format!("the engine didn't recognise its own claim; stored: {}", left())
+                    format!("the library didn't recognise its own claim; stored: {}", left())
                 });
                 self.must(gave_back, || format!("a claim in doubt wasn't released; stored: {}", left()));
                 let free_at = first.retry_after.map(|wait| first.after.at.saturating_add(wait));

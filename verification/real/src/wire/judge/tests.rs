@@ -241,7 +241,7 @@ fn recognised_claim_must_run() {
     };
     assert!(judge(&facts).gaps.contains(&Gap::Ghost));
     let rules = [
-        "the engine didn't recognise its own claim",
+        "the library didn't recognise its own claim",
         "a claim in doubt wasn't released",
         "the claim may outlast the reported wait",
     ];
@@ -260,7 +260,7 @@ fn recognised_claim_must_run() {
     facts.calls[1].told = Told::Found(Some(found));
     let violations = judge(&facts).violations;
     assert!(
-        violations.iter().any(|found| found.starts_with("the engine didn't recognise its own claim")),
+        violations.iter().any(|found| found.starts_with("the library didn't recognise its own claim")),
         "{violations:?}"
     );
 }
