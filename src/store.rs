@@ -1,7 +1,6 @@
 //! The [`Store`] contract: the operations that the library needs from a database.
 
 mod admin;
-#[cfg(any(feature = "dynamodb", feature = "postgres", feature = "redis"))]
 mod builder;
 mod cipher;
 #[cfg(any(feature = "dynamodb", feature = "postgres", feature = "redis"))]
@@ -20,7 +19,6 @@ pub mod redis;
 mod write;
 
 pub use admin::{Page, TableProblem};
-#[cfg(any(feature = "dynamodb", feature = "postgres", feature = "redis"))]
 pub use builder::StoreBuilder;
 pub use cipher::Cipher;
 pub use error::{StoreError, StoreErrorKind};

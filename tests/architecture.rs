@@ -223,7 +223,7 @@ fn shared(from: &[String], to: &[String]) -> Vec<String> {
     from.iter().zip(to).take_while(|(one, other)| one == other).map(|(name, _)| name.clone()).collect()
 }
 
-/// Returns the modules of `folder` from which imports lead back to themselves.
+/// Returns the modules of `folder` that are part of an import cycle.
 fn cycle_in(folder: &[String], named: &[(Vec<String>, Vec<String>)]) -> Vec<String> {
     let depth = folder.len();
     let mut reached: BTreeSet<(&str, &str)> = named

@@ -95,7 +95,19 @@ fn unavailable(error: io::Error) -> StoreError {
 }
 
 fn encode(record: &Record) -> Vec<u8> {
-    let outcome = match &record.state {
+    // The pattern names every field. If a version of the library adds one, this doesn't compile until you keep it.
+    let Record {
+        owner,
+        generation,
+        attempt,
+        fingerprint,
+        lock_acquired_at,
+        expires_at,
+        interrupted,
+        request_id,
+        state,
+    } = record;
+    let outcome = match state {
         State::Completed(Outcome::Retained(response)) | State::Failed(Outcome::Retained(response)) => json!({
             "deflated": response.deflated, "length": response.length, "sha256": text(&response.sha256),
             "labels": response.labels.as_deref(),
@@ -104,11 +116,11 @@ fn encode(record: &Record) -> Vec<u8> {
         _ => Value::Null,
     };
     let fields = json!({
-        "status": record.status().as_str(), "owner": record.owner.to_string(), "attempt": record.attempt,
-        "generation": record.generation.get(), "fingerprint": record.fingerprint.to_string(),
-        "lock_acquired_at": record.lock_acquired_at.as_millis(), "expires_at": record.expires_at.map(Timestamp::as_millis),
-        "lease_until": record.lease_until().map(Timestamp::as_millis), "request_id": record.request_id.as_deref(),
-        "interrupted": record.interrupted, "outcome": outcome,
+        "status": record.status().as_str(), "owner": owner.to_string(), "attempt": attempt,
+        "generation": generation.get(), "fingerprint": fingerprint.to_string(),
+        "lock_acquired_at": lock_acquired_at.as_millis(), "expires_at": expires_at.map(Timestamp::as_millis),
+        "lease_until": record.lease_until().map(Timestamp::as_millis), "request_id": request_id.as_deref(),
+        "interrupted": interrupted, "outcome": outcome,
     });
     fields.to_string().into_bytes()
 }

@@ -29,7 +29,9 @@ pub trait Configured {
     type Choices: Clone + fmt::Debug;
 }
 
-/// A store that a URL can name.
+/// A store that a URL can name. Such a URL begins with its scheme and `://`. If a parameter of it is a secret, add the
+/// parameter to `CREDENTIALS` in `named/shown.rs`.
+#[allow(dead_code, reason = "unused if the features of all stores are off")]
 pub(super) trait FromUrl: Configured + Store + Sized {
     /// Returns a builder with the settings of `url`, whose scheme is the store's. Errors refer to the URL as `what`.
     /// Some stores parse the URL only when they're opened.

@@ -295,7 +295,7 @@ impl ExploredState {
         }
         self.made.sort_unstable();
         // A response that no executor has processed yet may show an outcome that's no longer in the store.
-        // The delivery of that outcome still matters.
+        // So the delivery whose outcome it is must be kept.
         if self.slots.iter().any(|slot| slot.answer != Answer::None) {
             return;
         }

@@ -29,7 +29,7 @@ impl RuleArguments {
         Self { skew_margin: self.skew_margin.or(skew_margin_ms.map(Duration::from_millis)) }
     }
 
-    /// Returns the same rules as words of a command line.
+    /// Returns the command line's words that set these rules.
     pub(super) fn words(self) -> Vec<String> {
         let margin = self.skew_margin.map(words::exact);
         margin.map_or_else(Vec::new, |margin| vec!["--skew-margin".to_owned(), margin])

@@ -206,9 +206,10 @@ async fn play(seed: u64, emulator: &Emulator) -> Met {
     met
 }
 
-/// If one request has two ends of a key, EventBridge may refuse the earlier end and accept the later one.
+/// EventBridge may refuse an entry and accept a later one of the same request. So the events of one key's operation must
+/// be in separate requests.
 #[tokio::test(flavor = "multi_thread")]
-async fn ends_of_one_key_are_accepted_in_order() {
+async fn events_of_one_key_are_accepted_in_order() {
     let emulator = Emulator::start().await;
     let table = fresh_table();
     let mut operations = Operations::new(emulator.client(), table.clone(), 1).await;

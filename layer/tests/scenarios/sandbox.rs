@@ -117,7 +117,7 @@ pub(crate) struct Sandbox {
     folder: PathBuf,
     url: String,
     client: reqwest::Client,
-    /// Lets only one invocation run on demand, since the emulator panics at a second one.
+    /// Held during an invocation. On demand, the emulator panics if a second invocation comes meanwhile.
     one_at_a_time: Option<tokio::sync::Mutex<()>>,
 }
 

@@ -306,8 +306,7 @@ async fn decline_without_closure_is_a_handler_error() {
 
 #[tokio::test(start_paused = true)]
 async fn late_applied_transactions_outcome_is_returned() {
-    // The second attempt is declined. The first is applied late: before the settlement if there's a closure, and
-    // otherwise after it.
+    // The second attempt is declined. With a closure, the first is applied before the settlement, otherwise after it.
     for closure in [true, false] {
         let bench = Bench::new();
         bench.store.script([Script::Pass, Meets(Late)]);

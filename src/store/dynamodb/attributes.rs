@@ -81,90 +81,61 @@ impl AttributeNames {
     }
 }
 
-/// An attribute, identified by its purpose instead of its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Attribute {
-    /// The partition key: the stored key.
-    Id,
-    Status,
-    Owner,
-    Generation,
-    /// When the claim was made, in ms.
-    LockAcquiredAt,
-    /// When the lease ends, in ms.
-    LeaseUntil,
-    /// When the record expires, in seconds: the table's TTL attribute.
-    ExpiresAt,
-    Fingerprint,
-    /// How many claims the operation has had.
-    Attempt,
-    /// Whether an earlier attempt was interrupted.
-    Interrupted,
-    /// The stored bytes of the response.
-    Response,
-    /// How the stored bytes encode the response, and how many chunks hold them.
-    ResponseEncoding,
-    ResponseLength,
-    ResponseSha256,
-    /// The invocation that made the claim.
-    RequestId,
-    /// The version of the record format.
-    Version,
-    /// Reserved for the trace of the first run. No version writes it yet.
-    TraceId,
-    /// Reserved: marks a response stored in a form that this version can't read. No version writes it yet.
-    ResponseCodec,
-    /// Reserved: names the key that the response is encrypted with. No version writes it yet.
-    ResponseKeyId,
+/// Declares [`Attribute`] from the list of attributes and their default names.
+macro_rules! attributes {
+    ($($(#[$doc:meta])* $attribute:ident = $name:literal,)+) => {
+        /// An attribute, identified by its purpose instead of its name.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(super) enum Attribute {
+            $($(#[$doc])* $attribute,)+
+        }
+
+        impl Attribute {
+            pub(super) const ALL: [Self; [$($name),+].len()] = [$(Self::$attribute),+];
+
+            /// The default name. With a `#` in front, it's the placeholder in every expression.
+            pub(super) const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$attribute => $name,)+
+                }
+            }
+        }
+    };
 }
 
-impl Attribute {
-    pub(super) const ALL: [Self; 19] = [
-        Self::Id,
-        Self::Status,
-        Self::Owner,
-        Self::Generation,
-        Self::LockAcquiredAt,
-        Self::LeaseUntil,
-        Self::ExpiresAt,
-        Self::Fingerprint,
-        Self::Attempt,
-        Self::Interrupted,
-        Self::Response,
-        Self::ResponseEncoding,
-        Self::ResponseLength,
-        Self::ResponseSha256,
-        Self::RequestId,
-        Self::Version,
-        Self::TraceId,
-        Self::ResponseCodec,
-        Self::ResponseKeyId,
-    ];
-
-    /// The default name. With a `#` in front, it's the placeholder in every expression.
-    pub(super) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Id => "id",
-            Self::Status => "status",
-            Self::Owner => "owner",
-            Self::Generation => "generation",
-            Self::LockAcquiredAt => "lock_acquired_at",
-            Self::LeaseUntil => "lease_until",
-            Self::ExpiresAt => "expires_at",
-            Self::Fingerprint => "fingerprint",
-            Self::Attempt => "attempt",
-            Self::Interrupted => "interrupted",
-            Self::Response => "response",
-            Self::ResponseEncoding => "response_encoding",
-            Self::ResponseLength => "response_length",
-            Self::ResponseSha256 => "response_sha256",
-            Self::RequestId => "request_id",
-            Self::Version => "version",
-            Self::TraceId => "trace_id",
-            Self::ResponseCodec => "response_codec",
-            Self::ResponseKeyId => "response_key_id",
-        }
-    }
+attributes! {
+    /// The partition key: the stored key.
+    Id = "id",
+    Status = "status",
+    Owner = "owner",
+    Generation = "generation",
+    /// When the claim was made, in ms.
+    LockAcquiredAt = "lock_acquired_at",
+    /// When the lease ends, in ms.
+    LeaseUntil = "lease_until",
+    /// When the record expires, in seconds: the table's TTL attribute.
+    ExpiresAt = "expires_at",
+    Fingerprint = "fingerprint",
+    /// How many claims the operation has had.
+    Attempt = "attempt",
+    /// Whether an earlier attempt was interrupted.
+    Interrupted = "interrupted",
+    /// The stored bytes of the response.
+    Response = "response",
+    /// How the stored bytes encode the response, and how many chunks hold them.
+    ResponseEncoding = "response_encoding",
+    ResponseLength = "response_length",
+    ResponseSha256 = "response_sha256",
+    /// The invocation that made the claim.
+    RequestId = "request_id",
+    /// The version of the record format.
+    Version = "version",
+    /// Reserved for the trace of the first run. No version writes it yet.
+    TraceId = "trace_id",
+    /// Reserved: marks a response stored in a form that this version can't read. No version writes it yet.
+    ResponseCodec = "response_codec",
+    /// Reserved: names the key that the response is encrypted with. No version writes it yet.
+    ResponseKeyId = "response_key_id",
 }
 
 #[cfg(test)]

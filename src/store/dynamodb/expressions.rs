@@ -239,7 +239,19 @@ impl Plans {
 
     /// T3, stale STARTED → STARTED.
     pub(super) fn take_over(&self, lock: &Lock) -> &Plan {
-        let has = [lock.expires_at.is_some(), lock.interrupted, lock.request_id.is_some()];
+        // The pattern names every field. If an optional field is added to `Lock`, a takeover must set it or remove it.
+        let Lock {
+            owner: _,
+            generation: _,
+            attempt: _,
+            fingerprint: _,
+            lock_acquired_at: _,
+            lease_until: _,
+            expires_at,
+            interrupted,
+            request_id,
+        } = lock;
+        let has = [expires_at.is_some(), *interrupted, request_id.is_some()];
         let [expiry, interrupted, request_id] = has.map(usize::from);
         &self.take_over[expiry + 2 * interrupted + 4 * request_id]
     }

@@ -35,25 +35,38 @@ pub(super) fn reclaim(seen: &Revision) -> Values {
 }
 
 /// Values for the expressions of T3.
-pub(super) fn take_over(seen: &Revision, lease_until: Timestamp, lock: &Lock) -> Values {
+pub(super) fn take_over(seen: &Revision, seen_lease: Timestamp, lock: &Lock) -> Values {
+    // The pattern names every field. If a field is added to `Lock`, this doesn't compile until a takeover writes it. T3
+    // takes over only the same operation, so the fingerprint stays.
+    let Lock {
+        owner,
+        generation,
+        attempt,
+        fingerprint: _,
+        lock_acquired_at,
+        lease_until,
+        expires_at,
+        interrupted,
+        request_id,
+    } = lock;
     let mut values = Values::with_capacity(16);
     values.insert(":started".to_owned(), codec::status(Status::Started));
     values.insert(":seen_owner".to_owned(), codec::owner(seen.owner));
     values.insert(":seen_generation".to_owned(), codec::generation(seen.generation));
     values.insert(":seen_lock_acquired_at".to_owned(), codec::millis(seen.lock_acquired_at));
-    values.insert(":seen_lease_until".to_owned(), codec::millis(lease_until));
-    values.insert(":owner".to_owned(), codec::owner(lock.owner));
-    values.insert(":generation".to_owned(), codec::generation(lock.generation));
-    values.insert(":attempt".to_owned(), codec::number(lock.attempt));
-    values.insert(":lock_acquired_at".to_owned(), codec::millis(lock.lock_acquired_at));
-    values.insert(":lease_until".to_owned(), codec::millis(lock.lease_until));
-    if let Some(expires_at) = lock.expires_at {
-        values.insert(":expires_at".to_owned(), codec::seconds(expires_at));
+    values.insert(":seen_lease_until".to_owned(), codec::millis(seen_lease));
+    values.insert(":owner".to_owned(), codec::owner(*owner));
+    values.insert(":generation".to_owned(), codec::generation(*generation));
+    values.insert(":attempt".to_owned(), codec::number(*attempt));
+    values.insert(":lock_acquired_at".to_owned(), codec::millis(*lock_acquired_at));
+    values.insert(":lease_until".to_owned(), codec::millis(*lease_until));
+    if let Some(expires_at) = expires_at {
+        values.insert(":expires_at".to_owned(), codec::seconds(*expires_at));
     }
-    if lock.interrupted {
+    if *interrupted {
         values.insert(":interrupted".to_owned(), codec::interrupted());
     }
-    if let Some(request_id) = &lock.request_id {
+    if let Some(request_id) = request_id {
         values.insert(":request_id".to_owned(), codec::text(&**request_id));
     }
     values

@@ -51,10 +51,11 @@ fn without_userinfo(pair: &str) -> &str {
     }
 }
 
-#[cfg(all(test, feature = "dynamodb", feature = "postgres", feature = "redis"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
+    #[cfg(all(feature = "dynamodb", feature = "postgres", feature = "redis"))]
     #[test]
     fn shown_urls_have_no_credentials() {
         for (url, shown) in [

@@ -21,64 +21,82 @@ use crate::{
     time::Timestamp,
 };
 
-/// A column of the table, except the key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Column {
-    Version,
+/// The part of a record that a column belongs to.
+#[derive(Clone, Copy)]
+enum Part {
     Status,
-    Owner,
-    Generation,
-    Attempt,
-    Fingerprint,
-    LockAcquiredAt,
-    LeaseUntil,
-    ExpiresAt,
-    Interrupted,
-    RequestId,
-    ResponseEncoding,
-    ResponseLength,
-    ResponseSha256,
-    Response,
+    /// The same in all claims of an operation.
+    Operation,
+    /// The rest of the lock, which a takeover replaces.
+    Lock,
+    Outcome,
     /// Reserved: the library ignores it, and no statement reads it.
-    TraceId,
-    /// Reserved: only a newer version of the library can read a response with this column.
-    ResponseCodec,
-    /// Reserved, like `ResponseCodec`.
-    ResponseKeyId,
+    Trace,
+    /// Reserved: only a newer version of the library can read a response with such a column.
+    LaterResponse,
+}
+
+/// Declares [`Column`] from the list of columns: name, type, and the part of the record.
+macro_rules! columns {
+    ($($column:ident = $name:literal, $type:ident, $part:ident;)+) => {
+        /// A column of the table, except the key.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(super) enum Column {
+            $($column,)+
+        }
+
+        impl Column {
+            const ALL: [Self; [$($name),+].len()] = [$(Self::$column),+];
+
+            pub(super) const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$column => $name,)+
+                }
+            }
+
+            pub(super) const fn type_(self) -> Type {
+                match self {
+                    $(Self::$column => Type::$type,)+
+                }
+            }
+
+            const fn part(self) -> Part {
+                match self {
+                    $(Self::$column => Part::$part,)+
+                }
+            }
+        }
+    };
+}
+
+columns! {
+    Version = "version", INT8, Lock;
+    Status = "status", TEXT, Status;
+    Owner = "owner", BYTEA, Lock;
+    Generation = "generation", NUMERIC, Lock;
+    Attempt = "attempt", INT8, Lock;
+    Fingerprint = "fingerprint", TEXT, Operation;
+    LockAcquiredAt = "lock_acquired_at", NUMERIC, Lock;
+    LeaseUntil = "lease_until", NUMERIC, Lock;
+    ExpiresAt = "expires_at", NUMERIC, Lock;
+    Interrupted = "interrupted", BOOL, Lock;
+    RequestId = "request_id", BYTEA, Lock;
+    ResponseEncoding = "response_encoding", TEXT, Outcome;
+    ResponseLength = "response_length", NUMERIC, Outcome;
+    ResponseSha256 = "response_sha256", BYTEA, Outcome;
+    Response = "response", BYTEA, Outcome;
+    TraceId = "trace_id", TEXT, Trace;
+    ResponseCodec = "response_codec", TEXT, LaterResponse;
+    ResponseKeyId = "response_key_id", TEXT, LaterResponse;
 }
 
 impl Column {
     /// All columns of a record.
-    pub(super) const RECORD: [Self; 15] = [
-        Self::Version,
-        Self::Status,
-        Self::Owner,
-        Self::Generation,
-        Self::Attempt,
-        Self::Fingerprint,
-        Self::LockAcquiredAt,
-        Self::LeaseUntil,
-        Self::ExpiresAt,
-        Self::Interrupted,
-        Self::RequestId,
-        Self::ResponseEncoding,
-        Self::ResponseLength,
-        Self::ResponseSha256,
-        Self::Response,
-    ];
-    /// The columns that a takeover writes: the whole lock, except the fingerprint. The stored fingerprint equals the
-    /// lock's, since T3 takes over only the same operation.
-    pub(super) const TAKEOVER: [Self; 9] = [
-        Self::Version,
-        Self::Owner,
-        Self::Generation,
-        Self::Attempt,
-        Self::LockAcquiredAt,
-        Self::LeaseUntil,
-        Self::ExpiresAt,
-        Self::Interrupted,
-        Self::RequestId,
-    ];
+    pub(super) const RECORD: [Self; 15] =
+        Self::of(&[Part::Status, Part::Operation, Part::Lock, Part::Outcome]);
+    /// The columns that a takeover writes. The stored fingerprint equals the lock's, since T3 takes over only the same
+    /// operation.
+    pub(super) const TAKEOVER: [Self; 9] = Self::of(&[Part::Lock]);
     /// The columns that a settlement writes.
     pub(super) const SETTLEMENT: [Self; 7] = [
         Self::Status,
@@ -90,53 +108,36 @@ impl Column {
         Self::Response,
     ];
     /// The response's four columns, which only an outcome has.
-    const OUTCOME: [Self; 4] =
-        [Self::ResponseEncoding, Self::ResponseLength, Self::ResponseSha256, Self::Response];
+    const OUTCOME: [Self; 4] = Self::of(&[Part::Outcome]);
     /// Columns for a later version. A statement that replaces a row clears them.
-    pub(super) const RESERVED: [Self; 3] = [Self::TraceId, Self::ResponseCodec, Self::ResponseKeyId];
+    pub(super) const RESERVED: [Self; 3] = Self::of(&[Part::Trace, Part::LaterResponse]);
     /// Columns for a later version's response format. This version leaves them empty.
-    pub(super) const LATER_RESPONSE: [Self; 2] = [Self::ResponseCodec, Self::ResponseKeyId];
+    pub(super) const LATER_RESPONSE: [Self; 2] = Self::of(&[Part::LaterResponse]);
 
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Version => "version",
-            Self::Status => "status",
-            Self::Owner => "owner",
-            Self::Generation => "generation",
-            Self::Attempt => "attempt",
-            Self::Fingerprint => "fingerprint",
-            Self::LockAcquiredAt => "lock_acquired_at",
-            Self::LeaseUntil => "lease_until",
-            Self::ExpiresAt => "expires_at",
-            Self::Interrupted => "interrupted",
-            Self::RequestId => "request_id",
-            Self::ResponseEncoding => "response_encoding",
-            Self::ResponseLength => "response_length",
-            Self::ResponseSha256 => "response_sha256",
-            Self::Response => "response",
-            Self::TraceId => "trace_id",
-            Self::ResponseCodec => "response_codec",
-            Self::ResponseKeyId => "response_key_id",
+    /// Returns the columns of these parts. If there aren't exactly `N`, it panics, so the constants above don't compile.
+    const fn of<const N: usize>(parts: &[Part]) -> [Self; N] {
+        let mut columns = [Self::Version; N];
+        let (mut at, mut found) = (0, 0);
+        while at < Self::ALL.len() {
+            if Self::ALL[at].is_in(parts) {
+                columns[found] = Self::ALL[at];
+                found += 1;
+            }
+            at += 1;
         }
+        assert!(found == N, "a list of columns has the wrong length");
+        columns
     }
 
-    pub(super) const fn type_(self) -> Type {
-        match self {
-            Self::Version | Self::Attempt => Type::INT8,
-            Self::Interrupted => Type::BOOL,
-            Self::Owner | Self::RequestId | Self::ResponseSha256 | Self::Response => Type::BYTEA,
-            Self::Generation
-            | Self::LockAcquiredAt
-            | Self::LeaseUntil
-            | Self::ExpiresAt
-            | Self::ResponseLength => Type::NUMERIC,
-            Self::Status
-            | Self::Fingerprint
-            | Self::ResponseEncoding
-            | Self::TraceId
-            | Self::ResponseCodec
-            | Self::ResponseKeyId => Type::TEXT,
+    const fn is_in(self, parts: &[Part]) -> bool {
+        let mut at = 0;
+        while at < parts.len() {
+            if parts[at] as u8 == self.part() as u8 {
+                return true;
+            }
+            at += 1;
         }
+        false
     }
 }
 

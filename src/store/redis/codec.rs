@@ -17,41 +17,61 @@ use crate::{
 /// A record's field, by its name in the hash.
 pub(super) type Field = &'static str;
 
-pub(super) const VERSION: Field = "version";
-pub(super) const STATUS: Field = "status";
-pub(super) const OWNER: Field = "owner";
-pub(super) const GENERATION: Field = "generation";
-pub(super) const ATTEMPT: Field = "attempt";
-pub(super) const FINGERPRINT: Field = "fingerprint";
-pub(super) const LOCK_ACQUIRED_AT: Field = "lock_acquired_at";
-pub(super) const LEASE_UNTIL: Field = "lease_until";
-pub(super) const EXPIRES_AT: Field = "expires_at";
-pub(super) const INTERRUPTED: Field = "interrupted";
-pub(super) const REQUEST_ID: Field = "request_id";
-pub(super) const RESPONSE_ENCODING: Field = "response_encoding";
-pub(super) const RESPONSE_LENGTH: Field = "response_length";
-pub(super) const RESPONSE_SHA256: Field = "response_sha256";
-pub(super) const RESPONSE: Field = "response";
-/// Reserved: the library ignores it, and nothing writes it yet.
-pub(super) const TRACE_ID: Field = "trace_id";
-/// Reserved: only a newer version of the library can read a response with this field.
-const RESPONSE_CODEC: Field = "response_codec";
-/// Reserved, like [`RESPONSE_CODEC`].
-const RESPONSE_KEY_ID: Field = "response_key_id";
+/// Which records have a field, and what a settlement does with it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Every record has it.
+    Always,
+    /// Only some claims have it. A settlement keeps it.
+    OfClaim,
+    /// Only some records have it. A settlement sets it or removes it.
+    Settled,
+    /// Reserved: the library ignores it, and nothing writes it yet.
+    Ignored,
+}
+
+/// Declares the fields of a hash, with their names and kinds.
+macro_rules! fields {
+    ($($(#[$doc:meta])* $field:ident = $name:literal, $kind:ident;)+) => {
+        $($(#[$doc])* pub(super) const $field: Field = $name;)+
+
+        const FIELDS: [(Field, Kind); [$($name),+].len()] = [$(($field, Kind::$kind)),+];
+    };
+}
+
+fields! {
+    VERSION = "version", Always;
+    STATUS = "status", Always;
+    OWNER = "owner", Always;
+    GENERATION = "generation", Always;
+    ATTEMPT = "attempt", Always;
+    FINGERPRINT = "fingerprint", Always;
+    LOCK_ACQUIRED_AT = "lock_acquired_at", Always;
+    LEASE_UNTIL = "lease_until", Settled;
+    EXPIRES_AT = "expires_at", Settled;
+    INTERRUPTED = "interrupted", Settled;
+    REQUEST_ID = "request_id", OfClaim;
+    RESPONSE_ENCODING = "response_encoding", Settled;
+    RESPONSE_LENGTH = "response_length", Settled;
+    RESPONSE_SHA256 = "response_sha256", Settled;
+    RESPONSE = "response", Settled;
+    TRACE_ID = "trace_id", Ignored;
+    /// Reserved: only a newer version of the library can read a response with this field.
+    RESPONSE_CODEC = "response_codec", Settled;
+    /// Reserved, like [`RESPONSE_CODEC`].
+    RESPONSE_KEY_ID = "response_key_id", Settled;
+}
 
 /// The fields that only some records have.
-pub(super) const OPTIONAL: [Field; 10] = [
-    LEASE_UNTIL,
-    EXPIRES_AT,
-    INTERRUPTED,
-    REQUEST_ID,
-    RESPONSE_ENCODING,
-    RESPONSE_LENGTH,
-    RESPONSE_SHA256,
-    RESPONSE,
-    RESPONSE_CODEC,
-    RESPONSE_KEY_ID,
-];
+pub(super) fn optional() -> impl Iterator<Item = Field> {
+    let optional = |kind| matches!(kind, Kind::OfClaim | Kind::Settled);
+    FIELDS.into_iter().filter(move |(_, kind)| optional(*kind)).map(|(field, _)| field)
+}
+
+/// The optional fields that a settlement keeps.
+pub(super) fn kept_when_settled() -> impl Iterator<Item = Field> {
+    FIELDS.into_iter().filter(|(_, kind)| *kind == Kind::OfClaim).map(|(field, _)| field)
+}
 
 /// The only value of `interrupted`. A record that wasn't interrupted has no such field.
 const TRUE: &str = "true";
@@ -210,7 +230,7 @@ fn state(fields: &mut Fields) -> Result<State, Unreadable> {
     };
     // A field that belongs to another status contradicts the record's status, and the library can't know which of the
     // two is right.
-    let left_over = OPTIONAL.into_iter().find(|field| fields.has(field));
+    let left_over = optional().find(|field| fields.has(field));
     match left_over {
         Some(field) => Err(Unreadable::new(field, "doesn't belong to the record's status")),
         None => Ok(state),

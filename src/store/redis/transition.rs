@@ -163,7 +163,7 @@ impl Transition {
     /// Sets `values`, and removes all other optional fields.
     fn replaces(mut self, values: Values, expires_at: Option<Timestamp>) -> Self {
         let is_set = |field: &Field| values.iter().any(|(set, _)| set == field);
-        self.removed = codec::OPTIONAL.into_iter().filter(|field| !is_set(field)).collect();
+        self.removed = codec::optional().filter(|field| !is_set(field)).collect();
         self.sets(values, expires_at)
     }
 
@@ -177,7 +177,7 @@ impl Transition {
     /// `interrupted`.
     fn settles(self, settlement: &Settlement, mut values: Values) -> Self {
         values.push((codec::STATUS, word(settlement.status().as_str())));
-        let mut stays = vec![codec::REQUEST_ID];
+        let mut stays: Vec<_> = codec::kept_when_settled().collect();
         let expires_at = match settlement {
             Settlement::Complete(outcome, expires_at) | Settlement::Fail(outcome, expires_at) => {
                 values.extend(codec::outcome(outcome));

@@ -54,8 +54,8 @@ struct SequenceNumber {
 }
 
 impl Outbox {
-    /// Publishes the operations that ended in a batch. The answer names the first record that wasn't published. Lambda
-    /// then redelivers that record and all later ones.
+    /// Publishes each operation whose end is in a record of the batch. The answer names the first record that wasn't
+    /// published. Lambda then redelivers that record and all later ones.
     async fn handle(&self, event: &RawValue) -> Result<Value, Error> {
         // Leaves out the parser's error, which may quote the records.
         let batch: Batch =
