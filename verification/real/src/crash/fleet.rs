@@ -134,10 +134,12 @@ impl Fleet {
         Ok(Process { sandbox, number, delivered: 0, marker })
     }
 
-    /// Keeps a process for the next event, if it's still alive.
+    /// Keeps a process for the next event, if it's still alive. If enough processes are idle, it's killed: each round
+    /// leaves one more, and each has a connection to the database.
     pub(super) async fn give_back(&self, mut process: Process) {
-        if process.sandbox.is_alive() {
-            self.idle.lock().await.push(process);
+        let mut idle = self.idle.lock().await;
+        if process.sandbox.is_alive() && idle.len() < RUNNING {
+            idle.push(process);
         }
     }
 
