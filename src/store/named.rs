@@ -296,6 +296,13 @@ mod tests {
         let memory = || Some("memory:".to_owned());
         assert!(choice_in(true, None, memory()).unwrap_err().to_string().contains("another sandbox"));
         assert!(matches!(choice_in(false, None, memory()), Ok(NamedStore::Memory)));
+        #[cfg(feature = "dynamodb")]
+        assert!(choice_in(true, some("t"), None).is_ok());
+    }
+
+    fn variant(named: &NamedStore) -> String {
+        let debug = format!("{named:?}");
+        debug.split('(').next().unwrap_or_default().to_owned()
     }
 
     #[test]
@@ -305,14 +312,27 @@ mod tests {
             (some("payments"), None, "DynamoDb"),
             #[cfg(feature = "dynamodb")]
             (None, some("dynamodb://payments"), "DynamoDb"),
-            #[cfg(feature = "redis")]
-            (None, some("rediss://u:p@h:1/2"), "Redis"),
-            #[cfg(feature = "postgres")]
-            (None, some("postgresql://u:p@h/db"), "Postgres"),
             (None, some(MEMORY), "Memory"),
         ] {
-            let named = format!("{:?}", choice(table, store).unwrap());
-            assert!(named.starts_with(expected), "{named}");
+            let named = choice(table, store).unwrap();
+            assert_eq!(variant(&named), expected);
+        }
+        #[cfg(feature = "redis")]
+        for url in [
+            "redis://h",
+            "rediss://u:p@h:1/2",
+            "redis-cluster://h",
+            "rediss-cluster://h",
+            "valkey://h",
+            "valkeys://h",
+            "valkey-cluster://h",
+            "valkeys-cluster://h",
+        ] {
+            assert_eq!(variant(&choice(None, some(url)).unwrap()), "Redis", "{url}");
+        }
+        #[cfg(feature = "postgres")]
+        for url in ["postgres://u:p@h/db", "postgresql://h/db"] {
+            assert_eq!(variant(&choice(None, some(url)).unwrap()), "Postgres", "{url}");
         }
     }
 

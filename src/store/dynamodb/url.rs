@@ -36,10 +36,10 @@ fn set(
     pair: &str,
 ) -> Result<StoreBuilder<DynamoDbStore>, Error> {
     let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-    if value.is_empty() {
-        return Err(invalid(format!("{what} has the parameter {name:?} without a value")));
-    }
-    let value = || decoded(name, value);
+    let value = || match value {
+        "" => Err(invalid(format!("{what} has the parameter {name:?} without a value"))),
+        value => decoded(name, value),
+    };
     match name {
         "endpoint" => Ok(builder.endpoint_url(value()?)),
         "region" => Ok(builder.region(value()?)),
@@ -86,7 +86,8 @@ mod tests {
             ("dynamodb://", "name a table"),
             ("dynamodb:secret", "name a table"),
             ("dynamodb:secret://t", "name a table"),
-            ("dynamodb://t?colour=red", "colour"),
+            ("dynamodb://t?colour=red", "unknown parameter \"colour\""),
+            ("dynamodb://t?colour", "unknown parameter \"colour\""),
             ("dynamodb://t?region=", "region"),
             ("dynamodb://t?endpoint=secret%zz", "`endpoint` has a `%` without"),
             ("dynamodb://t?partition=secret%f", "`partition` has a `%` without"),

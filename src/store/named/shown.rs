@@ -53,8 +53,6 @@ fn without_userinfo(pair: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     #[cfg(all(feature = "dynamodb", feature = "postgres", feature = "redis"))]
     #[test]
     fn shown_urls_have_no_credentials() {
@@ -105,7 +103,7 @@ mod tests {
             ("postgres:user:secret@db?sslrootcert=file:///x", ""),
             ("host=db password=secret", ""),
         ] {
-            assert_eq!(without_credentials(url).unwrap_or_default(), shown, "{url}");
+            assert_eq!(super::without_credentials(url).unwrap_or_default(), shown, "{url}");
         }
     }
 }
