@@ -117,7 +117,7 @@ pub(crate) struct Sandbox {
     folder: PathBuf,
     url: String,
     client: reqwest::Client,
-    /// Held during an invocation. On demand, the emulator panics if a second invocation comes meanwhile.
+    /// Held during an invocation. On demand, the emulator panics if a second one comes before the first has ended.
     one_at_a_time: Option<tokio::sync::Mutex<()>>,
 }
 

@@ -15,7 +15,7 @@ pub enum Sabotage {
     /// The store isn't broken.
     #[default]
     None,
-    /// The store settles any record, whoever owns it and even if it's settled, as Powertools does.
+    /// The store settles any record, even another owner's or a settled one, as Powertools does.
     SettleUnconditionally,
     /// The store takes over and reclaims without comparing the version that was seen.
     ReplaceUnconditionally,
