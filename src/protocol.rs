@@ -33,6 +33,8 @@ mod open;
 mod operator;
 mod plan;
 mod settle;
+mod settlement;
+mod timeouts;
 
 pub(crate) use action::refusal_for;
 pub use action::{Action, Decline, End, Held, Refusal};
@@ -44,7 +46,7 @@ pub use plan::{Intent, Plan, Rules};
 
 use std::mem;
 
-use crate::time::Timestamp;
+use crate::{record::Record, store::Write, time::Timestamp};
 
 use acquire::{Claiming, Goal};
 use commit::Commit;
@@ -132,7 +134,28 @@ impl State {
 pub fn step(state: &mut State, input: Input) -> Action {
     let Input { now, event } = input;
     let plan = &state.plan;
-    let (phase, action) = match (mem::replace(&mut state.phase, Phase::Over), event) {
+    let mut next = handle(plan, now, mem::replace(&mut state.phase, Phase::Over), event);
+    loop {
+        next = match next {
+            Next::Act(phase, action) => {
+                state.phase = phase;
+                return action;
+            }
+            Next::Settle { held, task, submissions } => match task.intent {
+                Intent::Commit(_) => commit::send(plan, now, held, task, submissions),
+                _ => settle::send(plan, now, held, task),
+            },
+            Next::RecordAnew { lost, task, record } => acquire::to_record(plan, now, &lost, task, record),
+            Next::Conclude { basis, task, write, submission } => {
+                commit::begin(commit::Basis::Open(basis), task, write, submission)
+            }
+        };
+    }
+}
+
+/// Handles an event in the phase that waits for it. In any other phase, the event changes nothing.
+fn handle(plan: &Plan, now: Timestamp, phase: Phase, event: Event) -> Next {
+    match (phase, event) {
         (Phase::Fresh, Event::Begin) => acquire::claim_absent(plan, now, Goal::Run, 0),
         (Phase::Claiming(claiming), event) => acquire::claiming(plan, now, claiming, event),
         (Phase::LookingForClaim(claiming), event) => acquire::looking_for_claim(plan, now, claiming, event),
@@ -142,14 +165,14 @@ pub fn step(state: &mut State, input: Input) -> Action {
         // The settlement doesn't wait for an extension's answer: only the lease's end depends on that answer.
         (Phase::Held(running) | Phase::Extending { running, .. }, Event::Settle(intent)) => {
             let task = Task::new(plan, now, intent, running.is_in_doubt);
-            settle::begin(plan, now, running.held, task, running.submissions)
+            Next::Settle { held: running.held, task, submissions: running.submissions }
         }
         // The machine stops waiting for an earlier extension. If that extension is applied late, it does no harm.
         (Phase::Held(running) | Phase::Extending { running, .. }, Event::Extend(until)) => {
             extend::send(plan, running, until)
         }
         (Phase::Extending { running, until }, event) => extend::extending(running, until, event),
-        (Phase::Fresh, Event::Look) => (Phase::Looking, Action::Read),
+        (Phase::Fresh, Event::Look) => Next::Act(Phase::Looking, Action::Read),
         (Phase::Looking, event) => open::looking(plan, now, event),
         (Phase::Fresh, Event::Settle(intent)) => {
             open::conclude(plan, now, open::Basis::default(), Task::new(plan, now, intent, false))
@@ -162,13 +185,37 @@ pub fn step(state: &mut State, input: Input) -> Action {
         (Phase::LookingForCommit(commit), event) => commit::looking(plan, now, *commit, event),
         (Phase::Settling { held, task }, event) => settle::settling(plan, now, held, task, event),
         (Phase::LookingForSettlement { held, task }, event) => settle::looking(plan, now, held, task, event),
-        (phase, _) => (phase, Action::Nothing),
-    };
-    state.phase = phase;
-    action
+        (phase, _) => Next::Act(phase, Action::Nothing),
+    }
 }
 
-type Next = (Phase, Action);
+/// What follows a handled event: an action, or the first step of another phase. Phases hand over to each other by
+/// these values, so that no phase's module depends on the phase that comes after it.
+enum Next {
+    /// Perform the action, and wait for its result in this phase.
+    Act(Phase, Action),
+    /// Settle a claim that's held.
+    Settle {
+        held: Held,
+        task: Task,
+        /// The number of the claim's next transaction; see [`Action::Commit`].
+        submissions: u32,
+    },
+    /// The claim was lost while its handler ran. Claim the key again, if it's free, only to record the outcome.
+    RecordAnew {
+        lost: Held,
+        task: Task,
+        /// The record that replaced the claim's, or `None` if there's none.
+        record: Option<Record>,
+    },
+    /// Send the finished record of an optimistic run.
+    Conclude { basis: open::Basis, task: Task, write: Write, submission: u32 },
+}
+
+/// The machine is done, and the settlement ended like this.
+fn over(end: End) -> Next {
+    Next::Act(Phase::Over, Action::Settled(end))
+}
 
 #[cfg(test)]
 mod tests;

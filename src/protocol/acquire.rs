@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use crate::{
     protocol::{
-        Action, End, Event, Fault, Held, Intent, Next, Phase, Plan, Refusal, Running,
+        Action, End, Event, Fault, Held, Intent,
+        Next::{self, Act},
+        Phase, Plan, Refusal, Running,
         judge::{self, Judgement, judge},
         plan::Task,
-        refusal_for, settle,
+        refusal_for, settlement,
     },
     record::{Generation, Lock, Record},
     store::{Revision, StoreErrorKind, Write, WriteOutcome},
@@ -53,16 +55,26 @@ impl Claiming {
 
 /// T1: claims a key that has no record.
 pub(super) fn claim_absent(plan: &Plan, now: Timestamp, goal: Goal, losses: u8) -> Next {
-    let lock = plan.lock(now, Generation::first(now), 1, false, &goal);
+    let lock = lock(plan, now, Generation::first(now), 1, false, &goal);
     send(plan, now, Claiming::new(goal, lock, losses))
 }
 
 /// Handles the loss of the claim under which the handler ran. If the record has an outcome, that outcome counts. If
 /// the key is free again, claims it only to record the handler's outcome.
-pub(super) fn to_record(plan: &Plan, now: Timestamp, task: Task, record: Option<Record>) -> Next {
+pub(super) fn to_record(
+    plan: &Plan,
+    now: Timestamp,
+    held: &Held,
+    task: Task,
+    record: Option<Record>,
+) -> Next {
+    let is_in_doubt = task.is_in_doubt;
     let goal = Goal::Record(task);
-    let lock = plan.lock(now, Generation::first(now), 1, false, &goal);
-    lost(plan, now, Claiming::new(goal, lock, 0), record, Refusal::InProgress(None))
+    let lock = lock(plan, now, Generation::first(now), 1, false, &goal);
+    match lost(plan, now, Claiming::new(goal, lock, 0), record, Refusal::InProgress(None)) {
+        Act(_, Action::Settled(End::Unrecorded(why))) => settlement::unrecorded(plan, held, is_in_doubt, why),
+        next => next,
+    }
 }
 
 /// Sends a claim, unless it's too late to run anything under it.
@@ -71,7 +83,7 @@ fn send(plan: &Plan, now: Timestamp, claiming: Claiming) -> Next {
         return give_up(plan, claiming, Refusal::NoTimeLeft);
     }
     let write = claiming.write.clone();
-    (Phase::Claiming(claiming), Action::Apply(write))
+    Act(Phase::Claiming(claiming), Action::Apply(write))
 }
 
 pub(super) fn claiming(plan: &Plan, now: Timestamp, it: Claiming, event: Event) -> Next {
@@ -81,7 +93,7 @@ pub(super) fn claiming(plan: &Plan, now: Timestamp, it: Claiming, event: Event) 
                 let held = held(lock, false);
                 hold(plan, now, it.goal, held)
             }
-            None => (Phase::Over, Action::Nothing),
+            None => Act(Phase::Over, Action::Nothing),
         },
         Event::Answered(WriteOutcome::Refused(record)) => {
             let it = Claiming { losses: it.losses + 1, ..it };
@@ -89,7 +101,7 @@ pub(super) fn claiming(plan: &Plan, now: Timestamp, it: Claiming, event: Event) 
         }
         Event::Failed(Fault { kind: StoreErrorKind::Corrupt, .. }) => refuse(it.goal, Refusal::Corrupt),
         Event::Failed(Fault { maybe_applied: true, .. }) => {
-            (Phase::LookingForClaim(Claiming { is_in_doubt: true, ..it }), Action::Read)
+            Act(Phase::LookingForClaim(Claiming { is_in_doubt: true, ..it }), Action::Read)
         }
         // A claim that records an outcome is retried for as long as a settlement is.
         Event::Failed(Fault { kind, .. }) if matches!(it.goal, Goal::Record(_)) => {
@@ -98,11 +110,11 @@ pub(super) fn claiming(plan: &Plan, now: Timestamp, it: Claiming, event: Event) 
         // The write conflicted with a transaction on the record, so it wasn't applied.
         Event::Failed(Fault { kind: StoreErrorKind::Conflict, .. }) if it.losses + 1 < MAX_LOSSES => {
             let nth = it.losses;
-            (Phase::Claiming(Claiming { losses: nth + 1, ..it }), Action::Pause(nth))
+            Act(Phase::Claiming(Claiming { losses: nth + 1, ..it }), Action::Pause(nth))
         }
         Event::Failed(Fault { kind, .. }) => give_up(plan, it, refusal_for(kind)),
         Event::Resumed => send(plan, now, it),
-        _ => (Phase::Claiming(it), Action::Nothing),
+        _ => Act(Phase::Claiming(it), Action::Nothing),
     }
 }
 
@@ -117,8 +129,8 @@ pub(super) fn looking_for_claim(plan: &Plan, now: Timestamp, it: Claiming, event
             retry_recording(plan, now, it, kind, Phase::LookingForClaim)
         }
         Event::Failed(_) => give_up(plan, it, Refusal::Unavailable),
-        Event::Resumed => (Phase::LookingForClaim(it), Action::Read),
-        _ => (Phase::LookingForClaim(it), Action::Nothing),
+        Event::Resumed => Act(Phase::LookingForClaim(it), Action::Read),
+        _ => Act(Phase::LookingForClaim(it), Action::Nothing),
     }
 }
 
@@ -136,7 +148,7 @@ fn retry_recording(
     match task.again(plan, now) {
         Ok((task, nth)) => {
             let goal = Goal::Record(task);
-            (phase(Claiming { goal, write, losses, is_in_doubt }), Action::Pause(nth))
+            Act(phase(Claiming { goal, write, losses, is_in_doubt }), Action::Pause(nth))
         }
         Err(task) => refuse(Goal::Record(task), refusal_for(kind)),
     }
@@ -174,7 +186,7 @@ fn lost(plan: &Plan, now: Timestamp, it: Claiming, record: Option<Record>, when_
         judgement => {
             let next = record.generation.next(now);
             let (attempt, interrupted) = judge::history(plan.fingerprint, &record);
-            let lock = plan.lock(now, next, attempt, interrupted, &it.goal);
+            let lock = lock(plan, now, next, attempt, interrupted, &it.goal);
             let seen = Revision::of(&record);
             let write = match judgement {
                 Judgement::TakeOver => Write::TakeOver { seen, lock },
@@ -188,10 +200,10 @@ fn lost(plan: &Plan, now: Timestamp, it: Claiming, record: Option<Record>, when_
 /// Continues with a held claim: runs the handler, or records the outcome. Without time, releases the claim.
 fn hold(plan: &Plan, now: Timestamp, goal: Goal, held: Held) -> Next {
     match goal {
-        Goal::Record(task) => settle::begin(plan, now, held, task, 0),
+        Goal::Record(task) => Next::Settle { held, task, submissions: 0 },
         Goal::Run if plan.has_time_left(held.lease_until, now) => {
             let running = Running { held: held.clone(), submissions: 0, is_in_doubt: false };
-            (Phase::Held(running), Action::Claimed(held))
+            Act(Phase::Held(running), Action::Claimed(held))
         }
         Goal::Run => release_unused(plan, held, Refusal::NoTimeLeft),
     }
@@ -207,9 +219,9 @@ fn give_up(plan: &Plan, it: Claiming, why: Refusal) -> Next {
 
 /// Releases a claim under which nothing has run.
 fn release_unused(plan: &Plan, held: Held, why: Refusal) -> Next {
-    let settlement = settle::release(plan, &held, false);
+    let settlement = settlement::release(plan, &held, false);
     let write = Write::Settle { owner: held.owner, generation: held.generation, settlement };
-    (Phase::Releasing { held, why }, Action::Apply(write))
+    Act(Phase::Releasing { held, why }, Action::Apply(write))
 }
 
 pub(super) fn releasing(plan: &Plan, held: &Held, why: Refusal, event: &Event) -> Next {
@@ -225,6 +237,32 @@ pub(super) fn releasing(plan: &Plan, held: &Held, why: Refusal, event: &Event) -
         _ => Refusal::Abandoned(plan.rules.claimable_at(held.lease_until)),
     };
     refuse(Goal::Run, refusal)
+}
+
+/// Returns the lock of a claim for `goal`.
+pub(super) fn lock(
+    plan: &Plan,
+    now: Timestamp,
+    generation: Generation,
+    attempt: u32,
+    interrupted: bool,
+    goal: &Goal,
+) -> Lock {
+    let lease_until = match goal {
+        Goal::Run => plan.lease_until,
+        Goal::Record(_) => plan.lease_until.max(now.saturating_add(RECORDING_LEASE)),
+    };
+    Lock {
+        owner: plan.owner,
+        generation,
+        attempt,
+        fingerprint: plan.fingerprint,
+        lock_acquired_at: now,
+        lease_until,
+        expires_at: plan.lock_expiry(lease_until),
+        interrupted,
+        request_id: plan.request_id.clone(),
+    }
 }
 
 /// Returns the claim that `lock` describes.
@@ -244,12 +282,12 @@ fn replay(plan: &Plan, goal: Goal, record: Record) -> Next {
         Goal::Run => Action::Replay(record),
         // The record has this executor's own outcome, since no other claim has this owner. Only the write's
         // answer was lost, and the store rejected the second attempt without returning the record.
-        Goal::Record(task) if settle::is_outcome_of(plan.owner, &task.intent, &record) => {
+        Goal::Record(task) if settlement::is_outcome_of(plan.owner, &task.intent, &record) => {
             Action::Settled(End::Recorded)
         }
         Goal::Record(_) => Action::Settled(End::Superseded(record)),
     };
-    (Phase::Over, action)
+    Act(Phase::Over, action)
 }
 
 fn refuse(goal: Goal, refusal: Refusal) -> Next {
@@ -263,5 +301,5 @@ fn refuse(goal: Goal, refusal: Refusal) -> Next {
         }
         (Goal::Record(_), refusal) => Action::Settled(End::Unrecorded(refusal)),
     };
-    (Phase::Over, action)
+    Act(Phase::Over, action)
 }

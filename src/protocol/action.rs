@@ -34,7 +34,7 @@ pub enum Action {
     Open,
     /// The lease was extended. This is the claim with its new lease.
     Extended(Held),
-    /// The lease couldn't be extended now: the claim is held as before.
+    /// The extension isn't known to be applied: the claim is held as before.
     NotExtended,
     /// The claim has been taken over, or its record is gone or unreadable: stop the handler.
     Lost,

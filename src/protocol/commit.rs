@@ -7,11 +7,13 @@
 
 use crate::{
     protocol::{
-        Action, Decline, End, Event, Fault, Held, Intent, Next, Phase, Plan, Running, acquire, open,
+        Action, Decline, End, Event, Fault, Held, Intent,
+        Next::{self, Act},
+        Phase, Plan, Running, open, over,
         plan::Task,
-        settle::{self, over},
+        settlement::{self, is_still_held},
     },
-    record::{Record, State, Status},
+    record::{Record, State},
     store::{Settlement, StoreErrorKind, Write, WriteOutcome},
     time::Timestamp,
 };
@@ -62,9 +64,7 @@ impl Commit {
 /// in doubt could be applied while the handler still runs, and sweeping its record would free the key.
 pub(super) fn send(plan: &Plan, now: Timestamp, held: Held, task: Task, submission: u32) -> Next {
     let retention = plan.rules.retention.max(now.until(plan.rules.claimable_at(held.lease_until)));
-    let Some(settlement) = settle::outcome(retention, now, &task.intent) else {
-        return settle::begin(plan, now, held, task, submission);
-    };
+    let settlement = settlement::of(plan, retention, now, &held, &task.intent);
     let write = Write::Settle { owner: held.owner, generation: held.generation, settlement };
     begin(Basis::Claim(held), task, write, submission)
 }
@@ -80,7 +80,7 @@ fn submit(commit: Commit) -> Next {
         // The handler staged no writes, so this needs no transaction.
         _ => Action::Apply(commit.write.clone()),
     };
-    (Phase::Committing(Box::new(commit)), action)
+    Act(Phase::Committing(Box::new(commit)), action)
 }
 
 pub(super) fn committing(plan: &Plan, now: Timestamp, commit: Commit, event: Event) -> Next {
@@ -102,7 +102,7 @@ pub(super) fn committing(plan: &Plan, now: Timestamp, commit: Commit, event: Eve
         }) => declined(commit, Decline::Store(kind)),
         Event::Failed(Fault { kind, .. }) => not_applied(plan, now, commit, kind),
         Event::Resumed => submit_again(plan, now, commit),
-        _ => (Phase::Committing(Box::new(commit)), Action::Nothing),
+        _ => Act(Phase::Committing(Box::new(commit)), Action::Nothing),
     }
 }
 
@@ -114,12 +114,12 @@ fn not_applied(plan: &Plan, now: Timestamp, commit: Commit, kind: StoreErrorKind
             // No attempt was applied, and none is on its way. So the next attempt gets a new number.
             let submission = if doubts == 0 { submission.saturating_add(1) } else { submission };
             let again = Commit { basis, task, write, submission, doubts };
-            (Phase::Committing(Box::new(again)), Action::Pause(nth))
+            Act(Phase::Committing(Box::new(again)), Action::Pause(nth))
         }
         Err(task) => {
             let commit = Commit { basis, task, write, submission, doubts };
             if commit.is_doubtful() {
-                return (Phase::LookingForCommit(Box::new(commit)), Action::Read);
+                return Act(Phase::LookingForCommit(Box::new(commit)), Action::Read);
             }
             declined(commit, Decline::Store(kind))
         }
@@ -133,12 +133,12 @@ fn doubtful(plan: &Plan, now: Timestamp, commit: Commit, kind: StoreErrorKind) -
     if doubts == 1 && kind != StoreErrorKind::Corrupt {
         return submit_again(plan, now, commit);
     }
-    (Phase::LookingForCommit(Box::new(commit)), Action::Read)
+    Act(Phase::LookingForCommit(Box::new(commit)), Action::Read)
 }
 
 fn submit_again(plan: &Plan, now: Timestamp, commit: Commit) -> Next {
     if commit.may_have_come_and_gone(plan, now) {
-        return (Phase::LookingForCommit(Box::new(commit)), Action::Read);
+        return Act(Phase::LookingForCommit(Box::new(commit)), Action::Read);
     }
     submit(commit)
 }
@@ -148,8 +148,8 @@ pub(super) fn looking(plan: &Plan, now: Timestamp, commit: Commit, event: Event)
         Event::Found(record) => examine(plan, now, commit, record, false),
         Event::Failed(Fault { kind: StoreErrorKind::Corrupt, .. }) => unresolved(plan, &commit),
         Event::Failed(_) => retry(plan, now, commit, |commit| Phase::LookingForCommit(Box::new(commit))),
-        Event::Resumed => (Phase::LookingForCommit(Box::new(commit)), Action::Read),
-        _ => (Phase::LookingForCommit(Box::new(commit)), Action::Nothing),
+        Event::Resumed => Act(Phase::LookingForCommit(Box::new(commit)), Action::Read),
+        _ => Act(Phase::LookingForCommit(Box::new(commit)), Action::Nothing),
     }
 }
 
@@ -157,7 +157,7 @@ pub(super) fn looking(plan: &Plan, now: Timestamp, commit: Commit, event: Event)
 fn retry(plan: &Plan, now: Timestamp, commit: Commit, phase: impl FnOnce(Commit) -> Phase) -> Next {
     let Commit { basis, task, write, submission, doubts } = commit;
     match task.again(plan, now) {
-        Ok((task, nth)) => (phase(Commit { basis, task, write, submission, doubts }), Action::Pause(nth)),
+        Ok((task, nth)) => Act(phase(Commit { basis, task, write, submission, doubts }), Action::Pause(nth)),
         Err(task) => unresolved(plan, &Commit { basis, task, write, submission, doubts }),
     }
 }
@@ -165,7 +165,7 @@ fn retry(plan: &Plan, now: Timestamp, commit: Commit, phase: impl FnOnce(Commit)
 /// Decides from the current record how to continue, after the write was rejected or its answers were ambiguous.
 fn examine(plan: &Plan, now: Timestamp, commit: Commit, record: Option<Record>, is_refused: bool) -> Next {
     if let Some(record) = &record
-        && settle::is_own_outcome(plan.owner, record)
+        && settlement::is_own_outcome(plan.owner, record)
     {
         // If the outcome isn't this write's, an earlier transaction of this run stored it. That transaction was
         // reported as declined, but was applied after all.
@@ -185,7 +185,7 @@ fn examine(plan: &Plan, now: Timestamp, commit: Commit, record: Option<Record>, 
         }
         // The record is gone, so it's unknown whether the transaction was applied.
         Basis::Claim(_) if record.is_none() && commit.doubts > 0 => unresolved(plan, &commit),
-        Basis::Claim(_) => acquire::to_record(plan, now, commit.task, record),
+        Basis::Claim(held) => Next::RecordAnew { lost: held.clone(), task: commit.task, record },
         Basis::Open(basis) if !is_refused && basis.is_as_seen(record.as_ref()) => {
             retry(plan, now, commit, |commit| Phase::Committing(Box::new(commit)))
         }
@@ -212,11 +212,7 @@ fn declined(commit: Commit, why: Decline) -> Next {
         Basis::Claim(held) => Phase::Held(Running { held, submissions, is_in_doubt }),
         Basis::Open(basis) => Phase::Open(open::Basis { submissions, is_in_doubt, ..basis }),
     };
-    (phase, Action::Declined(why))
-}
-
-fn is_still_held(held: &Held, record: &Record) -> bool {
-    record.owner == held.owner && record.generation == held.generation && record.status() == Status::Started
+    Act(phase, Action::Declined(why))
 }
 
 /// Whether the record is the result of `write`.

@@ -5,13 +5,14 @@
 
 use crate::{
     protocol::{
-        Action, End, Event, Fault, Next, Phase, Plan, Refusal,
+        Action, End, Event, Fault,
+        Next::{self, Act},
+        Phase, Plan, Refusal,
         acquire::MAX_LOSSES,
-        commit,
         judge::{self, Judgement, judge},
+        over,
         plan::Task,
-        refusal_for,
-        settle::{self, over},
+        refusal_for, settlement,
     },
     record::{Generation, Record, State},
     store::{Revision, Settlement, Write},
@@ -40,14 +41,14 @@ impl Basis {
 
 /// Handles the read before the handler runs.
 pub(super) fn looking(plan: &Plan, now: Timestamp, event: Event) -> Next {
-    let open = |seen| (Phase::Open(Basis { seen, ..Basis::default() }), Action::Open);
-    let refuse = |refusal| (Phase::Over, Action::Refused(refusal));
+    let open = |seen| Act(Phase::Open(Basis { seen, ..Basis::default() }), Action::Open);
+    let refuse = |refusal| Act(Phase::Over, Action::Refused(refusal));
     match event {
         // Without a record, nothing can be replayed, and it's too late to run.
         Event::Found(None) if now >= plan.usable_until => refuse(Refusal::NoTimeLeft),
         Event::Found(None) => open(None),
         Event::Found(Some(record)) => match judge(&plan.rules, plan.owner, plan.fingerprint, &record, now) {
-            Judgement::Replay => (Phase::Over, Action::Replay(record)),
+            Judgement::Replay => Act(Phase::Over, Action::Replay(record)),
             Judgement::Reclaim | Judgement::TakeOver if now >= plan.usable_until => {
                 refuse(Refusal::NoTimeLeft)
             }
@@ -55,7 +56,7 @@ pub(super) fn looking(plan: &Plan, now: Timestamp, event: Event) -> Next {
             judgement => refuse(refusal(judgement)),
         },
         Event::Failed(Fault { kind, .. }) => refuse(refusal_for(kind)),
-        _ => (Phase::Looking, Action::Nothing),
+        _ => Act(Phase::Looking, Action::Nothing),
     }
 }
 
@@ -65,7 +66,7 @@ pub(super) fn conclude(plan: &Plan, now: Timestamp, basis: Basis, task: Task) ->
         None => (Generation::first(now), (1, false)),
         Some(seen) => (seen.generation.next(now), judge::history(plan.fingerprint, seen)),
     };
-    let (state, expires_at) = match settle::outcome(plan.rules.retention, now, &task.intent) {
+    let (state, expires_at) = match settlement::outcome(plan.rules.retention, now, &task.intent) {
         Some(Settlement::Complete(outcome, expires_at)) => (State::Completed(outcome), expires_at),
         Some(Settlement::Fail(outcome, expires_at)) => (State::Failed(outcome), expires_at),
         // Without a claim or an outcome, no record will fence the transaction that's in doubt.
@@ -85,7 +86,7 @@ pub(super) fn conclude(plan: &Plan, now: Timestamp, basis: Basis, task: Task) ->
     };
     let write = Write::Conclude { seen: basis.seen.as_ref().map(Revision::of), record };
     let submission = basis.submissions;
-    commit::begin(commit::Basis::Open(basis), task, write, submission)
+    Next::Conclude { basis, task, write, submission }
 }
 
 /// Decides how to continue when the record has changed since it was read, and doesn't have this run's outcome.

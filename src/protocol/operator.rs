@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::{
-    protocol::{Intent, Rules, judge::Judgement, judge::judge, plan::MIN_LOCK_RETENTION, settle},
+    protocol::{Intent, Rules, judge::Judgement, judge::judge, plan::MIN_LOCK_RETENTION, settlement},
     record::{Owner, Record, Status},
     store::{Revision, Settlement, Write},
     time::Timestamp,
@@ -111,7 +111,7 @@ pub fn resolve(record: &Record, owner: Owner, intent: Intent, retention: Duratio
         seen: Revision::of(record),
         owner,
         generation: record.generation.next(now),
-        settlement: settle::outcome(retention, now, &intent).unwrap_or_else(release),
+        settlement: settlement::outcome(retention, now, &intent).unwrap_or_else(release),
     }
 }
 

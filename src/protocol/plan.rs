@@ -5,11 +5,8 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     fingerprint::Fingerprint,
     outcome::Outcome,
-    protocol::{
-        Limits,
-        acquire::{Goal, RECORDING_LEASE},
-    },
-    record::{Generation, Lock, Owner, Status},
+    protocol::Limits,
+    record::{Owner, Status},
     settings::Execution,
     time::Timestamp,
 };
@@ -78,31 +75,6 @@ impl Plan {
     pub(super) fn settle_by(&self, now: Timestamp) -> Timestamp {
         let by = now.saturating_add(self.limits.settle_within);
         self.limits.answer_by.map_or(by, |answer_by| answer_by.min(by))
-    }
-
-    pub(super) fn lock(
-        &self,
-        now: Timestamp,
-        generation: Generation,
-        attempt: u32,
-        interrupted: bool,
-        goal: &Goal,
-    ) -> Lock {
-        let lease_until = match goal {
-            Goal::Run => self.lease_until,
-            Goal::Record(_) => self.lease_until.max(now.saturating_add(RECORDING_LEASE)),
-        };
-        Lock {
-            owner: self.owner,
-            generation,
-            attempt,
-            fingerprint: self.fingerprint,
-            lock_acquired_at: now,
-            lease_until,
-            expires_at: self.lock_expiry(lease_until),
-            interrupted,
-            request_id: self.request_id.clone(),
-        }
     }
 
     /// Returns when a STARTED record under this lease expires. Under at-most-once it never expires, since its

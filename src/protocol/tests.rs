@@ -166,7 +166,7 @@ fn of_another_request(record: Record) -> Record {
 
 /// Returns the record of the machine's own claim, in this state.
 fn mine(run: &mut Run, held: &Held, state: RecordState) -> Record {
-    let lock = run.state.plan().lock(NOW, held.generation, held.attempt, false, &Goal::Run);
+    let lock = acquire::lock(run.state.plan(), NOW, held.generation, held.attempt, false, &Goal::Run);
     Record { state, ..lock.into() }
 }
 
@@ -195,7 +195,7 @@ fn first_claim_sets_every_field() {
 fn lock_outlives_its_lease_by_the_retention() {
     let mut plan = plan(Execution::AtLeastOnce);
     plan.rules.retention = Duration::from_secs(7 * 86_400);
-    let lock = plan.lock(NOW, Generation::first(NOW), 1, false, &Goal::Run);
+    let lock = acquire::lock(&plan, NOW, Generation::first(NOW), 1, false, &Goal::Run);
     let expires_at = plan.lease_until.saturating_add(plan.rules.retention).rounded_up_to_second();
     assert_eq!(lock.expires_at, Some(expires_at));
 }

@@ -99,10 +99,15 @@ fn telling<P: Protocol>(
             )
         }
         Choice::Answer(at) => {
-            format!("the store gets {}'s {}{}", who(at), write(at), then(at))
+            format!("the store receives {}'s {}{}", who(at), write(at), then(at))
         }
         Choice::Decline(at) => {
-            format!("the store gets {}'s {}: its own condition fails{}", who(at), write(at), then(at))
+            format!(
+                "the store receives {}'s {}: a condition on the handler's own writes fails{}",
+                who(at),
+                write(at),
+                then(at)
+            )
         }
         Choice::Fault(at, fault) => {
             let is_read = before.slots[usize::from(at)].stage == Stage::Reading;
@@ -123,7 +128,7 @@ fn telling<P: Protocol>(
             let how = match verdict {
                 Verdict::Complete => "completes",
                 Verdict::Fail => "fails permanently",
-                Verdict::Release | Verdict::None => "releases the key",
+                Verdict::Release | Verdict::None => "asks to release the key",
                 Verdict::Commit => "completes, with its own writes",
                 Verdict::Panic => "panics",
             };
@@ -146,7 +151,7 @@ fn struck(fault: Fault, who: char, what: &str) -> String {
         }
         Fault::RetryLate => format!("{who}'s {what} is slow, and the SDK retries"),
         Fault::Throttle => format!("{who}'s {what} is throttled"),
-        Fault::Conflict => format!("{who}'s {what} meets a transaction"),
+        Fault::Conflict => format!("{who}'s {what} conflicts with another transaction"),
         Fault::Refuse => format!("{who}'s {what} is rejected as invalid"),
         Fault::Unstorable => format!("{who}'s {what} has a response that the store rejects permanently"),
         Fault::Unreadable => format!("{who}'s {what} finds an unreadable record"),
@@ -161,7 +166,7 @@ fn next<P: Protocol>(checker: &Checker<'_, P>, after: &ExploredState, delivery: 
     match slot.stage {
         Stage::Applying => format!(" → sends {}", sent(checker, slot.write)),
         Stage::Reading => " → reads".to_owned(),
-        Stage::Answered => " → is answered".to_owned(),
+        Stage::Answered => " → has a response to process".to_owned(),
         Stage::Pausing => " → pauses".to_owned(),
         Stage::Running => match checker.claim(slot.held) {
             Some(held) => format!(" → ITS HANDLER RUNS, lease until {}", show_time(held.lease_until)),
@@ -213,11 +218,11 @@ fn shown(write: &Write) -> String {
         }
         Write::Conclude { record, .. } => {
             let generation = show_generation(record.generation);
-            format!("conclusion to {} (generation {generation})", record.status().as_str())
+            format!("conclusion as {} (generation {generation})", record.status().as_str())
         }
         Write::Resolve { settlement, generation, .. } => {
             let generation = show_generation(*generation);
-            format!("write to {} (generation {generation})", settlement.status().as_str())
+            format!("settlement as {} (generation {generation})", settlement.status().as_str())
         }
     }
 }
@@ -225,7 +230,9 @@ fn shown(write: &Write) -> String {
 fn show(record: &Record) -> String {
     let owner = name(drawn_by(record.owner).0);
     let generation = show_generation(record.generation);
-    let expires = record.expires_at.map_or_else(|| "never".to_owned(), show_time);
+    let expires = record
+        .expires_at
+        .map_or_else(|| "never expires".to_owned(), |at| format!("expires {}", show_time(at)));
     let interrupted = if record.interrupted { ", interrupted" } else { "" };
     let state = match &record.state {
         RecordState::Started { lease_until } => format!("STARTED until {}", show_time(*lease_until)),
@@ -233,7 +240,7 @@ fn show(record: &Record) -> String {
         RecordState::Failed(_) => "FAILED".to_owned(),
         RecordState::Released => "RELEASED".to_owned(),
     };
-    format!("{state} by {owner}, generation {generation}, expires {expires}{interrupted}")
+    format!("{state} by {owner}, generation {generation}, {expires}{interrupted}")
 }
 
 fn name(delivery: u8) -> char {
@@ -257,7 +264,7 @@ fn ahead<P: Protocol>(checker: &Checker<'_, P>, clock: u8) -> String {
     format!("{}{}", if ahead < 0 { '-' } else { '+' }, length(ahead.abs()))
 }
 
-/// A generation is a time; 0 means none.
+/// Formats a generation. It's a time, or 0 for none.
 fn show_generation(generation: Generation) -> String {
     match generation.get() {
         0 => "none".to_owned(),
@@ -270,7 +277,7 @@ fn show_time(time: Timestamp) -> String {
     if millis < 0 { format!("-{}", length(-millis)) } else { length(millis) }
 }
 
-/// Days and the remainder, as `1.5d` or `2d+1ms`.
+/// Formats a length of time as days and a remainder: `1.5d` or `2d+1ms`.
 fn length(millis: i64) -> String {
     let halves = (millis + DAY / 4) / (DAY / 2);
     let rest = millis - halves * (DAY / 2);

@@ -1,0 +1,97 @@
+//! When each call to the store must end, and how long pauses between calls may take.
+
+use std::time::Duration;
+
+use crate::{
+    protocol::{
+        Phase, Refusal, State,
+        acquire::{Claiming, Goal},
+        commit::Basis,
+        plan::Task,
+    },
+    time::Timestamp,
+};
+
+/// Each settling call gets at least this long, if there's time, before it's abandoned and retried.
+const SHORTEST_CALL: Duration = Duration::from_millis(250);
+/// If the deadline is unknown, a process counts as frozen when it reaches a settling call this long after the time by
+/// which the call had to end.
+const FROZEN: Duration = Duration::from_secs(1);
+/// After a freeze, the timeout of each call that records the outcome or reads the record. Lambda no longer waits
+/// for the answer. But a recorded outcome prevents a second run, and the log then reports what the store holds.
+const AFTER_A_FREEZE: Duration = Duration::from_millis(500);
+
+impl State {
+    /// Returns the time by which the last action must be answered. A later answer doesn't count. `None` means no limit.
+    pub fn call_until(&self, now: Timestamp) -> Option<Timestamp> {
+        let limits = &self.plan.limits;
+        let task = match &self.phase {
+            Phase::Claiming(Claiming { goal: Goal::Record(task), .. })
+            | Phase::LookingForClaim(Claiming { goal: Goal::Record(task), .. })
+            | Phase::Settling { task, .. }
+            | Phase::LookingForSettlement { task, .. } => task,
+            Phase::Committing(commit) | Phase::LookingForCommit(commit) => &commit.task,
+            Phase::Fresh | Phase::Claiming(_) | Phase::LookingForClaim(_) | Phase::Looking => {
+                return limits.ask_by;
+            }
+            Phase::Releasing { why: Refusal::NoTimeLeft, .. } => return limits.answer_by,
+            Phase::Releasing { .. } => {
+                let until = limits.ask_by.map(|ask_by| ask_by.saturating_add(limits.reserve));
+                return until.into_iter().chain(limits.answer_by).min();
+            }
+            // If this extension isn't answered, there's time for another before the lease ends.
+            Phase::Extending { running, .. } => {
+                let left = now.until(running.held.lease_until);
+                return Some(now.saturating_add((left / 4).max(SHORTEST_CALL)));
+            }
+            Phase::Held(_) | Phase::Open(_) | Phase::Over => return None,
+        };
+        let until = self.settling_until(now, task)?;
+        // When the deadline has passed, another delivery may have taken over. This call finds that out.
+        let (last, wait) = match limits.answer_by {
+            Some(answer_by) => (answer_by, limits.reserve),
+            None => (until, FROZEN),
+        };
+        let is_late = until <= now && last.saturating_add(wait) <= now;
+        Some(if is_late { now.saturating_add(AFTER_A_FREEZE) } else { until })
+    }
+
+    /// Returns when a settling call must be answered in a process that wasn't frozen.
+    fn settling_until(&self, now: Timestamp, task: &Task) -> Option<Timestamp> {
+        let limits = &self.plan.limits;
+        let left = now.until(task.by);
+        if task.retries == 0 && left <= limits.reserve {
+            return limits.last_call;
+        }
+        // No single call gets all the time that's left, so that an unanswered call leaves time for another. No
+        // call gets all the time until the lease's end either: once the lease ends, another executor can take
+        // over and run the handler again.
+        let lease = self.settled_lease().map(|lease_until| now.until(lease_until));
+        let left = lease.filter(|lease| !lease.is_zero()).map_or(left, |lease| left.min(lease));
+        Some(now.saturating_add((left / 2).max(SHORTEST_CALL)).min(task.by))
+    }
+
+    /// Returns the end of the lease under which the handler ran, if its outcome is being stored.
+    fn settled_lease(&self) -> Option<Timestamp> {
+        match &self.phase {
+            Phase::Settling { held, .. } | Phase::LookingForSettlement { held, .. } => Some(held.lease_until),
+            Phase::Committing(commit) | Phase::LookingForCommit(commit) => match &commit.basis {
+                Basis::Claim(held) => Some(held.lease_until),
+                Basis::Open(_) => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Returns when the preparation of a settlement, for example writing its chunks, must end if it begins at
+    /// `now`. The preparation gets half of the time; the other half is for the settlement itself.
+    pub fn prepare_until(&self, now: Timestamp) -> Timestamp {
+        now.saturating_add(now.until(self.plan.settle_by(now)) / 2)
+    }
+
+    /// Returns how long an [`Action::Pause`](crate::protocol::Action::Pause) of `pause` takes: at most half of
+    /// the time that's left, so that a store that recovers just before the end still gets a request.
+    pub fn pause_for(&self, pause: Duration, now: Timestamp) -> Duration {
+        self.call_until(now).map_or(pause, |until| pause.min(now.until(until) / 2))
+    }
+}
