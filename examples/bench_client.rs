@@ -1,4 +1,4 @@
-//! The library as a process that a harness can measure from outside, side by side with other libraries.
+//! Runs the library in a process that a harness measures from outside, to compare it with other libraries.
 //!
 //! It reads one JSON command per line on standard input, and writes one JSON answer per line on standard
 //! output. The event is `BENCH_PAYLOAD`, with the idempotency key as its `payment_id`. The handler waits `handler_ms`
@@ -8,10 +8,10 @@
 //! | `cmd` | fields | does | answers |
 //! |---|---|---|---|
 //! | `run` | `n`, `prefix`, `cache` | `n` calls one after another, keys `PREFIX-0`…; `cache`: with the local cache | `returned`, `executed`, `errors` by kind, `wall_ns` |
-//! | `dup` | `n`, `prefix`, `width`, `handler_ms` | `n` times: `width` calls at once with one key | the same |
-//! | `batch` | `n`, `prefix`, `width` | an SQS event of `n` records, delivered to the library's worker, which runs `width` at once | the same |
+//! | `dup` | `n`, `prefix`, `width`, `handler_ms` | `n` times: `width` calls at once with one key | as `run` |
+//! | `batch` | `n`, `prefix`, `width` | an SQS event of `n` records, delivered to the library's worker, which runs `width` at once | as `run` |
 //! | `one` | `key`, `handler_ms`, `remaining_ms`, `fail`, `value` | one call, the deadline `remaining_ms` away | `outcome` (`returned` or `raised`), `value` or `error`, `executed`, `wall_ms` |
-//! | `exit` | | ends | |
+//! | `exit` | | ends the process | |
 //!
 //! It answers an unknown command with `{"unsupported": …}`.
 //!
@@ -22,8 +22,8 @@
 //! bench_client [--skew-margin-ms N] [--lease-grace-ms N]
 //! ```
 //!
-//! The defaults are the library's. Set both to 1 in a harness whose leases end after a fraction of a second.
-//! With the defaults, a claim would stay live for seconds after its lease has ended.
+//! The defaults are the library's. Set both to 1 in a harness whose leases expire after a fraction of a
+//! second. With the defaults, a claim would block its key for seconds after its lease has expired.
 
 use std::{
     collections::BTreeMap,
@@ -54,13 +54,13 @@ use serde_json::{Value, json, value::RawValue};
 
 type Failure = Box<dyn std::error::Error>;
 
-/// The function's remaining time if a command doesn't set it: about that of a Lambda function.
+/// The time until the invocation's deadline, if a command doesn't set it.
 const REMAINING_MS: u64 = 30_000;
 
 /// The size of the local cache in bytes, for a command that asks for one.
 const LOCAL_CACHE: usize = 16 * 1024 * 1024;
 
-/// A command.
+/// A command. A field that's missing in the JSON has its default.
 #[derive(Clone, Deserialize)]
 #[serde(default)]
 struct Command {

@@ -2,7 +2,8 @@
 //! wraps. Run it with `cargo run --example encrypted_responses`.
 //!
 //! Here the key encryption key is in the process. With AWS KMS, `wrap` becomes `GenerateDataKey` and `unwrap` becomes
-//! `Decrypt`, with the stored key as the encryption context. Cache the data keys, since each call is a request.
+//! `Decrypt`, with the stored key as the encryption context. Cache the data keys, since each of these calls is a
+//! request to KMS.
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
@@ -100,7 +101,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let keys = HashMap::from([("2025".into(), [7; 32]), ("2026".into(), [8; 32])]);
     let rotated = Envelope { newest: "2026".into(), keys };
     let idempotency = Idempotency::builder(store.clone()).function("cards").cipher(rotated).build()?;
-    let issue_again = async || Err::<String, _>(std::io::Error::other("the handler isn't called"));
+    let issue_again = async || Err::<String, _>(std::io::Error::other("the handler must not run again"));
     let operation = idempotency.operation("issue")?;
     let number = operation.run(Key::new("customer-17")?, &"gold", issue_again).await?;
     assert_eq!(number, "4111 1111 1111 1111");

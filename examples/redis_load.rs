@@ -17,7 +17,7 @@
 //! is the difference between the 99th percentiles of the operations and of `PING`: at most 1 ms on a quiet machine.
 
 #![allow(clippy::expect_used, reason = "an example panics on a failure")]
-#![expect(clippy::disallowed_methods, reason = "it measures")]
+#![expect(clippy::disallowed_methods, reason = "the example measures real time")]
 
 use std::{
     env,
@@ -124,7 +124,7 @@ where
     F: Future<Output = Result<(), Failure>> + Send + 'static,
 {
     let runtime = tokio::runtime::Handle::current();
-    // A separate thread keeps the time, since tokio's timer counts in milliseconds.
+    // A separate thread waits for the planned starts, since tokio's timer is only accurate to a millisecond.
     let pace = move || {
         let (began, mut running) = (Instant::now(), JoinSet::new());
         for nth in 0..count {

@@ -1,18 +1,18 @@
-//! Measures all stores in one run: a first run and a duplicate on each, on loopback.
+//! Measures how long an operation's first run and its duplicate take on each store, on loopback.
 //!
 //! cargo run --profile verification --example store_table --features postgres,redis
 //!
 //! cargo run --profile verification --example store_table --features postgres,redis -- --against PROGRAM [ROUNDS]
 //!
-//! The second form compares this build with PROGRAM, which is this example built from an earlier commit. The two take
-//! turns, 5 rounds each by default, so that both meet the same noise. A row has the median of the rounds' p50 for
-//! PROGRAM ("before") and for this build ("after"), their difference, and the noise: how much the rounds of one
+//! The second form compares this build with PROGRAM, which is this example built from an earlier commit. The two
+//! programs take turns, 5 rounds each by default, so that both meet the same noise. A row has the median of the rounds'
+//! p50 for PROGRAM ("before") and for this build ("after"), their difference, and the noise: how much the rounds of one
 //! program differ.
 //!
 //! The example starts the servers: an embedded DynamoDB in this process, a PostgreSQL and a Redis. If a row's name has
 //! a delay, each of its requests takes that much longer, like a request to a real service.
 //!
-//! PostgreSQL has one row per way to send its statements. In these rows, `server CPU` is the processor time of the
+//! PostgreSQL has one row for each way to send statements. In these rows, `server CPU` is the processor time of the
 //! store's sessions for one run, from `/proc/PID/schedstat`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a measurement may panic")]
@@ -264,14 +264,14 @@ async fn measure() {
     let dynamodb: Arc<dyn Store> = Arc::new(table);
     let mut rows = vec![row("memory", Arc::new(MemoryStore::new()), none, Form::Claimed).await];
     rows.push(row("DynamoDB (embedded)", Arc::clone(&dynamodb), none, Form::Claimed).await);
-    let server = postgres::Server::shared().expect("PostgreSQL");
+    let server = postgres::Server::shared().expect("PostgreSQL must be installed");
     let postgres = PostgresStore::builder(server.url()).build().unwrap();
     let _ = postgres.create_table().await.unwrap();
     for (name, parameters) in POSTGRES {
         rows.push(by_statements(server, name, parameters).await);
     }
     rows.push(in_postgres(server, postgres).await);
-    let redis = redis::shared().expect("Redis");
+    let redis = redis::shared().expect("Redis must be installed");
     let redis = RedisStore::builder(redis.url()).build().unwrap();
     rows.push(row("Redis", Arc::new(redis), none, Form::Claimed).await);
     for (name, form) in [
@@ -327,7 +327,7 @@ async fn by_statements(server: &postgres::Server, name: &str, parameters: &str) 
     Row { name: name.to_owned(), first, duplicate }
 }
 
-/// The processor time so far of all store sessions.
+/// The processor time that all of the store's sessions have used so far.
 async fn server_cpu(client: &tokio_postgres::Client) -> Duration {
     let sessions = "SELECT pid FROM pg_stat_activity WHERE application_name = 'lambda-idempotency'";
     let sessions = client.query(sessions, &[]).await.unwrap();

@@ -2,8 +2,8 @@
 """Divides the library into parts for scripts/mutants, picks a part's mutants, and reports their outcomes.
 
 scripts/mutants.py files LIST.json [PART …]   prints the mutated files of these parts
-scripts/mutants.py copy LIST.json TREE        copies the repository's files into TREE if they differ, without the
-                                              mutated ones
+scripts/mutants.py copy LIST.json TREE        copies the repository's files into TREE if they differ, except for the
+                                              mutated files
 scripts/mutants.py report OUTCOMES COMMIT     writes the rows into scripts/mutants.results; exits with 1 if a mutant
                                               survives that isn't in scripts/mutants.survivors
 """
@@ -30,9 +30,10 @@ PARTS = [
 ]
 COLUMNS = ["caught", "timeout", "missed", "unreached", "uncompiled", "unswitched"]
 HEAD = """\
-# Written by scripts/mutants, one row per part. Caught: a test failed, or didn't end in time. Survived: all tests that
-# reach the mutant passed, or no test reaches it. Not built: the mutant doesn't compile. Not switched: the mutant is in
-# code that the compiler runs, or in a function that returns an `impl` type; cargo-mutants itself can try such mutants.
+# Written by scripts/mutants, one row per part. Caught: a test failed. Timed-out: a test didn't end in time. Survived:
+# all tests that reach the mutant passed. Unreached: no test reaches the mutant. Not-built: the mutant doesn't compile.
+# Not-switched: the mutant is in code that runs at compile time, or in a function that returns an `impl` type.
+# cargo-mutants itself can try such mutants. caught% counts the timed-out mutants as caught.
 part        mutants   caught timed-out survived unreached not-built not-switched  caught%  commit date
 """
 

@@ -72,7 +72,7 @@
 //!
 //! - A response, from the last attempt: [`is_replay`], [`attempts`], [`operation_key`] and [`is_outcome_open`]
 //!   describe it. Keep the key until you have an outcome: if [`is_outcome_open`] is true, the operation may have run or
-//!   not, whatever the response's status. You read the response's body. If the body breaks off, the middleware doesn't
+//!   not, whatever the response's status. If the response's body breaks off while you read it, the middleware doesn't
 //!   retry: send the operation again with the same key, and you get the body from the record.
 //! - No response: an error that contains [`Unanswered`], which [`unanswered`] finds. The operation may have run
 //!   or not. Send the operation again with [`Unanswered::key`]. An error of another middleware on the first attempt
@@ -101,7 +101,7 @@
 //! - `reqwest` follows redirects, to other hosts too. It then forwards the key, and at a 307 or 308 also the body,
 //!   though it strips `Authorization`. Give `reqwest` a redirect policy that fits your API, as above.
 //! - Middlewares that you add after this one see each attempt. Add middlewares that sign or log requests there.
-//!   Middlewares before this one see one operation.
+//!   Middlewares that you add before this one see one request for the whole operation.
 
 mod backoff;
 mod body;
@@ -223,7 +223,7 @@ impl IdempotentRequests {
     /// How long an operation may take, with all of its attempts and waits. Default: 30 s.
     ///
     /// Make the budget longer than the server's function may run, because the client waits while it gets `in-progress`.
-    /// The operation ends when the response's head has arrived; you read the body.
+    /// The operation ends when the response's head has arrived. The time in which you read the body doesn't count.
     pub fn budget(mut self, budget: Duration) -> Self {
         self.budget = budget;
         self

@@ -12,15 +12,15 @@
 //!
 //! # What it does to the store
 //!
-//! It uses only fresh random keys, of functions whose names begin with `conformance`, and touches no other
+//! The suite uses only fresh random keys, of functions whose names begin with `conformance`, and touches no other
 //! record, so it may run against a table that is in use. It leaves about two thousand records behind, and
 //! about 10 MB of responses. They expire a day later. At the end, each case replaces its
-//! records that never expire with records that do, unless the case fails.
+//! records that never expire with records that expire, unless the case fails.
 //!
 //! Keys and owners are random, and times are counted from now. Everything else is the same in every run. A
 //! few records are a minute past their expiry when they're written, and must still be there when the case
 //! reads them. So a store with a fast sweeper must keep a record some minutes beyond `expires_at`. Because of the skew
-//! margin, it should do so anyway.
+//! margin, a store should keep expired records for a while anyway.
 //!
 //! # What it can't show
 //!

@@ -31,7 +31,8 @@ pub enum ErrorKind {
     /// the result some other way.
     NotRetained,
     /// This run lost its claim: another delivery took over after the lease had expired, or an operator settled the
-    /// record. Their outcome counts. An extension also fails like this if the record is gone or unreadable.
+    /// record. The outcome that they record counts. An extension also fails with this kind if the record is gone or
+    /// unreadable.
     Fenced,
     /// The store failed, or there was no time left: retry. **Nothing ran**, with one exception: a handler whose writes
     /// are committed with its outcome, or that runs without a claim, may have run. Even then, nothing was **written**.
@@ -272,7 +273,7 @@ impl RecordedFailure {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RunError<E> {
-    /// The handler ran now, and this is its own error, which isn't recorded.
+    /// The handler ran in this call, and this is its own error, which isn't recorded.
     Handler(E),
     /// The operation failed permanently, in this run or in an earlier one, and every call gets this failure. A run's
     /// failure is recorded under at-most-once, with [`Recording::Record`](crate::settings::Recording::Record), or if

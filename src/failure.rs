@@ -121,14 +121,14 @@ impl fmt::Debug for Failure {
     }
 }
 
-/// How a handler's errors are settled.
+/// How a claim is settled after its handler returns an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ErrorPolicy {
     pub(crate) on_error: Recording,
     pub(crate) execution: Execution,
 }
 
-/// How one error is settled.
+/// How the claim is settled after one error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum OnError {
     /// The key is released.

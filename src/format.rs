@@ -58,14 +58,15 @@ pub trait Format: 'static {
     ///
     /// # Errors
     ///
-    /// The reason why it can't be written. The library logs this text, so it mustn't contain any part of the value.
+    /// The reason why the value can't be written. The library logs this text, so it mustn't contain any part of the
+    /// value.
     fn write<T: Serialize>(value: &T) -> Result<Vec<u8>, Cow<'static, str>>;
 
     /// Reads a value that [`write`](Self::write) wrote.
     ///
     /// # Errors
     ///
-    /// The reason why it can't be read. The library logs this text, so it mustn't contain any part of the value.
+    /// The reason why the value can't be read. The library logs this text, so it mustn't contain any part of the value.
     fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Cow<'static, str>>;
 }
 
@@ -112,7 +113,7 @@ pub(crate) fn read<T: DeserializeOwned, F: Format>(
 pub(crate) const fn is_format_name(name: &str) -> bool {
     let bytes = name.as_bytes();
     let mut at = 0;
-    // This loop uses no iterator, since a constant assertion calls the function.
+    // A `const fn` can't use an iterator.
     while at < bytes.len() {
         if !matches!(bytes[at], b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.') {
             return false;

@@ -52,11 +52,11 @@ impl Idempotency {
     ///
     /// | `IDEMPOTENCY_STORE` | store | feature |
     /// |---|---|---|
-    /// | `dynamodb://TABLE` | that table; also `?endpoint=URL`, `&region=NAME`, `&sort_key=ATTRIBUTE`, `&partition=VALUE`, `&attributes=id:pk,expires_at:ttl` for names other than the default ones | `dynamodb` |
+    /// | `dynamodb://TABLE` | that table; also `?endpoint=URL`, `&region=NAME`, `&sort_key=ATTRIBUTE`, `&partition=VALUE`, `&attributes=id:pk,expires_at:ttl` for attribute names other than the default ones | `dynamodb` |
     /// | `redis://[[USER]:PASSWORD@]HOST[:PORT][/DATABASE]`, `rediss://…` for TLS | that server of Redis or Valkey; also `?prefix=TEXT`, `&sslrootcert=FILE` | `redis` |
     /// | `redis-cluster://…`, `rediss-cluster://…` for TLS | that cluster; also `&node=HOST:PORT` | `redis` |
     /// | `postgres://USER:PASSWORD@HOST[:PORT]/DATABASE` | that PostgreSQL; also `?table=NAME`, `&sslmode=MODE`, `&sslrootcert=FILE`, `&timeouts=startup`, `transaction` or `role`, `&prepared=true` | `postgres` |
-    /// | `memory:` | this process's memory: only for trying it out on one machine. Refused inside Lambda | |
+    /// | `memory:` | this process's memory: only for trying the library out on one machine. Refused inside Lambda | |
     ///
     /// Percent-encode special characters in a parameter's value: write `%25` for a percent sign.
     ///
@@ -96,8 +96,8 @@ impl Idempotency {
         Ok(Self::builder(store).outside(mode, !NamedStore::is_in_environment()))
     }
 
-    /// Returns one operation of this function, under your name for it. Operations with different names never
-    /// share a record, even if both [`run`](Operation::run) with the same key.
+    /// Returns the operation `name` of this function. Operations with different names never share a record, even if
+    /// both [`run`](Operation::run) with the same key.
     ///
     /// # Errors
     ///
@@ -109,7 +109,7 @@ impl Idempotency {
 
     /// Returns a clone whose layers use this name for the operation.
     pub(crate) fn named(&self, name: &str) -> Result<Self, Error> {
-        // A colon separates the entry point from the operation's name.
+        // In a scope, a colon separates the entry point from the operation's name.
         let checked = Scope::new(&self.function, name)?;
         if checked.operation().contains(':') {
             return Err(Error::new(
@@ -137,13 +137,15 @@ impl Idempotency {
     /// too, but its writes aren't applied. If duplicates are frequent, or the handler is slow or costly, use
     /// [`optimistic_reading_first`](Self::optimistic_reading_first): it avoids these runs with one read per delivery.
     ///
-    /// Use it if the handler has no side effects besides its staged writes, so that it may run any number of
-    /// times, also concurrently. A handler that charges a card, sends a mail or calls another service needs a
-    /// claim. Inside the handler, [`current`](crate::current) returns `None`. The handler's errors and panics leave
-    /// nothing behind.
+    /// Run without claims only if the handler has no side effects besides its staged writes, so that it may run any
+    /// number of times, also concurrently. A handler that charges a card, sends a mail or calls another service needs
+    /// a claim. Inside the handler, [`current`](crate::current) returns `None`. If the handler fails or panics, the
+    /// library drops the staged writes. It stores nothing else, unless it records the failure: see
+    /// [`Settings::on_handler_error`](crate::settings::Settings::on_handler_error).
     ///
-    /// Deliveries with and without a claim may share keys, for example while you change a function from one
-    /// to the other. A live claim is reported as in progress; the outcome replaces a stale claim.
+    /// Deliveries with and without a claim may share keys, for example while a deployment switches a function from
+    /// claims to runs without claims. A delivery without a claim gets [`ErrorKind::InProgress`] if another delivery has
+    /// a live claim. If that claim is stale, the outcome replaces it.
     ///
     /// ```
     /// # use lambda_idempotency::{Idempotency, store::memory::MemoryStore};
@@ -156,7 +158,7 @@ impl Idempotency {
     /// # Errors
     ///
     /// [`ErrorKind::Invalid`] for [`Execution::AtMostOnce`](crate::settings::Execution::AtMostOnce): without a claim,
-    /// a handler runs at every delivery.
+    /// nothing prevents a second run of the handler.
     pub fn optimistic(&self) -> Result<Self, Error> {
         self.without_claims(Way::Optimistic { reads_first: false })
     }
@@ -254,8 +256,8 @@ impl Idempotency {
         operator::resolve(self.driver(), key, seen, resolution).await
     }
 
-    /// Returns the outcome in `record` of `key`, inline or in chunks, for an operator's tool. This call isn't
-    /// logged or counted as a replay.
+    /// Returns the outcome in `record`, which is the record of `key`, for an operator's tool. Reads the response's
+    /// chunks from the store if it has any. This call isn't logged or counted as a replay.
     ///
     /// # Errors
     ///
@@ -349,13 +351,14 @@ impl Idempotency {
     }
 
     /// Returns the current invocation's tenant. If `for_invocation` set an invocation without a tenant, returns the
-    /// surrounding layer's tenant. So if a step gets its own invocation, for another deadline, it stays in its tenant.
+    /// surrounding layer's tenant. So a step that gets its own invocation, for another deadline, stays in its tenant.
     pub(crate) fn tenant(&self) -> Option<Arc<str>> {
         let own = self.invocation.as_ref().and_then(Invocation::tenant).cloned();
         own.or_else(|| surrounding()?.invocation.tenant().cloned())
     }
 
-    /// Returns the current invocation: the one that `for_invocation` set, or else the surrounding layer's.
+    /// Returns the current invocation: the one that `for_invocation` set, or else the surrounding layer's. Without
+    /// either, logs that once and returns an unknown invocation.
     pub(crate) fn invocation(&self) -> Invocation {
         self.invocation.clone().or_else(|| surrounding().map(|context| context.invocation)).unwrap_or_else(
             || {

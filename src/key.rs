@@ -19,8 +19,8 @@ const SHADOW: &str = "~shadow";
 
 /// The caller's name for one logical operation: 1 to 255 bytes, no control characters, not only blanks.
 ///
-/// Two keys are the same operation only if they're equal byte for byte; nothing is trimmed or folded. `Debug`
-/// doesn't show the key, since callers put order and customer numbers into it.
+/// Two keys are the same operation only if they're equal byte for byte: the library doesn't trim keys or change their
+/// case. `Debug` doesn't show the key, since callers put order and customer numbers into it.
 ///
 /// ```
 /// use lambda_idempotency::Key;
@@ -210,7 +210,7 @@ impl StoredKey {
         }
     }
 
-    /// Whether it's a key of shadow mode.
+    /// Whether this is a key of shadow mode.
     #[cfg(feature = "dynamodb")]
     pub(crate) fn is_in_shadow(&self) -> bool {
         self.names().is_some_and(|(_, operation)| operation.ends_with(SHADOW))

@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn comparing_selects_the_compared_fields() {
         let fields = KeyFields::known(&["/id"], &[]);
-        assert!(fields.compared().is_none(), "the payload");
+        assert!(fields.compared().is_none(), "`None` means the payload");
         let fields = fields.comparing(&["/detail", "/source"]);
         let compared = fields.compared().unwrap().iter().map(Selector::as_str).collect::<Vec<_>>();
         assert_eq!(compared, ["/detail", "/source"]);

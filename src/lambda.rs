@@ -70,7 +70,7 @@ use event::{EventLayer, IntoKey, KeyFrom};
 use http::HttpLayer;
 
 impl Idempotency {
-    /// Returns a clone for the invocation that `context` describes. Use it in handlers that call
+    /// Returns a clone of this `Idempotency` for the invocation that `context` describes. Use it in handlers that call
     /// [`run`](crate::Operation::run) or [`begin`](crate::Operation::begin) without a layer around them. In a function
     /// with tenant isolation, the context's tenant becomes part of the keys.
     ///
@@ -91,15 +91,15 @@ impl Idempotency {
     ///
     /// `key` returns the key of the operation that an event asks for. A later event with the same key must have the
     /// same payload. In the events of AWS's sources, the payload is [the part that a retry
-    /// repeats](crate::lambda::event#whats-compared). In all other events it's the whole event as sent, including
-    /// unknown fields and exact numbers. The layered service takes raw JSON and returns raw
+    /// repeats](crate::lambda::event#whats-compared). In all other events, the payload is the whole event as sent,
+    /// including unknown fields and exact numbers. The layered service takes raw JSON and returns raw
     /// JSON, so a replay is the recorded response byte for byte.
     pub fn events<T, K: IntoKey>(&self, key: impl Fn(&T) -> K + Send + Sync + 'static) -> EventLayer<T> {
         EventLayer::new(self, Arc::new(move |event, _, _| key(event).into_key()))
     }
 
     /// Like [`events`](Self::events), but takes the key from fields of the event's JSON. Name your own fields, or use
-    /// [`keys`] for AWS's sources. These keys also define which fields must match.
+    /// [`keys`] for AWS's sources. The keys in that module also define which fields must match.
     ///
     /// ```
     /// use lambda_idempotency::{Idempotency, KeyFields};
@@ -127,7 +127,7 @@ impl Idempotency {
     /// ([aws-lambda-dotnet#2508](https://github.com/aws/aws-lambda-dotnet/pull/2508)), so anyone with permission to
     /// invoke the function can get another request's recorded response by repeating its id and payload, or block a
     /// request by using its id first. If callers don't trust each other, take a key from the payload, and put the
-    /// caller's identity into it.
+    /// caller's identity into that key.
     pub fn events_by_request_id<T>(&self) -> EventLayer<T> {
         let key = |_: &T, _: &RawValue, context: &Context| {
             (!context.request_id.is_empty()).then(|| Key::new(&context.request_id)).transpose()

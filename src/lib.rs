@@ -22,8 +22,8 @@
 //! - one function inside a handler: [`Operation::run`], or the attribute `#[idempotent]`;
 //! - anything else: [`Operation::begin`] and [`Claim`].
 //!
-//! [`Idempotency::from_env`] takes the table from the environment; [`Idempotency::builder`] takes any
-//! [`Store`](store::Store).
+//! [`Idempotency::from_env`] opens the store that the environment variables choose; [`Idempotency::builder`] takes
+//! any [`Store`](store::Store).
 //!
 //! ```
 //! use lambda_idempotency::{Idempotency, Key, store::memory::MemoryStore};
@@ -48,7 +48,7 @@
 //! |---|---|---|
 //! | `dynamodb` | yes | the DynamoDB store, and with it the AWS SDK |
 //! | `http` | yes | the layer for `lambda_http` and axum; switches `events` on |
-//! | `events` | with `http` | layer and workers for `lambda_runtime`: typed events; SQS, Kinesis, DynamoDB Streams |
+//! | `events` | with `http` | `lambda_runtime`: a layer for typed events; workers for SQS, Kinesis, DynamoDB Streams |
 //! | `sqs` | no | hides an SQS message that another delivery is processing, until that delivery's lease ends |
 //! | `jmespath` | no | JMESPath expressions beside JSON Pointers in [`KeyFields`] |
 //! | `macros` | no | the attribute `#[idempotent]`, the short form of [`Operation::run`] |

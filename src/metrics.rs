@@ -216,7 +216,7 @@ impl Metric {
         }
     }
 
-    /// Whether it's a histogram of milliseconds rather than a counter.
+    /// Whether this metric is a histogram of milliseconds rather than a counter.
     pub const fn is_latency(self) -> bool {
         matches!(self, Self::ClaimLatency | Self::SettleLatency)
     }

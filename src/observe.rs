@@ -182,8 +182,8 @@ pub(crate) fn returned(
     );
 }
 
-/// No record of a batch is done. Lambda still counts the invocation as a success, unless `fail_if_all_fail` makes the
-/// function fail.
+/// Every record of a batch is returned for redelivery. Lambda still counts the invocation as a success, unless
+/// `fail_if_all_fail` makes the function fail.
 #[cfg(feature = "events")]
 pub(crate) fn all_failed(source: &'static str, records: usize) {
     count(Metric::AllFailed);
@@ -336,7 +336,7 @@ pub(crate) fn not_extended(id: &StoredKey, held: &Held) {
     count(Metric::LeaseNotExtended);
     tracing::warn!(
         target: TARGET, event = "not_extended", %id, generation = held.generation.get(),
-        ends_at_ms = held.lease_until.as_millis(), "the lease couldn't be extended this time"
+        ends_at_ms = held.lease_until.as_millis(), "the lease isn't known to be extended"
     );
 }
 
@@ -346,7 +346,7 @@ pub(crate) fn abandoned(id: &StoredKey, held: &Held, frees_at: Option<Timestamp>
     let message = match frees_at {
         Some(_) => "the claim was dropped without being settled: the end of its lease frees the key",
         None => {
-            "the claim was dropped without being settled: once its lease has expired, settle it by hand; \
+            "the claim was dropped without being settled: once its lease has expired, settle the record by hand; \
              `idempotency inspect` shows how"
         }
     };

@@ -17,8 +17,9 @@ use crate::{
     key::Hex,
 };
 
-/// The length of the shortest response that's compressed, in bytes. Compressing a shorter one would save at most one of
-/// the whole kilobytes that DynamoDB counts ("Read/write capacity", DynamoDB developer guide).
+/// The length of the shortest response that's compressed, in bytes. Compressing a shorter one would save at most one
+/// write unit, since DynamoDB counts an item's size in whole kilobytes ("Read/write capacity", DynamoDB developer
+/// guide).
 const WORTH_COMPRESSING: usize = 1024;
 
 /// How an operation ended, as stored.
@@ -185,7 +186,7 @@ impl StoredResponse {
         }
     }
 
-    /// Decodes `kept`, which isn't encrypted or was decrypted, without checking the digest.
+    /// Decodes `kept` without checking the digest. If the stored bytes are encrypted, `kept` must be decrypted already.
     ///
     /// # Errors
     ///

@@ -169,7 +169,7 @@ impl State {
 
 /// The record that a store holds for one scoped key.
 ///
-/// Its fields are public and it's deliberately exhaustive: a third-party store must be able to build a record, and
+/// The struct is deliberately exhaustive, with public fields: a third-party store must be able to build a record, and
 /// mustn't silently drop a field that a new version adds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Record {

@@ -112,8 +112,8 @@ pub(crate) fn found_in<'a>(fields: &'a [Selector], json: &'a [u8]) -> Option<Vec
 }
 
 /// Whether a value contains a number, a boolean or a string that isn't blank. Null and blank strings identify nothing,
-/// nor do arrays and objects that contain only these. `value` is JSON. The scan takes one pass and no stack, however
-/// deeply `value` is nested.
+/// nor do arrays and objects that contain only these. `value` is JSON. The scan takes one pass and doesn't recurse,
+/// however deeply `value` is nested.
 pub(crate) fn names_something(value: &str) -> bool {
     let bytes = value.as_bytes();
     let mut at = 0;

@@ -19,8 +19,8 @@ pub enum Execution {
     /// handler returns this library's own retryable error, such as that of a nested step that's in progress. The
     /// library can't look into the handler's error. Instead, when the handler fails, the library checks whether a
     /// retryable error of a nested step still exists, and releases the key if one does. So drop the errors that you
-    /// don't return. Effects before such a step may then happen again. So put only effects before it that may be
-    /// repeated, or make each of them a separate step.
+    /// don't return. Effects before such a step may then happen again. So before such a step, put only effects that may
+    /// be repeated, or make each effect a separate step.
     ///
     /// A claim has no expiry until it's settled, so that neither a TTL nor a sweep removes a record with an
     /// unknown outcome. The table keeps one record for each crash until an operator settles the record.
@@ -187,8 +187,8 @@ pub struct Settings {
     /// 0 keeps no response and no failure's details: for jobs whose answer no caller needs. A duplicate then gets
     /// [`ErrorKind::NotRetained`], or the success that you choose with
     /// [`HttpLayer::on_not_retained`](crate::lambda::http::HttpLayer::on_not_retained) or
-    /// [`EventLayer::on_not_retained`](crate::lambda::event::EventLayer::on_not_retained). In a batch, it's a
-    /// success.
+    /// [`EventLayer::on_not_retained`](crate::lambda::event::EventLayer::on_not_retained). In a batch, such a duplicate
+    /// counts as a success, unless the operation failed permanently.
     pub max_response: usize,
     /// How many bytes of settled records this process keeps in memory, to answer duplicates without a
     /// request. Default: 0, none. Otherwise at least 64 KiB. See
@@ -196,7 +196,7 @@ pub struct Settings {
     pub local_cache: usize,
     /// How many settled records the local cache keeps at most, beside its limit in bytes. Default: as many as fit.
     pub local_cache_records: Option<usize>,
-    /// Whether idempotency is in force. Default: it is.
+    /// Whether idempotency is in force. Default: [`Mode::Enforce`].
     pub mode: Mode,
 }
 

@@ -48,12 +48,12 @@ use crate::{key::StoredKey, time::Timestamp};
 /// - [`apply`](Self::apply) applies the write if and only if its condition holds, in one atomic step for the
 ///   key. [`Write::apply_to`] defines the condition and the resulting record. A store that reads and writes
 ///   under its own lock can call `apply_to`. Other stores send each write as a conditional request.
-/// - When the condition fails, nothing changes. The answer contains the record that made it fail, as it was at
-///   that moment.
-/// - [`read`](Self::read) is strongly consistent: it sees every write that was answered before the read began.
+/// - When the condition fails, nothing changes. The answer contains the record that the condition was checked
+///   against, if there was one.
+/// - [`read`](Self::read) is strongly consistent: it sees every write that the store answered before the read began.
 /// - Every field reads back equal to what was stored.
-/// - A store never judges or removes a record by its age. Only a sweeper may remove records, by `expires_at`
-///   alone, at that time or later.
+/// - A store never judges or removes a record by its age. Only a sweeper may remove a record: at its `expires_at` or
+///   later, and for no other reason.
 ///
 /// # Errors
 ///
@@ -124,12 +124,12 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 /// The library writes the chunks before the completion that makes them visible, and reads them when a replay
 /// needs them.
 pub trait ResponseChunks: Send + Sync {
-    /// The size limit for a response inside the record, in bytes as stored.
+    /// The size limit for a response inside the record, in stored bytes (after compression and encryption).
     fn inline_limit(&self) -> usize;
 
     /// Writes `bytes` beside `key` in chunks that belong only to `owner`, and returns the number of chunks. They're
-    /// kept until a day after `expires_at`. Writing the same bytes again is harmless. Other bytes for the same owner
-    /// may replace the earlier bytes, because no record refers to the earlier ones.
+    /// kept until a day after `expires_at`. Writing the same bytes again is harmless. If `owner` writes other bytes
+    /// later, they may replace the earlier ones, because no record refers to the earlier ones.
     ///
     /// # Errors
     ///
@@ -143,8 +143,8 @@ pub trait ResponseChunks: Send + Sync {
     ) -> BoxFuture<'a, Result<u32, StoreError>>;
 
     /// Reads the bytes that `owner` wrote into `count` chunks beside `key`, strongly consistent, at most `limit`
-    /// bytes. For an encrypted response, `limit` is [`u64::MAX`], because its length as stored isn't recorded. So don't
-    /// reserve memory by `limit`.
+    /// bytes. For an encrypted response, `limit` is [`u64::MAX`], because the ciphertext's length isn't recorded. So
+    /// don't allocate `limit` bytes in advance.
     ///
     /// # Errors
     ///
@@ -158,9 +158,9 @@ pub trait ResponseChunks: Send + Sync {
     ) -> BoxFuture<'a, Result<Bytes, StoreError>>;
 }
 
-/// The handler's own writes, as the store's own type; for DynamoDB, `store::dynamodb::Transaction`.
+/// The handler's own writes, in the store's own type; for DynamoDB, `store::dynamodb::Transaction`.
 ///
-/// That type's `+=` appends more writes.
+/// The store's type implements `+=`, which appends more writes.
 pub type OwnWrites = dyn Any + Send + Sync;
 
 /// Optional store capability: applies a protocol write and the handler's own writes in one transaction, all or
@@ -171,7 +171,7 @@ pub trait Transactions: Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`StoreErrorKind::Rejected`], with the reason: the writes belong to another store's type, are too many
+    /// [`StoreErrorKind::Rejected`], with the reason: the writes have another store's type, are too many
     /// or too large, two of them are on the same item, or one is on the record itself.
     fn check(&self, key: &StoredKey, writes: &OwnWrites) -> Result<(), StoreError>;
 
@@ -188,8 +188,7 @@ pub trait Transactions: Send + Sync {
     /// show whether an earlier attempt inside the store was applied. If that attempt was ambiguous, the result
     /// is an ambiguous error instead of [`CommitOutcome::Declined`]. [`StoreErrorKind::Conflict`] means that
     /// another transaction is using one of the items. If the error is marked
-    /// [`maybe_applied`](StoreError::maybe_applied), that other transaction may be an earlier attempt of this same
-    /// one.
+    /// [`maybe_applied`](StoreError::maybe_applied), that other transaction may be an earlier attempt of this call.
     fn commit<'a>(
         &'a self,
         key: &'a StoredKey,
@@ -199,14 +198,15 @@ pub trait Transactions: Send + Sync {
     ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>>;
 
     /// Applies `writes` alone, without a record, if all their conditions hold. Otherwise applies nothing. The
-    /// library calls it while idempotency isn't enforced ([`Mode`](crate::settings::Mode)).
+    /// library calls this method while idempotency isn't enforced ([`Mode`](crate::settings::Mode)).
     ///
     /// `token` identifies this transaction as in [`commit`](Self::commit). The answer for writes that were applied
     /// is [`WriteOutcome::Applied`].
     ///
     /// # Errors
     ///
-    /// As [`commit`](Self::commit). By default [`StoreErrorKind::Rejected`]: nothing is written.
+    /// As [`commit`](Self::commit). The default implementation writes nothing, and returns
+    /// [`StoreErrorKind::Rejected`].
     fn commit_alone<'a>(
         &'a self,
         writes: &'a OwnWrites,
@@ -221,7 +221,7 @@ pub trait Transactions: Send + Sync {
     }
 }
 
-/// The result of a transaction that was answered.
+/// The store's answer to a transaction.
 #[derive(Debug)]
 #[must_use]
 pub enum CommitOutcome {

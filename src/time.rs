@@ -14,13 +14,13 @@ use crate::future::BoxFuture;
 pub use timestamp::Timestamp;
 
 impl From<SystemTime> for Timestamp {
-    /// A moment before the epoch becomes the epoch.
+    /// A time before the epoch becomes the epoch.
     fn from(time: SystemTime) -> Self {
         Self::from_millis(time.duration_since(UNIX_EPOCH).map(timestamp::millis).unwrap_or(0))
     }
 }
 
-/// The library's source of time, and its way to wait.
+/// The library's clock and timer.
 ///
 /// The default is [`system_clock`]; tests bring their own.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
@@ -65,8 +65,8 @@ pub(crate) async fn within<T>(limit: Duration, future: impl Future<Output = T>) 
     tokio::time::timeout(limit, future).await.ok()
 }
 
-/// Measures how long something takes, for metrics and for the rest of a store call's time limit. No rule of
-/// the protocol uses it.
+/// Measures how long something takes, for metrics, and to know how much of a store call's time limit is left. No rule
+/// of the protocol uses it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stopwatch(Instant);
 
@@ -81,7 +81,7 @@ impl Stopwatch {
     }
 }
 
-/// When a connection last answered, and so how long it has been idle.
+/// When the server last answered on a connection, which shows how long the connection has been idle.
 ///
 /// Lambda freezes the sandbox between two invocations, and the network may forget its connections. The wall clock and
 /// the monotonic clock can each miss that pause. A paused virtual machine may stop its monotonic clock, so that only
@@ -132,12 +132,12 @@ impl VirtualTime {
         Ok(Self { runtime: Some(runtime), start })
     }
 
-    /// Runs `future` to its end. Call this only outside any other runtime.
+    /// Runs `future` to completion. Call this only outside any other runtime.
     pub(crate) fn block_on<F: Future>(&self, future: F) -> Option<F::Output> {
         self.runtime.as_ref().map(|runtime| runtime.block_on(future))
     }
 
-    /// The moment at which this runtime's time begins.
+    /// The instant at which this runtime's time begins.
     pub(crate) fn beginning(&self) -> VirtualBeginning {
         VirtualBeginning(self.start)
     }
@@ -146,29 +146,29 @@ impl VirtualTime {
 #[cfg(feature = "testing")]
 impl Drop for VirtualTime {
     fn drop(&mut self) {
-        // Inside an asynchronous test, dropping a runtime the ordinary way panics.
+        // An ordinary drop of a runtime panics inside an asynchronous test.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
     }
 }
 
-/// The moment at which a [`VirtualTime`] begins.
+/// The instant at which a [`VirtualTime`] begins.
 #[cfg(feature = "testing")]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct VirtualBeginning(tokio::time::Instant);
 
 #[cfg(feature = "testing")]
 impl VirtualBeginning {
-    /// The virtual time that has passed since this moment. Call this only inside that [`VirtualTime`].
+    /// The virtual time that has passed since this instant. Call this only in code that the same [`VirtualTime`] runs.
     pub(crate) fn passed(self) -> Duration {
         self.0.elapsed()
     }
 }
 
-/// Waits in the time of the runtime that the caller runs in.
+/// Sleeps in the virtual time of the runtime that the caller runs in.
 #[cfg(feature = "testing")]
-#[expect(clippy::disallowed_methods, reason = "virtual time sleeps too")]
+#[expect(clippy::disallowed_methods, reason = "only this file sleeps")]
 pub(crate) async fn virtual_sleep(duration: Duration) {
     tokio::time::sleep(duration).await;
 }

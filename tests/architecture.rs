@@ -53,7 +53,7 @@ const ORDER: &[&str] = &[
     "client",
 ];
 
-/// The modules of `run`, lowest first. The same rule applies to them.
+/// The modules of `run`, lowest first. They too may name only modules that come before them in this list.
 const ORDER_OF_RUN: &[&str] = &[
     "handle",
     "staging",
@@ -99,7 +99,7 @@ static STORES: LazyLock<Vec<String>> = LazyLock::new(|| {
 /// The module with the table of stores, which may name every store.
 const TABLE_OF_STORES: &str = "store::named";
 
-/// Modules that no other module names: they're for users, or combine everything.
+/// Modules that no other module may name: they're for users, or combine everything.
 const NAMED_BY_NOBODY: &[&str] = &["client", "conformance", "guide", "testing"];
 
 /// The types whose methods must be in at most [`MOST_FILES`] files, so that a reader finds them.
@@ -559,12 +559,12 @@ fn import_cycles_are_found() {
     };
     assert_eq!(cycle("use super::c::C;", "use crate::a::b::B;"), ["b", "c"]);
     assert_eq!(cycle("use super::c::C;", "#[cfg(test)]\nuse crate::a::b::B;"), [""; 0]);
-    // `a` re-exports the names of both.
+    // `a` re-exports the names of `b` and `c`.
     assert_eq!(cycle("use crate::a::C;", "use crate::a::B;"), ["b", "c"]);
     assert_eq!(cycle("use crate::a::C;", "use crate::a::Own;"), [""; 0]);
 }
 
-// Tests of the rules themselves.
+// Tests of these checks.
 
 /// Returns the violations of one made-up file next to a made-up `lib.rs`.
 fn made_up(file: &str, text: &str) -> Vec<String> {

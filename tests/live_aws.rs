@@ -24,7 +24,7 @@ const TABLE: &str = "IDEMPOTENCY_LIVE_TABLE";
 
 async fn store() -> Arc<dyn Store> {
     let Ok(table) = std::env::var(TABLE) else {
-        panic!("{TABLE} must name the table to test on: this suite was requested and is never skipped");
+        panic!("{TABLE} isn't set; set it to the name of the table to test on");
     };
     let store = DynamoDbStore::builder(table).build().await.unwrap();
     store.create_table().await.unwrap();

@@ -38,12 +38,13 @@ use tower::{Layer, service_fn};
 use testkit::emulator::{Emulator, client, fresh_table};
 use testkit::http_server::{Received, Reply, Server};
 
-/// If this is set, the program runs as the function.
+/// The environment variables that make this program run as the function: its table, and its store's URL.
 const TABLE: &str = "MANAGED_INSTANCES_TABLE";
 const STORE: &str = "MANAGED_INSTANCES_STORE";
 
-/// The function extends the lease when a third of it has passed. If it can't, it cuts the handler off [`GRACE`] before
-/// the lease expires. All of these times are long, so that the tests don't fail if the machine pauses for seconds.
+/// The function extends the lease when a third of it has passed. If the extension fails, the function cuts the handler
+/// off [`GRACE`] before the lease expires. All of these times are long, so that the tests don't fail if the machine
+/// pauses for seconds.
 const LEASE: Duration = Duration::from_secs(12);
 const GRACE: Duration = Duration::from_secs(3);
 const MARGIN: Duration = Duration::from_secs(1);
@@ -67,7 +68,7 @@ async fn work(client: Client, table: String, work: Work) -> Result<String, lambd
     Ok(format!("done {}", work.id))
 }
 
-/// Runs the function if the environment says so. In the tests' own process, it does nothing.
+/// Runs the function if [`TABLE`] and [`STORE`] are set. In the tests' own process, they aren't, and this does nothing.
 #[tokio::test]
 async fn function() {
     let (Ok(table), Ok(endpoint)) = (env::var(TABLE), env::var(STORE)) else { return };
@@ -173,13 +174,14 @@ impl Function {
             .spawn()
             .unwrap();
         while polls.load(Ordering::SeqCst) < 4 {
-            assert_eq!(process.try_wait().unwrap(), None, "the function ended");
+            assert_eq!(process.try_wait().unwrap(), None, "the function's process ended before it polled");
             sleep(20).await;
         }
         Self { process, invocations, unanswered, _server: server }
     }
 
-    /// Delivers this work. The function takes up to four invocations at once.
+    /// Sends the function an event: the work `id`, which takes `millis`. The function runs up to four invocations at
+    /// once.
     fn deliver(&self, id: &str, millis: u64) -> oneshot::Receiver<Posted> {
         self.deliver_within(id, millis, DEADLINE)
     }
@@ -271,22 +273,26 @@ impl Bench {
     async fn has_begun(&self, id: &str, answer: &mut oneshot::Receiver<Posted>) {
         let begins = async {
             while self.effects(id).await == 0 {
-                assert_eq!(answer.try_recv(), Err(TryRecvError::Empty), "{id} didn't begin");
+                assert_eq!(
+                    answer.try_recv(),
+                    Err(TryRecvError::Empty),
+                    "{id} was answered before its handler began"
+                );
                 sleep(20).await;
             }
         };
-        tokio::time::timeout(DEADLINE / 10, begins).await.expect("the handler begins");
+        tokio::time::timeout(DEADLINE / 10, begins).await.expect("the handler must begin");
     }
 
     async fn record(&self, id: &str) -> Record {
         let builder = Idempotency::builder(self.store.clone()).function("work");
         let scope = builder.build().unwrap().scope("event").unwrap();
         let key = StoredKey::new(&scope, &Key::new(id).unwrap());
-        self.store.read(&key).await.unwrap().expect("a record")
+        self.store.read(&key).await.unwrap().expect("the key must have a record")
     }
 
     async fn lease_until(&self, id: &str) -> Timestamp {
-        self.record(id).await.lease_until().expect("an active claim")
+        self.record(id).await.lease_until().expect("the record must have an active claim")
     }
 }
 
@@ -323,7 +329,7 @@ async fn concurrent_handlers_outlive_leases_without_duplicates() {
 }
 
 #[tokio::test]
-async fn killed_processes_free_keys_after_leases() {
+async fn killed_process_frees_key_after_lease_expiry() {
     let bench = Bench::new().await;
     let killed = bench.function().await;
     let mut lost = killed.deliver("d", 100_000);
@@ -359,7 +365,7 @@ async fn failed_extensions_stop_handlers_before_expiry() {
     assert_eq!(cut_off.await.unwrap(), Err(IN_PROGRESS.to_owned()));
     let now = system_clock().now();
     let lease_until = bench.lease_until("e").await;
-    assert!(now < lease_until, "cut off at {now:?}, after its lease ended at {lease_until:?}");
+    assert!(now < lease_until, "cut off at {now:?}, after its lease expired at {lease_until:?}");
     assert!(now.until(lease_until) <= GRACE + Duration::from_millis(50), "the handler was cut off too early");
     assert_eq!(bench.effects("e").await, 1);
 }

@@ -26,7 +26,7 @@ use testkit::{
     random::fresh_seed,
 };
 
-/// Runs the whole suite on a store, through its handles.
+/// Runs the whole suite on one store. Each of `handles` opens that store.
 async fn prove(handles: &[Arc<dyn Store>], operations: u32) {
     conformance::check(&*handles[0]).await;
     conformance::differential(&*handles[0], fresh_seed(), operations).await;
@@ -83,7 +83,7 @@ mod dynamodb {
         prove_as(|builder| builder.sort_key("sk").partition("idempotency")).await;
     }
 
-    /// User-chosen names: reserved words, and characters that an expression can't contain.
+    /// Attribute names that a user may choose: reserved words, and characters that an expression can't contain.
     #[tokio::test(flavor = "multi_thread")]
     async fn conforms_with_other_names() {
         let names = format!(
@@ -255,8 +255,8 @@ fn store_errors_keep_message_and_cause() {
 
 // Tests of the suite itself.
 
-/// Every sabotage of the faulty store, except a takeover that doesn't test the status. No case can find that one: a
-/// settled record has no lease, so the test of the lease rejects the takeover anyway.
+/// Every sabotage of the faulty store, except a takeover that doesn't test the status. No case can find this sabotage:
+/// a settled record has no lease, so the condition on the lease rejects the takeover anyway.
 const FAULTS: &[Sabotage] = &[
     Sabotage::Untested(ClaimAbsent),
     Sabotage::Untested(Reclaim(Status)),

@@ -1,5 +1,5 @@
-//! Repeats one case of `benches/overhead` a given number of times. `scripts/bench-instructions` counts its
-//! instructions.
+//! Repeats one case of `benches/overhead` a given number of times. `scripts/bench-instructions` counts the instructions
+//! that this program executes.
 //!
 //! ```text
 //! overhead_once CASE COUNT      first-bare, first-run, duplicate-bare, duplicate-run, …

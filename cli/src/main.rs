@@ -1,7 +1,7 @@
 //! `idempotency`: the command line of lambda-idempotency.
 //!
-//! Exit codes: 0, success; 1, the record doesn't exist, or it changed before the write; 2, the command couldn't do its
-//! work, or the table can't be used.
+//! Exit codes: 0, success; 1, the record doesn't exist, it changed before the write, or `why` found no valid key; 2,
+//! the command couldn't do its work, or the table can't be used.
 
 mod problem;
 mod record;
@@ -28,7 +28,7 @@ struct Arguments {
 const EXIT_CODES: &str = "\
 Exit codes:
   0  success
-  1  the record doesn't exist, or it changed before the write
+  1  the record doesn't exist, it changed before the write, or `why` found no valid key
   2  the command failed, or the table has an error";
 
 const COMPLETE_EXAMPLES: &str = "\
@@ -37,7 +37,7 @@ Examples:
     idempotency complete 'payments/http#3a46…' --response body.json --status 201 --header 'location: /payments/17'
   An event, or a step inside a handler, whose result is this JSON:
     idempotency complete 'orders/event#90ab…' --response result.json
-  Done, but its response is lost:
+  An operation that is done, but whose response is lost:
     idempotency complete 'orders/run:charge#77f0…' --no-response";
 
 const WHY_EXAMPLES: &str = "\
@@ -76,11 +76,11 @@ enum Command {
     /// List the records: all, the unresolved ones, or those with one status.
     #[command(after_help = UNRESOLVED)]
     List(list::Arguments),
-    /// Show claims, takeovers and outcomes as they happen. Each look reads the whole store.
+    /// Show claims, takeovers and outcomes as they happen. The command reads the whole store at each interval.
     ///
-    /// It shows the last change of each record between two looks. Replays and refusals write nothing, so it can't show
-    /// them: the metrics idempotency_replayed, _in_progress and _mismatch count them. DynamoDB bills each look as a
-    /// Scan of the table.
+    /// If a record changes several times between two reads, the command shows only the last change. Replays and
+    /// refusals write nothing, so it can't show them: the metrics idempotency_replayed, _in_progress and _mismatch
+    /// count them. DynamoDB bills each read as a Scan of the table.
     Watch(watch::Arguments),
     /// Show one record, what the next delivery gets, and what you can do.
     Inspect(inspect::Arguments),
@@ -91,15 +91,15 @@ enum Command {
     /// If the function takes its keys from elsewhere, say so with --describe or the options.
     #[command(after_help = WHY_EXAMPLES)]
     Why(why::Arguments),
-    /// Release a key: the next delivery runs. A dry run, unless --confirm is given.
+    /// Release a key: the next delivery runs the handler. A dry run, unless --confirm is given.
     ///
-    /// It writes only if the record is still the version that this run read, or the one that --if-revision
+    /// It writes only if the record is still the version that the command read, or the version that --if-revision
     /// names. It sets a new owner and generation, which fences a claim that is still running.
     Release(settle::Release),
     /// Record an operation as done, with the response that duplicates get. A dry run, unless --confirm is
     /// given.
     ///
-    /// It writes only if the record is still the version that this run read, or the one that --if-revision
+    /// It writes only if the record is still the version that the command read, or the version that --if-revision
     /// names. It sets a new owner and generation, which fences a claim that is still running. That claim's caller
     /// gets this response, too.
     #[command(after_long_help = COMPLETE_EXAMPLES)]

@@ -1,4 +1,4 @@
-//! `idempotency list`, `watch`, `inspect`, `why`, `release` and `complete`: records, for an operator.
+//! The commands that show or settle records: `idempotency list`, `watch`, `inspect`, `why`, `release` and `complete`.
 //!
 //! Only `list` and `watch` depend on the kind of store, since the trait `Store` can't list all records.
 
@@ -27,7 +27,7 @@ async fn read(store: &dyn Store, key: &StoredKey) -> Result<Option<Record>> {
 
 /// Builds an `Idempotency` on `store`, to read and settle records. `configure` sets its options.
 fn engine(store: &Arc<dyn Store>, configure: impl FnOnce(Builder) -> Builder) -> Result<Idempotency> {
-    // The function's name only matters for deriving keys, and these keys are already derived.
+    // The commands pass keys that are already derived, so the function's name has no effect.
     let builder = configure(Idempotency::builder(Arc::clone(store)).function("operator"));
     builder.build().map_err(|error| Problem::of(&error))
 }

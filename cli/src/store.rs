@@ -20,7 +20,7 @@ const OPERATION_TIMEOUT: Duration = Duration::from_secs(12);
 /// The environment variables that name the store.
 const VARIABLES: [&str; 2] = ["IDEMPOTENCY_TABLE", "IDEMPOTENCY_STORE"];
 
-/// The environment variables that the SDK reads DynamoDB's endpoint from, in its order.
+/// The environment variables that the SDK reads DynamoDB's endpoint from, in the order in which it tries them.
 const ENDPOINTS: [&str; 2] = ["AWS_ENDPOINT_URL_DYNAMODB", "AWS_ENDPOINT_URL"];
 
 /// Names the store. For a table, credentials, Region and endpoint come from the environment, as for any AWS
@@ -62,7 +62,7 @@ pub(crate) struct StoreArguments {
     attributes: Option<String>,
 }
 
-/// A store of a known kind, for commands that only some kinds support.
+/// An opened store, by its kind. Some commands support only some kinds.
 #[derive(Debug)]
 pub(crate) enum OpenStore {
     /// A DynamoDB table.
@@ -305,7 +305,8 @@ fn parameter(url: &str, name: &str) -> Option<String> {
     pair.map(|(_, value)| value.to_owned())
 }
 
-/// The endpoint's scheme, host and port. Its other parts may hold credentials, and so may a malformed endpoint.
+/// The endpoint's scheme, host and port. Other parts may contain credentials, so `origin` leaves them out. In a
+/// malformed endpoint, the host may be a part of the credentials, so `origin` leaves it out, too.
 fn origin(endpoint: &str) -> String {
     let parts = endpoint.split_once("://").filter(|(scheme, _)| !scheme.contains(':'));
     let Some((scheme, rest)) = parts else { return "…".to_owned() };
@@ -334,7 +335,7 @@ fn without_credentials(url: &str) -> String {
 mod tests {
     use super::*;
 
-    /// No option.
+    /// Arguments without any option.
     fn arguments() -> StoreArguments {
         StoreArguments {
             table: None,
@@ -348,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn described_store_is_compared_by_place() {
+    fn described_store_is_compared_by_url() {
         for (here, described, is_same) in [
             ("dynamodb://prod", "dynamodb://prod", true),
             ("dynamodb://staging", "dynamodb://prod", false),
@@ -371,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn options_override_the_described_place() {
+    fn options_override_the_described_parameters() {
         let given = || Some("given".to_owned());
         for (parameter, options) in [
             ("endpoint", StoreArguments { endpoint_url: given(), ..arguments() }),

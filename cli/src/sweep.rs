@@ -53,7 +53,8 @@ pub(crate) async fn main(arguments: &Arguments) -> Result<ExitCode> {
         words::print_json(&json!({ "table": table, "deleted": deleted, "more": !is_clean }))?;
     } else {
         let rest = if is_clean { "" } else { "; there may be more" };
-        words::print(&format!("table `{table}`: {deleted} expired records deleted{rest}\n"))?;
+        let records = if deleted == 1 { "record" } else { "records" };
+        words::print(&format!("table `{table}`: {deleted} expired {records} deleted{rest}\n"))?;
     }
     Ok(ExitCode::SUCCESS)
 }

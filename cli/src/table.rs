@@ -51,7 +51,7 @@ pub(crate) async fn main(arguments: &Arguments) -> Result<ExitCode> {
     }
 }
 
-/// Reports that Redis needs no table: it creates a record's key with the record.
+/// Reports that Redis needs no table: Redis creates a record's key with the record.
 fn needs_no_table(location: &str, as_json: bool) -> Result<ExitCode> {
     if as_json {
         words::print_json(&json!({ "store": location, "needs_table": false }))?;
@@ -156,7 +156,7 @@ fn fix_in_postgres(problem: &TableProblem, table: &str, arguments: &StoreArgumen
             format!("`{}`", arguments.command_line(&["table", "create"]))
         }
         TableProblem::Schema { .. } => {
-            "as described in the error; until then, functions with this version of the library can't use the table"
+            "as the error says; until it's fixed, functions with this version of the library can't use the table"
                 .to_owned()
         }
         TableProblem::Privileges { missing } => format!("`GRANT {} ON {table} TO …`", missing.join(", ")),
@@ -175,8 +175,8 @@ fn fix_in_postgres(problem: &TableProblem, table: &str, arguments: &StoreArgumen
 fn sweep_index(table: &str) -> String {
     format!(
         "`ALTER TABLE {table} ADD COLUMN IF NOT EXISTS sweep_hour bigint \
-         GENERATED ALWAYS AS (ceil(expires_at / 3600000)::bigint) STORED` (it locks the table while it rewrites it), \
-         then `CREATE INDEX CONCURRENTLY ON {table} (sweep_hour)`"
+         GENERATED ALWAYS AS (ceil(expires_at / 3600000)::bigint) STORED` (this rewrites the table, and locks it \
+         until it's done), then `CREATE INDEX CONCURRENTLY ON {table} (sweep_hour)`"
     )
 }
 
@@ -198,12 +198,12 @@ fn fix_in_dynamodb(problem: &TableProblem, store: &DynamoDbStore, arguments: &St
         }
         TableProblem::NotActive { .. } => format!("wait, then check again: {}", aws("describe-table")),
         TableProblem::Keys { .. } => {
-            "a table's key can't be changed: add --sort-key if only that is missing, or \
+            "a table's key can't be changed: add --sort-key if only this option is missing, or \
                                       use another table"
                 .to_owned()
         }
         TableProblem::Provisioned => aws("update-table --billing-mode PAY_PER_REQUEST"),
-        TableProblem::Replicated { .. } => "deliver in one Region only, or use a global table with \
+        TableProblem::Replicated { .. } => "deliver events in one Region only, or use a global table with \
                                             multi-Region strong consistency"
             .to_owned(),
         _ => "see the library's documentation".to_owned(),

@@ -45,7 +45,7 @@ pub(crate) fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
-/// A moment in UTC, in RFC 3339's format.
+/// A point in time in UTC, in RFC 3339's format.
 pub(crate) fn moment(time: Timestamp) -> String {
     let date = i64::try_from(time.as_millis()).ok().map(DateTime::from_millis);
     let text = date.and_then(|date| date.fmt(Format::DateTime).ok());
@@ -61,12 +61,12 @@ pub(crate) fn relative(time: Timestamp, now: Timestamp) -> String {
     }
 }
 
-/// A moment, and its distance from now.
+/// A point in time in UTC, and how far it is from `now`.
 pub(crate) fn moment_and_distance(time: Timestamp, now: Timestamp) -> String {
     format!("{} ({})", moment(time), relative(time, now))
 }
 
-/// When a record expires. A record that never expires lasts until someone settles it.
+/// When a record expires. A record that never expires lasts until an executor or an operator settles it.
 pub(crate) fn expiry(expires_at: Option<Timestamp>, now: Timestamp) -> String {
     match expires_at {
         Some(time) => moment_and_distance(time, now),
@@ -79,7 +79,7 @@ pub(crate) fn count(number: usize, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 
-/// A length of time, in a unit that is precise enough.
+/// A duration in one unit, rounded down: `999 ms`, `119 s`, `2 min`, `2 h`, `2 days`.
 pub(crate) fn span(duration: Duration) -> String {
     let secs = duration.as_secs();
     match secs {
@@ -91,11 +91,11 @@ pub(crate) fn span(duration: Duration) -> String {
     }
 }
 
-/// Parses a length of time: a number with its unit, such as `24h`, or several, such as `1h30m`.
+/// Parses a duration: a number with its unit, such as `24h`, or several of them, such as `1h30m`.
 ///
 /// # Errors
 ///
-/// A message that describes the format, if `text` is anything else or zero.
+/// If `text` isn't a duration, or is zero. The message describes the format.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text:?} isn't a duration: write it as 24h, 90s, 30m, 7d or 500ms");
     let mut rest = text;
@@ -120,7 +120,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     if total.is_zero() { Err(wrong()) } else { Ok(total) }
 }
 
-/// A length of time as [`duration`] parses it, in the largest unit that is exact.
+/// A duration in the form that [`duration()`] parses, as a whole number of hours, minutes, seconds or milliseconds.
 pub(crate) fn exact(duration: Duration) -> String {
     let millis = duration.as_millis();
     let units = [(3_600_000, "h"), (60_000, "m"), (1_000, "s")];
@@ -145,7 +145,7 @@ pub(crate) fn command_line<'a>(words: impl IntoIterator<Item = &'a str>) -> Stri
     words.into_iter().map(quoted).collect::<Vec<_>>().join(" ")
 }
 
-/// `text` with its control characters escaped, except for line breaks and tabs. A terminal would obey the others.
+/// `text` with its control characters escaped, except for line breaks and tabs. A terminal would interpret the others.
 pub(crate) fn printable(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
@@ -172,8 +172,8 @@ pub(crate) fn print_if_read(text: &str) -> Result<bool> {
     }
 }
 
-/// Waits until the reader of standard output closes the pipe. Waits forever if the system can't report it, such as for
-/// a file. Only Linux is known to report it.
+/// Waits until the reader of standard output closes the pipe. Waits forever if the system can't report that, as
+/// for a file. Only Linux is known to report it.
 pub(crate) async fn reader_gone() {
     #[cfg(unix)]
     if let Ok(stdout) = io::stdout().as_fd().try_clone_to_owned().and_then(Sender::from_owned_fd_unchecked) {

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
 
-#[allow(unreachable_pub, reason = "it reads like a store in a library")]
+#[allow(unreachable_pub, reason = "the store is written as in a library")]
 mod store;
 
 use std::{path::PathBuf, sync::Arc};

@@ -1,6 +1,6 @@
-//! An `Idempotency` over a custom store. Run `cargo run --example file_store` twice.
+//! Uses a custom store. Run `cargo run --example file_store` twice: the second run prints the first run's receipt.
 
-#[allow(unreachable_pub, reason = "it reads like a store in a library")]
+#[allow(unreachable_pub, reason = "the store is written as in a library")]
 mod store;
 
 use std::{

@@ -81,7 +81,7 @@ impl Store for FileStore {
     }
 }
 
-/// File calls block, so run them outside of the executor's own threads. Dropping the future doesn't stop the work.
+/// File calls block, so run them outside of the async runtime's own threads. Dropping the future doesn't stop the work.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, StoreError> {
@@ -95,7 +95,8 @@ fn unavailable(error: io::Error) -> StoreError {
 }
 
 fn encode(record: &Record) -> Vec<u8> {
-    // The pattern names every field. If a version of the library adds one, this doesn't compile until you keep it.
+    // The pattern names every field. If a later version of the library adds a field, this function doesn't compile
+    // until you store that field too.
     let Record {
         owner,
         generation,
@@ -125,7 +126,7 @@ fn encode(record: &Record) -> Vec<u8> {
     fields.to_string().into_bytes()
 }
 
-/// Returns `None` for bytes that aren't exactly a record. The caller must report them as corrupt, not as absent.
+/// Returns `None` if the bytes aren't a valid record. The caller must report the record as corrupt, not as absent.
 fn decode(bytes: &[u8]) -> Option<Record> {
     let fields: Value = serde_json::from_slice(bytes).ok()?;
     let (text, number) = (|name: &str| fields[name].as_str(), |name: &str| fields[name].as_u64());
@@ -136,7 +137,7 @@ fn decode(bytes: &[u8]) -> Option<Record> {
         fingerprint: Fingerprint::from_stored(text("fingerprint")?)?,
         lock_acquired_at: Timestamp::from_millis(number("lock_acquired_at")?),
         expires_at: match fields.get("expires_at")? {
-            // `null` means that the record never expires. A missing field must not mean that.
+            // `null` means that the record never expires. If the field is missing, the record isn't valid.
             Value::Null => None,
             millis => Some(Timestamp::from_millis(millis.as_u64()?)),
         },

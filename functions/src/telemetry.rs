@@ -41,8 +41,8 @@ impl Telemetry {
         Ok(Self { collector })
     }
 
-    /// Writes the metrics and passes the answer on, for `ServiceBuilder::map_result`. It writes the metrics first,
-    /// since the sandbox may freeze once the answer is sent.
+    /// Returns a function for `ServiceBuilder::map_result` that writes the metrics and then passes the answer on. The
+    /// metrics come first, since the sandbox may freeze once the answer is sent.
     pub fn flush_before<T>(self) -> impl FnOnce(T) -> T + Clone {
         move |answer| {
             self.flush();

@@ -22,7 +22,7 @@ use crate::{
 };
 use together::{Ends, Together};
 
-/// A concurrency above the size of any batch, so that the library claims all records at once.
+/// The size of the largest batch. With this concurrency, the library claims all records at the same time.
 const ALL: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 
 /// One record, as the function gets it.
@@ -87,7 +87,7 @@ fn key(
 
 /// Adds the facts of the claim to the record, if `IDEMPOTENCY_CLAIM_FIELD` names a field of the event.
 ///
-/// Call it inside the record's handler.
+/// Call it inside the record's handler, where the record's claim is the current one.
 fn handed(identifier: &str, raw: &RawValue, function: &Together) -> Handed {
     let facts = lambda_idempotency::current().as_ref().map(crate::event::facts);
     let extended = match (function.claim_field(), facts) {

@@ -126,7 +126,7 @@ pub(crate) enum Callers {
     Verified,
     /// Like `Verified`, but every request without a verified caller is refused.
     Required,
-    /// Callers that the front end doesn't name share their keys.
+    /// All callers that the front end didn't verify share one namespace of keys.
     Shared,
 }
 
@@ -320,14 +320,14 @@ fn rules(values: &Values<'_>, mode: Mode) -> Result<Rules, String> {
     let is_batch = matches!(kind, Some(Kind::Sqs | Kind::Kinesis | Kind::DynamoDb));
     if compare.is_some() && is_batch {
         return Err(format!(
-            "{}: a batch's records are always compared as a whole; leave it out",
+            "{}: a batch's records are always compared as a whole; leave this setting out",
             values.named("COMPARE")
         ));
     }
     let claim_field = values.parsed("CLAIM_FIELD", value::claim_field)?;
     if is_batch && matches!(claim_field, Some(ClaimField::Context(_))) {
         return Err(format!(
-            "{}: a batch's records share one client context; name a field, which each record then gets",
+            "{}: a batch's records share one client context; set a field's name instead, and each record gets that field",
             values.named("CLAIM_FIELD")
         ));
     }
@@ -337,7 +337,7 @@ fn rules(values: &Values<'_>, mode: Mode) -> Result<Rules, String> {
     let passes_internal_errors = values.parsed("ON_INTERNAL_ERROR", value::passes)?.unwrap_or(false);
     if passes_internal_errors && settings.execution == Execution::AtMostOnce {
         return Err(format!(
-            "{}: under at-most-once, no event may run unprotected; set refuse",
+            "{}: under at-most-once, no event may run unprotected; use refuse",
             values.named("ON_INTERNAL_ERROR")
         ));
     }
@@ -453,13 +453,10 @@ fn in_file(text: &str) -> Result<BTreeMap<String, String>, String> {
         };
         let text = text.filter(|text| !text.is_empty());
         let text = text.ok_or_else(|| {
-            format!(
-                "`{name}` must be a list, or a string, number or boolean that isn't \
-            empty"
-            )
+            format!("`{name}` must be a string or a list that isn't empty, a number, or a boolean")
         })?;
         if settings.insert(variable, text).is_some() {
-            return Err(format!("`{name}` is there twice; keep one"));
+            return Err(format!("`{name}` appears twice; keep one"));
         }
     }
     Ok(settings)

@@ -36,7 +36,7 @@ use crate::{
 const MAX_RESPONSE: usize = 200;
 /// How long to wait until the layer is idle. The clock is paused, so this time passes once no task has work left.
 const IDLE: Duration = Duration::from_millis(1);
-/// The runtime's answer to each event. It's an HTTP response too.
+/// The runtime's answer to each event. It's valid as an HTTP response too.
 const OWN_ANSWER: &[u8] = br#"{"statusCode":200,"body":"own"}"#;
 /// The request id and the operation of each event: an event, its duplicate, and another event.
 const EVENTS: [(&str, u32); 3] = [("x", 1), ("y", 1), ("z", 2)];
@@ -369,12 +369,12 @@ fn split(answered: &Answered) -> Option<(&[u8], Option<&[u8]>)> {
     parts.filter(|(head, _)| answered.is_streamed && is_head(head)).or(Some((body, None)))
 }
 
-/// A front end's reading of an answer to an HTTP request.
+/// How a front end understands an answer to an HTTP request.
 enum Meant {
     Response(u64, Vec<u8>),
     /// The client gets 502.
     Nothing,
-    /// Front ends may differ.
+    /// Front ends may read the answer differently.
     Unclear,
 }
 

@@ -124,7 +124,7 @@ impl Event {
         self.is_claimed.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the library was called. The event, or some of its records, may be claimed or complete then.
+    /// Whether the library was called. If so, the event, or some of its records, may be claimed or complete.
     pub(crate) fn may_be_claimed(&self) -> bool {
         self.is_claimed.load(Ordering::Relaxed)
     }
@@ -154,7 +154,8 @@ impl Event {
         self.is_posted.load(Ordering::Relaxed)
     }
 
-    /// Whether the event was answered, or its deadline has passed. Another delivery of it may run then.
+    /// Whether the event was answered, or its deadline has passed. In both cases, another delivery of the event may
+    /// run.
     pub(crate) fn is_over(&self) -> bool {
         let has_passed = |deadline| system_clock().now() >= deadline;
         self.is_answered.load(Ordering::Relaxed) || self.deadline.is_some_and(has_passed)
@@ -214,7 +215,7 @@ fn context(headers: &HeaderMap) -> Context {
         read.remove(name);
     }
     let deadline = headers.get(DEADLINE).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    // The library doesn't take 0 for a deadline, so the lease has its fallback length.
+    // The library treats the deadline 0 as unknown, so the lease has its fallback length.
     read.insert(DEADLINE, deadline.unwrap_or(0).into());
     Context::new(request_id(headers), config, &read).unwrap_or_default()
 }
@@ -294,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn events_need_a_request_id_alone() {
+    fn events_need_only_a_request_id() {
         let id = ("lambda-runtime-aws-request-id", "r");
         let in_an_hour = system_clock().now().saturating_add(std::time::Duration::from_secs(3600));
         let text = in_an_hour.as_millis().to_string();

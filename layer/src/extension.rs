@@ -49,7 +49,8 @@ impl Extension {
         }
     }
 
-    /// Waits for the end of the sandbox. Returns whether it ends in order, and not after a timeout or a failure.
+    /// Waits for the end of the sandbox. Returns true for a normal end (`spindown`), and false after a timeout or a
+    /// failure.
     ///
     /// # Errors
     ///

@@ -125,7 +125,7 @@ impl Function {
     }
 
     /// Hands an event to the function as soon as the function polls, and waits for its answer. Reads at most `limit`
-    /// bytes of a streamed answer. `None` if the connection broke, or the invocation was over, before the function had
+    /// bytes of a streamed answer. `None` if the connection broke, or the invocation was over, before the function got
     /// the event.
     pub(crate) async fn run(
         &self,
@@ -166,7 +166,7 @@ impl Function {
         }
     }
 
-    /// How many bytes of a streamed answer to this event to read. `None` if the function doesn't run the event.
+    /// The limit for reading a streamed answer to this event, in bytes. `None` if the function doesn't run the event.
     pub(crate) fn limit_of(&self, request_id: &str, invocation_id: Option<&HeaderValue>) -> Option<usize> {
         self.state().runs(request_id, invocation_id).map(|running| running.limit)
     }
@@ -183,11 +183,13 @@ impl Function {
         state.running.remove(request_id).map(|running| running.posted)
     }
 
-    /// Returns how many polls of the real Runtime API to begin, one for each idle poller, and counts them as open. A
-    /// function that still runs an event whose invocation has ended doesn't poll: it's busy until it answers.
+    /// Returns how many polls of the real Runtime API to begin, and counts them as open. The function's waiting polls
+    /// limit the number: each open poll of the Runtime API, and each open invocation that the function isn't running,
+    /// may need one of them, and each remaining one allows a new poll.
     ///
-    /// Each open poll, and each open invocation that the function isn't running, may need an idle poller. An invocation
-    /// that the function is running needs none, even if the function runs several of its records at the same time.
+    /// An invocation that the function is running needs no waiting poll, even if the function runs several of its
+    /// records at the same time. A function that still runs an event whose invocation has ended is busy until it
+    /// answers, so it doesn't poll.
     pub(crate) fn polls_to_begin(&self) -> usize {
         let mut state = self.state();
         state.waiting.retain(|waiter| !waiter.is_closed());
@@ -210,7 +212,7 @@ impl Function {
         state.open.iter().filter(|open| !runs(open)).cloned().collect()
     }
 
-    /// The invocations whose event the function had, and whose answers the layer hasn't sent: their outcomes may not be
+    /// The invocations whose event the function got, and whose answers the layer hasn't sent: their outcomes may not be
     /// recorded.
     pub(crate) fn unsettled(&self) -> Vec<Arc<Event>> {
         let mut settling = self.settling();

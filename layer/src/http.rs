@@ -107,8 +107,8 @@ pub(crate) async fn request(
     let own = turn.take().map(Box::new);
     Some(match (ended, own) {
         (Ok(_), Some(own)) if seen.is_own.load(Ordering::Relaxed) => Answer::Own(own),
-        // The record has no response: it's too large to record, or its recorded form is too large for the front end. The
-        // function's own answer is still sent, unless the front end can't deliver it.
+        // The record has no response, since the response is too large to record, or its recorded form is too large for
+        // the front end. The layer still sends the function's own answer if the front end can deliver it.
         (Ok(_), Some(own))
             if seen.is_withheld.load(Ordering::Relaxed)
                 && !turn.is_replay()
@@ -146,7 +146,7 @@ fn layer(protection: &Protection, turn: &Turn) -> Result<HttpLayer, lambda_idemp
         replayed.replays();
         std::future::ready(true)
     });
-    // If the key isn't the header, a request without a key must not run unprotected unless the user says so.
+    // If the key isn't the header, a request without a key runs unprotected only if the user allows it.
     let passes = passes_unkeyed.unwrap_or(matches!(key, KeyOf::Header));
     layer = layer.required(!passes);
     if let KeyOf::Fields(fields) = key {

@@ -74,7 +74,7 @@ impl Answer {
     }
 }
 
-/// Runs one invocation, and posts its answer. A panic ends this invocation alone.
+/// Runs one invocation, and posts its answer. A panic ends only this invocation.
 pub(crate) async fn invoke(protection: &Arc<Protection>, event: &Arc<Event>) {
     run(protection, event, protected(Arc::clone(protection), Arc::clone(event))).await;
 }
@@ -133,7 +133,7 @@ async fn protected(protection: Arc<Protection>, event: Arc<Event>) {
             && let Some(owner) = owner_of(name, &event, kind)
         {
             let message =
-                format!("{owner} already has a field `{name}`; set IDEMPOTENCY_CLAIM_FIELD to another");
+                format!("{owner} already has a field `{name}`; set IDEMPOTENCY_CLAIM_FIELD to another name");
             return Some(Answer::refusal("Idempotency.Invalid", &message));
         }
         match kind {
@@ -157,8 +157,8 @@ async fn protected(protection: Arc<Protection>, event: Arc<Event>) {
     }
 }
 
-/// Returns which part of the event already has a field of this name: the event, or a record of the batch. If the layer
-/// added its own field of the same name, most parsers would read that one instead.
+/// Returns which part of the event already has a field of this name: the event itself, or a record of the batch. If the
+/// layer added its own field of the same name, most parsers would read the layer's field instead.
 fn owner_of(name: &str, event: &Event, kind: Kind) -> Option<&'static str> {
     if has_field(&event.body, name) {
         return Some("the event");
@@ -275,7 +275,7 @@ pub(crate) async fn in_time<T>(
         post(protection, event, Answer::Own(Box::new(own))).await;
     }
     let _ = calling.await;
-    // The library has counted more since the answer was posted.
+    // Write the metrics that the library has counted since the answer was posted.
     protection.telemetry.flush();
     None
 }

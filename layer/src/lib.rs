@@ -142,7 +142,7 @@ async fn beside(upstream: Upstream, built: Result<Built, String>) -> Result<Exit
                 Ok(protection)
             }
             Err(error) => {
-                Err(format!("can't listen on loopback port {port}: {error}; set IDEMPOTENCY_PORT to another"))
+                Err(format!("can't listen on loopback port {port}: {error}; set another IDEMPOTENCY_PORT"))
             }
         },
         Err(problem) => Err(problem),
@@ -160,13 +160,13 @@ async fn beside(upstream: Upstream, built: Result<Built, String>) -> Result<Exit
     if let Some(protection) = protection.as_ref().filter(|protection| protection.rules.is_required) {
         // Lambda hands out no event until each extension has asked for its first one ("Understanding the Lambda
         // execution environment lifecycle", AWS Lambda developer guide). So while this process waits here, a runtime
-        // that isn't behind the layer gets no event. If the runtime ends before its first request, its end takes up to
-        // 2 s longer, since SHUTDOWN can't reach this process.
+        // that isn't behind the layer gets no event. If the runtime exits before its first request, the sandbox's
+        // shutdown takes up to 2 s longer, since the event SHUTDOWN can't reach this process while it waits.
         protection.reached().await;
     }
     let is_in_order = extension.ended().await?;
     if let Some(protection) = protection {
-        // A runtime that fails or times out in its init needn't have sent a request.
+        // If the runtime failed or timed out during its init, it may not have reached its first request.
         if is_in_order {
             protection.check_reached();
         }
@@ -177,7 +177,7 @@ async fn beside(upstream: Upstream, built: Result<Built, String>) -> Result<Exit
 }
 
 /// Writes to standard error, which Lambda puts into the function's log.
-#[expect(clippy::print_stderr, reason = "the program says why it ends")]
+#[expect(clippy::print_stderr, reason = "the program prints why it exits")]
 fn report(text: &str) {
     eprintln!("{text}");
 }

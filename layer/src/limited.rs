@@ -1,4 +1,5 @@
-//! A store with a limit for concurrent calls. A batch's records are claimed at once, and a batch may have 10,000 records.
+//! A store with a limit for concurrent calls. The library claims all records of a batch at the same time, and a batch
+//! may have 10,000 records.
 
 use std::sync::Arc;
 
@@ -25,8 +26,8 @@ impl Limited {
     }
 
     async fn within<T>(&self, call: BoxFuture<'_, T>) -> T {
-        // `acquire` fails only if the semaphore is closed, and nothing closes it. Even then, the call would only be one
-        // too many.
+        // `acquire` fails only if the semaphore is closed, and nothing closes it. If it did fail, the call would run
+        // without a permit, which only exceeds the limit.
         let _permit = self.calls.acquire().await;
         call.await
     }

@@ -45,7 +45,8 @@ pub(crate) struct Protection {
     pub(crate) telemetry: Telemetry,
     /// Whether the function streams its responses.
     pub(crate) streams: AtomicBool,
-    /// Whether the function's runtime has sent a request. If it never does, the layer isn't in front of it.
+    /// Whether the function's runtime has sent a request. If it never sends one, the layer isn't in front of the
+    /// runtime.
     has_request: watch::Sender<bool>,
 }
 
@@ -66,7 +67,7 @@ enum Route<'r> {
         request_id: &'r str,
         is_error: bool,
     },
-    /// Possibly a poll in another spelling. If the proxy passed it on, its event would reach the function unprotected.
+    /// Possibly a poll in another spelling. If the proxy passed it on, an event could reach the function unprotected.
     Unclear,
     Other,
 }
@@ -156,8 +157,8 @@ impl Protection {
     ) -> Result<Response<AnyBody>, BoxError> {
         let invocation_id = request.headers().get(INVOCATION_ID).cloned();
         let Some(limit) = self.function.limit_of(request_id, invocation_id.as_ref()) else {
-            // For example, the function answers the same event twice. Lambda would take the second answer instead of
-            // the layer's answer.
+            // For example, the function answers the same event twice. If the proxy passed the second answer on, Lambda
+            // would take it instead of the layer's answer.
             if self.function.will_be_answered(request_id, invocation_id.as_ref()) {
                 return Ok(invoke::accepted());
             }
@@ -201,15 +202,16 @@ impl Protection {
         if tokio::time::timeout(SLOW_INIT, &mut reached).await.is_err() {
             tracing::warn!(
                 "the function's runtime hasn't sent the layer a request yet. IDEMPOTENCY_REQUIRED=1 is set, so the \
-                 function gets no event until its runtime sends a request. If the function's init doesn't take that \
-                 long, the layer isn't in front of the runtime: start the runtime with /opt/idempotency-wrapper, as \
-                 AWS_LAMBDA_EXEC_WRAPPER or in a bootstrap or ENTRYPOINT"
+                 function gets no event until its runtime sends a request. Either the function's init is slow, or \
+                 the layer isn't in front of the runtime. In the second case, start the runtime with \
+                 /opt/idempotency-wrapper, as AWS_LAMBDA_EXEC_WRAPPER or in a bootstrap or ENTRYPOINT"
             );
             reached.await;
         }
     }
 
-    /// Logs and counts, at the sandbox's end, that the function's runtime never sent a request.
+    /// If the function's runtime never sent a request, logs an error and counts the sandbox as not enforced. Call this
+    /// at the sandbox's end.
     pub(crate) fn check_reached(&self) {
         if *self.has_request.borrow() {
             return;
@@ -275,7 +277,7 @@ impl Proxy {
         }
     }
 
-    /// Passes a request on, and counts the event if it gets one.
+    /// Passes a request on. If the request is a poll and gets an event, counts the event as not enforced.
     async fn unenforced(&self, request: Request<Incoming>) -> Result<Response<AnyBody>, BoxError> {
         let is_poll = matches!(route(request.method(), request.uri().path()), Route::Next);
         let response = pass(&self.upstream, request).await?;
@@ -293,15 +295,15 @@ async fn pass(upstream: &Upstream, mut request: Request<Incoming>) -> Result<Res
     Ok(upstream.pass(request).await?.map(|body| body.map_err(BoxError::from).boxed_unsync()))
 }
 
-/// The largest answer that Lambda accepts unless it's a stream, in bytes ("Response payload size exceeded maximum
-/// allowed payload size (6291556 bytes)").
+/// The largest answer that Lambda accepts from a function that doesn't stream, in bytes ("Response payload size
+/// exceeded maximum allowed payload size (6291556 bytes)").
 pub(crate) const MAX_BUFFERED: usize = 6_291_556;
 
 /// The trailers of a stream that ends with an error ("Building a custom runtime", AWS Lambda developer guide).
 const ERROR_TRAILERS: &str = "lambda-runtime-function-error-type, lambda-runtime-function-error-body";
 
-/// Returns a function that gets each part of an answer with these headers. It returns true when the rest needn't be
-/// read.
+/// Returns a closure for reading an answer with these headers. Call the closure with each part of the body: it returns
+/// true once the rest needn't be read.
 ///
 /// Reading stops in a stream whose body has more than `most` bytes: it's too large to record. The head of an HTTP
 /// response is still read to its end, since the status decides whether the response is an outcome. An error, streamed
@@ -365,7 +367,7 @@ pub(crate) fn sent(headers: &mut HeaderMap, body: Payload) -> AnyBody {
 }
 
 /// Announces an error's trailers in the headers of a stream. A runtime needn't announce them, but hyper drops trailers
-/// that aren't announced. Announced trailers needn't come.
+/// that aren't announced. HTTP allows an announced trailer to be missing, so a stream may also end without an error.
 fn announce_trailers(headers: &mut HeaderMap) {
     if recorded::is_streamed(headers) && !headers.contains_key(header::TRAILER) {
         headers.insert(header::TRAILER, HeaderValue::from_static(ERROR_TRAILERS));
@@ -396,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_and_json_are_read_over_the_limit() {
+    fn heads_and_json_may_exceed_the_limit() {
         let stops = |content_type, parts: &[&[u8]]| {
             let headers = recorded::headers_of(Some(HeaderValue::from_static(content_type)), true);
             let mut is_enough = enough(false, &headers, 3);

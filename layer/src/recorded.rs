@@ -17,7 +17,8 @@ use crate::{
 /// The envelope's field. JSON that begins like an envelope is itself put into an envelope.
 const ENVELOPE: &str = "lambda-idempotency-layer";
 
-/// Room for an envelope's fields, and for a content type. An answer with a longer content type may not be recorded.
+/// Room for an envelope's fields, and for a content type. An answer with a longer content type may be too large to
+/// record.
 const ENVELOPE_ROOM: usize = 64 * 1024;
 
 const STREAMING: HeaderValue = HeaderValue::from_static("streaming");

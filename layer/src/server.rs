@@ -33,12 +33,12 @@ pub(crate) async fn serve(listener: TcpListener, proxy: Proxy) {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                tracing::warn!(%error, "couldn't accept a connection of the function");
+                tracing::warn!(%error, "couldn't accept a connection from the function");
                 system_clock().sleep(PAUSE).await;
                 continue;
             }
         };
-        // Small answers are sent at once.
+        // Sends small answers immediately, without the delay of Nagle's algorithm.
         let _ = stream.set_nodelay(true);
         tokio::spawn(connection(stream, proxy.clone()));
     }

@@ -80,7 +80,7 @@ impl Turn {
         self.0.posted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The function's own answer, if it has given one that wasn't taken yet.
+    /// Takes the function's own answer. `None` if the function hasn't answered, or if the answer was taken already.
     pub(crate) fn take(&self) -> Option<Posted> {
         self.posted().take()
     }

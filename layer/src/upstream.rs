@@ -25,14 +25,14 @@ pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// Any request's or response's body.
 pub(crate) type AnyBody = UnsyncBoxBody<Bytes, BoxError>;
 
-/// Largest head of a request or a response, in bytes. `Lambda-Runtime-Function-XRay-Error-Cause` alone may have 1 MiB
-/// ("Using the Lambda runtime API for custom runtimes", AWS Lambda developer guide).
+/// The largest head of a request or a response, in bytes. `Lambda-Runtime-Function-XRay-Error-Cause` alone may have
+/// 1 MiB ("Using the Lambda runtime API for custom runtimes", AWS Lambda developer guide).
 pub(crate) const MAX_HEAD: usize = 4 * 1024 * 1024;
 
 /// The version of the Runtime API, which begins each of its paths.
 pub(crate) const VERSION: &str = "/2018-06-01/runtime";
 
-/// Identifies one delivery, since deliveries can share a request id. A runtime sends it back with its answer.
+/// The id of one delivery. Deliveries can share a request id, but not this id. A runtime sends it back with its answer.
 pub(crate) const INVOCATION_ID: HeaderName = HeaderName::from_static("lambda-runtime-invocation-id");
 /// The request id of an invocation.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("lambda-runtime-aws-request-id");
@@ -186,7 +186,7 @@ impl Upstream {
         whole(self.pass(request).await?).await
     }
 
-    /// Posts the response (`response`) or the error (`error`) of an invocation.
+    /// Posts a body to a path of the Runtime API, such as `invocation/ID/response`.
     ///
     /// # Errors
     ///
@@ -301,7 +301,8 @@ mod tests {
     /// How many requests the server answers on each connection.
     const REQUESTS: usize = 2;
 
-    /// Answers `REQUESTS` requests on each connection, closes it, and sends its number to the returned receiver.
+    /// Answers `REQUESTS` requests on each connection, and closes the connection. Then sends the connection's number,
+    /// counted from 1, to the returned receiver.
     fn serve() -> (String, Receiver<usize>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -362,7 +363,7 @@ mod tests {
 
     #[tokio::test]
     async fn refused_connections_are_errors() {
-        // The socket keeps its port from other tests, and never listens.
+        // The socket holds its port, so that no other test can use the port. It never listens.
         let held = tokio::net::TcpSocket::new_v4().unwrap();
         held.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let closed = held.local_addr().unwrap();

@@ -80,7 +80,8 @@ fn with(arguments: &Arguments, function: &Function) -> Result<TokenStream> {
     Err(Error::new_spanned(&function.signature.ident, text))
 }
 
-/// Returns the operation's name and a Rust item. If the name is a path, the item makes the compiler check the path.
+/// Returns the operation's name, and an item for the expansion. If the name is the function's path, the item checks the
+/// path at compile time. Otherwise the item is empty.
 fn operation(arguments: &Arguments, function: &Function) -> Result<(TokenStream, TokenStream)> {
     if let Some(given) = &arguments.operation {
         return Ok((given.to_token_stream(), TokenStream::new()));
@@ -92,12 +93,12 @@ fn operation(arguments: &Arguments, function: &Function) -> Result<(TokenStream,
             format!("a method's operation needs its own name, such as `operation = \"orders.{name}\"`");
         return Err(Error::new_spanned(ident, text));
     }
-    // The path leaves out type parameters too. Calls with two different types can have the same key and the same JSON,
+    // The path also leaves out type parameters. Calls with two different types can have the same key and the same JSON,
     // so the second call would replay the first one's result.
     if let Some(generic) = function.generic() {
         let text = format!(
             "a generic function's operation needs its own name, such as `operation = \"orders.{name}\"`. All \
-             types share it, so put the type into `key` if the types mean different operations"
+             types share this name, so put the type into `key` if the types mean different operations"
         );
         return Err(Error::new(generic.span(), text));
     }
@@ -106,7 +107,7 @@ fn operation(arguments: &Arguments, function: &Function) -> Result<(TokenStream,
         "the path of `{name}` can't be the operation's name: it isn't ASCII, or has more than {LONGEST_NAME} characters. \
          Name the operation: `operation = \"…\"`"
     );
-    // The compiler rejects this constant in an `impl`, as it should: the path leaves out the type of the `impl`, so
+    // The compiler rejects this constant in an `impl`. That's intended: the path leaves out the type of the `impl`, so
     // functions of two types would share their keys.
     let check = quote_spanned! {ident.span()=>
         const _: () = ::core::assert!(#path.len() <= #LONGEST_NAME && #path.is_ascii(), #text);

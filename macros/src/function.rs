@@ -67,7 +67,7 @@ impl Function {
         })
     }
 
-    /// The `T` and the `E` of the return type.
+    /// `T` and `E` of the return type `Result<T, E>`.
     pub(crate) fn result(&self) -> Result<(&Type, &Type)> {
         let text = "an idempotent function returns `Result<T, E>`, written with both types";
         let ReturnType::Type(_, output) = &self.signature.output else {

@@ -7,7 +7,7 @@ mod function;
 
 use proc_macro::TokenStream;
 
-/// Runs an async function once per key, and answers every later call with its recorded result: the short form
+/// Runs an async function once per key, and answers every later call with the recorded result. A short form
 /// of [`Operation::run`][run].
 ///
 /// [run]: https://docs.rs/lambda-idempotency/latest/lambda_idempotency/struct.Operation.html#method.run
@@ -86,8 +86,8 @@ use proc_macro::TokenStream;
 /// `operation`, its operation gets a new name, and earlier records aren't found. Functions in an `impl` need the
 /// argument, because the attribute doesn't see their type. (For a function without `self`, the compiler then says
 /// "`const` items in this context need a name".) A function inside another function needs the argument too,
-/// because the path leaves out the outer function. So does a generic function: all its types then share the operation
-/// and its keys, so if the types mean different operations, put the type into `key`.
+/// because the path leaves out the outer function. So does a generic function. Its calls share the operation and the
+/// keys, whatever their types. If different types mean different operations, put the type into `key`.
 ///
 /// The payload is borrowed while the body runs. If the body changes or consumes a parameter, compare a clone:
 /// `compare = order.clone()`.

@@ -1,4 +1,4 @@
-//! Runs functions with the attribute on the memory store, and compares one with its handwritten form.
+//! Runs functions that have the attribute, with the memory store, and compares one function with its handwritten form.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by a panic")]
 
@@ -42,7 +42,7 @@ fn kind<T: std::fmt::Debug, E: std::fmt::Debug>(result: Result<T, RunError<E>>) 
     }
 }
 
-/// Charges, and counts its runs. It borrows from its caller, and its future isn't `Send`.
+/// Charges an order, and counts the runs. It borrows from its caller, and its future isn't `Send`.
 #[idempotent(key = order.id, compare = order)]
 async fn charge(
     order: &Order,
@@ -114,7 +114,7 @@ async fn expansion_equals_the_handwritten_form() {
     let receipt = charge(&first, &runs, &mut log, &idempotency).await.unwrap();
     let key = Key::new("17").unwrap();
     let record = store.read(&by_hand.stored_key(&key)).await.unwrap();
-    assert!(record.is_some(), "the attribute stored another key");
+    assert!(record.is_some(), "the attribute uses another stored key");
     let replayed: Result<String, RunError<io::Error>> =
         by_hand.run(key, &first, || async { panic!("the operation ran again") }).await;
     assert_eq!(replayed.unwrap(), receipt);
@@ -192,7 +192,7 @@ async fn handlers_may_change_compared_parameters() {
     assert_eq!(kind(place(order("17", 0), &idempotency).await), ErrorKind::Mismatch);
 }
 
-/// A memory store that fails to release.
+/// A memory store that fails every release.
 #[derive(Debug)]
 struct WithoutReleases(MemoryStore);
 

@@ -28,7 +28,7 @@ pub enum Answer {
     TimedOut(Duration),
 }
 
-/// The parts of an HTTP-shaped response that are compared.
+/// The parts of an HTTP-shaped response that the rehearsal checks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HttpAnswer {
     /// The status code.
@@ -168,7 +168,7 @@ impl fmt::Display for Answer {
                 }
                 http.retry_after().map_or(Ok(()), |seconds| write!(f, ", retry after {seconds} s"))
             }
-            Self::Payload(bytes) => write!(f, "a response of {} bytes", bytes.len()),
+            Self::Payload(bytes) => write!(f, "a response of {} B", bytes.len()),
             Self::Batch(returned) if returned.is_empty() => write!(f, "all done"),
             Self::Batch(returned) => write!(f, "{} returned", returned.len()),
             Self::Error { kind, .. } => write!(f, "function error {kind}"),
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_problem_shows_its_code() {
+    fn problem_answer_shows_its_code() {
         let answer = http(&json!({
             "statusCode": 422,
             "headers": { "content-type": "application/problem+json" },

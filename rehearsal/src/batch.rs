@@ -13,7 +13,7 @@ use crate::problem::{Problem, Result};
 
 /// The number of messages in a batch.
 pub(crate) const MESSAGES: usize = 100;
-/// The number of orders in a batch. Its last messages repeat earlier orders.
+/// The number of orders in a batch. The batch's last messages repeat earlier orders.
 pub(crate) const ORDERS: usize = 90;
 
 /// The example function that ships orders, and the messages that its batches are made of.
@@ -36,14 +36,14 @@ impl Orders {
     }
 }
 
-/// A batch of 100 messages of 90 orders.
+/// A batch of 100 messages for 90 orders.
 #[derive(Debug)]
 pub(crate) struct Batch {
     /// The first delivery.
     pub(crate) first: Event,
     /// The redelivery of the whole batch.
     pub(crate) again: Event,
-    /// The order of each message, by message id.
+    /// The number of each message's order, by message id.
     order_of: BTreeMap<String, usize>,
 }
 
@@ -64,7 +64,8 @@ impl Batch {
     ///
     /// # Errors
     ///
-    /// A description, if the answer isn't a response to this batch, or returns only some of an order's messages.
+    /// If the answer isn't a response to this batch, or returns only some of an order's messages. The error describes
+    /// the fault.
     pub(crate) fn returned(&self, answer: &Answer) -> Result<Returned, String> {
         let no_answer = || format!("expected a list of the messages to redeliver, got {answer}");
         let Answer::Payload(payload) = answer else { return Err(no_answer()) };
@@ -92,7 +93,7 @@ fn record(message: &Value, name: &str, id: &str, order: usize) -> Value {
     record["messageId"] = id.into();
     let order = json!({ "order_id": format!("{name}-{order}"), "article": "cup", "quantity": 1 });
     record["body"] = order.to_string().into();
-    // The checksum no longer matches the body, and nothing reads it.
+    // Remove the checksum: it no longer matches the body, and nothing reads it.
     record.as_object_mut().map(|fields| fields.remove("md5OfBody"));
     record
 }
@@ -116,7 +117,7 @@ impl fmt::Display for Returned {
 /// An order that was shipped, as the handler logs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Shipped {
-    /// The parcel: the same in each attempt of one order.
+    /// The parcel's id, the same in each attempt to ship one order.
     pub(crate) parcel: String,
     /// The number of the attempt. 1 is the first claim; every later attempt is a takeover.
     pub(crate) attempt: u32,

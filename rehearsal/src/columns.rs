@@ -1,6 +1,6 @@
 //! Columns of fixed width, whose cells are wrapped.
 
-/// A column of a table for people.
+/// A column of a table in text.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Column {
     /// Its width in characters. A longer cell is wrapped.

@@ -16,7 +16,7 @@ pub const REGION: &str = "eu-central-1";
 /// Not a secret: emulators need credentials, but don't check them.
 pub const ACCESS_KEY: &str = "REHEARSAL";
 
-/// How long the rehearsal waits for each answer.
+/// How long the rehearsal waits for DynamoDB to answer a request.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The tables that a function uses.
@@ -166,7 +166,7 @@ impl Database {
     }
 }
 
-/// Returns a header in the form that emulators expect. Emulators don't check the signature.
+/// Returns an `authorization` header in the form that emulators expect. Emulators don't check the signature.
 fn authorization() -> String {
     format!(
         "AWS4-HMAC-SHA256 Credential={ACCESS_KEY}/20261120/{REGION}/dynamodb/aws4_request, \

@@ -1,4 +1,4 @@
-//! `idempotency-rehearse dynamodb`: the embedded DynamoDB in the foreground, for trying things on one machine.
+//! `idempotency-rehearse dynamodb`: the embedded DynamoDB in the foreground, to try functions against it.
 
 use std::process::ExitCode;
 
@@ -21,7 +21,7 @@ pub struct Arguments {
     table: Option<String>,
 }
 
-/// Runs the embedded DynamoDB until Ctrl-C. Then its data is lost.
+/// Runs the embedded DynamoDB until Ctrl-C, which loses its data.
 pub fn main(arguments: &Arguments) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     runtime.context("couldn't start the asynchronous runtime")?.block_on(serve(arguments))
@@ -37,7 +37,7 @@ async fn serve(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-#[expect(clippy::print_stdout, reason = "scripts read the address from here")]
+#[expect(clippy::print_stdout, reason = "scripts read the address from standard output")]
 fn announce(database: &Database) {
     println!("{}", database.endpoint().to_string().trim_end_matches('/'));
     eprintln!(

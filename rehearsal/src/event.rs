@@ -12,7 +12,7 @@ use crate::{
 
 const KEY_HEADER: &str = "idempotency-key";
 const TRACE_HEADER: &str = "x-amzn-trace-id";
-/// A retry's trace.
+/// The trace header's value in a retry.
 const ANOTHER_TRACE: &str = "Root=1-6b000fc5-5f0e1d2c3b4a59687786a5b4";
 
 /// An event's JSON.
@@ -40,9 +40,9 @@ impl Events {
         })
     }
 
-    /// Uses the only event of a user's function for every delivery. Redeliveries get their own request ids, times and
+    /// Uses a user's single event for every delivery. Redeliveries get their own request ids, times and
     /// receipt handles, as on AWS. Otherwise, a function whose key or fingerprint includes such a field would pass the
-    /// rehearsal.
+    /// rehearsal, although it doesn't recognise duplicates on AWS.
     pub fn of_one(event: Event) -> Self {
         let again = event.renewed();
         Self { first: event, again, conflicting: None }
@@ -137,9 +137,8 @@ impl Event {
         event
     }
 
-    /// Whether the event is an HTTP request, by the fields that the library's fingerprint checks. Other events may have
-    /// a `requestContext` too. A Lambda destination's record has one, and Lambda doesn't change it when it sends the
-    /// record again.
+    /// Whether the event is an HTTP request, by the fields that the library's fingerprint checks. A `requestContext`
+    /// alone isn't enough: a Lambda destination's record has one, too, and Lambda doesn't change it in a redelivery.
     fn is_http(&self) -> bool {
         let marks = ["/httpMethod", "/method", "/requestContext/http/method", "/requestContext/routeKey"];
         marks.into_iter().any(|mark| self.pointer(mark).is_some())
@@ -299,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn redelivered_requests_are_recognised_by_their_method() {
+    fn http_requests_are_recognised_by_their_fields() {
         for event in [
             json!({ "httpMethod": "POST", "requestContext": { "requestId": "r" } }),
             json!({ "method": "POST", "requestContext": { "requestId": "r" } }),

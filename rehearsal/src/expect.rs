@@ -99,7 +99,7 @@ pub(crate) fn refuse_batch(event: &Value) -> Result<()> {
             Err(Problem::new("the event is a batch of Kinesis records: add --batch kinesis"))
         }
         Some("aws:dynamodb") => Err(Problem::new(
-            "the rehearsal can't check workers of DynamoDB Streams: it can't read what happens to their records",
+            "the rehearsal can't check workers of DynamoDB Streams: --batch has no value for this source",
         )),
         _ => Ok(()),
     }

@@ -37,7 +37,7 @@ pub struct Function {
     behind_layer: Option<BehindLayer>,
 }
 
-/// What the layer needs to run in front of a function. `Function::program` is then the layer, which starts the
+/// The settings of a function that runs behind the layer. `Function::program` is then the layer, which starts the
 /// function.
 #[derive(Clone, Debug)]
 struct BehindLayer {
@@ -57,7 +57,7 @@ impl Function {
     }
 
     /// Builds the binary `name` of the workspace, and shows cargo's progress. `choice` has further arguments
-    /// for cargo: the package, the profile.
+    /// for cargo, such as the package or the profile.
     pub async fn build(workspace: &Path, name: &str, choice: &[&str]) -> Result<Self> {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut build = Command::new(cargo);
@@ -74,7 +74,7 @@ impl Function {
         Ok(Self::at(program))
     }
 
-    /// Uses a function that is already built, in this file.
+    /// Uses a function that is already built: the file `program`.
     pub fn at(program: impl Into<PathBuf>) -> Self {
         Self { program: program.into(), arguments: Vec::new(), run_mark: None, behind_layer: None }
     }
@@ -114,7 +114,7 @@ impl Function {
         Self { program: layer.into(), arguments, behind_layer, run_mark: self.run_mark }
     }
 
-    /// The file that's started.
+    /// The program that the rehearsal starts: the function, or the layer in front of it.
     pub fn program(&self) -> &Path {
         &self.program
     }
@@ -147,7 +147,7 @@ fn executable(messages: &[u8], name: &str) -> Option<PathBuf> {
 #[derive(Debug)]
 pub struct Sandbox {
     child: Child,
-    /// The process group of the child and all processes that it started; `None` once it was killed.
+    /// The process group of the child and all processes that it started; `None` after [`Self::kill`].
     group: Option<u32>,
     api: RuntimeApi,
     output: Output,
@@ -226,8 +226,8 @@ impl Sandbox {
         self.answer_within(&mut delivery, limit).await
     }
 
-    /// Waits for the response, and kills the process if there's none after `limit`. The event's own deadline
-    /// doesn't count.
+    /// Waits for the response, and kills the process if there's none after `limit`. Unlike [`Self::answer`], it ignores
+    /// the event's own deadline.
     pub async fn answer_within(&mut self, delivery: &mut Delivery, limit: Duration) -> Answer {
         if let Some(answer) = self.watch(delivery, limit).await {
             return answer;
@@ -238,7 +238,7 @@ impl Sandbox {
         Answer::TimedOut(limit)
     }
 
-    /// Waits for the response, and leaves the process running if it doesn't come in time.
+    /// Waits for the response. If there's none after `limit`, leaves the process running, and returns `None`.
     pub async fn watch(&mut self, delivery: &mut Delivery, limit: Duration) -> Option<Answer> {
         let answer = tokio::select! {
             biased;
@@ -336,8 +336,8 @@ impl Output {
         Self { last, requests }
     }
 
-    /// Waits until the reader has read everything that the process wrote before this call. The driver calls this after
-    /// the process has sent a response or a request. The earlier output is then already in the pipes, and the reader
+    /// Waits until the reader has read everything that the process wrote before this call. Callers use this after the
+    /// process has sent a response or a request. The earlier output is then already in the pipes, and the reader
     /// polls its pipes before it answers this call.
     async fn catch_up(&self) {
         let (sender, done) = oneshot::channel();

@@ -22,7 +22,7 @@ impl Verdict {
         self
     }
 
-    /// The handler must have run this often. Passes if runs can't be counted.
+    /// The handler must have run this many times. Passes if runs can't be counted.
     pub(crate) fn runs(&mut self, measured: &Measured, must_be: usize) -> &mut Self {
         let runs = measured.runs.unwrap_or(must_be);
         self.must(runs == must_be, || format!("the handler ran {} (expected {must_be})", times(runs)))
@@ -43,8 +43,8 @@ impl Verdict {
         })
     }
 
-    /// The example function must have sent this many requests to the store. A user's function may send more, to store
-    /// its response in chunks, or fewer, if it replays from its local cache.
+    /// The example function must have sent this many requests to the store. A user's function passes with any number:
+    /// it may send more, to store its response in chunks, or fewer, if it replays from its local cache.
     pub(crate) fn example_requests(&mut self, measured: &Measured, must_be: usize) -> &mut Self {
         if measured.payments.is_some() { self.requests(measured, must_be) } else { self }
     }
@@ -116,7 +116,7 @@ impl Verdict {
         })
     }
 
-    /// One of the concurrent deliveries must have run. The others must be answered with its replay, or refused with
+    /// One of the concurrent deliveries must have run. The others must get a replay of its outcome, or the refusal
     /// InProgress.
     pub(crate) fn one_of_many(&mut self, answers: &[Answer]) -> &mut Self {
         let crowd = Crowd::of(answers);

@@ -57,7 +57,7 @@ pub struct Arguments {
     #[arg(long, value_name = "COMMAND", requires = "event", group = "subject")]
     function: Option<String>,
 
-    /// The same as --function, but as words after `--`.
+    /// The same command as in --function, as separate words after `--`.
     #[arg(last = true, value_name = "COMMAND", requires = "event", group = "subject")]
     command: Vec<String>,
 
@@ -76,8 +76,8 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE", requires = "subject")]
     event: Option<PathBuf>,
 
-    /// The same operation, delivered again. Without this file, redeliveries differ from the event only as on AWS: in an
-    /// HTTP request's id, times and trace, and in a message's receipt handle and receive count.
+    /// The event that delivers the same operation again. Without this file, redeliveries differ from the event only as
+    /// on AWS: in an HTTP request's id, times and trace, and in a message's receipt handle and receive count.
     #[arg(long, value_name = "FILE", requires = "event")]
     again: Option<PathBuf>,
 
@@ -155,7 +155,7 @@ async fn rehearse(arguments: &Arguments) -> Result<ExitCode> {
     Ok(if report::all_ok(&rows) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Builds the function, and starts or finds DynamoDB.
+/// Builds the function, and starts the embedded DynamoDB or connects to the one that the user named.
 async fn set_up(arguments: &Arguments) -> Result<World> {
     let Subject { function, events, orders } = subject(arguments).await?;
     let database = match &arguments.endpoint_url {
@@ -167,7 +167,7 @@ async fn set_up(arguments: &Arguments) -> Result<World> {
         idempotency: format!("idempotency-rehearsal-{run_id}"),
         payments: format!("payments-rehearsal-{run_id}"),
     };
-    let kind = if database.is_embedded() { "embedded" } else { "given" };
+    let kind = if database.is_embedded() { "embedded" } else { "already running" };
     eprintln!("DynamoDB: {kind}, at {}", database.endpoint());
     if !events.take_keys() {
         eprintln!(
@@ -219,7 +219,7 @@ async fn received(kind: SignalKind) {
         Ok(mut signals) => {
             let _ = signals.recv().await;
         }
-        // Without a handler, the signal ends the process.
+        // Without an installed handler, the signal ends the process, so this future needn't complete.
         Err(_) => std::future::pending().await,
     }
 }

@@ -24,7 +24,7 @@ Exit codes:
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run the embedded DynamoDB until Ctrl-C, for trying things on one machine.
+    /// Run the embedded DynamoDB until Ctrl-C, to try functions against it.
     Dynamodb(dynamodb::Arguments),
 }
 

@@ -32,7 +32,7 @@ impl Display for Problem {
     }
 }
 
-/// Adds to a lower layer's error what the code was doing.
+/// Puts a description of the code's work in front of a lower layer's error.
 pub trait Context<T> {
     /// Turns the error into a problem that begins with `doing`.
     fn context(self, doing: impl Display) -> Result<T>;

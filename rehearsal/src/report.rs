@@ -111,7 +111,7 @@ fn requests(count: usize, operations: &[String]) -> String {
     }
 }
 
-/// Whether every row is OK. An empty report isn't.
+/// Whether every row is OK. An empty report isn't OK.
 pub(crate) fn all_ok(rows: &[Row]) -> bool {
     !rows.is_empty() && rows.iter().all(|row| row.ok)
 }
@@ -165,6 +165,8 @@ pub(crate) fn summary(rows: &[Row], seconds: f32) -> String {
     let failed = rows.iter().filter(|row| !row.ok).count();
     match (rows.len(), failed) {
         (0, _) => format!("Nothing was rehearsed ({seconds:.1} s)."),
+        (1, 0) => format!("The only row is ok ({seconds:.1} s)."),
+        (1, _) => format!("The only row FAILED ({seconds:.1} s)."),
         (all, 0) => format!("All {all} rows are ok ({seconds:.1} s)."),
         (all, failed) => format!("{failed} of {all} rows FAILED ({seconds:.1} s)."),
     }
@@ -228,8 +230,10 @@ mod tests {
         assert!(all_ok(&[row("1", &[]), row("2", &[])]));
         assert!(!all_ok(&[row("1", &[]), row("2", &["wrong"])]));
         assert!(!all_ok(&[]));
-        assert_eq!(summary(&[row("1", &[])], 1.25), "All 1 rows are ok (1.2 s).");
-        assert_eq!(summary(&[row("1", &["x"])], 1.0), "1 of 1 rows FAILED (1.0 s).");
+        assert_eq!(summary(&[row("1", &[])], 1.25), "The only row is ok (1.2 s).");
+        assert_eq!(summary(&[row("1", &["x"])], 1.0), "The only row FAILED (1.0 s).");
+        assert_eq!(summary(&[row("1", &[]), row("2", &[])], 1.0), "All 2 rows are ok (1.0 s).");
+        assert_eq!(summary(&[row("1", &[]), row("2", &["x"])], 1.0), "1 of 2 rows FAILED (1.0 s).");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The lines that a function's processes wrote, one per run of its handler. Clones share them.
+/// The lines that a function's processes wrote, one per run of its handler. Clones share the lines.
 #[derive(Clone, Debug, Default)]
 pub struct Runs(Arc<Mutex<Vec<String>>>);
 

@@ -28,7 +28,8 @@ const FUNCTION_ARN: &str = "arn:aws:lambda:eu-central-1:123456789012:function:";
 /// because the caller may choose it and use it again.
 const INVOCATION_ID: &str = "lambda-runtime-invocation-id";
 
-/// Numbers the invocations of this process, so that no two share a request id unless the driver asks for it.
+/// Numbers the invocations of this process, so that two share a request id only if [`RuntimeApi::deliver_as`] gets the
+/// same id twice.
 static INVOCATIONS: AtomicU64 = AtomicU64::new(1);
 
 /// The function's answer to an invocation, as posted.
@@ -203,7 +204,8 @@ impl Shared {
     }
 
     /// Rejects a late response, and a response to an earlier invocation under the same request id, as Lambda does.
-    /// The driver still gets a late response, which shows what a process does after it was frozen past its deadline.
+    /// The caller of `deliver` still gets a late response, which shows what a process does after it was frozen past its
+    /// deadline.
     fn answered(&self, request_id: &str, invocation: Option<&str>, posted: Posted) -> Response<Bytes> {
         let mut all = self.unanswered();
         let Some(latest) = all.get(request_id) else {
@@ -219,8 +221,8 @@ impl Shared {
         }
         let Some(Unanswered { deadline, waiting, .. }) = all.remove(request_id) else { return rejected() };
         let is_late = deadline.is_some_and(|deadline| clock::now_ms() > deadline);
-        // The driver may have stopped waiting, for example after a deadline. Then the response is dropped, as
-        // on Lambda.
+        // The caller of `deliver` may have stopped waiting, for example after a deadline. Then the response is dropped,
+        // as on Lambda.
         let _ = waiting.send(posted);
         if is_late { rejected() } else { accepted() }
     }
@@ -345,7 +347,7 @@ mod tests {
             let path = format!("invocation/{request}/{how}");
             let late = call_of(&api, Method::POST, &path, "{}", Some(&id)).await;
             assert_eq!(late.status(), StatusCode::GONE, "{how}");
-            assert!(answer.await.is_ok(), "the driver must get the late response");
+            assert!(answer.await.is_ok(), "the caller of `deliver` must get the late response");
         }
     }
 
@@ -375,7 +377,7 @@ mod tests {
     async fn abandoned_long_poll_loses_no_event() {
         let api = RuntimeApi::start("payments").await.unwrap();
         tokio::select! {
-            _ = next(&api) => panic!("there was no event to hand out"),
+            _ = next(&api) => panic!("the poll returned, although there was no event"),
             phase = api.started() => assert_eq!(phase, Phase::Ready),
         }
         // The poll holds the queue until the server sees that its client left.

@@ -90,7 +90,7 @@ impl World {
     }
 }
 
-/// The surroundings of one step: its wire, its events, its tables and its sandboxes.
+/// The setup of one step: its wire, its events, its tables and its sandboxes.
 #[derive(Debug)]
 pub(crate) struct Stage<'w> {
     /// The state that all steps share.
@@ -120,7 +120,7 @@ pub(crate) enum Form {
     ShortLeases,
 }
 
-/// The counts at one moment, to measure from.
+/// A snapshot of the counts. [`Stage::since`] measures the changes since then.
 #[derive(Debug)]
 pub(crate) struct Mark {
     /// Requests on the wire so far.
@@ -141,7 +141,7 @@ pub(crate) struct Measured {
 }
 
 impl Measured {
-    /// The requests that were sent on to the store.
+    /// The requests that the wire forwarded to the store.
     pub(crate) fn requests(&self) -> impl Iterator<Item = &Exchange> {
         self.passed.iter().filter(|exchange| exchange.to_store)
     }
@@ -267,7 +267,7 @@ impl<'w> Stage<'w> {
         Ok(answers)
     }
 
-    /// Notes the counts at this moment, to measure from.
+    /// Takes a snapshot of the counts, for [`Self::since`].
     pub(crate) async fn mark(&self) -> Result<Mark> {
         let payments = self.payments().await?;
         Ok(Mark { wire: self.wire.mark(), runs: self.runs.count(), payments })

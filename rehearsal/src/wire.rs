@@ -22,13 +22,13 @@ use super::{
 /// A request's role in the rehearsed operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Meaning {
-    /// A record put as STARTED (T1, T2).
+    /// Puts a STARTED record (T1, T2).
     Claim,
-    /// A stale claim taken over (T3).
+    /// Takes over a stale claim (T3).
     Takeover,
-    /// A claim settled: completed, failed or released (T4, T5, T6, T8).
+    /// Settles a claim: completes, fails or releases it (T4, T5, T6, T8).
     Settle,
-    /// A payment made.
+    /// Makes a payment.
     Payment,
     /// Anything else.
     Other,
@@ -56,7 +56,7 @@ pub(crate) struct Exchange {
     pub(crate) to_store: bool,
     /// The request's role.
     pub(crate) meaning: Meaning,
-    /// Whether the request is the first attempt of its SDK call. The later ones are the SDK's own retries, which the
+    /// Whether the request is the first attempt of its SDK call. Later attempts are the SDK's own retries, which the
     /// checks don't count.
     pub(crate) first_attempt: bool,
     /// The item's id, if it has one.
@@ -104,7 +104,7 @@ impl Outage {
 /// How the wire interferes with a request, once.
 #[derive(Debug)]
 enum Interference {
-    /// Notify the driver, and forward the request only when the driver releases it.
+    /// Notify [`Hold::reached`], and forward the request only after [`Hold::release`].
     Hold { reached: oneshot::Sender<()>, released: oneshot::Receiver<()> },
     /// Forward the request if this fault lets DynamoDB apply it. Then cut the connection instead of answering.
     Cut(Fault),
@@ -190,7 +190,7 @@ impl Wire {
         *lock(&self.shared.outage) = None;
     }
 
-    /// Loses the response to the next request of this call, after DynamoDB applied the request.
+    /// Loses the response to the next request of this kind, after DynamoDB applied the request.
     pub(crate) fn lose_answer(&self, call: Call) {
         self.break_at(Meaning::at(Point::After(call)), 0, Interference::Cut(Fault::LoseAnswer));
     }
@@ -239,12 +239,13 @@ impl Shared {
             Some(Interference::Cut(fault)) if fault.is_applied() == Some(true) => is_cut = true,
             Some(Interference::Cut(_)) => return Err(HangUp),
             Some(Interference::Hold { reached, released }) => {
-                // If no driver listens, the request still waits for its release.
+                // If nobody waits in `Hold::reached`, the request still waits for its release.
                 let _ = reached.send(());
                 released.await.map_err(|_| HangUp)?;
             }
         }
-        // If the client hangs up, the database may still answer, and the log needs the status.
+        // In its own task, forwarding continues even if the client hangs up: DynamoDB may still answer, and the log
+        // needs the status.
         let forwarded = tokio::spawn(async move { self.forward(exchange, parts, body).await });
         let response = forwarded.await.map_err(|_| HangUp)?;
         if is_cut { Err(HangUp) } else { Ok(response) }

@@ -1,4 +1,5 @@
-//! Interrupts `idempotency-rehearse` while the DynamoDB of `--endpoint-url` stalls.
+//! Interrupts `idempotency-rehearse` while the DynamoDB of `--endpoint-url` doesn't answer DeleteTable, and checks that
+//! the library itself installs no signal handlers.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
 
@@ -87,7 +88,7 @@ fn interrupt_twice(first: &str, second: &str) {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // Opening the pipe waits until the function opens it, too.
+    // Opening the pipe blocks until the function opens it, too.
     thread::spawn(move || fs::read(started).map(|_| reached.send("started")));
     assert_eq!(steps.recv_timeout(SOON), Ok("started"));
     send(first, rehearsal.id());

@@ -5,8 +5,8 @@ import software.amazon.dynamodb.services.local.main.ServerRunner;
 import software.amazon.dynamodb.services.local.server.DynamoDBProxyServer;
 
 /**
- * Starts DynamoDB Local on loopback only. The first argument is the port; 0 means any free port. DynamoDB Local has no
- * option for the interface, and would listen on every one. It also can't choose a free port.
+ * Starts DynamoDB Local on loopback only. The first argument is the port; 0 means any free port. DynamoDB Local itself
+ * always listens on all network interfaces, and can't choose a free port.
  */
 public final class LoopbackServer {
     public static void main(String[] arguments) throws Exception {

@@ -1,4 +1,4 @@
-//! Reads a problem from a response's body, and returns the response whole.
+//! Reads a problem from a response's body, and returns the response with its whole body.
 
 use std::{
     mem::take,
@@ -56,7 +56,7 @@ fn with_body(response: Response, change: impl FnOnce(Body) -> Body) -> Response 
     http::Response::from_parts(parts, change(rest)).into()
 }
 
-/// A body that first has the data that was read already, then the unread rest.
+/// A body that returns first the data that was already read, and then the unread rest.
 struct Resumed(Bytes, Body);
 
 impl http_body::Body for Resumed {

@@ -63,8 +63,8 @@ pub fn operation_key(response: &Response) -> Option<&Key> {
 /// Whether the operation's outcome is still open: it may have run or may still be running, but this response isn't its
 /// outcome. Keep the key then, and send the operation again with it.
 ///
-/// True if the response calls for a retry, such as a 503, but the operation wasn't retried again. Also true for a 409
-/// that isn't a replay. After more than one attempt, true for every response that is neither a 2xx nor a replay,
+/// True if the response calls for a retry, such as a 503, but the middleware gave up. Also true for a 409 that isn't a
+/// replay. After more than one attempt, true for every response that is neither a 2xx nor a replay,
 /// because an earlier attempt may have run. False if the request wasn't an operation.
 ///
 /// Only the attempts of this [`send`](reqwest_middleware::RequestBuilder::send) count. If an earlier `send` left the
@@ -151,7 +151,7 @@ impl<'a> Operation<'a> {
                 _ => return self.end(attempted),
             }
             self.note(&attempted, wait.unwrap_or_default());
-            // Dropped before the wait, because an unread response occupies its connection.
+            // Drop the response before the wait, because an unread response occupies its connection.
             drop(attempted);
             let pause = self.rules.clock.sleep(wait.unwrap_or_default());
             if self.budget.within(pause).await.is_none() {
@@ -233,8 +233,8 @@ impl<'a> Operation<'a> {
 }
 
 impl IdempotentRequests {
-    /// Sends an attempt. The attempt counts from this future's first poll: if the budget ends before that, nothing is
-    /// sent.
+    /// Sends an attempt. The attempt counts from this future's first poll: if the budget ends before that poll, nothing
+    /// is sent.
     async fn attempt(
         &self,
         attempts: &mut Attempts,
@@ -246,7 +246,7 @@ impl IdempotentRequests {
             Err(Error::Reqwest(error)) if is_lost(&error) => return Attempted::lost(error),
             result => return Attempted::Last(result),
         };
-        // Noted before the body is read, because the body may break off.
+        // Note the status before reading the body, because the body may break off.
         attempts.last_status = Some(response.status());
         let (problem, response) = match read_problem(response).await {
             Ok(read) => read,

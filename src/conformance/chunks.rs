@@ -108,7 +108,7 @@ async fn written(chunks: &dyn ResponseChunks, key: &StoredKey, owner: Owner, byt
         .map_err(|error| format!("{} bytes couldn't be written in chunks: {}", bytes.len(), chain(&error)))
 }
 
-/// Checks that the chunks return the bytes if the limit is exactly their length.
+/// Checks that the bytes can be read back from the chunks, with a limit of exactly their length.
 async fn comes_back(
     chunks: &dyn ResponseChunks,
     key: &StoredKey,

@@ -112,8 +112,9 @@ pub(super) async fn settlement_and_operator(store: &dyn Store) -> Verdict {
 ///
 /// # Panics
 ///
-/// If a race has no winner, or more than one, if a loser gets a record other than the winner's, or if a handle reads
-/// another record. Also if `handles` is empty, or if you call it outside a tokio runtime.
+/// If a race has no winner, or more than one; if a loser gets a record other than the winner's; or if a handle doesn't
+/// read the record that the last applied write left. Also if `handles` is empty, or if you call this function outside a
+/// tokio runtime.
 ///
 /// # Cancel safety
 ///

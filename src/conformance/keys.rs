@@ -1,4 +1,4 @@
-//! Keys of the greatest length, and keys that are nearly equal.
+//! Keys of the maximum length, and keys that are nearly equal.
 
 use super::{
     Verdict,

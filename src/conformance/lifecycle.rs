@@ -279,8 +279,8 @@ pub(super) async fn predecessors_are_fenced(store: &dyn Store) -> Verdict {
     Ok(())
 }
 
-/// An expired lease or a past expiry changes nothing in the store: the record is there, refuses a claim, and
-/// its owner can extend and settle it.
+/// An expired lease or a past expiry changes nothing in the store: the record stays, the store refuses a claim, and
+/// the record's owner can extend and settle it.
 pub(super) async fn age_is_not_judged(store: &dyn Store) -> Verdict {
     let past = base().saturating_sub(Duration::from_secs(60));
     for expires_at in [Some(tomorrow()), Some(past), None] {

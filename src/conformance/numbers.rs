@@ -84,8 +84,8 @@ pub(super) async fn versions(store: &dyn Store) -> Verdict {
         told_apart(store, expiry(one), expiry(other), names_expiry).await?;
         told_apart(store, expiry(other), expiry(one), names_expiry).await?;
     }
-    // The reverse can't be tested: its record would expire in 1970, so a sweeper would remove it before the case reads
-    // it.
+    // The reverse can't be tested: a record with this expiry would expire in 1970, so a sweeper would remove it before
+    // the case reads it.
     told_apart(store, expiry(None), expiry(Some(millis(0))), names_expiry).await
 }
 
@@ -111,8 +111,9 @@ fn reclaim(record: &Record) -> Verdict<Write> {
     Ok(Write::Reclaim { seen: Revision::of(record), lock: second_lock()? })
 }
 
-/// `there` and `named` each change the first lock. Writes the record of the lock from `there`. Then sends the kinds of
-/// writes that `names` selects, which expect the version of the lock from `named`. The store must refuse them.
+/// Checks that the store refuses writes that expect another version than the stored one. `there` and `named` each
+/// change a copy of the first lock. The stored record has the lock from `there`, and the writes expect the version of
+/// the lock from `named`. `names` selects the kinds of writes to send.
 async fn told_apart(
     store: &dyn Store,
     there: impl FnOnce(Lock) -> Lock,

@@ -371,8 +371,8 @@ fn differences(act: Act, prior: Prior) -> Vec<Difference> {
     let mut list = vec![Nothing, Owner, Generation(1), Generation(-1)];
     if matches!(act, Act::Reclaim | Act::TakeOver | Act::Conclude(_) | Act::Resolve(_)) {
         list.extend([LockAcquiredAt(1), LockAcquiredAt(-1), HasExpiry, HasLease]);
-        // A field that the record doesn't have can't differ. That's the expiry of a lasting record, or the lease of a
-        // settled one.
+        // A field that the record doesn't have can't differ: a `Lasting` record has no expiry, and a settled record has
+        // no lease.
         if prior != Prior::Lasting {
             list.extend([ExpiresAt(1000), ExpiresAt(-1000)]);
         }

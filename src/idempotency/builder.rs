@@ -54,7 +54,7 @@ impl Builder {
         }
     }
 
-    /// Sets the environment's mode, and whether the environment names no store.
+    /// Sets the mode that the environment names, if it names one, and whether the environment names no store.
     pub(super) fn outside(mut self, mode: Option<Mode>, lacks_store: bool) -> Self {
         self.settings.mode = mode.unwrap_or_default();
         Self { mode_outside: mode, lacks_store, ..self }
@@ -178,7 +178,7 @@ impl Builder {
     /// Many processes start from one SnapStart snapshot, with the same memory, so the snapshot's cache must be empty.
     /// If the environment announces a snapshot (`AWS_LAMBDA_INITIALIZATION_TYPE` is `snap-start`), the library caches
     /// only operations with a known [`Invocation`](crate::Invocation). No invocation is known before the snapshot is
-    /// taken. After any other restore, call [`Idempotency::clear_local_cache`].
+    /// taken. After a restore from any other snapshot, call [`Idempotency::clear_local_cache`].
     ///
     /// ```
     /// # use lambda_idempotency::{Idempotency, Key, store::memory::MemoryStore};
@@ -279,7 +279,7 @@ impl Builder {
         self.build_in(|name| std::env::var(name).ok())
     }
 
-    /// Like [`build`](Self::build), in an environment with these variables.
+    /// Like [`build`](Self::build), but reads the variables through `environment`.
     pub(super) fn build_in(
         self,
         environment: impl Fn(&'static str) -> Option<String>,

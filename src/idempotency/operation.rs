@@ -123,7 +123,7 @@ impl<F: Format> Operation<F> {
         &self.idempotency
     }
 
-    /// Claims `key`, or finds its outcome: the low level, for operations that aren't a single closure.
+    /// Claims `key`, or finds its outcome. This is the low-level interface for operations that aren't a single closure.
     ///
     /// The claim's lease expires [`lease_grace`](crate::settings::Settings::lease_grace) after the invocation's
     /// deadline, or after [`lease_fallback`](crate::settings::Settings::lease_fallback) if the deadline is unknown.
@@ -141,7 +141,7 @@ impl<F: Format> Operation<F> {
     /// - [`ErrorKind::InProgress`](crate::ErrorKind::InProgress): another claim is live; see
     ///   [`Error::retry_after`].
     /// - [`ErrorKind::OutcomeUnknown`](crate::ErrorKind::OutcomeUnknown): execution is at most once, and an earlier
-    ///   claim ended without an answer.
+    ///   run ended without an answer.
     /// - [`ErrorKind::NotRetained`](crate::ErrorKind::NotRetained): the operation is done, but its response wasn't
     ///   kept.
     /// - [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable): the store couldn't be reached, or no time
@@ -207,13 +207,13 @@ impl<F: Format> Operation<F> {
     /// [`RunError::Handler`] with the operation's own error, if it isn't recorded; [`RunError::Recorded`]
     /// with an error that this call or an earlier call recorded; or [`RunError::Idempotency`]:
     ///
-    /// - As in [`begin`](Self::begin), if the operation didn't run, or if another run's outcome counts but can't be
-    ///   returned.
+    /// - As in [`begin`](Self::begin), if the operation didn't run, or if another run recorded the outcome but it can't
+    ///   be returned.
     /// - [`ErrorKind::InProgress`](crate::ErrorKind::InProgress) or
     ///   [`ErrorKind::OutcomeUnknown`](crate::ErrorKind::OutcomeUnknown) if the operation was cut off, or
     ///   [`ErrorKind::InProgress`](crate::ErrorKind::InProgress) if another claim took over and is still running.
     /// - [`ErrorKind::Declined`](crate::ErrorKind::Declined) if a condition on the operation's staged writes failed.
-    /// - Another kind if the staged writes couldn't be applied. The message says so if nothing was written.
+    /// - Another kind if the staged writes couldn't be applied. If nothing was written, the message says so.
     ///
     /// # Panics
     ///
@@ -314,10 +314,13 @@ impl<F: Format> Operation<F> {
         }
     }
 
+    /// Returns the payload's fingerprint. If idempotency isn't enforced, a payload that can't be serialised as JSON
+    /// gets a constant fingerprint.
+    ///
     /// # Errors
     ///
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if idempotency is enforced and the payload can't be
-    /// serialised as JSON. If it isn't enforced, such a payload gets a constant fingerprint.
+    /// serialised as JSON.
     pub(crate) fn fingerprint_of<P: Serialize + ?Sized>(&self, payload: &P) -> Result<Fingerprint, Error> {
         match Fingerprint::of(payload) {
             Err(_) if !self.idempotency.settings().is_enforced() => {

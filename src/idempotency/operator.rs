@@ -41,7 +41,7 @@ pub enum Resolution {
 enum Resolved {
     /// The record as the operator wrote it.
     Written(Record),
-    /// The write's condition failed. This is the record now, if there's one.
+    /// The write's condition failed. Contains the current record, if there's one.
     Changed(Option<Record>),
 }
 
@@ -93,8 +93,8 @@ pub(super) async fn resolve(
     }
 }
 
-/// Prepares an operator's response. If the response can't be stored, this is an error, since a person can try again. (A
-/// handler's outcome is recorded without its response instead.)
+/// Prepares an operator's response for the record. Fails if the response can't be stored: a person can try again. (If a
+/// handler's response can't be stored, its outcome is recorded without the response instead.)
 async fn kept(driver: &Driver, key: &StoredKey, owner: Owner, response: Bytes) -> Result<Outcome, Error> {
     let (length, most) = (response.len(), driver.settings.max_response);
     if length > most {
@@ -123,7 +123,7 @@ async fn apply(
         other if lost.is_none() || other.as_ref().is_some_and(|record| is_by_same_owner(seen, record)) => {
             Ok(Resolved::Changed(other))
         }
-        // The lost attempt may have been applied, and its record replaced since.
+        // The attempt whose answer was lost may have been applied, and its record replaced since.
         _ => Err(resolution_in_doubt(key, lost)),
     };
     let mut last_error = None;
@@ -157,7 +157,7 @@ async fn apply(
 }
 
 /// Whether `record` still belongs to the claim that was `seen`. If it does, no operator's write was applied in between:
-/// each one sets a new owner and generation.
+/// each of those writes sets a new owner and generation.
 fn is_by_same_owner(seen: &Record, record: &Record) -> bool {
     (record.owner, record.generation) == (seen.owner, seen.generation)
 }

@@ -202,7 +202,7 @@ async fn unprotected_runs_are_opt_in() {
 async fn rejected_request_reports_the_reason() {
     let bench = Bench::new();
     bench.store.script([Meets(Fault::Refuse)]);
-    let Err(RunError::Idempotency(error)) = bench.run("k", 1).await else { panic!("ran") };
+    let Err(RunError::Idempotency(error)) = bench.run("k", 1).await else { panic!("not refused") };
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(error.to_string().contains("the credentials have expired"), "{error}");
 }
@@ -241,7 +241,7 @@ async fn operation_inside_itself_is_refused_immediately() {
         let (inner, start) = (bench.clone(), bench.now());
         let outer = bench.with_handler("k", 1, async {
             let other = inner.run("another", 1).await.unwrap();
-            let Err(RunError::Idempotency(error)) = inner.run("k", 1).await else { panic!("ran") };
+            let Err(RunError::Idempotency(error)) = inner.run("k", 1).await else { panic!("not refused") };
             assert_eq!(error.kind(), ErrorKind::Invalid);
             assert!(error.to_string().contains("already runs"), "{error}");
             Ok(other)
@@ -291,7 +291,7 @@ async fn clock_set_back_does_not_prolong_handlers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_claim_after_the_deadline() {
+async fn no_claim_is_sent_after_the_deadline() {
     let bench = Bench::new();
     let inside = bench.in_invocation(bench.now().saturating_add(Duration::from_secs(10)));
     tokio::time::sleep(Duration::from_secs(10)).await;
@@ -315,7 +315,7 @@ async fn clock_is_checked_before_each_poll() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn freeze_before_the_handler_releases_the_key() {
+async fn freeze_before_handler_start_releases_the_key() {
     let known = Duration::from_secs(10);
     // The freeze of 9.8 s ends 200 ms before the known deadline, which is inside the answer's reserve.
     for (deadline, freeze, least) in [(None, 59_000, 2), (Some(known), 59_000, 2), (Some(known), 9_800, 1)] {
@@ -329,7 +329,7 @@ async fn freeze_before_the_handler_releases_the_key() {
             bench.freeze_after(reads, freeze);
             let result = inside.run("k", 1).await;
             let calls = bench.store.take_calls();
-            let what = format!("frozen for {freeze} ms after {reads} reads");
+            let what = format!("frozen for {freeze} ms after {reads} reads of the clock");
             if bench.runs() == 1 {
                 assert_eq!(result.unwrap(), "run 1", "{what}");
                 assert_eq!(bench.record("k").status(), Status::Completed, "{what}");
@@ -343,7 +343,7 @@ async fn freeze_before_the_handler_releases_the_key() {
             }
             assert_eq!(bench.run("k", 1).await.unwrap(), "run 1", "the next delivery doesn't wait; {what}");
         }
-        assert!(released >= least, "{released} of the freezes of {freeze} ms led to a release");
+        assert!(released >= least, "only {released} of the freezes of {freeze} ms led to a release");
     }
 }
 
@@ -374,7 +374,7 @@ async fn large_response_is_stored_in_chunks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn damaged_response_is_corrupt_and_not_rerun() {
+async fn damaged_response_fails_without_a_rerun() {
     let bench = Bench::new();
     bench.run("k", 1).await.unwrap();
     let mut record = bench.record("k");
@@ -388,11 +388,11 @@ async fn damaged_response_is_corrupt_and_not_rerun() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn wrongly_typed_replay_error_hides_the_response() {
+async fn error_of_wrongly_typed_replay_hides_response() {
     let bench = Bench::new();
     bench.run("k", 1).await.unwrap();
     let result: Result<u64, RunError<TestError>> =
-        bench.operation().run(Key::new("k").unwrap(), &1, || async { panic!("ran") }).await;
+        bench.operation().run(Key::new("k").unwrap(), &1, || async { panic!("the handler ran") }).await;
     let Err(RunError::Idempotency(error)) = result else { panic!("{result:?}") };
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     assert!(!format!("{error:?}").contains("run 1"), "{error:?}");
@@ -505,7 +505,7 @@ async fn retry_after_ends_when_key_is_claimable() {
     let bench = Bench::new();
     bench.abandon("k", 1).await;
     tokio::time::sleep(Duration::from_secs(20)).await;
-    let Err(RunError::Idempotency(error)) = bench.run("k", 1).await else { panic!("ran") };
+    let Err(RunError::Idempotency(error)) = bench.run("k", 1).await else { panic!("not refused") };
     // The rest of the lease, the skew margin, and one millisecond.
     assert_eq!(error.retry_after(), Some(Duration::from_millis(42_001)));
     tokio::time::sleep(Duration::from_millis(42_000)).await;

@@ -44,13 +44,13 @@
 //!
 //! The log event `returned` says why a record is redelivered, and contains the record's identifier, but never the
 //! payload. If the handler failed, the event has the error's type without the error's text, which may quote the
-//! payload. Log the text in the handler. This library's own [`Error`] never quotes the payload, so the event has
-//! its text too.
+//! payload. Log the text in the handler. This library's own [`Error`] never quotes the payload, so the event also
+//! has the text of such an error.
 //!
 //! # Order
 //!
 //! In a FIFO queue, the messages of one group run in order, one after the other, and different groups run
-//! concurrently. When one fails, the rest of its group is redelivered without running. Streams do the same for
+//! concurrently. When a message fails, the rest of its group is redelivered without running. Streams do the same for
 //! the records of one partition key, or of one item, with [`in_order`](Batch::in_order).
 //!
 //! Lambda reads a stream's response as a checkpoint: it redelivers everything from the first failure on. So the
@@ -58,8 +58,8 @@
 //! acknowledged without running the handler. A record that can never succeed, for example because it can't be read,
 //! blocks its shard until the mapping gives up on it. Set `MaximumRecordAgeInSeconds`, a destination for failures, and
 //! `BisectBatchOnFunctionError`. Without bisecting, Lambda also gives up on the records behind the blocking one.
-//! `MaximumRetryAttempts` also counts redeliveries of records in progress. If you set it, allow enough attempts for the
-//! redeliveries after a crash (see below), or wait for the lease inside the invocation.
+//! `MaximumRetryAttempts` also counts redeliveries of records in progress. If you set this limit, allow enough attempts
+//! for the redeliveries after a crash (see below), or wait for the lease inside the invocation.
 //!
 //! # A crash
 //!
@@ -74,10 +74,10 @@
 //!   seconds or more, since a wait takes at most half of the time left. Extensions cost 0.2 requests per second for
 //!   each record. A handler that ends within 5 seconds needs no extension.
 //! - A stream's short lease is safe, since Lambda doesn't deliver a shard's batch again while an invocation with that
-//!   batch is running. But if a handler blocks its thread, the library can't extend any lease of the batch. It cuts a
-//!   handler off at its next `await` if that handler's lease has expired. For blocking work of more than 8 seconds, use
-//!   `spawn_blocking`, or set [`lease_extension`](crate::settings::Settings::lease_extension) to a longer lease. A
-//!   lease that's longer than the function's timeout is never extended.
+//!   batch is running. But if a handler blocks its thread, the library can't extend any lease of the batch. The library
+//!   cuts a handler off at its next `await` if that handler's lease has expired. For blocking work of more than 8
+//!   seconds, use `spawn_blocking`, or set [`lease_extension`](crate::settings::Settings::lease_extension) to a longer
+//!   lease. A lease that's longer than the function's timeout is never extended.
 //! - If a stream's handler has its own steps that use [`run`](crate::Operation::run), their leases are short too.
 //! - Under at-most-once there are no takeovers, so a stream's leases aren't short: they last until the deadline.
 //! - **A queue's** message has a lease until the deadline, since SQS can deliver the message to another process at
@@ -153,11 +153,11 @@ impl Idempotency {
     /// When a key is used again, the body must be the same. Message attributes aren't compared: if your operations
     /// differ only in their attributes, use a key that contains the attributes.
     ///
-    /// Messages from SNS or EventBridge have envelopes as their bodies. If a sender publishes an order twice, the two
-    /// envelopes differ: SNS writes a new `MessageId` and `Timestamp`, and EventBridge a new `id` and `time`. If the
-    /// key is a field of the order, the second message is a mismatch, and ends in the dead-letter queue. So switch on
-    /// raw message delivery at the SNS subscription, and let EventBridge send only `$.detail` (the target's input
-    /// path). Or use the message's id as the key, and deduplicate the order in the handler with
+    /// If a message comes from SNS or EventBridge, its body is that service's envelope. If a sender publishes an order
+    /// twice, the two envelopes differ: SNS writes a new `MessageId` and `Timestamp`, and EventBridge a new `id` and
+    /// `time`. If the key is a field of the order, the second message is a mismatch, and ends in the dead-letter queue.
+    /// So switch on raw message delivery at the SNS subscription, and let EventBridge send only `$.detail` (the
+    /// target's input path). Or use the message's id as the key, and deduplicate the order in the handler with
     /// [`run`](crate::Operation::run).
     pub fn sqs<K, I, H, Fut, T>(&self, key: K, handler: H) -> Batch<SqsMessage>
     where
@@ -315,7 +315,8 @@ impl<R> Batch<R> {
         self
     }
 
-    /// Calls a closure with the number of records in flight (being claimed, run or settled) whenever it changes.
+    /// Calls a closure with the number of records in flight (being claimed, run or settled) whenever that number
+    /// changes.
     ///
     /// With this number, handlers can collect several records and process them together. When as many handler calls are
     /// waiting as records are in flight, no further record arrives until one of these calls returns. The records of one
@@ -342,8 +343,8 @@ impl<R> Batch<R> {
     }
 
     /// Whether to fail the invocation with [`ErrorKind::AllFailed`](crate::ErrorKind::AllFailed) when every record's
-    /// handler failed, so that Lambda's `Errors` counts the invocation and Lambda polls the source less. Default: no;
-    /// the response lists the records, and Lambda counts a success.
+    /// handler failed, so that Lambda's metric `Errors` counts the invocation and Lambda polls the source less.
+    /// Default: no; the response lists the records, and Lambda counts a success.
     /// [`Metric::AllFailed`](crate::metrics::Metric::AllFailed) counts such a batch either way.
     ///
     /// The same records are redelivered either way. An invocation never fails because of records that another

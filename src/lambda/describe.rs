@@ -108,7 +108,8 @@ pub struct Located {
     pub key: StoredKey,
     /// The fingerprint that must match when the key is used again. `None` if only the handler's code knows it.
     pub fingerprint: Option<Fingerprint>,
-    /// The batch's record that asks for the operation: its identifier, or its place. `None` outside a batch.
+    /// Which record of a batch asks for the operation: the record's identifier, or its place in the batch. `None` if
+    /// the event isn't a batch.
     pub part: Option<String>,
 }
 
@@ -121,7 +122,7 @@ fn is_zero(value: &usize) -> bool {
 }
 
 impl Located {
-    /// The record with this id. Use it if only the operation's stored key is known.
+    /// Returns the record with this id, for code that knows only the operation's stored key.
     pub fn of(key: StoredKey) -> Self {
         Self::new(key, None)
     }

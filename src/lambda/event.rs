@@ -62,8 +62,8 @@
 //! Fields that the source itself doesn't send are compared too. For example, a state machine passes on an event, and
 //! adds a field in each step: calls that differ in that field aren't duplicates. If a retry changes such a field, such
 //! as `State.RetryCount` of Step Functions, leave it out with [`EventLayer::fingerprint_fields`]. With a key from
-//! [`keys`](super::keys), only the fields that its page lists are compared. In a state machine, use your own key with
-//! the state's name in it.
+//! [`keys`](super::keys), only the fields that the key's page lists are compared. In a state machine, use your own key
+//! with the state's name in it.
 //!
 //! If an event has a field twice, its `Records` are empty, or its parts can't be read, the whole event is compared.
 

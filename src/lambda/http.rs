@@ -103,9 +103,11 @@
 //!
 //! # Who gets a replay
 //!
-//! A key belongs to its caller: another caller can neither replay it, nor block it, nor learn that it exists.
+//! A key belongs to its caller: another caller can neither get its recorded response, nor block the key, nor learn that
+//! the key exists.
 //! The layer takes the caller that the front end verified, such as the issuer and subject of an API Gateway
-//! JWT; [`guide::callers`](crate::guide::callers) has the table. [`HttpLayer::caller`] overrides it.
+//! JWT; [`guide::callers`](crate::guide::callers) has the table. With [`HttpLayer::caller`], a closure of yours names
+//! the caller instead.
 //!
 //! **Authenticate outside this layer.** A replay doesn't reach the handler, so if the handler or a layer inside
 //! this one checks a token, a replay skips that check. The layer therefore refuses a keyed request that carries
@@ -126,13 +128,13 @@
 //! # Repeated headers
 //!
 //! If a client sends a header to a REST API twice, `lambda_http` keeps only one value. So if a client sends two
-//! different keys, the layer sees only one of them. Use [`run`] in place of `lambda_http::run`: it keeps both values,
-//! and the layer refuses the request.
+//! different keys, the layer sees only one of them. Use [`run`], which keeps both values, in place of
+//! `lambda_http::run`. The layer then refuses the request.
 //!
 //! # Browsers
 //!
-//! Put `tower_http`'s `CorsLayer` **outside** this layer. It answers preflights, and adds the headers for the
-//! current origin to replays, conflicts and problems. Behind an HTTP API, a function URL or a load balancer,
+//! Put `tower_http`'s `CorsLayer` **outside** this layer. `CorsLayer` answers preflights, and adds the headers
+//! for the current origin to replays, conflicts and problems. Behind an HTTP API, a function URL or a load balancer,
 //! `lambda_http` writes one value per header, so a `Vary` from the handler would hide the CORS layer's `Vary`: let
 //! only the CORS layer set this header. Allow and expose the headers that this layer reads and writes:
 //!
@@ -215,8 +217,8 @@ use config::{Config, MayReplay, Unnamed};
 use key::Origin;
 use problem::Problem;
 
-/// The field `found` of the log event for an unknown caller: a credential header's name, or this text if the front end
-/// verified a caller but its event doesn't name the caller.
+/// The value of the field `found` in the log event for an unknown caller, if the front end verified a caller but its
+/// event doesn't name the caller. In all other cases, the field has the name of a credential header.
 const VERIFIED: &str = "the front end's authorizer";
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;

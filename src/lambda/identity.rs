@@ -24,9 +24,9 @@ pub(super) const VERIFIED_NAMES: [&str; 17] = [
     "/identity/principal",
 ];
 
-/// Each entry lists fields that together name the same caller in every API and stage. Another API may use any other
-/// name for someone else: a Lambda authorizer's principal, a subject without an issuer, or a certificate under that
-/// API's own trust store.
+/// Each entry lists fields that together name the same caller in every API and stage. A name from any other field may
+/// mean someone else in another API: a Lambda authorizer's principal, a subject without an issuer, or a certificate
+/// under that API's own trust store.
 const GLOBAL_NAMES: [&[&str]; 9] = [
     &["/authorizer/jwt/claims/iss", "/authorizer/jwt/claims/sub"],
     &["/authorizer/claims/iss", "/authorizer/claims/sub"],
@@ -56,9 +56,9 @@ const CREDENTIALS: [&str; 7] = [
     "x-amz-security-token",
 ];
 
-/// Load balancers write these headers: the session of an OpenID Connect login (`x-amzn-oidc-*`), and the client's
-/// certificate (`x-amzn-mtls-clientcert*`). This library can't tell whether the load balancer or the client wrote them.
-/// So it takes no caller from these headers, but treats them as credentials.
+/// Load balancers write headers with these prefixes: the session of an OpenID Connect login (`x-amzn-oidc-*`), and the
+/// client's certificate (`x-amzn-mtls-clientcert*`). This library can't tell whether the load balancer or the client
+/// wrote such a header. So the library takes no caller from these headers, but treats them as credentials.
 const PREFIXES: [&str; 2] = ["x-amzn-oidc-", "x-amzn-mtls-clientcert"];
 
 /// A load balancer's stickiness cookies: they choose a target, and don't authenticate the client ("Sticky

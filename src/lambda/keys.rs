@@ -105,8 +105,8 @@ pub fn s3() -> KeyFields {
 /// indexes, or from an id that's unique to the item.
 ///
 /// Step Functions may run an asynchronous Express workflow more than once ("Choosing workflow type", Step Functions
-/// developer guide). A repeated run enters the state at another time, so it has another key and runs again. There, use
-/// a field of the workflow's input as the key.
+/// developer guide). A repeated run enters the state at another time, so it has another key and runs again. For such
+/// workflows, use a field of the workflow's input as the key.
 pub fn step_functions() -> KeyFields {
     KeyFields::known(&["/execution", "/state", "/entered"], &["/item"])
 }
@@ -119,8 +119,8 @@ pub fn step_functions() -> KeyFields {
 /// in another cluster, at the same topic, partition and offset, is a duplicate of the record.
 ///
 /// If you delete a topic and create it again, its offsets restart at 0. A new Kafka record then has the same key as the
-/// old one at its offset, so the handler doesn't run for it until the old operation's idempotency record expires. Give
-/// the new topic another name, or pass another `cluster`.
+/// old Kafka record at that offset, so the handler doesn't run for the new one until the old operation's idempotency
+/// record expires. Give the new topic another name, or pass another `cluster`.
 ///
 /// ```
 /// use lambda_idempotency::lambda::keys;
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn queues_and_brokers_share_no_keys() {
+    fn keys_differ_between_queues_and_between_brokers() {
         let message = r#"{"basicProperties": {"messageId": "3a7d0f59"}}"#;
         let of = |broker: &str, queue: &str| key(&mq_message(broker, queue), message).unwrap();
         assert_ne!(of("b", "ship::/"), of("b", "bill::/"));

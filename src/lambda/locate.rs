@@ -45,8 +45,8 @@ impl Description {
     /// recommends.
     ///
     /// It chooses the worker for SQS, Kinesis and DynamoDB Streams, [`run`](crate::Operation::run) for each record of Kafka
-    /// and Amazon MQ, and a layer with the source's own key for the other sources. If the source is unknown, the
-    /// description has no key.
+    /// and Amazon MQ, the HTTP layer for HTTP requests, and an event layer with the source's own key for the other
+    /// sources. If the source is unknown, the description has no key.
     pub fn detect(function: impl Into<String>, event: &[u8]) -> Self {
         let event: Value = serde_json::from_slice(event).unwrap_or_default();
         let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str);
@@ -84,8 +84,9 @@ impl Description {
 
     /// Returns the records of the operations that `event` asks for, as the described wrapper would find them.
     ///
-    /// A request or an event has one record, and a batch has one for each of its records. The list is empty if `event`
-    /// asks for no operation: if it's a request without a key, for example.
+    /// For a request or a single event, the list has one entry. For a batch, it has one entry for each record of the
+    /// batch that has a valid key. The list is empty if `event` asks for no operation, for example because it's a
+    /// request without a key.
     ///
     /// `context` has the invocation's request id and tenant. For HTTP, `caller` is the text that the function's own
     /// closure returns for this request. For `run`, it's the text that
@@ -174,7 +175,9 @@ impl Description {
                 idempotency.events_by_request_id::<Value>().locate(raw, context)
             }
             (None, _) => {
-                return Err(invalid(format!("the library has no key for this event's source; {OF_CLOSURE}")));
+                return Err(invalid(format!(
+                    "the library has no key for this event's source, so {OF_CLOSURE}"
+                )));
             }
         };
         let located = located?.map(|located| Located {
@@ -184,7 +187,8 @@ impl Description {
         Ok(located.into_iter().collect())
     }
 
-    /// The key of a batch's record: fields of its payload, or else the record's own id.
+    /// Returns a closure that takes a batch's record and returns its key: from fields of the record's payload, or else
+    /// from the record's own id.
     fn key_of_record<R: AsRef<[u8]> + 'static>(
         &self,
         own: fn(&R) -> Result<Key, Error>,
@@ -281,8 +285,8 @@ impl Description {
         methods.map(|names| names.iter().map(method).collect::<Result<Vec<_>, _>>()).transpose()
     }
 
-    /// Builds the HTTP layer that's described. When the layer reads a request whose key comes from a closure, the layer
-    /// sets `needs_closure`.
+    /// Builds the HTTP layer that this description describes. If the key of a request comes from a closure in the
+    /// function's code, the layer sets `needs_closure`.
     #[cfg(feature = "http")]
     fn http(
         &self,
@@ -361,9 +365,9 @@ mod tests {
 
     /// A process can't change its own environment safely, so this test runs itself again in another process.
     #[test]
-    fn descriptions_contain_the_environments_store() {
+    fn description_has_store_url_without_password() {
         if env::var_os(STORE).is_none() {
-            let test = "lambda::locate::tests::descriptions_contain_the_environments_store";
+            let test = "lambda::locate::tests::description_has_store_url_without_password";
             let mut again = Command::new(env::current_exe().unwrap());
             let again = again.args(["--exact", test]).env(STORE, "redis://user:password@cache:6379").output();
             let told = String::from_utf8(again.unwrap().stdout).unwrap();

@@ -17,7 +17,7 @@ use crate::{
 
 /// No store answers sooner, so a call with less time would be in vain.
 const SHORTEST_ANSWER: Duration = Duration::from_millis(10);
-/// Each call gets at least this long before it's abandoned and sent again.
+/// Each call gets at least this long before it's abandoned and sent again, unless its time limit is sooner.
 const SHORTEST_CALL: Duration = Duration::from_millis(250);
 
 /// How a transaction without a record ended.
@@ -28,7 +28,7 @@ pub(super) enum Alone {
 }
 
 /// Commits `writes` in one transaction. While the store fails, this sends the same transaction again, under one
-/// token. It stops when the answer is due, and at the latest after
+/// token. It stops when the caller's answer is due, and at the latest after
 /// [`Settings::settle_within`](crate::settings::Settings::settle_within).
 ///
 /// # Errors
@@ -78,7 +78,8 @@ pub(super) async fn commit_alone(
     }
 }
 
-/// Returns when the first call must end. It's sent even if the answer is overdue: without it, the writes would be lost.
+/// Returns when the first attempt to commit must end. The attempt is made even if the answer is overdue: without
+/// it, the writes would be lost.
 pub(crate) fn first_call_until(limits: Limits, now: Timestamp) -> Option<Timestamp> {
     let is_in_time = |last: &Timestamp| now.saturating_add(SHORTEST_ANSWER) < *last;
     let overdue = now.saturating_add(SHORTEST_CALL);

@@ -21,7 +21,7 @@ use crate::{
     time::{Stopwatch, Timestamp},
 };
 
-/// The first pause. Each further one is twice as long, up to [`LONGEST_PAUSE`].
+/// The first pause between two attempts. Each further pause is twice as long, up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -47,7 +47,7 @@ pub(crate) async fn begin(
             polls += 1;
             let left = driver.now().until(until);
             if !left.is_zero() {
-                // The last pause ends when waiting ends, and one more attempt follows.
+                // The last pause ends at `until`, and one more attempt follows.
                 driver.clock().sleep(pause.min(left)).await;
                 continue;
             }

@@ -1,5 +1,5 @@
 //! The local cache of settled records: copies in this process's memory, which answer a duplicate without a
-//! request. This module contains no rules: the protocol decides a copy's answer, and when to ask the store.
+//! request. This module contains no rules: the protocol decides what a copy answers, and when to ask the store.
 
 mod lru;
 
@@ -45,7 +45,7 @@ pub(crate) struct LocalCache {
 #[derive(Debug)]
 struct Shelf {
     copies: Lru<Arc<Copied>>,
-    /// How often keys were forgotten. A [`Ticket`] that was drawn before a key was forgotten can't add a copy.
+    /// Counts how many times the cache forgot a key or all keys. A [`Ticket`] from an earlier epoch can't add a copy.
     epoch: u64,
 }
 
@@ -153,7 +153,8 @@ impl LocalCache {
         }
     }
 
-    /// Adds a copy, unless a key was forgotten since the ticket was drawn or there's a copy of a later generation.
+    /// Adds a copy. Does nothing if a key was forgotten since the ticket was drawn, or if there's a copy of a later
+    /// generation.
     fn put(&self, ticket: Ticket, key: &StoredKey, copy: Copied) {
         let bytes = copy.bytes(key);
         let mut shelf = self.shelf();
@@ -331,8 +332,10 @@ mod tests {
     fn copy_drops_the_request_id() {
         let copy = copied(1, b"response");
         assert_eq!((copy.record.request_id.as_deref(), copy.replay.is_failure()), (None, true));
-        let Some((Outcome::Retained(stored), true)) = outcome_of(&copy.record) else { panic!("no failure") };
-        let Place::Inline(kept) = &stored.place else { panic!("in chunks") };
+        let Some((Outcome::Retained(stored), true)) = outcome_of(&copy.record) else {
+            panic!("the copy isn't a retained failure")
+        };
+        let Place::Inline(kept) = &stored.place else { panic!("the copy's response is in chunks") };
         assert_eq!(stored.decode(kept).unwrap(), *copy.replay.response());
         assert_eq!(
             copy.bytes(&key()),

@@ -56,7 +56,7 @@ pub struct Claim {
 pub enum Begun<R = Claim> {
     /// The key is claimed: run the operation, then settle the claim.
     Claimed(R),
-    /// The operation has its outcome: answer with it.
+    /// The operation already has an outcome: answer with it.
     Replay(Replay),
 }
 
@@ -107,7 +107,7 @@ impl Claim {
         }
     }
 
-    /// Concludes the shadow that's used instead of a claim while idempotency isn't enforced.
+    /// Concludes the [`Unclaimed`] that's used instead of a claim while idempotency isn't enforced.
     pub(super) async fn conclude_unclaimed(&mut self, verdict: Verdict) {
         if let Some(unclaimed) = self.unclaimed.take() {
             unclaimed.conclude(verdict).await;
@@ -271,16 +271,16 @@ impl Claim {
         }
     }
 
-    /// T7: extends the lease to `length` from now, for work that takes longer than its lease. It never
-    /// shortens a lease. The wrappers do this automatically if
+    /// T7: extends the lease to `length` from now, for work that takes longer than its lease. This method
+    /// never shortens a lease. The wrappers do this automatically if
     /// [`Settings::lease_extension`](crate::settings::Settings::lease_extension) is set.
     ///
     /// # Errors
     ///
     /// - [`ErrorKind::Fenced`]: the claim has been taken over, or its record has been settled, or is gone or
     ///   unreadable. Stop.
-    /// - [`ErrorKind::Unavailable`]: the lease couldn't be extended now, and is unchanged: try again before
-    ///   it ends.
+    /// - [`ErrorKind::Unavailable`]: the lease isn't known to be extended, and the claim keeps its old lease: try again
+    ///   before that lease ends.
     ///
     /// # Cancel safety
     ///
@@ -300,7 +300,7 @@ impl Claim {
             Extended::Lost => Err(fenced(self.key(), None)),
             Extended::NotNow => Err(Error::new(
                 ErrorKind::Unavailable,
-                format!("{}: the lease couldn't be extended now, and is unchanged", self.key()),
+                format!("{}: the lease isn't known to be extended; try again before it ends", self.key()),
             )),
         }
     }
@@ -336,7 +336,7 @@ impl Claim {
 pub(super) enum Extended {
     /// The lease now ends at this time.
     Until(Timestamp),
-    /// The lease is unchanged.
+    /// The lease isn't known to be extended, so the claim keeps its old lease.
     NotNow,
     /// The claim has been taken over, or its record has been settled, or is gone or unreadable.
     Lost,

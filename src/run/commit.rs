@@ -117,27 +117,27 @@ impl Claim {
     ///
     /// # Errors
     ///
-    /// These errors contain the claim, which is still held: the last attempt wrote nothing. If an earlier attempt may
-    /// still be applied, the message says so. Settling the claim then either prevents that attempt or finds its
-    /// outcome:
+    /// The following errors contain the claim, which is still held: the last attempt wrote nothing. If an earlier
+    /// attempt may still be applied, the message says so, and settling the claim either prevents that attempt or finds
+    /// its outcome.
     ///
     /// - [`ErrorKind::Declined`]: a condition of the handler's writes failed.
     /// - [`ErrorKind::Invalid`]: the store doesn't accept these writes, or doesn't support transactions.
-    /// - [`ErrorKind::Unavailable`]: the store couldn't apply them, or every attempt conflicted.
+    /// - [`ErrorKind::Unavailable`]: the store couldn't apply the writes, or every attempt conflicted.
     ///
     /// These errors don't contain the claim:
     ///
     /// - [`ErrorKind::Fenced`] or [`ErrorKind::NotRetained`]: as [`complete`](Self::complete); nothing was written.
     /// - [`ErrorKind::InProgress`]: it's unknown whether the transaction was applied. Retrying is safe: a retry
-    ///   gets the transaction's outcome, or a new claim once this one is stale. The new claim fences the
-    ///   transaction, in case it's still on its way.
+    ///   gets the transaction's outcome, or a new claim once this claim is stale. The new claim fences
+    ///   the transaction, in case it's still on its way.
     /// - [`ErrorKind::Unrecorded`]: idempotency isn't enforced, and it's unknown whether the writes were applied.
     /// - Any other: the claim was lost, and the library couldn't claim the key again, for example because another
     ///   request uses the key now, or because the store failed. Nothing was written.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves everything written, nothing written, or the write still on its way. If nothing
+    /// Dropping the future leaves everything written, nothing written, or the transaction still on its way. If nothing
     /// is written, the claim is like one that was dropped.
     pub async fn commit<W: Any + Send + Sync>(
         mut self,
@@ -205,7 +205,7 @@ impl Claim {
             self.conclude_unclaimed(Verdict::Interrupted).await;
             return Err(error.into());
         }
-        // The claim is still held, and may be settled in another way.
+        // The caller gets the claim back, and may settle it in another way.
         Err(NotCommitted { error, claim: Some(Box::new(self)), details })
     }
 }

@@ -30,7 +30,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Nests `key` inside the caller's current operations.
+    /// Nests the operation of `key` inside the operations that the calling code runs inside of.
     pub(crate) fn inside(key: StoredKey) -> Arc<Self> {
         Arc::new(Self { key, outer: outer() })
     }
@@ -78,13 +78,13 @@ pub(crate) struct Refusals {
 }
 
 impl Refusals {
-    /// Nests a new handler's errors inside the caller's current operation.
+    /// Returns an empty `Refusals` for a new handler, nested inside the calling code's context.
     pub(crate) fn inside() -> Self {
         let outer = CURRENT.try_with(|context| Arc::new(context.refusals.clone())).ok();
         Self { watched: Arc::default(), outer }
     }
 
-    /// Whether there's another context around the handler's.
+    /// Whether the handler runs inside another handler's context.
     #[cfg(feature = "testing")]
     pub(crate) fn is_nested(&self) -> bool {
         self.outer.is_some()
@@ -106,7 +106,7 @@ impl Refusals {
     }
 
     /// Notes that the handler failed, and that its error isn't recorded. The handler's error may contain a nested
-    /// step's error that the handler kept. So the operation around this one watches the kept errors from now on.
+    /// step's error that the handler kept. So the next outer operation watches the kept errors from now on.
     pub(crate) fn pass_on(&self) {
         let Some(outer) = &self.outer else { return };
         let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -120,7 +120,7 @@ impl Refusals {
     }
 }
 
-/// Registers a nested operation's error, because the handler around it may pass the error on.
+/// Registers a nested operation's error, because the handler that called the operation may pass the error on.
 pub(crate) fn refused_within(error: Error) -> Error {
     match surrounding() {
         Some(context) => context.refusals.watch(error),
@@ -203,7 +203,7 @@ pub fn current() -> Option<ClaimHandle> {
 ///     idempotency
 ///         .operation("withdraw")?
 ///         .run(Key::new("payment-17")?, &(account, cents), || async {
-///             // Each failure here is an error, so there's no receipt without the withdrawal.
+///             // Each `?` returns an error, so no receipt is recorded without the withdrawal.
 ///             let staging = staging().ok_or("this runs without protection")?;
 ///             staging.add(Transaction::new().update(withdraw()?))?;
 ///             Ok("receipt 17".to_owned())

@@ -1,4 +1,4 @@
-//! [`Driver`]: performs the machine's actions, and feeds the answers back.
+//! [`Driver`]: performs the actions of the protocol's machine, and feeds the store's answers back to the machine.
 
 use std::{
     any::Any,
@@ -28,7 +28,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(25);
 /// long, if the deadline allows it.
 const LATE_RELEASE: Duration = Duration::from_millis(500);
 
-/// Draws a claim's owner. Only simulations replace it, so that their runs are repeatable.
+/// Draws a claim's owner. Only simulations replace this function, so that their runs are repeatable.
 pub(crate) type OwnerSource = Arc<dyn Fn() -> Result<Owner, Error> + Send + Sync>;
 
 /// Performs the machine's actions. Cheap to clone.
@@ -38,7 +38,7 @@ pub(crate) struct Driver {
     pub(crate) settings: Arc<Settings>,
 }
 
-/// The part that all operations of a process share.
+/// The part of a [`Driver`] that all operations of a process share.
 pub(crate) struct Shared {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Arc<dyn Clock>,
@@ -157,7 +157,7 @@ impl Driver {
         invocation: &Invocation,
         timing: &Timing,
     ) -> Box<State> {
-        // Boxed, since it passes through many futures, each of which would reserve its size.
+        // Boxed, since the state passes through many futures, each of which would reserve space for it.
         Box::new(State::new(Plan {
             rules: self.rules(),
             owner,
@@ -169,12 +169,13 @@ impl Driver {
         }))
     }
 
-    /// Returns the requests to this driver's store.
+    /// Returns a [`ToStore`], which sends requests to this driver's store.
     pub(super) fn to_store<'a>(&'a self, writes: Option<&'a OwnWrites>) -> ToStore<'a> {
         ToStore { store: &**self.store(), writes }
     }
 
-    /// Performs the machine's actions until it has an answer.
+    /// Performs the machine's actions, and returns the first one that isn't a request or a pause, such as
+    /// [`Action::Claimed`] or [`Action::Settled`].
     pub(super) async fn drive(
         &self,
         key: &StoredKey,
@@ -186,7 +187,7 @@ impl Driver {
         // Whether a request was sent and failed. If there's no time left for a request, it isn't sent, and that isn't a
         // failure of the store.
         let mut has_failed = false;
-        // Until a claim is held, the only settlement is the release of a claim that can't be used.
+        // While the machine claims a key, its only settlement is the release of a claim that it can't use.
         let is_claiming = matches!(event, Event::Begin);
         loop {
             let now = self.now();
@@ -252,7 +253,7 @@ impl Driver {
 }
 
 impl Driven {
-    /// Returns the result of a settlement of `state`.
+    /// Returns how the settlement ended. `state` is the machine that was driven.
     ///
     /// # Errors
     ///
@@ -348,8 +349,8 @@ async fn bounded<T>(
 
 /// Returns when the release of an unused claim must be answered. The release is sent even if its limit has passed.
 /// Otherwise, the claim would keep the key although nothing ran, and under at-most-once, only an operator could free
-/// it. Lambda may end the invocation at its deadline, so the release must end before the deadline, unless that has
-/// already passed.
+/// it. Lambda may end the invocation at its deadline, so the release must end before the deadline, unless the
+/// deadline has already passed.
 fn release_until(state: &State, now: Timestamp) -> Option<Timestamp> {
     let until = state.call_until(now)?;
     if now < until {
@@ -367,8 +368,8 @@ fn failed(error: StoreError, last_error: &mut Option<StoreError>) -> Event {
     Event::Failed(fault)
 }
 
-/// Returns the `nth` pause, which is about twice as long each time. The owner's random bits keep competing
-/// executors from retrying at the same time, without another source of randomness.
+/// Returns the `nth` pause. Each pause is about twice as long as the one before, up to a cap. The owner's random bits
+/// keep competing executors from retrying at the same time, without another source of randomness.
 pub(super) fn pause(nth: u8, owner: Owner) -> Duration {
     let whole = FIRST_PAUSE.saturating_mul(1 << nth.min(6));
     spread(whole, owner.as_bytes()[usize::from(nth) % 16])
@@ -392,6 +393,10 @@ mod tests {
         let mut bytes = [0; 16];
         bytes[1] = 255;
         let spread = |nth| pause(nth, Owner::from_bytes(bytes)).as_millis();
-        assert_eq!((spread(1), spread(2), spread(17)), (50, 50, 1600), "each pause uses one byte");
+        assert_eq!(
+            (spread(1), spread(2), spread(17)),
+            (50, 50, 1600),
+            "pause `nth` takes its jitter from byte `nth % 16` of the owner"
+        );
     }
 }

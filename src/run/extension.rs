@@ -12,7 +12,7 @@ use crate::{
 
 /// Extends the claim's lease whenever a third of its length has passed, for as long as this future is polled.
 ///
-/// After a failure, it retries after a twelfth of the length, so that several attempts fit in before the handler is
+/// A failed extension is retried after a twelfth of the length, so that several attempts fit in before the handler is
 /// cut off. The future ends when the claim is lost.
 pub(super) async fn keep(claim: &mut Claim, cut_off: &CutOff, latest: Option<Timestamp>) {
     let Some(extension) = claim.timing().extension else { return pending().await };

@@ -39,7 +39,7 @@ impl ClaimHandle {
     }
 
     /// Whether an earlier attempt ended without an answer, so that it may have had effects: its process was
-    /// killed or frozen, or its handler was dropped, cut off or panicked. Later attempts don't reset this,
+    /// killed or frozen, or its handler panicked, was dropped or was cut off. Later attempts don't reset this,
     /// even if one of them released the key.
     pub fn is_takeover(&self) -> bool {
         self.claim.held.is_takeover

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use crate::{invocation::Invocation, protocol::Limits, settings::Settings, time::Timestamp};
 
-/// The last call of a settlement ends a fifth of [`Settings::answer_reserve`] before the deadline.
+/// A settlement's last call ends at least `answer_reserve / HARD_FLOOR` before the deadline; see
+/// [`Settings::answer_reserve`].
 const HARD_FLOOR: u32 = 5;
 
 /// When a claim's lease ends, and when its handler is cut off.
@@ -15,7 +16,7 @@ pub(crate) struct Timing {
     pub(crate) cut_off: Timestamp,
     /// When calls to the store must end.
     pub(crate) limits: Limits,
-    /// How the lease is extended while the handler runs, if it is.
+    /// How the lease is extended while the handler runs. `None` if it isn't extended.
     pub(super) extension: Option<Extension>,
 }
 
@@ -145,8 +146,8 @@ fn limits(settings: &Settings, now: Timestamp, invocation: &Invocation) -> Limit
     Limits {
         ask_by,
         answer_by,
-        // If handlers aren't cut off, a settlement's first call has no such limit: a handler may return after the
-        // deadline, and its result is recorded too.
+        // This limit doesn't apply if handlers aren't cut off: a handler may return after the deadline, and its result
+        // is recorded too.
         last_call: before_deadline(reserve / HARD_FLOOR).filter(|_| settings.cut_off),
         reserve,
         ..Limits::unknown(settle_within)

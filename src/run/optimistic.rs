@@ -25,7 +25,7 @@ pub(crate) enum Way {
     /// A claim before the handler, and a settlement after it.
     #[default]
     Claimed,
-    /// At most one read before the handler, and one transaction with its outcome and its writes after it.
+    /// At most one read before the handler, and one transaction with the handler's outcome and writes after it.
     Optimistic { reads_first: bool },
 }
 
@@ -48,7 +48,7 @@ pub(super) enum Looked {
 }
 
 impl Optimistic {
-    /// Starts an operation without a claim. Sends no request unless `reads_first`.
+    /// Starts an operation without a claim. Sends no request if `reads_first` is false.
     pub(super) async fn begin(
         driver: &Driver,
         key: &StoredKey,

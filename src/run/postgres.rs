@@ -33,8 +33,8 @@ use crate::{
     time::Timestamp,
 };
 
-/// How often the library checks on a commit whose answer was lost. The disconnected session may still be
-/// processing it.
+/// How many times the library checks whether a commit succeeded after its answer was lost. The disconnected session
+/// may still be processing the commit.
 const CHECKS: u32 = 20;
 /// The pause between two checks.
 const BETWEEN_CHECKS: Duration = Duration::from_millis(100);
@@ -99,7 +99,8 @@ impl<'t> InTransaction<'t> {
         let timing = Timing::unextended(&driver.settings, driver.now(), invocation);
         let mut state = driver.machine(driver.owner()?, fingerprint, invocation, &timing);
         if !driver.settings.is_enforced() {
-            // The shadow's requests are outside the transaction, since a failed statement would abort the transaction.
+            // Shadow mode sends its requests outside the transaction, since a failed statement would abort the
+            // transaction.
             let way = Way::Optimistic { reads_first: true };
             let beginning = Box::pin(Unclaimed::begin(driver, &key, fingerprint, invocation, way));
             let (driver, unclaimed) = (driver.clone(), Some(Box::new(beginning.await)));
@@ -164,7 +165,8 @@ impl<'t> InTransaction<'t> {
         self.settle(Verdict::Fail(Some(failure.into()))).await
     }
 
-    /// Takes the shadow that's used instead of the record. The caller concludes it once the transaction has ended.
+    /// Takes the [`Unclaimed`] that's used instead of the record while idempotency isn't enforced. The caller concludes
+    /// it once the transaction has ended.
     pub(crate) fn take_unclaimed(&mut self) -> Option<Box<Unclaimed>> {
         self.unclaimed.take()
     }

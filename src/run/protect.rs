@@ -94,7 +94,7 @@ enum Finished<U> {
     NotCommitted(Declined),
 }
 
-/// How long the library reads the record of a lost claim, to explain the loss to the caller.
+/// The timeout for reading the record of a lost claim, to explain the loss to the caller.
 const LAST_LOOK: Duration = Duration::from_millis(500);
 /// The message of the failure that's recorded if the handler's writes weren't applied.
 const NOT_APPLIED: &str = "the handler's writes weren't applied";
@@ -225,7 +225,7 @@ where
             Finished::NotCommitted(declined_by) => declined_by,
         };
         let Declined { why, details, store_error, is_in_doubt } = declined_by;
-        // The caller gets this error only if the next settlement has fenced every attempt.
+        // The caller gets this error only if the next settlement has fenced every attempt at the transaction.
         let error = declined(&key, why, store_error, false);
         observe::not_committed(&key, &error, is_in_doubt);
         let (Decline::Condition, Some(details), Some(on_declined)) = (why, details, staged.on_declined)
@@ -310,7 +310,7 @@ fn judged<T, U>(
     (passed_on(verdict, refusals), answer)
 }
 
-/// Passes the refusals on to the operation around this one if this verdict records nothing.
+/// If the verdict records nothing, passes the refusals on to the next outer operation.
 fn passed_on(verdict: Verdict, refusals: &Refusals) -> Verdict {
     if matches!(verdict, Verdict::Release | Verdict::Interrupted) {
         refusals.pass_on();
@@ -319,7 +319,8 @@ fn passed_on(verdict: Verdict, refusals: &Refusals) -> Verdict {
 }
 
 /// Decides whether a handler's error is recorded. An error that contains this library's own retryable
-/// refusal of a nested step isn't recorded, even under at-most-once: recording it would lose the step.
+/// refusal of a nested step isn't recorded, even under at-most-once: a recorded error would prevent the retry that
+/// runs the step.
 fn error_policy(driver: &Driver, refusals: &Refusals) -> ErrorPolicy {
     let on_error = match driver.settings.effective_on_handler_error() {
         Recording::Record if refusals.is_any_kept() => Recording::Release,
@@ -401,7 +402,7 @@ pub(crate) async fn until<T>(
     }
 }
 
-/// Settles by the verdict, with the handler's own writes if it has staged any and has succeeded.
+/// Settles as the verdict says. If the verdict is a success, the writes that the handler staged are committed too.
 async fn finish<U>(
     driver: &Driver,
     right: &mut Right,
@@ -437,7 +438,7 @@ async fn finish<U>(
 }
 
 /// Releases the claim of a process that was frozen between its claim and its handler. Nothing ran, so the
-/// next delivery needn't wait for the lease to expire, even under at-most-once.
+/// next delivery may run at once, even under at-most-once.
 async fn release_unrun(driver: &Driver, mut right: Right) -> Error {
     // If the release fails, the claim is like one that was dropped.
     let _ = right.settle_with(Verdict::Release, None).await;
@@ -445,7 +446,7 @@ async fn release_unrun(driver: &Driver, mut right: Right) -> Error {
 }
 
 /// Whether a run under at-most-once lost its claim because an operator settled or released the record. Returns `false`
-/// if the record can't be read soon.
+/// if the record can't be read within [`LAST_LOOK`].
 async fn is_replaced(driver: &Driver, right: &Right) -> bool {
     let Right::Claim(claim) = right else { return false };
     if driver.settings.execution != Execution::AtMostOnce || !claim.is_lost() {
@@ -509,7 +510,7 @@ impl Right {
         }
     }
 
-    /// Polls the handler until its time is over, and extends its claim while it runs.
+    /// Polls the handler until its time is over, and extends the claim's lease while the handler runs.
     async fn watch<T>(
         &mut self,
         clock: &dyn Clock,

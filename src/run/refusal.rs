@@ -103,8 +103,8 @@ fn refused(
         Refusal::OutcomeUnknown => Error::new(
             ErrorKind::OutcomeUnknown,
             format!(
-                "{key}: an earlier run ended without an answer, and at most one run is allowed; settle it by \
-                 hand: `idempotency inspect` shows how"
+                "{key}: an earlier run ended without an answer, and at most one run is allowed; settle the \
+                 record by hand: `idempotency inspect` shows how"
             ),
         ),
         Refusal::NoTimeLeft => Error::new(
@@ -164,8 +164,8 @@ pub(super) fn not_released(key: &StoredKey, cause: Option<StoreError>) -> Error 
     let error = Error::new(
         ErrorKind::Unrecorded,
         format!(
-            "{key}: it's unknown whether the key is released; if it isn't, the end of the claim's lease frees it, or, \
-             under at-most-once, an operator must settle it"
+            "{key}: it's unknown whether the key is released; if it isn't, the key is free once the claim's lease has \
+             expired, or, under at-most-once, once an operator has settled the record"
         ),
     );
     because(error, cause)
@@ -196,8 +196,8 @@ pub(super) fn cut_off(
         Execution::AtMostOnce => Error::new(
             ErrorKind::OutcomeUnknown,
             format!(
-                "{key}: {CUT_OFF}, and at most one run is allowed; settle it by hand: `idempotency inspect` \
-                 shows how"
+                "{key}: {CUT_OFF}, and at most one run is allowed; settle the record by hand: `idempotency \
+                 inspect` shows how"
             ),
         ),
     }
@@ -208,7 +208,7 @@ pub(super) fn cut_off_unclaimed(key: &StoredKey) -> Error {
     Error::new(ErrorKind::Unavailable, format!("{key}: {CUT_OFF}; nothing was written, so retry"))
 }
 
-/// Returns the error for a handler's writes without a record, whose answer was lost.
+/// Returns the error for writes that are committed without a record, if it's unknown whether they were applied.
 pub(super) fn alone_in_doubt(key: &StoredKey, cause: Option<StoreError>) -> Error {
     let error = Error::new(
         ErrorKind::Unrecorded,
@@ -224,12 +224,14 @@ pub(super) fn alone_in_doubt(key: &StoredKey, cause: Option<StoreError>) -> Erro
 pub(crate) fn resolution_in_doubt(key: &StoredKey, cause: Option<StoreError>) -> Error {
     let error = Error::new(
         ErrorKind::Unavailable,
-        format!("{key}: the answer was lost, so it's unknown whether the record was written; read it again"),
+        format!(
+            "{key}: the answer was lost, so it's unknown whether the record was written; read the record again"
+        ),
     );
     because(error, cause)
 }
 
-/// Returns the error for an outcome of a successor that can't be read right now. A retry is answered from the record.
+/// Returns the error for a successor's outcome that can't be read right now. A retry is answered from the record.
 pub(super) fn unread_successor(key: &StoredKey, kind: ErrorKind, error: Error) -> Error {
     Error::new(
         kind,
@@ -310,7 +312,7 @@ pub(super) fn declined(key: &StoredKey, why: Decline, cause: Option<StoreError>,
     because(Error::new(kind, message), cause.filter(|_| kind != ErrorKind::Invalid))
 }
 
-/// Returns the error for the caller's transaction that was definitely not committed, and reports it.
+/// Returns the error for a transaction of the caller that certainly wasn't committed, and reports the error.
 #[cfg(feature = "postgres")]
 pub(crate) fn not_committed(key: &StoredKey, cause: StoreError) -> Error {
     let error = store_error(key, "the transaction wasn't committed; nothing was written", cause);
@@ -318,7 +320,7 @@ pub(crate) fn not_committed(key: &StoredKey, cause: StoreError) -> Error {
     error
 }
 
-/// Returns the error for an `on_declined` closure of the wrong type, and reports it.
+/// Returns the error for an `on_declined` closure of the wrong type, and reports the error.
 pub(super) fn wrong_closure_type<T>(key: &StoredKey) -> Error {
     let error = Error::misuse(format!(
         "{key}: the closure of `on_declined` takes or returns the wrong type. It must take the store's own type and return \

@@ -74,8 +74,8 @@ impl Replay {
 
     /// When the attempt that recorded the outcome claimed the key. Without a claim, when it recorded the outcome.
     ///
-    /// The record doesn't say when a claim's outcome was recorded. That happened later, and before the claim's
-    /// lease ended unless the store was down.
+    /// The record doesn't say when a claim's outcome was recorded. It was after this time and, unless the store was
+    /// down, before the claim's lease ended.
     pub fn claimed_at(&self) -> Timestamp {
         self.claimed_at
     }

@@ -203,8 +203,9 @@ impl Driver {
             observe::not_retained(key, Some(length), None);
             return Outcome::Omitted;
         }
-        // An earlier, declined transaction may still be applied. Its record would then need its own chunks. This
-        // response's chunks would have the same keys, because both have the same owner, and would overwrite them.
+        // An earlier, declined transaction may still be applied. Its record would then need the chunks of its own
+        // response. Chunks of this response would overwrite those chunks, since the keys of both contain the same
+        // owner.
         let may_write_chunks = !state.is_in_doubt();
         let keeping = self.keep(key, state.plan().owner, response, format, Some(until), may_write_chunks);
         match keeping.await {
@@ -266,7 +267,7 @@ impl Driver {
         Ok(stored.into_chunks(count))
     }
 
-    /// Retries `request` while it fails, until the time `until`.
+    /// Retries `request` while it fails, until the time `until`. If `until` is `None`, tries once.
     async fn persistently<'a, T>(
         &self,
         owner: Owner,
@@ -380,7 +381,7 @@ impl Driver {
     /// # Errors
     ///
     /// As [`replay`](Self::replay), but never [`ErrorKind::Unavailable`], which would mean that nothing ran.
-    /// If the response can't be read right now, the error is `unreadable`; a retry is answered from the record.
+    /// If the response can't be read right now, the error's kind is `unreadable`; a retry is answered from the record.
     pub(super) async fn successors_outcome(
         &self,
         key: &StoredKey,

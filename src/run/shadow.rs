@@ -3,8 +3,8 @@
 //!
 //! Nothing here has an effect on the handler or its answer. The claim is sent while the handler runs, in the same
 //! task: Lambda freezes a process as soon as it has answered, so a spawned task would stop in the middle of a
-//! request. After the handler, the requests to the store get [`MOST`] in total. Requests that aren't answered by
-//! then are dropped and counted as failed.
+//! request. Once the handler has ended, the requests to the store get [`MOST`] in total. Requests that aren't
+//! answered by then are dropped and counted as failed.
 
 use std::time::Duration;
 

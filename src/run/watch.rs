@@ -57,8 +57,8 @@ impl CutOff {
 
 /// Polls `future` to its end, but not after `cut_off`.
 ///
-/// After each poll of `future`, polls `companion`. If `companion` ends first, `future` is cut off, unless `cut_off`
-/// lets a handler that has begun run to its end.
+/// After each poll of `future`, polls `companion`. If `companion` ends first, `future` is cut off. The exception is a
+/// `cut_off` that lets a handler run to its end once it has begun.
 ///
 /// Each poll first checks the clock and the timer, and either is enough to cut off: a timer may not count the time
 /// that a sandbox is frozen, and a clock can be set back.

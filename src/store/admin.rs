@@ -101,8 +101,8 @@ pub enum TableProblem {
     Standby,
     /// PostgreSQL: the table is unlogged: a crash of the server empties it.
     Unlogged,
-    /// PostgreSQL: the server answers before a commit is on disk, so a crash of the server can lose the claims and
-    /// outcomes of its last moments. Not an error if that's intended; see [`is_note`](Self::is_note).
+    /// PostgreSQL: the server answers before a commit is on disk, so a crash of the server can lose the most recent
+    /// claims and outcomes. Not an error if that's intended; see [`is_note`](Self::is_note).
     AsynchronousCommit,
 }
 
@@ -159,8 +159,8 @@ impl fmt::Display for TableProblem {
             Self::Standby => f.write_str("the server is a standby; connect to the primary"),
             Self::Unlogged => f.write_str("the table is unlogged: a crash of the server empties it"),
             Self::AsynchronousCommit => f.write_str(
-                "synchronous_commit is off: a crash of the server can lose the claims and outcomes of its last \
-                 moments, and those operations run again",
+                "synchronous_commit is off: a crash of the server can lose the most recent claims and outcomes, and \
+                 those operations run again",
             ),
         }
     }

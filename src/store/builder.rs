@@ -29,19 +29,19 @@ pub trait Configured {
     type Choices: Clone + fmt::Debug;
 }
 
-/// A store that a URL can name. Such a URL begins with its scheme and `://`. If a parameter of it is a secret, add the
-/// parameter to `CREDENTIALS` in `named/shown.rs`.
+/// A store that a URL can name. The URL begins with one of the store's schemes and `://`. If a parameter of the URL is
+/// a secret, add the parameter to `CREDENTIALS` in `named/shown.rs`.
 #[allow(dead_code, reason = "unused if the features of all stores are off")]
 pub(super) trait FromUrl: Configured + Store + Sized {
     /// Returns a builder with the settings of `url`, whose scheme is the store's. Errors refer to the URL as `what`.
-    /// Some stores parse the URL only when they're opened.
+    /// Some stores parse the URL only in [`open`](Self::open).
     fn from_url(what: &str, url: &str) -> Result<StoreBuilder<Self>, Error>;
 
     /// Builds the store, without sending a request.
     fn open(builder: StoreBuilder<Self>) -> impl Future<Output = Result<Self, Error>> + Send;
 
-    /// Whether an `@` in the query of the builder's URL belongs to a parameter. Otherwise, the `?` before it may belong
-    /// to a password that isn't encoded.
+    /// Whether an `@` in the query of the builder's URL belongs to a parameter. If not, the `?` before the `@` may
+    /// belong to a password that isn't percent-encoded.
     fn has_at_in_parameter(builder: StoreBuilder<Self>) -> bool;
 }
 

@@ -9,9 +9,9 @@ use crate::{future::BoxFuture, key::StoredKey, store::StoreError};
 /// Encrypts responses and recorded failures before they're stored, and decrypts them for a replay. Set it with
 /// [`Builder::cipher`](crate::Builder::cipher).
 ///
-/// The record keeps the key's id beside the ciphertext, in `response_encoding`. So an operator sees which records
-/// still need an old key, and [`decrypt`](Self::decrypt) gets the id that it needs. The rest of the record needs no
-/// encryption: keys, callers and payloads are hashed.
+/// The record keeps the encryption key's id beside the ciphertext, in `response_encoding`. So an operator sees which
+/// records still need an old key, and [`decrypt`](Self::decrypt) gets the id that it needs. The rest of the record
+/// needs no encryption: idempotency keys, callers and payloads are hashed.
 ///
 /// Bind the ciphertext to the record: pass [`StoredKey::as_str`] as associated data (as KMS's encryption context), so
 /// that a ciphertext copied to another record can't be decrypted there.
@@ -23,7 +23,7 @@ use crate::{future::BoxFuture, key::StoredKey, store::StoreError};
 /// `examples/encrypted_responses.rs` shows envelope encryption: each response gets its own data key, which a key
 /// encryption key wraps.
 pub trait Cipher: fmt::Debug + Send + Sync + 'static {
-    /// Encrypts a response of the record `key`. Returns the id of the key that
+    /// Encrypts a response of the record `key`. Returns the id of the encryption key that
     /// [`decrypt`](Self::decrypt) needs, and the ciphertext. The id has 1 to 512 visible ASCII characters.
     ///
     /// # Errors
@@ -34,7 +34,7 @@ pub trait Cipher: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Cancel safety
     ///
-    /// The library may drop the future when its time is over.
+    /// The library may drop the future when the time for this call is over.
     fn encrypt<'a>(
         &'a self,
         key: &'a StoredKey,
@@ -52,7 +52,7 @@ pub trait Cipher: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Cancel safety
     ///
-    /// The library may drop the future when its time is over.
+    /// The library may drop the future when the time for this call is over.
     fn decrypt<'a>(
         &'a self,
         key: &'a StoredKey,

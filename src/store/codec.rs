@@ -15,7 +15,7 @@ use crate::{
 
 const OMITTED: &str = "omitted";
 
-/// Whether `record` lacks the expiry that its status requires. Only a claim may have none.
+/// Whether `record` lacks the expiry that its status requires. Only a STARTED record may have none.
 pub(super) fn lacks_expiry(record: &Record) -> bool {
     record.expires_at.is_none() && record.status() != Status::Started
 }

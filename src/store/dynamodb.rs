@@ -38,10 +38,10 @@
 //! it. Other attributes stay until the record is reclaimed.
 //!
 //! DynamoDB spreads the records over the table's partitions by their partition key. A sort key doesn't change the
-//! spread, since it's the same for all records. But a shared partition holds all records in one place, which DynamoDB
-//! limits to 1,000 write units per second. If a sort key is configured, a process reads once before its first write,
-//! to check that the table has this sort key. If that read fails, the store sends no write, and the next write checks
-//! again.
+//! spread, since its value is the same for all records. But a shared partition holds all records in one place, which
+//! DynamoDB limits to 1,000 write units per second. If a sort key is configured, a process reads once before its first
+//! write, to check that the table has this sort key. If that read fails, the store sends no write, and the next write
+//! checks again.
 //!
 //! # A chunk
 //!
@@ -62,13 +62,13 @@
 //!
 //! # The stream
 //!
-//! [`ended_in`](DynamoDbStore::ended_in) finds the ends of operations in the table's stream. The stream needs the
-//! view type `NEW_AND_OLD_IMAGES`. [`guide::operations`](crate::guide::operations) shows an outbox.
+//! [`ended_in`](DynamoDbStore::ended_in) detects in the table's stream that an operation has ended. The stream needs
+//! the view type `NEW_AND_OLD_IMAGES`. [`guide::operations`](crate::guide::operations) shows an outbox.
 //!
 //! # Permissions
 //!
 //! `dynamodb:PutItem`, `dynamodb:UpdateItem` and `dynamodb:GetItem` on the table. With
-//! `dynamodb:DescribeTable`, the error for a table with other keys is more precise.
+//! `dynamodb:DescribeTable`, the error for a table whose keys don't match the configuration is more precise.
 //! [`create_table`](DynamoDbStore::create_table), [`check_table`](DynamoDbStore::check_table) and
 //! [`scan`](DynamoDbStore::scan) need more permissions, which they list.
 //!
@@ -174,7 +174,7 @@ impl fmt::Debug for DynamoDbStore {
 }
 
 impl DynamoDbStore {
-    /// Creates a store on `table`, with `client`'s configuration and defaults for the rest.
+    /// Creates a store on `table`, with `client`'s configuration, and defaults for the store's own settings.
     ///
     /// # Errors
     ///
@@ -283,7 +283,7 @@ impl DynamoDbStore {
     /// match the configuration, the error is of class `invalid`.
     async fn told(&self, fault: Fault, invalid: Class) -> StoreError {
         if fault.class == Class::Invalid {
-            // Boxed, so that every request's future doesn't reserve space for this rare one.
+            // Boxed: otherwise, every request's future would reserve space for this rare call.
             return Box::pin(self.explained(fault, invalid)).await;
         }
         fault.into_error(&self.inner.table, self.region())
@@ -295,7 +295,7 @@ impl DynamoDbStore {
     ///
     /// # Errors
     ///
-    /// The read's error. The caller must send no write then. The next call reads again.
+    /// The read's error. After an error, the caller must not send the write. The next call reads again.
     pub(super) async fn check_sort_key(&self, key: &StoredKey) -> Result<(), StoreError> {
         if self.inner.sort_key.is_none() || self.inner.has_sort_key.load(Ordering::Relaxed) {
             return Ok(());

@@ -49,7 +49,7 @@ macro_rules! stores {
         /// ```
         #[derive(Debug)]
         #[non_exhaustive]
-        #[allow(clippy::large_enum_variant, reason = "a process has one such value, while it starts")]
+        #[allow(clippy::large_enum_variant, reason = "a process has one such value, and only during startup")]
         pub enum NamedStore {
             $($(#[$doc])* #[cfg(feature = $feature)] $name(StoreBuilder<$store>),)+
             /// A store in this process's memory.
@@ -78,7 +78,7 @@ macro_rules! stores {
 
             async fn opened(self) -> Result<Arc<dyn Store>, Error> {
                 match self {
-                    // Boxed, since a table's client is large while it's built.
+                    // Boxed, since the future that builds a store's client is large.
                     $(
                         #[cfg(feature = $feature)]
                         Self::$name(builder) => Ok(Arc::new(Box::pin(<$store>::open(builder)).await?)),
@@ -87,8 +87,8 @@ macro_rules! stores {
                 }
             }
 
-            /// Whether an `@` in the query of the store's URL belongs to a parameter. Otherwise, the `?` before it may
-            /// belong to a password that isn't encoded.
+            /// Whether an `@` in the query of the store's URL belongs to a parameter. If not, the `?` before the `@`
+            /// may belong to a password that isn't percent-encoded.
             fn has_at_in_parameter(self) -> bool {
                 match self {
                     $(#[cfg(feature = $feature)] Self::$name(builder) => <$store>::has_at_in_parameter(builder),)+
@@ -121,14 +121,14 @@ impl NamedStore {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if neither variable is set, both are, or one is malformed or names a store
-    /// whose feature is disabled.
+    /// [`ErrorKind::Invalid`] if neither `IDEMPOTENCY_TABLE` nor `IDEMPOTENCY_STORE` is set, both are, or one is
+    /// malformed or names a store whose feature is disabled.
     pub fn from_env() -> Result<Self, Error> {
         Self::from_env_in(Mode::Enforce)
     }
 
-    /// Like [`from_env`](Self::from_env), but `variable` returns the value of each variable. It's for programs that
-    /// also read settings from a file.
+    /// Like [`from_env`](Self::from_env), but takes each variable's value from `variable` instead of the environment.
+    /// It's for programs that also read settings from a file.
     ///
     /// # Errors
     ///
@@ -179,8 +179,8 @@ impl NamedStore {
     }
 
     /// Returns `url` without a user's name and password, to show it in a message or a log. `None` if `url` names no
-    /// store, since any part of it may be a password then. If its `?` may belong to a password, only the scheme is
-    /// left.
+    /// store, since any part of such a text may be a password. If the URL's `?` may belong to a password, only the
+    /// scheme is left.
     ///
     /// ```
     /// use lambda_idempotency::store::NamedStore;
@@ -193,7 +193,7 @@ impl NamedStore {
         shown::without_credentials(url)
     }
 
-    /// Builds the store with its default settings, without sending a request.
+    /// Builds the store, without sending a request. Settings that the URL doesn't have get their defaults.
     ///
     /// # Errors
     ///
@@ -239,12 +239,12 @@ pub(crate) fn url_in_environment() -> Option<String> {
     variable(STORE).map(|url| NamedStore::without_credentials(&url).unwrap_or_default()).or_else(table)
 }
 
-/// Returns the variable's value, unless it's unset or empty.
+/// Returns the variable's value; `None` if the variable is unset or empty.
 fn variable(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// Chooses the store. Inside Lambda (`lambda`), it refuses `memory:`.
+/// Chooses the store that the variables name. Inside Lambda (`lambda`), refuses `memory:`.
 fn choice_in(lambda: bool, table: Option<String>, store: Option<String>) -> Result<NamedStore, Error> {
     match choice(table, store)? {
         NamedStore::Memory if lambda => Err(invalid(format!(
@@ -375,7 +375,7 @@ mod tests {
         }
     }
 
-    /// The same URL parameters work on the command line and in the environment.
+    /// The command line and the environment both open the store of a URL this way, so the parameters work in both.
     #[cfg(feature = "postgres")]
     #[tokio::test]
     async fn postgres_urls_configure_timeouts_and_prepared_statements() {

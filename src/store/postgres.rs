@@ -63,9 +63,10 @@
 //! machine's noise.
 //!
 //! An update isn't HOT if its page is full, or if the settlement moves the expiry into another hour. In a function with
-//! a 30-second timeout, up to 1 % of settlements move it. With a retention below one day, or under at-most-once, nearly
-//! all do. `ALTER TABLE … SET (fillfactor = 50)` leaves room in each page. With 500 in flight, this setting made all
-//! updates HOT, in 32.3 MiB instead of 31.2 MiB. With few claims in flight, it wastes half of each page.
+//! a 30-second timeout, up to 1 % of settlements change the hour. With a retention below one day, or under
+//! at-most-once, nearly all settlements do. `ALTER TABLE … SET (fillfactor = 50)` leaves room in each page. With 500 in
+//! flight, this setting made all updates HOT, in 32.3 MiB instead of 31.2 MiB. With few claims in flight, it wastes
+//! half of each page.
 //!
 //! A table of an earlier version keeps its index and works. `idempotency table check` shows how to replace it.
 //!
@@ -78,10 +79,10 @@
 //! # Connections
 //!
 //! Each sandbox of a function holds [two](crate::store::StoreBuilder::connections) connections, so a thousand
-//! sandboxes hold 2,000. By default, PostgreSQL accepts 100 from all its clients together. Limit the function's
-//! concurrency to half of the free connections, or put a pooler in between. If you pass in your own pool, the
-//! store opens these two in addition to the pool's connections. Handlers hold the pool's connections while they run,
-//! and a completion that waited for them would be too late.
+//! sandboxes hold 2,000. By default, PostgreSQL accepts 100 connections from all its clients together. Limit the
+//! function's concurrency to half of the free connections, or put a pooler in between. If you pass in your own pool,
+//! the store opens these two in addition to the pool's connections. Handlers hold the pool's connections while they
+//! run, and a completion that waited for them would be too late.
 //!
 //! With several hosts in the URL (`postgres://app@one,two/shop`), the store finds the one that accepts writes,
 //! unless `target_session_attrs` says otherwise. After a fail-over, the next call finds the promoted standby.
@@ -248,7 +249,7 @@ impl fmt::Debug for PostgresStore {
 }
 
 impl PostgresStore {
-    /// Creates a store on the table `idempotency`, with defaults for the rest. It's for functions that have a pool
+    /// Creates a store on the table `idempotency`, with default settings. It's for functions that have a pool
     /// already. The store opens its own connections with `pool`'s settings; see [`pool_builder`](Self::pool_builder).
     ///
     /// # Errors
@@ -352,7 +353,7 @@ impl Inner {
             } else {
                 self.connections.keep(connection);
             }
-            // Repeat a lost read over another connection.
+            // Only a read whose connection was lost is repeated, once, over another connection.
             if !(may_repeat && fault.is_lost()) {
                 let error = self.error(fault);
                 return Err(if sends == Sends::Question { error.maybe_applied(false) } else { error });
@@ -411,7 +412,7 @@ impl Inner {
         Ok(stands_in_the_way.then_some(WriteOutcome::Refused(record)))
     }
 
-    /// Refuses the answer of a standby: its records may be old, and it doesn't have the primary's locks.
+    /// Refuses the answer of a standby: a standby's records may be old, and it doesn't have the primary's locks.
     fn refuse_standby(&self, row: &Row) -> Result<(), StoreError> {
         if row.try_get(STANDBY).unwrap_or(true) {
             // After a fail-over, the address leads to another server, so drop the old connections.
@@ -490,8 +491,8 @@ impl Store for PostgresStore {
 mod tests {
     use super::*;
 
-    /// Processes with an older version must take the same locks, so these numbers must never change. A separate program
-    /// computed them: they're the first 8 bytes of SHA-256 digests.
+    /// Processes that run an older version of the library must take the same locks, so these numbers must never change.
+    /// A separate program computed them: they're the first 8 bytes of SHA-256 digests.
     #[test]
     fn advisory_locks_keep_their_numbers() {
         assert_eq!(advisory_key("idempotency"), 2_775_254_125_054_146_057);

@@ -161,7 +161,7 @@ impl fmt::Debug for RedisStore {
 }
 
 impl RedisStore {
-    /// Creates a store at `url`, with defaults for the rest; see [`builder`](Self::builder).
+    /// Creates a store at `url`, with default settings; see [`builder`](Self::builder).
     ///
     /// # Errors
     ///

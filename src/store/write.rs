@@ -11,8 +11,8 @@ use crate::{
 pub enum Write {
     /// T1, absent → STARTED: writes the lock if there is no record.
     Claim(Lock),
-    /// T2, an expired or released record → STARTED: replaces the whole record with the lock, if its status, owner,
-    /// generation, expiry and lease are as seen. Only a STARTED record has a lease.
+    /// T2, an expired or released record → STARTED: replaces the whole record with the lock, if the record's
+    /// status, owner, generation, expiry and lease are as seen. Only a STARTED record has a lease.
     Reclaim {
         /// The version that was seen.
         seen: Revision,
@@ -39,7 +39,7 @@ pub enum Write {
     },
     /// T7, STARTED → STARTED: extends the lease, and the expiry with it, if the record is STARTED, has this
     /// owner and generation, and its lease ends before `lease_until`. It never shortens a lease, so a late extension is
-    /// harmless. Nothing else changes, and neither lease is compared with the current time.
+    /// harmless. Nothing else changes. Neither the stored lease nor `lease_until` is compared with the current time.
     Extend {
         /// The claim's owner.
         owner: Owner,
@@ -51,9 +51,9 @@ pub enum Write {
         expires_at: Option<Timestamp>,
     },
     /// Stores the outcome of a run without a claim: no record, or an expired or released one → settled. Writes the
-    /// whole record, if none exists or all six fields of the stored [`Revision`] are as seen. Nothing of an earlier
-    /// record remains. The protocol writes only settled records this way, but a store must accept a record in any
-    /// state.
+    /// whole record. If `seen` is `None`, no record may exist. Otherwise, all six fields of the stored [`Revision`]
+    /// must be as seen. Nothing of an earlier record remains. The protocol writes only settled records this way, but a
+    /// store must accept a record in any state.
     Conclude {
         /// The version that was seen; `None` if there was no record.
         seen: Option<Revision>,
@@ -139,7 +139,7 @@ impl Revision {
 pub enum WriteOutcome {
     /// The write was applied.
     Applied,
-    /// The condition failed. Contains the record that was there, if any.
+    /// The condition failed. Contains the record that the condition was checked against, if there was one.
     Refused(Option<Record>),
 }
 

@@ -34,8 +34,8 @@ impl World {
         }
     }
 
-    /// Applies a handler's own writes, with the record or alone. Notes them as effects. If writes with the same token were
-    /// applied before, does neither.
+    /// Applies a handler's own writes, with the record or alone, and notes them as effects. Does neither if writes with
+    /// the same token were applied before.
     pub(super) fn commit(
         &self,
         delivery: Option<usize>,

@@ -267,7 +267,8 @@ impl Bench {
         self.process
     }
 
-    /// Runs `work` in the bench's virtual time. Uses a new thread, because the caller may be inside a runtime.
+    /// Runs `work` in the bench's virtual time. Uses a new thread, because the caller's thread may be inside a runtime,
+    /// where blocking on another runtime panics.
     fn in_time<T: Send, F: Future<Output = T>>(&self, work: impl FnOnce() -> F + Send) -> T {
         let time = self.inner.time.as_ref();
         let worked = thread::scope(|scope| {

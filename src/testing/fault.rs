@@ -16,7 +16,7 @@ use crate::store::StoreError;
 pub enum Fault {
     /// The process dies. Nothing of the process runs any more, not even a destructor.
     Die,
-    /// The process pauses while its lease holds, and another delivery of the operation runs to its end.
+    /// The process pauses while its lease is still valid, and another delivery of the operation runs to completion.
     Overlap,
     /// The process freezes until its lease has expired and another delivery has taken over. Then the process continues.
     Freeze,
@@ -48,7 +48,7 @@ pub enum Fault {
     Unreadable,
     /// If the store refuses the write, its answer doesn't contain the existing record.
     HideRecord,
-    /// From here on, the store is down until this delivery has ended.
+    /// From this point on, the store is down until this delivery has ended.
     Outage,
     /// No answer arrives before the deadline, and the request isn't applied.
     Silence,
@@ -173,7 +173,7 @@ impl Fault {
             | Self::Unreadable
             | Self::HideRecord
             | Self::Outage => matches!(point, Point::Before(_)),
-            // Only these writes have a response.
+            // Only these writes store a response.
             Self::Unstorable => {
                 matches!(point, Point::Before(Call::Complete | Call::Fail | Call::Conclude))
             }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Given {
-    /// Another delivery runs the operation, and its lease holds for this long.
+    /// Another delivery runs the operation, and its lease expires after this time.
     InProgress(Duration),
     /// The delivery that claimed the key died, and its lease has expired.
     Stale,

@@ -87,7 +87,7 @@ const OF_AN_AMOUNT: [&str; 8] = ["amount", "cents", "price", "total", "quantity"
 ///
 /// If the operating system can't start a thread or a runtime.
 pub fn key_of(make: impl Fn(&Bench) -> Function + Sync, event: &Event) -> KeyReport {
-    // Use a new thread, because the caller may be inside a runtime, which can't block on another one.
+    // Use a new thread, because the caller's thread may be inside a runtime, where blocking on another runtime panics.
     let worked = thread::scope(|scope| {
         let work = || {
             let subject = Subject::new(&make, event, TIMEOUT);

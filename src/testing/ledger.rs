@@ -17,7 +17,7 @@ use super::{
 /// ```
 /// use lambda_idempotency::testing::{Ledger, NoAnswer};
 ///
-/// /// The gateway of the tests. It knows a charge by its key, like the real one.
+/// /// The gateway of the tests. It recognises a repeated charge by its key, like the real gateway.
 /// struct FakeGateway(Ledger);
 ///
 /// impl FakeGateway {
@@ -66,7 +66,8 @@ impl Ledger {
     /// Records an effect that can't fail and that nothing deduplicates, from code that isn't async. Each call counts.
     ///
     /// The process can die before and after the effect. Any other fault that the test planned for an effect happens at
-    /// the next [`call`](Self::call). Under [`survive()`](crate::testing::survive()), only the death happens here.
+    /// the next [`call`](Self::call). Under [`survive()`](crate::testing::survive()), the only fault here is the
+    /// process's death.
     pub fn record(&self, effect: &str, detail: impl fmt::Display) {
         let detail = detail.to_string();
         if !self.world.pass_now(self.process, Point::BeforeEffect, Some(effect)) {

@@ -75,7 +75,7 @@ pub enum Point {
     Entered,
     /// The library has decided on this write, and has sent nothing.
     Before(Call),
-    /// This write has been applied. The library doesn't know it yet.
+    /// This write has been applied. The library doesn't know that yet.
     After(Call),
     /// The handler runs, and its effect hasn't happened.
     BeforeEffect,

@@ -1,5 +1,5 @@
-//! A small random number generator. The project has its own, so that a seed means the same on every machine and in
-//! every version.
+//! A small random number generator. The project has its own, so that a seed gives the same sequence on every machine
+//! and in every version.
 
 /// SplitMix64 (Steele, Lea and Flood, 2014). Not for secrets.
 ///

@@ -108,7 +108,8 @@ impl Store for BenchStore {
         Box::pin(async move {
             match self.send(Request { key, write, own: None }).await? {
                 CommitOutcome::Answered(written) => Ok(written),
-                // `Declined` means that a condition of the handler's own writes failed. This request has none.
+                // `Declined` means that a condition of the handler's own writes failed, but this request has no such
+                // writes.
                 CommitOutcome::Declined(_) => Ok(WriteOutcome::Refused(None)),
             }
         })

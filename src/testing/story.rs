@@ -72,8 +72,8 @@ fn line(told: &Told, effects: &[Happened], deliveries: &[Delivered]) -> Option<S
         }
         Told::Ended { delivery, how } => {
             let replayed = match deliveries.get(*delivery) {
-                // If the store refused no claim, a handler may have run without a claim, and failed before its first
-                // effect.
+                // The line says this only if the store refused a claim. Otherwise, a handler may have run without a
+                // claim, and failed before its first effect.
                 Some(delivery) if delivery.is_refused && !delivery.shows_run() => " (no handler ran)",
                 _ => "",
             };

@@ -45,7 +45,7 @@ pub fn key() -> impl Strategy<Value = String> {
     prop_oneof![uuid, collection::vec(signs, 1..=255).prop_map(String::from_iter)]
 }
 
-/// The sample event, or the same with one of its fields changed.
+/// The sample event, or the same event with one of its fields changed.
 pub fn event(sample: &Event) -> impl Strategy<Value = Event> {
     let changed = variants(sample.text()).into_iter().map(|variant| Event::json(&*variant.json));
     select(std::iter::once(sample.clone()).chain(changed).collect::<Vec<_>>())

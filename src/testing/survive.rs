@@ -21,7 +21,7 @@ use plan::{calm, drawn, singles};
 pub(super) use play::{Played, Subject, in_turn};
 use play::{once, play};
 
-/// How many schedules `survive` plays at least, unless the test sets a number.
+/// The minimum number of schedules that `survive` plays, unless the test sets the number of schedules.
 const SCHEDULES: u64 = 300;
 /// The minimum number of schedules with faults drawn from a seed, unless the test sets the number of schedules.
 const DRAWN: u64 = 100;
@@ -39,7 +39,7 @@ const LATE_REQUEST: Duration = Duration::from_secs(5 * 60);
 ///
 /// # Panics
 ///
-/// If the operating system can't start a thread or a runtime. The function's mistakes don't panic: they're in the
+/// If the operating system can't start a thread or a runtime. The function's mistakes cause no panic: they're in the
 /// report.
 pub fn survive(make: impl Fn(&Bench) -> Function + Sync, event: &Event) -> Report {
     Survival::default().play(make, event)
@@ -47,7 +47,7 @@ pub fn survive(make: impl Fn(&Bench) -> Function + Sync, event: &Event) -> Repor
 
 /// The settings of [`survive`].
 #[derive(Clone, Copy, Debug)]
-#[must_use = "it does nothing until `play`"]
+#[must_use = "settings do nothing until you call `play`"]
 pub struct Survival {
     /// `None` plays every schedule with at most one fault, and some drawn ones.
     schedules: Option<u64>,
@@ -69,7 +69,7 @@ impl Survival {
     }
 
     /// Sets the number of schedules. By default, every schedule with at most one fault is played, and at least 100
-    /// others. If that makes fewer than 300, more are added.
+    /// others. If these are fewer than 300 schedules, more are added.
     ///
     /// The first schedules have at most one fault each, and cover every fault at every point. If you set a number that
     /// leaves some of these out, the report says so.
@@ -101,7 +101,8 @@ impl Survival {
     pub fn play(self, make: impl Fn(&Bench) -> Function + Sync, event: &Event) -> Report {
         let is_request = event.text().contains("\"requestContext\"");
         let late = self.late.unwrap_or(if is_request { LATE_REQUEST } else { LATE });
-        // A new thread, since the caller may be inside a runtime, which can't block on another one.
+        // Use a new thread, because the caller's thread may be inside a runtime, where blocking on another runtime
+        // panics.
         let played = thread::scope(|scope| {
             let work = || {
                 let subject = Subject { late, ..Subject::new(&make, event, self.timeout) };

@@ -326,8 +326,8 @@ impl World {
         }
     }
 
-    /// Counts a request to the store, and returns its delivery. `Err` if the store is down for this delivery, or
-    /// if the process is dead.
+    /// Counts a request to the store, and returns the delivery that made it. `Err` if the store is down for this
+    /// delivery, or if the process is dead.
     pub(super) fn request(&self, process: usize, key: Option<&StoredKey>) -> Result<usize, ()> {
         let mut state = self.state();
         let at = state.at_work(process).ok_or(())?;
@@ -529,7 +529,7 @@ impl fmt::Debug for World {
     }
 }
 
-/// The clock of a test: it moves only when the test waits.
+/// The clock of a test. Its time is virtual, and passes only while all code waits for timers.
 #[derive(Clone, Debug)]
 pub(super) struct BenchClock(pub(super) Arc<World>);
 

@@ -1,11 +1,11 @@
-//! [`Timestamp`]. The rules compute with it, so it's part of what the model checker explores: see
-//! `verification/src/stamp.rs`.
+//! [`Timestamp`]. The protocol's rules compute with timestamps, so this file belongs to the code that the model checker
+//! explores: see `verification/src/stamp.rs`.
 
 use std::{fmt, time::Duration};
 
-/// A moment, in whole milliseconds since the Unix epoch.
+/// A point in time, in whole milliseconds since the Unix epoch.
 ///
-/// Arithmetic saturates: a moment that's too far away becomes the farthest one, and doesn't wrap around.
+/// Arithmetic saturates: a time beyond the range becomes the first or the last timestamp, and doesn't wrap around.
 ///
 /// ```
 /// use std::time::Duration;
@@ -19,12 +19,12 @@ use std::{fmt, time::Duration};
 pub struct Timestamp(u64);
 
 impl Timestamp {
-    /// The moment `millis` milliseconds after the Unix epoch.
+    /// The time `millis` milliseconds after the Unix epoch.
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis)
     }
 
-    /// The moment `secs` seconds after the Unix epoch.
+    /// The time `secs` seconds after the Unix epoch.
     pub const fn from_secs(secs: u64) -> Self {
         Self(secs.saturating_mul(1000))
     }
@@ -35,7 +35,7 @@ impl Timestamp {
     }
 
     /// Seconds since the Unix epoch, rounded up: the unit of DynamoDB's TTL attribute. Rounding up means that
-    /// the sweeper never removes a record before the moment itself.
+    /// the sweeper never removes a record before this time.
     pub const fn as_secs_rounded_up(self) -> u64 {
         self.0.div_ceil(1000)
     }
@@ -47,13 +47,13 @@ impl Timestamp {
         Self::from_secs(self.as_secs_rounded_up())
     }
 
-    /// The moment `duration` later.
+    /// The time `duration` later.
     #[must_use]
     pub fn saturating_add(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(millis(duration)))
     }
 
-    /// The moment `duration` earlier, or the epoch.
+    /// The time `duration` earlier, but not before the epoch.
     #[must_use]
     pub fn saturating_sub(self, duration: Duration) -> Self {
         Self(self.0.saturating_sub(millis(duration)))

@@ -36,11 +36,11 @@ pub const PAGE: &str = "https://api.example/idempotency";
 pub enum Layered {
     /// The default.
     Plain,
-    /// Keys are string items, as in the draft.
+    /// Keys are string items, as the draft requires.
     Strict,
     /// Keys are UUIDs.
     Uuid,
-    /// Each request needs a key, and problems link to a page.
+    /// Each request needs a key, and problem details link to [`PAGE`].
     Required,
     /// At most once.
     AtMostOnce,
@@ -73,7 +73,7 @@ impl Layered {
 /// A handler behind the layer.
 pub type Service = BoxCloneService<Request, Response<Body>, Infallible>;
 
-/// Returns the API on the store of `engine`, and its layer.
+/// Returns the API on the store of `engine`, and the API's layer.
 pub fn api(layered: Layered, engine: Builder, runs: &Runs) -> (Service, HttpLayer) {
     let clock = Ahead::default();
     let layer = layered.layer(engine.clock(clock.clone()));

@@ -12,7 +12,7 @@ use crate::recording::{FOLDER, Recorded};
 /// Runs this program again with its own recording, in a new folder under `scratch`.
 pub fn recorded(scratch: &str, name: &str, arguments: &[&str], variable: Option<&str>) -> (Recorded, Output) {
     let folder = PathBuf::from(scratch).join(format!("{name}-{}", std::process::id()));
-    // Otherwise the search would include files that an earlier run with the same process id left.
+    // Delete the files that an earlier run with the same process id left: the search would include them.
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).unwrap();
     let mut run = Command::new(env::current_exe().unwrap());
@@ -34,7 +34,7 @@ pub fn tests(audits: &str) -> BTreeSet<String> {
     names.filter(|name| !name.starts_with(audits)).map(str::to_owned).collect()
 }
 
-/// Checks that all of `tests` passed and were recorded.
+/// Checks that all of `tests` passed, and that all of them except `unrecorded` were recorded.
 pub fn assert_whole(tests: &BTreeSet<String>, unrecorded: &[&str], recorded: &Recorded, output: &Output) {
     let printed = String::from_utf8_lossy(&output.stdout);
     let passed = format!("test result: ok. {} passed; 0 failed; 0 ignored", tests.len());
@@ -51,7 +51,7 @@ pub fn assert_whole(tests: &BTreeSet<String>, unrecorded: &[&str], recorded: &Re
     assert!(unrecorded.is_empty(), "these tests recorded nothing: {unrecorded:?}");
 }
 
-/// Checks that nothing recorded contains a secret.
+/// Checks that no recorded text contains a secret.
 pub fn assert_silent(recorded: &Recorded) {
     let found = recorded.secrets.found_in(&recorded.told);
     let in_line = |line: &&str| found.iter().any(|(secret, _)| line.contains(secret));

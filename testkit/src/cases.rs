@@ -31,7 +31,7 @@ pub struct Step {
     pub sent: Sent,
     /// The expected answer.
     pub then: Then,
-    /// Requests sent while this one's handler runs.
+    /// Requests sent while this request's handler runs.
     pub meanwhile: &'static [Self],
 }
 
@@ -48,7 +48,7 @@ pub enum Then {
     ByCaller(&'static Self, &'static Self),
 }
 
-/// The answer.
+/// The actual answer to a request.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// The status.
@@ -61,7 +61,8 @@ pub struct Found {
 
 /// The API that the cases run against.
 pub trait Api {
-    /// Sends an event to a process. If `is_busy`, the first process is running a handler, so a second one gets it.
+    /// Sends an event to a process. If `is_busy`, the first process is running a handler, so a second process gets
+    /// the event.
     fn send(&self, event: Value, is_busy: bool) -> impl Future<Output = Found>;
 
     /// The number of handler runs.
@@ -164,14 +165,14 @@ impl Then {
                 return (if nobody { unknown } else { known }).is(found, layered, nobody, ran);
             }
             Self::Refuses(status, code) => {
-                expect("the marker", marker, None)?;
+                expect("the header `Idempotent-Replayed`", marker, None)?;
                 expect("the status", found.status, *status)?;
                 return found.is_problem(code, layered);
             }
             Self::Runs(status) => (status, false),
             Self::Replays(status) => (status, true),
         };
-        expect("the marker", marker, replays.then_some("true"))?;
+        expect("the header `Idempotent-Replayed`", marker, replays.then_some("true"))?;
         expect("the status", found.status, *status)?;
         let Some(ran) = ran.filter(|_| replays) else { return Ok(()) };
         for name in ["location", "content-type"] {
@@ -198,9 +199,13 @@ impl Found {
         let link = format!("<{page}>; rel=\"describedby\"; type=\"text/html\"");
         expect("the link", header("link"), Some(&*link))?;
         let wait = header("retry-after").map(|wait| wait.parse().unwrap_or(0_u64));
-        expect("the wait", wait.is_some(), problem["retryable"] == true)?;
+        expect("the presence of `Retry-After`", wait.is_some(), problem["retryable"] == true)?;
         expect("a `Retry-After` of 1 to 60 seconds", wait.is_none_or(|wait| (1..=60).contains(&wait)), true)?;
-        expect("the wait", wait.is_some(), matches!(code, "in-progress" | "store-unavailable"))
+        expect(
+            "the presence of `Retry-After`",
+            wait.is_some(),
+            matches!(code, "in-progress" | "store-unavailable"),
+        )
     }
 }
 

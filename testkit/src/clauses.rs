@@ -1,9 +1,9 @@
 //! The table of the HTTP contract: draft-ietf-httpapi-idempotency-key-header-07, clause by clause, as requests
 //! and answers. Tests run all of it through every front end, in process and through a real function under the
-//! Runtime API. Tests of the deployed `payments` run the cases that it supports.
+//! Runtime API. Tests of the deployed `payments` run the cases that `payments` supports.
 //!
-//! No request can show D06, D09, D10 and D23, which ask for a published specification. Another test reads that page.
-//! D26 registers the header's name, which isn't a server's task.
+//! No request can show D06, D09, D10 and D23, which ask for a published specification. Another test reads the
+//! specification. D26 registers the header's name, which isn't a server's task.
 
 use crate::{
     api::Layered::{AtMostOnce, Down, Plain, Required, Strict, Uuid},

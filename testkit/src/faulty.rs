@@ -1,4 +1,5 @@
-//! A memory store with one sabotage or none, to show that the conformance suite can fail.
+//! A memory store that breaks the contract in one way, its sabotage, or not at all. The tests check that the
+//! conformance suite detects every sabotage.
 
 mod handles;
 mod large;
@@ -27,7 +28,7 @@ use lambda_idempotency::{
 use large::{LARGE, is_large};
 use pipeline::Pipeline;
 
-/// A memory store with one sabotage.
+/// A memory store with one sabotage, or with [`Sabotage::None`].
 #[derive(Debug)]
 pub struct Faulty {
     sabotage: Sabotage,

@@ -11,7 +11,7 @@ pub const UUID: &str = "8e03978e-40d5-43dd-bc93-6894a57f9324";
 /// A client's credentials. No log may contain them.
 pub const AUTHORIZATION: &str = "Bearer c4n4ry-token";
 
-/// A session. No log may contain it.
+/// A client's session cookie. No log may contain it.
 pub const COOKIE: &str = "session=c4n4ry-session";
 
 /// A request that a client sends.
@@ -25,9 +25,9 @@ pub struct Sent {
     pub query: &'static str,
     /// Its body.
     pub body: &'static str,
-    /// The status that the handler should answer with, or empty to leave it to the handler.
+    /// The status that the handler should answer with. If it's empty, the handler chooses the status.
     pub status: &'static str,
-    /// How many seconds the clock is ahead, or empty for none.
+    /// How many seconds the API's clock runs ahead of the system's. Empty means 0.
     pub ahead: &'static str,
     /// The session of the role that signed the request.
     pub session: &'static str,

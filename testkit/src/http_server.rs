@@ -19,14 +19,14 @@ pub struct Received {
     pub headers: BTreeMap<String, String>,
     /// Its body.
     pub body: Vec<u8>,
-    /// The trailers behind its body, like the headers.
+    /// The trailers after its body, in the form of `headers`.
     pub trailers: BTreeMap<String, String>,
 }
 
 /// The server's reply to a request.
 #[derive(Clone, Debug)]
 pub enum Reply {
-    /// Sends an answer with its length.
+    /// Sends a complete answer, with its `content-length`.
     Whole(u16, Vec<(String, String)>, Vec<u8>),
     /// Sends these bytes, then closes the connection.
     Raw(Vec<u8>),
@@ -129,7 +129,7 @@ async fn read(stream: &mut BufReader<TcpStream>) -> std::io::Result<Option<Recei
     Ok(Some(Received { method: method.into(), path: path.into(), headers, body, trailers }))
 }
 
-/// Reads the lines before the next empty one. `None` if the client disconnects.
+/// Reads the lines before the next empty line. `None` if the client disconnects.
 async fn read_lines(stream: &mut BufReader<TcpStream>) -> std::io::Result<Option<Vec<String>>> {
     let mut lines = Vec::new();
     loop {
@@ -154,7 +154,7 @@ fn fields(lines: &[String]) -> BTreeMap<String, String> {
     fields
 }
 
-/// Reads the chunks of a body, but not the trailers behind it.
+/// Reads the chunks of a body, but not the trailers after it.
 async fn read_chunks(stream: &mut BufReader<TcpStream>) -> std::io::Result<Vec<u8>> {
     let mut body = Vec::new();
     loop {

@@ -1,10 +1,10 @@
 //! Code that the library's tests, the verification suite and the functions' tests share: servers that a test starts,
 //! stores that are wrong on purpose, samples of events, random numbers, and recordings.
 //!
-//! It isn't published. Each part with heavy dependencies has a feature.
+//! The package isn't published. Each part with heavy dependencies has a feature.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
-#![allow(clippy::disallowed_methods, reason = "it waits for servers to start")]
+#![allow(clippy::disallowed_methods, reason = "the testkit waits for servers to start")]
 
 #[cfg(feature = "http")]
 pub mod api;

@@ -85,7 +85,7 @@ impl Server {
         Self::start_with(configuration, &[])
     }
 
-    /// Starts another server, with these files in its folder, readable only by its user.
+    /// Starts another server, with these files in its data folder. Only the server's user can read the files.
     pub fn start_with(configuration: &str, files: &[(&str, &[u8])]) -> Option<Self> {
         let Some(programs) = programs() else {
             skip(format_args!("this test needs PostgreSQL, which isn't installed; {INSTALL}"));

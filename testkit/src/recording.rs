@@ -135,7 +135,7 @@ impl Recorded {
 }
 
 /// At TRACE, the AWS SDK logs each of DynamoDB's answers to this target in full, including recorded responses.
-/// The library can't prevent that, and only users who enable this target and level get it. The audit searches
+/// The library can't prevent that, and only users who enable TRACE for this target get these logs. The audit searches
 /// everything else.
 const ORCHESTRATOR: &str = "aws_smithy_runtime::client::orchestrator";
 /// The target of the emulator that some tests run in their own process. The emulator logs answers at TRACE too.

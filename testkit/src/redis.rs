@@ -71,12 +71,12 @@ pub fn has(program: &str, package: &str) -> bool {
 }
 
 impl RedisServer {
-    /// Starts a server with the tests' settings and `settings`, which are `--name`, `value`, …
+    /// Starts a server with the tests' settings and with `settings`, in the form `["--name", "value", …]`.
     pub fn start(settings: &[&str]) -> Option<Self> {
         Self::start_in(&new_folder(), settings, false)
     }
 
-    /// Starts a server with a second port for TLS. Its settings name files in `folder`, which is deleted with the
+    /// Starts a server with a second port for TLS. `settings` name files in `folder`. The folder is deleted with the
     /// server.
     pub fn start_with_tls(folder: &Path, settings: &[&str]) -> Option<Self> {
         Self::start_in(folder, settings, true)
@@ -135,7 +135,7 @@ impl RedisServer {
     /// Starts `redis-server` with these arguments, and waits until it accepts connections.
     fn spawn(folder: &Path, port: u16, tls_port: u16, arguments: &[&str]) -> Option<Self> {
         fs::create_dir_all(folder).expect("a folder for the server");
-        // A failed attempt leaves its log.
+        // An earlier attempt that failed leaves its log.
         let _ = fs::remove_file(folder.join("log"));
         let supervisor = Command::new("sh")
             .args(["-c", SUPERVISOR, "supervisor"])
@@ -166,7 +166,7 @@ impl RedisServer {
             }
             thread::sleep(Duration::from_millis(10));
         }
-        // The next attempt needs the folder's files.
+        // Keep the folder's files for the next attempt.
         server.tell("keep");
         None
     }

@@ -75,7 +75,8 @@ impl Secrets {
     /// Returns each secret that `text` contains, with its form.
     pub fn found_in(&self, text: &str) -> Vec<Found> {
         let text = text.to_lowercase();
-        // `{:?}` prints a list of bytes in one line, and `{:#?}` prints one byte per line.
+        // `{:?}` prints a list of bytes on one line, and `{:#?}` prints one byte per line. Without white space,
+        // both join the bytes by commas.
         let packed: String = text.split_whitespace().collect();
         let (mut as_bytes, mut as_text) = (Pieces::default(), Pieces::default());
         for secret in &self.0 {
@@ -93,8 +94,8 @@ impl Secrets {
     }
 }
 
-/// The pieces to search for, grouped by their first bytes, each with its secret. One pass over a recording finds all
-/// pieces, because a recording is too long for one pass per piece.
+/// The pieces to search for, grouped by their first bytes, each with its secret. A recording is too long for one pass
+/// per piece, so one pass finds all pieces.
 #[derive(Default)]
 struct Pieces(HashMap<Vec<u8>, Vec<(String, Found)>>);
 
@@ -159,7 +160,8 @@ fn forms(secret: &[u8]) -> Vec<(&'static str, String)> {
     forms.into_iter().map(|(form, piece)| (form, piece.to_lowercase())).collect()
 }
 
-/// Returns the part of a Base64 text that depends only on `secret`. `skipped` is the secret's offset, modulo 3.
+/// Returns the part of a Base64 text that depends only on `secret`. `skipped` is the secret's offset in the encoded
+/// bytes, modulo 3.
 fn base64(secret: &[u8], skipped: usize) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let bytes = [&[0, 0][..skipped], secret].concat();
@@ -185,7 +187,7 @@ fn secrets_are_found_in_every_form() {
         format!("{:?}", key.as_bytes()),
         format!("{:#?}", key.as_bytes()),
         "63346E3472792D22313722".to_owned(),
-        // The Base64 of the key alone, after one other byte, and after two.
+        // The Base64 of the key alone, of the key after one other byte, and of the key after two other bytes.
         "YzRuNHJ5LSIxNyI=".to_owned(),
         "LmM0bjRyeS0iMTciLg==".to_owned(),
         "Li5jNG40cnktIjE3Ig==".to_owned(),

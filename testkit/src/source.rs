@@ -29,10 +29,10 @@ pub fn read_under(folder: &str) -> Vec<Source> {
     sources
 }
 
-/// A path that a file names, from the crate's root, and the line.
+/// A path that a file names, written from the crate's root, with its line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
-    /// For example `store`, `memory`, `MemoryStore`.
+    /// The path's words, such as `store`, `memory`, `MemoryStore`.
     pub path: Vec<String>,
     /// The line, from 1.
     pub line: usize,
@@ -249,7 +249,8 @@ fn block_comment(rest: &str) -> usize {
     at
 }
 
-/// Returns the length of the string or character literal at the start of `rest`. A lifetime isn't one.
+/// Returns the length of the string or character literal at the start of `rest`. A lifetime isn't a
+/// literal.
 fn literal(rest: &str) -> Option<usize> {
     let prefix = ["br", "cr", "b", "c", "r", ""].into_iter().find(|prefix| {
         rest.strip_prefix(prefix).is_some_and(|behind| behind.starts_with(['"', '\'', '#']))

@@ -25,7 +25,7 @@ async fn transient_failures_are_retried() {
     assert_eq!(sent(problem(409, "in-progress", true)).await, 2);
     assert_eq!(sent(problem(503, "store-unavailable", true)).await, 2);
     let busy = answer_with(409, &[("retry-after", "1"), ("content-type", "text/plain")], "busy");
-    assert_eq!(sent(busy).await, 2, "another vendor's conflict");
+    assert_eq!(sent(busy).await, 2, "a 409 of another vendor, with Retry-After");
 }
 
 #[tokio::test]
@@ -52,7 +52,7 @@ async fn permanent_failures_are_sent_once() {
 }
 
 #[tokio::test]
-async fn replays_are_marked_and_final() {
+async fn replays_are_marked_and_not_retried() {
     for status in [200, 201, 409, 429, 500, 503] {
         let stage = Stage::new([answer_with(status, &[("Idempotent-Replayed", "true")], CREATED)]).await;
         let response = stage.payment().send().await.unwrap();

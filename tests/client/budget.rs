@@ -1,4 +1,4 @@
-//! The limits of retries: the budget, the number of attempts, and a body that can be sent only once.
+//! The limits of retries: the budget, the number of attempts, the retry quota, and a body that can be sent only once.
 
 use std::{
     future::{pending, poll_fn},
@@ -34,7 +34,10 @@ async fn waits_beyond_the_budget_are_skipped() {
     assert_eq!(response.headers()["retry-after"], "10");
     assert_eq!(response.text().await.unwrap(), "slow down");
     let waits = stage.clock.waits();
-    assert!(waits.len() == 1 && waits[0] >= 20 * SECOND && waits[0] < 21 * SECOND, "the default is 30 s");
+    assert!(
+        waits.len() == 1 && waits[0] >= 20 * SECOND && waits[0] < 21 * SECOND,
+        "the default budget is 30 s"
+    );
 }
 
 #[tokio::test]
@@ -60,7 +63,7 @@ async fn exhausted_budgets_cancel_the_attempt() {
     }
     assert!(!request.is_finished());
     stage.clock.pass(30 * SECOND);
-    let error = timeout(20 * SECOND, request).await.expect("the client ends its wait").unwrap().unwrap_err();
+    let error = timeout(20 * SECOND, request).await.expect("the client never stopped").unwrap().unwrap_err();
     let unanswered = client::unanswered(&error).unwrap();
     assert_eq!(unanswered.attempts(), 2);
     assert_eq!(unanswered.last_status().unwrap(), 503);
@@ -82,7 +85,7 @@ async fn the_real_clock_enforces_the_budget() {
     let server = Server::start(|_| async { Reply::Silence }).await;
     let client = client(IdempotentRequests::new().budget(Duration::from_millis(100)));
     let sent =
-        timeout(20 * SECOND, client.post(server.url("/")).send()).await.expect("the client ends its wait");
+        timeout(20 * SECOND, client.post(server.url("/")).send()).await.expect("the client never stopped");
     assert_eq!(client::unanswered(&sent.unwrap_err()).unwrap().attempts(), 1);
 }
 
@@ -119,14 +122,14 @@ async fn budgets_end_waits_despite_clock_steps() {
     let stage = Stage::new([answer_with(503, &[("retry-after", "1000")], "")]).await;
     let client = client(IdempotentRequests::new().clock(SetBack::default()));
     let sent = timeout(20 * SECOND, client.post(stage.server.url("/")).send());
-    let error = sent.await.expect("the client ends its wait").unwrap_err();
+    let error = sent.await.expect("the client never stopped").unwrap_err();
     let unanswered = client::unanswered(&error).unwrap();
     assert_eq!((unanswered.attempts(), stage.received().len()), (1, 1));
     assert_eq!(unanswered.last_status().unwrap(), 503);
 }
 
 #[tokio::test]
-async fn responses_report_their_attempts() {
+async fn max_attempts_limits_the_requests() {
     for (limit, expected) in [(0, 1), (1, 1), (4, 4)] {
         let stage = Stage::new((0..9).map(|_| answer(500))).await;
         let client = stage.client_with(IdempotentRequests::new().max_attempts(limit));

@@ -40,7 +40,7 @@ async fn each_operation_has_its_own_key() {
 }
 
 #[tokio::test]
-async fn stored_keys_are_sent_quoted() {
+async fn given_keys_are_sent_quoted() {
     let stage = Stage::new([answer(500)]).await;
     let key = Key::new(r#"order "17""#).unwrap();
     let response = stage.payment().with_extension(key.clone()).send().await.unwrap();
@@ -84,7 +84,9 @@ async fn ambiguous_keys_are_refused_before_sending() {
         stage.payment().header("idempotency-key", "a").header("idempotency-key", "b"),
         stage.payment().header("idempotency-key", "secret").with_extension(other),
     ] {
-        let Err(reqwest_middleware::Error::Middleware(error)) = request.send().await else { panic!("sent") };
+        let Err(reqwest_middleware::Error::Middleware(error)) = request.send().await else {
+            panic!("the client sent the request")
+        };
         let error = error.downcast_ref::<lambda_idempotency::Error>().unwrap();
         assert_eq!(error.kind(), ErrorKind::InvalidKey);
         assert!(!format!("{error} {error:?}").contains("secret"));

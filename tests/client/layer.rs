@@ -66,7 +66,7 @@ async fn running_operations_are_awaited_and_replayed() {
         async move {
             let nth = arrived.fetch_add(1, Ordering::SeqCst);
             if nth == 0 {
-                // The connection is lost while the handler continues.
+                // The server drops the connection while the handler continues.
                 let running = tokio::spawn(Arc::clone(&api).answer(received));
                 *first.lock().await = Some(running);
                 while api.runs.load(Ordering::SeqCst) == 0 {

@@ -1,4 +1,4 @@
-//! Attempts that get no answer.
+//! Attempts that get no answer or only part of one, and requests that fail on the client's side.
 
 use std::{
     collections::HashMap,
@@ -66,7 +66,7 @@ async fn refused_connections_are_retried() {
     let clock = StageClock::default();
     let watched = clock.clone();
     let server = tokio::spawn(async move {
-        // The first attempt was refused.
+        // The client waits before a retry only after its first attempt was refused.
         while watched.waits().is_empty() {
             tokio::task::yield_now().await;
         }
@@ -123,7 +123,7 @@ async fn callers_get_errors_of_truncated_bodies() {
     assert_eq!(stage.received().len(), 1);
 }
 
-/// A middleware behind the client that signs requests until its credentials expire, after the first request.
+/// A middleware behind the client that simulates request signing. Its credentials expire after the first request.
 struct Signs {
     has_expired: AtomicBool,
 }

@@ -83,7 +83,9 @@ async fn returned_errors_hide_key_and_url() {
 
     let given = Key::new("c4n4ry-key-2").unwrap();
     let sent = client.post(&url).with_extension(given).header("idempotency-key", "c4n4ry-key-3").send().await;
-    let reqwest_middleware::Error::Middleware(differ) = sent.unwrap_err() else { panic!("two keys") };
+    let reqwest_middleware::Error::Middleware(differ) = sent.unwrap_err() else {
+        panic!("the error isn't the client's")
+    };
     let differ: &lambda_idempotency::Error = differ.downcast_ref().unwrap();
     recording::error(differ);
 }

@@ -30,7 +30,7 @@ pub(crate) fn answer_with(status: u16, headers: &[(&str, &str)], body: &str) -> 
     Reply::Whole(status, headers, body.into())
 }
 
-/// An answer as this library's HTTP layer writes it.
+/// An error response in the form in which this library's HTTP layer writes it.
 pub(crate) fn problem(status: u16, code: &str, is_retryable: bool) -> Reply {
     let body = format!(r#"{{"type":"urn:x","status":{status},"code":"{code}","retryable":{is_retryable}}}"#);
     let mut headers = vec![("content-type", "application/problem+json")];
@@ -96,8 +96,8 @@ pub(crate) fn client(rules: IdempotentRequests) -> ClientWithMiddleware {
     ClientBuilder::new(http).with(rules).build()
 }
 
-/// A clock for retries. A wait between attempts ends at once, and the clock jumps to its end. While an attempt is in
-/// flight, the budget is the only sleeper, and the clock stands still.
+/// A clock for retries. A wait between attempts takes no real time: the clock jumps forward by the wait. While an
+/// attempt is in flight, only the budget's timer sleeps, and the clock doesn't move.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StageClock(Arc<Mutex<Sleepers>>);
 

@@ -23,7 +23,7 @@ const TOO_LARGE: [&str; 2] = [
     "Item size to update has exceeded the maximum allowed size",
 ];
 
-/// Status, code and message of an answer, and the error kind that it maps to.
+/// The status, code and message of DynamoDB's answers, each with the error kind that the store reports.
 const CODES: [(u16, &str, &str, StoreErrorKind); 33] = [
     (400, "ProvisionedThroughputExceededException", "slower", Unavailable),
     (400, "ThrottlingException", "slower", Unavailable),
@@ -72,7 +72,7 @@ async fn answered(status: u16, code: &'static str, message: &'static str) -> (Wi
 }
 
 #[tokio::test]
-async fn each_code_maps_to_its_kind() {
+async fn each_error_code_maps_to_its_kind() {
     for (status, code, message, kind) in CODES {
         let (_wire, store) = answered(status, code, message).await;
         let is_definite = status < 500;

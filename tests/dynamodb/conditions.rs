@@ -1,5 +1,6 @@
-//! Every conjunct of every condition. If the record differs in one field that the condition names, the store refuses
-//! the write and leaves the record unchanged. If the record differs in another field, the store overwrites it.
+//! Tests each conjunct of each write's condition. The tests change one field of the expected record at a time. If the
+//! condition names that field, the store refuses the write and leaves the record unchanged. Otherwise the store applies
+//! the write.
 
 use std::time::Duration;
 
@@ -17,7 +18,8 @@ use super::{
     },
 };
 
-/// Returns `base` with one field changed at a time. The lease changes only where `base` has one.
+/// Returns copies of `base`, each with one changed field, and that field's name. If `base` has a lease, two of the
+/// copies have another lease.
 fn one_field_apart(base: &Record) -> Vec<(&'static str, Record)> {
     let later = |time: Timestamp| ms(time.as_millis() + 1);
     let earlier = |time: Timestamp| ms(time.as_millis() - 1);
@@ -52,8 +54,8 @@ fn one_field_apart(base: &Record) -> Vec<(&'static str, Record)> {
     apart
 }
 
-/// Checks that the write applies to `base` and to records that differ in fields outside `conjuncts`, and is
-/// refused for records that differ in one of `conjuncts`.
+/// Checks that the store applies the write to `base`, and to a record that differs from `base` only in a field outside
+/// `conjuncts`. If the record differs in a field of `conjuncts`, the store must refuse the write.
 async fn has_exactly(table: &Table, name: &str, write: &Write, base: &Record, conjuncts: &[&str]) {
     let key = key();
     let mut tried: Vec<&str> = Vec::new();
@@ -64,12 +66,16 @@ async fn has_exactly(table: &Table, name: &str, write: &Write, base: &Record, co
         let after = table.record_item(&key).await.unwrap();
         if conjuncts.contains(&field) {
             tried.push(field);
-            assert_eq!(written, WriteOutcome::Refused(Some(record)), "{name}: another {field} isn't refused");
-            assert_eq!(after, before, "{name}: another {field} was refused but still written");
+            assert_eq!(
+                written,
+                WriteOutcome::Refused(Some(record)),
+                "{name} on a record that differs in {field}"
+            );
+            assert_eq!(after, before, "{name} was refused, but changed a record that differs in {field}");
         } else {
             let expected = write.apply_to(Some(&record)).unwrap();
-            assert_eq!(written, WriteOutcome::Applied, "{name}: another {field} must not be refused");
-            assert_eq!(after, item(&key, &expected), "{name}, with another {field}");
+            assert_eq!(written, WriteOutcome::Applied, "{name} on a record that differs in {field}");
+            assert_eq!(after, item(&key, &expected), "{name} on a record that differs in {field}");
             assert_eq!(table.store.read(&key).await.unwrap(), Some(expected));
         }
     }
@@ -86,8 +92,9 @@ async fn refuses(table: &Table, name: &str, write: &Write, record: &Record) {
     assert_eq!(table.record_item(&key()).await, Some(before), "{name} on {:?}", record.status());
 }
 
-/// Checks that the write is refused for an item that matches the seen version in everything but its status. A
-/// settled record with a lease isn't a valid record, so the store reports it as corrupt and leaves it unchanged.
+/// Checks that the store doesn't apply the write to an item that differs only in its status from the version that the
+/// write expects. A settled record with a lease isn't valid, so the store reports the item as corrupt and leaves it
+/// unchanged.
 async fn status_alone_refuses(table: &Table, name: &str, write: &Write, before: Item) {
     table.put(before.clone()).await;
     let error = table.store.apply(&key(), write).await.unwrap_err();
@@ -107,7 +114,7 @@ fn every_state() -> Vec<Record> {
     [started_records().to_vec(), settled_records()].concat()
 }
 
-/// One record that expires, and one that never does.
+/// A STARTED record that expires, and one that never does.
 fn started_records() -> [Record; 2] {
     [started(), lasting_lock().into()]
 }
@@ -297,7 +304,7 @@ async fn operator_writes_require_settled_records_unchanged() {
 
 #[tokio::test]
 async fn settlements_ignore_the_clock() {
-    // The lease ended long ago, and no claim took it over.
+    // The lease expired long ago, and no other delivery took over the claim.
     let table = Table::new().await;
     let old = Lock { lease_until: ms(1000), expires_at: Some(ms(2000)), lock_acquired_at: ms(1), ..lock() };
     table.put(item(&key(), &old.into())).await;

@@ -24,7 +24,7 @@ use super::{
 };
 
 #[tokio::test]
-async fn invalid_settings_are_refused_when_built() {
+async fn builder_rejects_invalid_settings() {
     let address = "127.0.0.1:9".parse().unwrap();
     let named = |table: &str| DynamoDbStore::builder(table).client(client(address));
     let good = || builder(address);
@@ -69,8 +69,8 @@ async fn invalid_settings_are_refused_when_built() {
     assert!(good().inline_limit(350 * 1024).build().await.is_ok());
 }
 
-/// The test below sets this variable in the processes that it starts. Its value is the expected table or the expected
-/// error.
+/// The test below sets this environment variable in the processes that it starts. The value is the table or the error
+/// that the process must find.
 const EXPECTED: &str = "TEST_EXPECTED";
 
 /// A process can't change its environment safely, so this test runs itself in other processes.
@@ -138,8 +138,8 @@ async fn debug_shows_no_secrets() {
     assert!(format!("{store:?}").contains(r#"table: "idempotency", region: Some("eu-west-1")"#), "{store:?}");
 }
 
-/// Checks that a read without an answer takes between `least` and `most` milliseconds, and that `attempts_fit` accepts
-/// its number of attempts.
+/// Checks that a read that gets no answer takes between `least` and `most` milliseconds, and that `attempts_fit`
+/// accepts the number of the read's attempts.
 async fn hanging_read_takes(
     [least, most]: [u64; 2],
     attempts_fit: impl Fn(usize) -> bool,
@@ -168,7 +168,7 @@ async fn default_timeouts_apply_when_clients_disable_them() {
         let config = config(address).timeout_config(TimeoutConfig::disabled()).build();
         DynamoDbStore::builder(TABLE).client(Client::from_conf(config))
     };
-    // An attempt ends after one second.
+    // By default, an attempt times out after one second.
     hanging_read_takes([2500, 3500], |attempts| attempts >= 2, of_client).await;
 }
 
@@ -203,13 +203,13 @@ async fn a_clients_retries_are_kept() {
         let store = patient(builder).build().await.unwrap();
         let error = store.read(&key()).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Unavailable);
-        assert!(!error.is_maybe_applied(), "a read writes nothing");
+        assert!(!error.is_maybe_applied(), "a read can't be maybe applied");
         assert_eq!(wire.requests().len(), requests);
     }
 }
 
 #[tokio::test]
-async fn store_settings_override_the_clients() {
+async fn store_settings_override_client_settings() {
     let address = emulator().await;
     let elsewhere = "127.0.0.1:9".parse().unwrap();
     let store = builder(elsewhere)

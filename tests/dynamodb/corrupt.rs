@@ -138,7 +138,7 @@ async fn unreadable_records_are_corrupt() {
     cases.extend([
         (with_response.clone(), missing("response")),
         (with_response.clone(), becomes("response", s("secret"), "isn't of type B")),
-        // The outcome is partly inline and partly in chunks.
+        // The encoding says that the response is in two chunks, but the item has the response inline.
         (with_response.clone(), becomes("response_encoding", s("identity/2"), other)),
         (with_response.clone(), becomes("response_encoding", s("omitted"), other)),
         (failed.clone(), becomes("response", b(b"secret"), other)),
@@ -172,7 +172,7 @@ async fn is_corrupt(table: &Table, mutated: &Item, attribute: &str, why: &str) {
         let all = format!("{text} {error:?}");
         assert!(!all.contains("secret") && !all.contains("4242"), "{all}");
     }
-    assert_eq!(table.record_item(&key()).await.as_ref(), Some(mutated), "it stays unchanged");
+    assert_eq!(table.record_item(&key()).await.as_ref(), Some(mutated), "the item must stay unchanged");
 }
 
 #[tokio::test]
@@ -204,7 +204,7 @@ async fn version_1_errors_name_both_versions() {
 }
 
 #[tokio::test]
-async fn trace_ids_and_false_interrupted_attributes_are_accepted() {
+async fn trace_id_and_interrupted_false_are_accepted() {
     let table = Table::new().await;
     let mut more = item(&key(), &started());
     more.insert("trace_id".into(), s("1-5759e988-bd862e3fe1be46a994272793"));
@@ -214,7 +214,7 @@ async fn trace_ids_and_false_interrupted_attributes_are_accepted() {
 }
 
 #[tokio::test]
-async fn unknown_attributes_are_kept() {
+async fn unknown_attributes_are_ignored() {
     let table = Table::new().await;
     let mut more = item(&key(), &started());
     more.insert("note".into(), s("by hand"));

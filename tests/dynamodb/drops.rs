@@ -1,5 +1,5 @@
-//! Calls dropped before their answer, as the library drops them when their time is up. A call may be dropped at any
-//! await: the call stops completely, and the store serves the next call.
+//! Calls that are dropped before their answer arrives, as the library drops a call that takes too long. A call may be
+//! dropped at any await: the call stops completely, and the store serves the next call.
 
 use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
 
@@ -47,7 +47,7 @@ fn response() -> Bytes {
     Bytes::from((0..LENGTH).map(|n| (n.wrapping_mul(n) / 7) as u8).collect::<Vec<_>>())
 }
 
-/// Every call that the library makes to a store.
+/// The calls that the tests drop.
 const CALLS: [&str; 6] = ["claim", "read", "settle", "commit", "write chunks", "read chunks"];
 
 async fn call(store: &DynamoDbStore, name: &str) {
@@ -93,7 +93,7 @@ async fn calls_may_be_dropped_at_every_await() {
     }
 }
 
-/// Creates a table in which the call has something to do.
+/// Creates a table that has what the call `name` needs, such as a claim to settle or chunks to read.
 async fn prepared(name: &str, sort_key: Option<&str>) -> Table {
     let table = Table::with(|builder| match sort_key {
         Some(sort_key) => builder.sort_key(sort_key),
@@ -115,7 +115,7 @@ async fn prepared(name: &str, sort_key: Option<&str>) -> Table {
     table
 }
 
-/// Checks that the write wasn't applied in part, and that sending the call again gets an answer.
+/// Checks that the dropped write wasn't applied in part, and that the same call now succeeds.
 async fn still_serves(table: &Table, name: &str) {
     let store = &table.store;
     let completed = complete().apply_to(Some(&started()));
@@ -144,17 +144,17 @@ async fn still_serves(table: &Table, name: &str) {
         }
         "read chunks" => {
             let back = store.read_chunks(&key(), owner(1), 2, LENGTH.into()).await.unwrap();
-            assert!(back == response(), "{} bytes that differ", back.len());
+            assert!(back == response(), "read {} bytes that differ from the response", back.len());
         }
         _ => {
             let count = store.write_chunks(&key(), owner(1), &response(), SETTLED_UNTIL).await.unwrap();
             let back = store.read_chunks(&key(), owner(1), count, LENGTH.into()).await.unwrap();
-            assert!(back == response(), "{} bytes that differ", back.len());
+            assert!(back == response(), "read {} bytes that differ from the response", back.len());
         }
     }
 }
 
-/// A dropped call that continued would send its second attempt or its next chunk.
+/// If a dropped call continued, it would send its second attempt or its next chunk.
 #[tokio::test]
 async fn dropped_calls_stop_all_work() {
     // No first attempt times out before the drop, even on a busy machine.
@@ -170,7 +170,7 @@ async fn dropped_calls_stop_all_work() {
             }
         };
         tokio::select! {
-            () = dropped => panic!("{name} got no response"),
+            () = dropped => panic!("{name} returned without a response"),
             () = arrived => {}
         }
         let sent = wire.requests().len();

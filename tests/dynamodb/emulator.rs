@@ -1,4 +1,4 @@
-//! An embedded DynamoDB on loopback with a table.
+//! An embedded DynamoDB on loopback, and stores and clients that connect to it.
 
 use std::{
     collections::HashMap,
@@ -39,7 +39,11 @@ pub(crate) async fn emulator() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     if let Ok(endpoint) = std::env::var(ENDPOINT) {
-        let upstream = endpoint.strip_prefix("http://").expect("http://").parse().expect("HOST:PORT");
+        let upstream = endpoint
+            .strip_prefix("http://")
+            .expect("the endpoint must begin with http://")
+            .parse()
+            .expect("the endpoint must end with HOST:PORT");
         tokio::spawn(tenant(listener, upstream));
         return address;
     }
@@ -47,8 +51,8 @@ pub(crate) async fn emulator() -> SocketAddr {
     address
 }
 
-/// Forwards requests to `upstream` under an access key that no other test has. DynamoDB Local has one database per key,
-/// so each test has its own tables, although their names are the same.
+/// Forwards requests to `upstream` under an access key that no other test has. DynamoDB Local has one database per
+/// access key, so each test has its own tables, although all tests use the same table name.
 async fn tenant(listener: TcpListener, upstream: SocketAddr) {
     let own = Owner::random().unwrap().to_string();
     let (from, to) = (format!("Credential={ACCESS_KEY}/"), format!("Credential={own}/"));
@@ -94,17 +98,19 @@ pub(crate) fn builder(address: SocketAddr) -> StoreBuilder<DynamoDbStore> {
     patient(DynamoDbStore::builder(TABLE).client(client(address)))
 }
 
-/// Builds a store on the wire. Only some tests let a connection hang, and they choose a shorter timeout.
+/// Builds a store that sends its requests over the wire. Tests that wait until a hanging attempt times out use
+/// [`hasty`] or [`resending`] instead.
 pub(crate) async fn on(wire: &Wire) -> DynamoDbStore {
     builder(wire.address).build().await.unwrap()
 }
 
-/// Builds a store for a wire that hangs on every attempt, so that the call must fail.
+/// Builds a store for a wire that hangs on every attempt. The short attempt timeout makes the call fail soon.
 pub(crate) async fn hasty(wire: &Wire) -> DynamoDbStore {
     builder(wire.address).attempt_timeout(Duration::from_millis(600)).build().await.unwrap()
 }
 
-/// Builds a store for a wire that hangs on the first attempt. The next attempt may take some seconds.
+/// Builds a store for a wire that hangs on the first attempt. The attempt timeout is long enough for the second attempt
+/// on a busy machine.
 pub(crate) async fn resending(wire: &Wire) -> DynamoDbStore {
     builder(wire.address).attempt_timeout(Duration::from_secs(6)).build().await.unwrap()
 }

@@ -1,4 +1,4 @@
-//! The ends of operations, decoded from records of the table's stream.
+//! Tests of `ended_in`: if a change in the table's stream ended an operation, the store returns an event for it.
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use bytes::Bytes;
@@ -26,7 +26,7 @@ async fn store(
     configure(builder("127.0.0.1:9".parse().unwrap())).build().await.unwrap()
 }
 
-/// An item in the stream's JSON.
+/// Returns the item in the JSON that a DynamoDB stream uses.
 fn image(item: &Item) -> Value {
     let values = item.iter().map(|(name, value)| {
         let value = match value {
@@ -44,7 +44,7 @@ fn image(item: &Item) -> Value {
     Value::Object(values.collect())
 }
 
-/// A record of the stream: the change from one item to another.
+/// Returns the stream's record of a change from `old` to `new`. `keys` are the names of the table's key attributes.
 fn change(keys: &[&str], old: Option<&Item>, new: Option<&Item>) -> Value {
     let event_name = match (old, new) {
         (None, Some(_)) => "INSERT",
@@ -75,13 +75,13 @@ fn change(keys: &[&str], old: Option<&Item>, new: Option<&Item>) -> Value {
     })
 }
 
-/// The change of one record.
+/// Returns the stream's record of a change from one idempotency record to another.
 fn changed(old: Option<&Record>, new: Option<&Record>) -> Value {
     let of = |record: Option<&Record>| record.map(|record| item(&key(), record));
     change(&["id"], of(old).as_ref(), of(new).as_ref())
 }
 
-/// The decoder's answer to the change of one record.
+/// Returns the event if the change from `old` to `new` ended an operation.
 async fn ended(old: Option<&Record>, new: Option<&Record>) -> Option<OperationEnded> {
     store(|builder| builder).await.ended_in(changed(old, new).to_string()).unwrap()
 }
@@ -91,7 +91,7 @@ fn after(write: &Write, record: Option<&Record>) -> Record {
 }
 
 #[tokio::test]
-async fn settlements_are_ends_unless_released() {
+async fn every_settlement_but_release_ends_the_operation() {
     for (old, by_operator) in [(started(), false), (lasting_lock().into(), false), (started(), true)] {
         for (name, settlement) in settlements() {
             let write =
@@ -114,7 +114,7 @@ async fn settlements_are_ends_unless_released() {
 }
 
 #[tokio::test]
-async fn claims_and_deletions_are_not_ends() {
+async fn claims_and_deletions_end_no_operation() {
     let (first, done) = (started(), completed());
     let taken_over: Record = next_lock().into();
     let extended = with_state(State::Started { lease_until: ms(1_795_000_990_000) });
@@ -131,7 +131,7 @@ async fn claims_and_deletions_are_not_ends() {
 }
 
 #[tokio::test]
-async fn optimistic_ends_need_no_claim() {
+async fn operations_without_a_claim_end_too() {
     let done = completed();
     let ended_at_once = ended(None, Some(&done)).await.unwrap();
     assert!(!ended_at_once.by_operator);
@@ -150,7 +150,7 @@ async fn rewritten_outcomes_are_published_once() {
     for new in [&kept_longer, &omitted] {
         assert!(ended(Some(&done), Some(new)).await.is_none());
     }
-    // If the old image can't be read, the change still counts as an end.
+    // If the old image can't be decoded, the store assumes that the change ended the operation.
     let mut old = item(&key(), &done);
     old.insert("version".into(), AttributeValue::N("1".into()));
     let record = change(&["id"], Some(&old), Some(&item(&key(), &done))).to_string();
@@ -159,7 +159,7 @@ async fn rewritten_outcomes_are_published_once() {
 }
 
 #[tokio::test]
-async fn operators_corrections_are_new_ends() {
+async fn operators_corrections_are_new_events() {
     let done = completed();
     let corrected = after(&resolve(&done, Settlement::Fail(Outcome::Omitted, SETTLED_UNTIL)), Some(&done));
     let (first, second) = (
@@ -172,11 +172,11 @@ async fn operators_corrections_are_new_ends() {
 }
 
 #[tokio::test]
-async fn ids_identify_one_end() {
+async fn event_ids_identify_one_outcome() {
     let of = |record: Record| async move { ended(Some(&started()), Some(&record)).await.unwrap().id() };
     let done = completed();
     let mut ids = vec![of(done.clone()).await];
-    assert_eq!(ids[0], of(done.clone()).await, "every delivery of one end must have the same id");
+    assert_eq!(ids[0], of(done.clone()).await, "an event must keep its id if it's delivered again");
     ids.push(of(Record { owner: next_lock().owner, ..done.clone() }).await);
     ids.push(of(Record { generation: next_lock().generation, ..done.clone() }).await);
     ids.push(of(Record { state: State::Failed(inline()), ..done }).await);
@@ -211,7 +211,7 @@ async fn event_details_omit_the_response() {
 }
 
 #[tokio::test]
-async fn responses_are_read_only_on_request() {
+async fn only_inline_unencrypted_responses_are_returned() {
     let paid = StoredResponse::new(Bytes::from_static(b"{\"paid\":1}"));
     let of = |outcome: Outcome| async move {
         ended(Some(&started()), Some(&with_state(State::Completed(outcome)))).await.unwrap().response()
@@ -241,7 +241,7 @@ async fn streams_need_both_images() {
 }
 
 #[tokio::test]
-async fn unreadable_changes_are_errors_without_content() {
+async fn errors_for_unreadable_changes_show_no_content() {
     let store = store(|builder| builder).await;
     let good = changed(Some(&started()), Some(&completed()));
     let edited = |edit: fn(&mut Value)| {
@@ -280,7 +280,7 @@ async fn unreadable_changes_are_errors_without_content() {
 }
 
 #[tokio::test]
-async fn other_tables_are_rejected() {
+async fn tables_with_another_key_are_rejected() {
     let record = changed(Some(&started()), Some(&completed())).to_string();
     for store in [
         store(|builder| builder.attributes("id:pk").unwrap()).await,
@@ -293,9 +293,9 @@ async fn other_tables_are_rejected() {
     }
 }
 
-/// The record, one of its chunks and another item, in each layout of the table.
+/// Decodes changes of a record, of a response chunk and of another item, in each layout of the table.
 #[tokio::test]
-async fn only_records_are_ends_in_every_layout() {
+async fn only_records_end_operations_in_every_layout() {
     let with = |pairs: &[(&str, &str)]| {
         let mut item = item(&key(), &completed());
         item.extend(pairs.iter().map(|(name, value)| ((*name).to_owned(), s(*value))));
@@ -327,7 +327,7 @@ async fn only_records_are_ends_in_every_layout() {
 }
 
 #[tokio::test]
-async fn table_with_other_names_is_decoded() {
+async fn records_with_custom_attribute_names_are_decoded() {
     let store = store(|builder| builder.attributes("id:pk,status:state,generation:g").unwrap()).await;
     let renamed = |record: &Record| {
         let names = [("id", "pk"), ("status", "state"), ("generation", "g")];

@@ -1,5 +1,5 @@
-//! A connection that fails before the request arrives or after it. After a failed write, the store reports "not
-//! applied" only if that's certain, and otherwise "maybe applied".
+//! Connections that fail before or after the request arrives. After a failed write, the store reports "not applied"
+//! only if that's certain, and otherwise "maybe applied".
 
 use std::{
     error::Error,
@@ -47,12 +47,12 @@ fn chain(error: &StoreError) -> String {
     text
 }
 
-/// A name, a script, and what the store reports: the error kind, and whether the write may have been applied. Last, the
-/// number of requests, or `None` if that depends on timing.
+/// A name, the wire's script, and what the store reports: the error kind, and whether the write may have been applied.
+/// Last, the number of requests, or `None` if that depends on timing.
 type Case = (&'static str, Vec<Reply>, StoreErrorKind, bool, Option<usize>);
 
 #[tokio::test]
-async fn each_answer_maps_to_kind_and_certainty() {
+async fn each_failure_reports_kind_and_maybe_applied() {
     use Reply::{Close, Garbage, Hang, Reset};
     use StoreErrorKind::{Conflict, Rejected, Unavailable, Unstorable};
     let denied = || Reply::error(400, "AccessDeniedException", "no PutItem for you");
@@ -101,7 +101,7 @@ async fn each_answer_maps_to_kind_and_certainty() {
 }
 
 #[tokio::test]
-async fn hangs_after_throttling_are_ambiguous() {
+async fn hangs_before_or_after_throttling_are_ambiguous() {
     let (written, _) = claim(&[Reply::throttled(), Reply::Hang]).await;
     let error = written.unwrap_err();
     assert!(error.is_maybe_applied());
@@ -116,7 +116,7 @@ async fn timeouts_between_attempts_are_ambiguous() {
     let waits = Duration::from_secs(10_000_000);
     let retries = RetryConfig::standard().with_initial_backoff(waits).with_max_backoff(waits);
     let client = Client::from_conf(config(wire.address).retry_config(retries).build());
-    // Long enough for the first attempt, even on a busy machine.
+    // The operation timeout is long enough for the first attempt, even on a busy machine.
     let builder = patient(DynamoDbStore::builder(TABLE).client(client));
     let store = builder.operation_timeout(Duration::from_secs(6)).build().await.unwrap();
     let error = store.apply(&key(), &Write::Claim(lock())).await.unwrap_err();
@@ -126,7 +126,7 @@ async fn timeouts_between_attempts_are_ambiguous() {
 }
 
 #[tokio::test]
-async fn outages_are_definite_and_within_budget() {
+async fn refused_connections_fail_fast_as_unapplied() {
     // No other test can use this socket's port, and the socket never listens.
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -138,7 +138,7 @@ async fn outages_are_definite_and_within_budget() {
         // The store doesn't wait for an attempt's timeout of 20 s.
         assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
         assert_eq!(error.kind(), StoreErrorKind::Unavailable);
-        assert!(!error.is_maybe_applied(), "no server could have applied it");
+        assert!(!error.is_maybe_applied(), "no server could have applied the write");
         assert_eq!(
             error.to_string(),
             format!(
@@ -221,7 +221,7 @@ async fn dead_pooled_connections_cost_milliseconds() {
     eprintln!("with the SDK's retries: {:?}", ten_reads_on_dead_connections(Reply::Close, sdk).await);
     for cut in [Reply::Close, Reply::Reset] {
         let waited = ten_reads_on_dead_connections(cut, RetryConfig::standard()).await;
-        eprintln!("with the store's: {waited:?}");
+        eprintln!("with the store's retries: {waited:?}");
         assert!(waited < Duration::from_millis(1500), "{waited:?}");
     }
 }
@@ -279,7 +279,7 @@ async fn failed_conditions_are_always_definite() {
 
 #[tokio::test]
 async fn refusals_without_an_item_read_the_record() {
-    // If the store treated the record as absent, the library would claim it again and again.
+    // If the store treated the record as absent, the library would claim the key again and again.
     let table = Table::new().await;
     table.put(item(&key(), &completed())).await;
     let wire = Wire::new(Some(table.address), |_, operation| match operation {
@@ -400,13 +400,13 @@ async fn at_most_four_chunks_are_sent_concurrently() {
         tokio::time::sleep(Duration::from_millis(500)).await;
     };
     tokio::select! {
-        _ = store.write_chunks(&key, owner(1), &bytes, SETTLED_UNTIL) => panic!("no response arrived"),
+        _ = store.write_chunks(&key, owner(1), &bytes, SETTLED_UNTIL) => panic!("returned without a response"),
         () = four_arrive => assert_eq!(wire.requests().len(), 4),
     }
 }
 
 #[tokio::test]
-async fn errors_keep_messages_without_items() {
+async fn errors_show_the_message_but_no_items() {
     let (written, _) = claim(&[Reply::error(400, "AccessDeniedException", "no PutItem for you")]).await;
     let error = written.unwrap_err();
     assert_eq!(

@@ -133,7 +133,7 @@ pub(crate) fn settle(settlement: Settlement) -> Write {
     Write::Settle { owner: lock().owner, generation: lock().generation, settlement }
 }
 
-/// An operator's write that names the version of `record`.
+/// An operator's write that requires `record` to be unchanged.
 pub(crate) fn resolve(record: &Record, settlement: Settlement) -> Write {
     let (owner, generation) = (owner(0xcc), Generation::new(1_795_000_080_004));
     Write::Resolve { seen: Revision::of(record), owner, generation, settlement }

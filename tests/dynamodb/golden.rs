@@ -1,4 +1,4 @@
-//! Pins the items byte for byte. Never edit a golden file: users' tables hold records like it.
+//! Pins the items byte for byte. Never edit a golden file: users' tables have items in this form.
 
 use lambda_idempotency::{
     StoredKey,
@@ -26,7 +26,7 @@ async fn after(
     for write in writes {
         assert_eq!(table.store.apply(&key(), write).await.unwrap(), WriteOutcome::Applied);
         record = write.apply_to(record.as_ref());
-        assert_eq!(table.store.read(&key()).await.unwrap(), record, "the record isn't read back as stored");
+        assert_eq!(table.store.read(&key()).await.unwrap(), record, "the record was read back differently");
     }
     let [item] = table.items().await.try_into().unwrap();
     shown(&item)
@@ -101,7 +101,7 @@ async fn released_item_is_pinned() {
     assert_eq!(after(|b| b, &writes).await, include_str!("golden/released.txt"));
     let writes = claimed_and(release(true));
     assert_eq!(after(|b| b, &writes).await, include_str!("golden/released_interrupted.txt"));
-    // A later release clears the interruption.
+    // The claim is marked as interrupted. This release clears the mark.
     let writes = [Write::Claim(Lock { interrupted: true, ..lock() }), settle(release(false))];
     assert_eq!(after(|b| b, &writes).await, include_str!("golden/released.txt"));
 }

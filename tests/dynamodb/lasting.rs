@@ -1,5 +1,5 @@
 //! An at-most-once claim has no TTL attribute, so that DynamoDB's sweeper never deletes it. Settling the claim
-//! adds one.
+//! adds the attribute.
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use lambda_idempotency::store::{

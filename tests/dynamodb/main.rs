@@ -1,6 +1,6 @@
-//! The DynamoDB store against an embedded DynamoDB, and over failing connections.
+//! Tests the DynamoDB store against an embedded DynamoDB, and over failing connections.
 
-#![allow(clippy::type_complexity, reason = "tables of cases")]
+#![allow(clippy::type_complexity, reason = "tables of test cases have long types")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 #![cfg(feature = "dynamodb")]
 #![expect(clippy::disallowed_methods, reason = "these tests measure real timeouts")]

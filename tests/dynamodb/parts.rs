@@ -46,8 +46,8 @@ async fn chunks_round_trip_with_a_sort_key() {
     round_trip(&table, 1024 * 1024, 3).await;
 }
 
-/// A cipher that XORs each byte with a constant. That's enough to show that the chunks hold the cipher's bytes. Like an
-/// AEAD cipher, it lengthens the bytes.
+/// A cipher that XORs each byte with a constant. That's enough to show that the chunks have the encrypted bytes. Like
+/// an AEAD cipher, it makes the ciphertext longer than the plaintext.
 #[derive(Debug)]
 struct Veil;
 
@@ -101,13 +101,14 @@ async fn round_trip(table: &Table, length: usize, parts: u32) {
     let count = table.store.write_chunks(&key(), owner(1), &response, SETTLED_UNTIL).await.unwrap();
     assert_eq!(count, parts);
     let back = table.store.read_chunks(&key(), owner(1), count, length).await.unwrap();
-    assert!(back == response, "{} bytes that differ", back.len());
+    assert!(back == response, "read {} bytes that differ from the response", back.len());
     let error = table.store.read_chunks(&key(), owner(1), count, length - 1).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Corrupt);
     assert_eq!(table.store.read(&key()).await.unwrap(), None, "no chunk is read as the record");
 }
 
-/// A partition accepts 1,000 write units a second, and a 380 KB chunk costs 380 of them.
+/// With a sort key, all chunks of a response are in one partition. A partition accepts 1,000 write units a second, and
+/// a 380 KB chunk costs 380 of them. So the store sends only two chunks at once.
 #[tokio::test]
 async fn partitions_get_two_chunks_at_once() {
     for (sort_key, at_once) in [(None, 4), (Some("sk"), 2)] {
@@ -132,7 +133,7 @@ async fn partitions_get_two_chunks_at_once() {
             tokio::time::sleep(Duration::from_secs(1)).await;
         };
         tokio::select! {
-            _ = store.write_chunks(&key, owner(1), &response, SETTLED_UNTIL) => panic!("no put gets a response"),
+            _ = store.write_chunks(&key, owner(1), &response, SETTLED_UNTIL) => panic!("returned without a response"),
             () = all_are_under_way => {}
         }
         assert_eq!(puts(), at_once, "sort key: {sort_key:?}");

@@ -56,7 +56,7 @@ async fn scans_find_records_and_skip_chunks() {
     let (found, pages) = all(&table.store).await;
     assert_eq!(found.len(), 8);
     assert!(found.values().all(|record| record.as_ref() == Ok(&started())), "{found:?}");
-    assert!(pages > 1, "the scan passes 2.4 MB of chunks");
+    assert!(pages > 1, "2.4 MB of chunks take more than one page");
 }
 
 #[tokio::test]
@@ -79,7 +79,7 @@ async fn scans_read_only_their_own_partition() {
     let (found, pages) = all(&table.store).await;
     assert_eq!(found.len(), 8);
     assert!(found.values().all(|record| record.as_ref() == Ok(&started())), "{found:?}");
-    assert!(pages > 1, "the query passes 2.4 MB of chunks");
+    assert!(pages > 1, "2.4 MB of chunks take more than one page");
     let key = StoredKey::from_stored("f/run#0");
     let mut stored = item(&key, &started());
     assert!(table.store.record_in(stored.clone()).is_err(), "an item of another partition");
@@ -109,7 +109,7 @@ async fn unscannable_tables_are_an_error() {
     let error = missing.scan(None).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Rejected);
     assert!(error.to_string().contains("idempotency table create"), "{error}");
-    // The table has another partition key, so its items have no id to show.
+    // This table's partition key is `pk`, so its items don't have the attribute `id`.
     let page = r#"{"Items":[{"pk":{"S":"x"}}],"Count":1,"ScannedCount":1}"#;
     let wire = Wire::scripted(None, &[Reply::Answer(200, page.into())]).await;
     let store = builder(wire.address).build().await.unwrap();

@@ -1,4 +1,4 @@
-//! Tables: creating and checking them, and tables that are missing or have other keys than the configuration.
+//! Creating and checking tables, and the errors if a table is missing or its key differs from the configuration.
 
 use std::{error::Error, net::SocketAddr, time::Duration};
 
@@ -98,7 +98,7 @@ async fn concurrent_creations_make_one_table() {
 }
 
 #[tokio::test]
-async fn missing_ttl_is_enabled_differing_ttl_refused() {
+async fn creation_enables_ttl_or_rejects_another_attribute() {
     let address = other_table(&[("id", ScalarAttributeType::S)]).await;
     let store = builder(address).build().await.unwrap();
     let problem = TableProblem::NoTimeToLive { attribute: "expires_at".into() };
@@ -126,7 +126,7 @@ async fn missing_ttl_is_enabled_differing_ttl_refused() {
 }
 
 #[tokio::test]
-async fn missing_tables_are_named_with_a_fix() {
+async fn missing_table_errors_suggest_a_fix() {
     let address = emulator().await;
     let store = builder(address).build().await.unwrap();
     for error in errors(&store).await {
@@ -217,7 +217,7 @@ async fn sort_keys_are_checked_before_claiming() {
     assert_eq!(wire.requests(), ["GetItem", "PutItem", "PutItem"]);
 }
 
-/// Returns a store with the sort key `sk`, for a table with these keys. Its wire throttles the first request.
+/// Returns a store with the sort key `sk`, for a table with these keys. The wire throttles the store's first request.
 async fn throttled_once(keys: &[(&str, ScalarAttributeType)]) -> (Wire, DynamoDbStore) {
     let address = other_table(keys).await;
     let wire =
@@ -291,7 +291,7 @@ async fn refused_table_requests_are_errors() {
 
 /// Requests about tables take longer than those about items, so they have their own timeouts.
 #[tokio::test]
-async fn table_requests_outlast_the_items_timeouts() {
+async fn table_requests_have_their_own_timeouts() {
     let table = Table::new().await;
     let short = Duration::from_millis(100);
     let wire = Wire::new(Some(table.address), move |_, _| Reply::ForwardLate(5 * short)).await;
@@ -327,7 +327,7 @@ async fn disabled_ttl_counts_as_missing() {
 }
 
 #[tokio::test]
-async fn invalid_requests_keep_the_services_message() {
+async fn invalid_request_errors_keep_dynamodbs_message() {
     let table = Table::new().await;
     let empty = StoredKey::from_stored("");
     let error = table.store.apply(&empty, &Write::Claim(lock())).await.unwrap_err();
@@ -337,7 +337,7 @@ async fn invalid_requests_keep_the_services_message() {
 }
 
 #[tokio::test]
-async fn table_problems_are_described_in_words() {
+async fn table_check_describes_each_problem() {
     let described = |status: &str, more: &str| {
         Reply::Answer(
             200,
@@ -403,7 +403,7 @@ async fn provisioned_capacity_is_only_a_note() {
 }
 
 #[tokio::test]
-async fn creating_tables_are_awaited() {
+async fn tables_in_creation_are_awaited() {
     let address = emulator().await;
     let creating = r#"{"Table":{"TableName":"idempotency","TableStatus":"CREATING"}}"#;
     let wire = Wire::new(Some(address), move |nth, operation| match (nth, operation) {

@@ -1,5 +1,5 @@
-//! A handler's writes in one `TransactWriteItems` with the record: the request, the service's possible answers,
-//! and whether the store reports each as definite.
+//! A handler's writes in one `TransactWriteItems` with the record: the request, DynamoDB's possible answers, and
+//! whether the store reports a failed transaction as not applied or as maybe applied.
 
 mod alone;
 mod secrets;
@@ -41,7 +41,7 @@ fn put(id: &str) -> Put {
         .unwrap()
 }
 
-/// An update that counts its own runs.
+/// An update that counts how often it's applied.
 fn count(id: &str) -> Update {
     let update = Update::builder().table_name(TABLE).key("id", s(id)).update_expression("ADD n :one");
     update.expression_attribute_values(":one", AttributeValue::N("1".into())).build().unwrap()
@@ -75,11 +75,11 @@ async fn commit(
 fn written(committed: Result<CommitOutcome, StoreError>) -> WriteOutcome {
     match committed.unwrap() {
         CommitOutcome::Answered(written) => written,
-        CommitOutcome::Declined(_) => panic!("declined"),
+        CommitOutcome::Declined(_) => panic!("a condition of the handler failed"),
     }
 }
 
-/// Returns the position of each failed condition, and whether DynamoDB returned the item that it failed on.
+/// Returns the position of each failed condition, and whether DynamoDB returned the item that failed the condition.
 fn declined(committed: Result<CommitOutcome, StoreError>) -> Vec<(usize, bool)> {
     let CommitOutcome::Declined(details) = committed.unwrap() else { panic!("no condition failed") };
     let details: &dyn std::any::Any = &*details;
@@ -125,7 +125,8 @@ async fn sent(write: &Write) -> String {
     serde_json::to_string_pretty(&json(&body)).unwrap() + "\n"
 }
 
-/// Compares `sent` with the golden file of this name. With `IDEMPOTENCY_WRITE_GOLDEN` set, it writes the file first.
+/// Compares `sent` with the golden file of this name. If `IDEMPOTENCY_WRITE_GOLDEN` is set, writes `sent` to the
+/// file first.
 fn golden(name: &str, sent: &str) {
     let path = format!("{}/tests/dynamodb/golden/{name}", env!("CARGO_MANIFEST_DIR"));
     if std::env::var_os("IDEMPOTENCY_WRITE_GOLDEN").is_some() {
@@ -195,7 +196,7 @@ fn completed_as_sent() -> Record {
 }
 
 #[tokio::test]
-async fn transactions_are_atomic_and_report_conflicts() {
+async fn transactions_are_atomic_and_report_failed_conditions() {
     let table = Table::new().await;
     table.put(item(&key(), &started())).await;
     table.put([("id".to_owned(), s("taken"))].into()).await;
@@ -224,7 +225,8 @@ async fn conclusions_require_absence_or_the_version_read() {
             None => builder,
         })
         .await;
-        // A table with a sort key rejects the effect, whose item has none. There, the test commits only the record.
+        // The effect's item has no sort key, so a table with a sort key rejects the effect. For that table, the test
+        // commits only the record.
         let writes = if sort_key.is_some() { Transaction::new() } else { one() };
         assert_eq!(written(commit(&table.store, &conclude(None), &writes).await), WriteOutcome::Applied);
         assert_eq!(table.store.read(&key()).await.unwrap(), Some(completed()));
@@ -248,7 +250,7 @@ async fn conclusions_require_absence_or_the_version_read() {
 }
 
 #[tokio::test]
-async fn each_cancellation_reason_is_interpreted() {
+async fn each_cancellation_reason_maps_to_its_result() {
     const CONDITION: &str = "ConditionalCheckFailed";
     let ours = item(&key(), &started());
     let ours = format!(r#"{{"id":{{"S":"{}"}},"x":{{"S":"y"}}}}"#, ours["id"].as_s().unwrap());
@@ -325,7 +327,7 @@ async fn each_cancellation_reason_is_interpreted() {
 }
 
 #[tokio::test]
-async fn only_definite_failures_are_reported_definite() {
+async fn writes_are_reported_unapplied_only_if_certain() {
     use StoreErrorKind::{Conflict, Rejected, Unavailable, Unstorable};
     let in_progress = || Reply::error(400, "TransactionInProgressException", "ongoing");
     let mismatch = || Reply::error(400, "IdempotentParameterMismatchException", "other");
@@ -389,7 +391,7 @@ async fn resent_transactions_are_recognised_by_token_or_record() {
 }
 
 #[tokio::test]
-async fn oversized_transactions_are_refused_before_sending() {
+async fn invalid_transactions_are_refused_before_sending() {
     let wire = Wire::scripted(None, &[Reply::Answer(200, "{}".into())]).await;
     let store = on(&wire).await;
     let many =
@@ -401,7 +403,7 @@ async fn oversized_transactions_are_refused_before_sending() {
     let own = Delete::builder().table_name(TABLE).key("id", s(key().as_str())).build().unwrap();
     for (writes, says) in [
         (many(100), "100 writes are staged"),
-        (large(400 * 1024), "an item allows 409600"),
+        (large(400 * 1024), "DynamoDB allows 409600 per item"),
         (one().update(count(EFFECT)), "are on the same item"),
         (Transaction::new().delete(own), "the idempotency record itself"),
     ] {
@@ -436,7 +438,7 @@ async fn transactions_hold_nearly_four_megabytes() {
     table.store.transactions().unwrap().check(&key(), &writes).unwrap();
     assert_eq!(written(commit(&table.store, &complete(), &writes).await), WriteOutcome::Applied);
     assert_eq!(table.store.read(&key()).await.unwrap(), Some(completed_as_sent()));
-    // The response takes the transaction over the limit, so the store sends nothing.
+    // With the response, the transaction is over the limit, so the store sends nothing.
     let response = Outcome::Retained(StoredResponse {
         deflated: false,
         length: 120_000,
@@ -449,7 +451,7 @@ async fn transactions_hold_nearly_four_megabytes() {
         Write::Conclude { seen: None, record: with_state(State::Failed(response)) },
     ] {
         let error = commit(&table.store, &over, &writes).await.unwrap_err();
-        // No retry can help.
+        // The error is permanent: every retry would fail too.
         assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Unstorable, false));
         assert!(error.to_string().contains("bytes together"), "{error}");
     }
@@ -469,7 +471,7 @@ async fn two_writes_on_one_item_commit_nothing() {
     assert_eq!(table.items().await.len(), 1);
 }
 
-/// If the record leaves its response out, it commits with the same writes.
+/// Without its response, the record commits together with the same writes.
 #[tokio::test]
 async fn oversized_records_are_unstorable_in_transactions() {
     let large = Outcome::Retained(StoredResponse {
@@ -510,7 +512,7 @@ async fn run(
         .unwrap()
         .run(Key::new("one").unwrap(), &1, || async {
             staging().unwrap().add(one())?;
-            // Text that doesn't compress away.
+            // Text that stays large when the library compresses it.
             let text = (0..length).map(|n| char::from(b'!' + ((n * n + n / 97) % 89) as u8));
             Ok(text.collect())
         })
@@ -531,9 +533,10 @@ async fn large_responses_are_chunked_in_transactions() {
     }
 }
 
-/// Injects each fault into one request, or into four in a row, beginning with each of the first four requests. Some
-/// faults come before the request is applied, others after it. Each case runs with and without a claim, and the SDK
-/// retries. In the end there's one effect, and no run succeeds without it.
+/// Injects each fault into one request, or into four in a row, starting at each of the first four requests. With one of
+/// the faults, the request is applied and its answer is lost. With the others, the request isn't applied. Each case
+/// runs with and without a claim, and the SDK retries. In the end there's one effect, and a run succeeds only if the
+/// effect was applied.
 #[tokio::test]
 async fn network_failures_leave_one_effect() {
     let faults =
@@ -559,7 +562,7 @@ async fn network_failures_leave_one_effect() {
                     assert_eq!(table.effects().await, 1, "{what}");
                 } else {
                     healed.store(true, Ordering::SeqCst);
-                    // The lease has expired.
+                    // At this time, the lease has expired.
                     clock.set(120);
                     assert!(run(&idempotency, 3).await.is_ok(), "{what}");
                 }
@@ -581,7 +584,7 @@ async fn debug_hides_a_transactions_items() {
     table.put([("id".to_owned(), s(secret))].into()).await;
     let CommitOutcome::Declined(details) = commit(&table.store, &complete(), &transaction).await.unwrap()
     else {
-        panic!("answered")
+        panic!("no condition failed")
     };
     let details: &dyn std::any::Any = &*details;
     let shown = format!("{transaction:?} {:?}", details.downcast_ref::<Declined>().unwrap());

@@ -1,5 +1,5 @@
-//! A failing connection: a small HTTP server that counts the requests, and answers each as the test says,
-//! either itself or with the emulator's answer.
+//! A failing connection: a small HTTP server that records each request. As the test says, it answers the request
+//! itself, forwards it to the emulator, or fails.
 
 use std::{
     io,
@@ -54,7 +54,7 @@ impl Reply {
     }
 }
 
-/// The connection's server. It ends with the test's runtime.
+/// The HTTP server in front of the emulator. It ends with the test's runtime.
 pub(crate) struct Wire {
     pub(crate) address: SocketAddr,
     requests: Arc<Mutex<Vec<Request>>>,
@@ -75,7 +75,7 @@ impl Wire {
         Self::new(upstream, move |nth, _| script[nth.min(script.len() - 1)].clone()).await
     }
 
-    /// Starts a wire. `decide` chooses each reply from the request's number, from 0, and its operation.
+    /// Starts a wire. `decide` chooses each reply by the request's number, which starts at 0, and its operation.
     pub(crate) async fn new(
         upstream: Option<SocketAddr>,
         decide: impl Fn(usize, &str) -> Reply + Send + Sync + 'static,
@@ -100,7 +100,7 @@ impl Wire {
         self.requests.lock().unwrap().iter().map(|request| request.operation.clone()).collect()
     }
 
-    /// Returns the requests' lines and headers.
+    /// Returns each request's request line and headers.
     pub(crate) fn heads(&self) -> Vec<String> {
         self.requests.lock().unwrap().iter().map(|request| request.head.clone()).collect()
     }
@@ -164,7 +164,7 @@ async fn serve(
 }
 
 pub(crate) async fn forward(upstream: Option<SocketAddr>, request: &[u8]) -> io::Result<Vec<u8>> {
-    let mut stream = TcpStream::connect(upstream.expect("an emulator behind the wire")).await?;
+    let mut stream = TcpStream::connect(upstream.expect("forwarding needs an emulator")).await?;
     stream.write_all(request).await?;
     let answer = read_message(&mut stream).await?;
     Ok(answer.map(|(_, answer)| answer).unwrap_or_default())

@@ -1,4 +1,4 @@
-//! Checks the library's front page: it names every feature, and its promise is README's.
+//! Checks that the library's front page names every feature, and makes the same promise as README.
 
 use std::{collections::BTreeSet, fs};
 
@@ -40,6 +40,6 @@ fn front_page_and_readme_promise_the_same() {
     let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ");
     let readme = include_str!("../../README.md");
     let promise = readme.split('*').find(|text| text.starts_with("Outcomes are recorded exactly once"));
-    let promise = words(promise.expect("README has its promise in italics"));
+    let promise = words(promise.expect("README must have its promise in italics"));
     assert!(words(&front_page()).contains(&promise), "the front page lacks README's promise: {promise}");
 }

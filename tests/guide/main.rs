@@ -1,4 +1,4 @@
-//! Checks that the tests, crash points and pages that the documentation names exist, and that it names every
+//! Checks that the tests, crash points and pages that the documentation names exist, and that the guide names every
 //! crash point.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by a panic")]

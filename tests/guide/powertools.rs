@@ -34,7 +34,7 @@ fn every_scenario_names_its_tests() {
         }
         let named = names(shown_by);
         if named.is_empty() {
-            wrong.push(format!("{number}: no test shows this"));
+            wrong.push(format!("{number}: the row names no test"));
         }
         let is_there = |test: &&&str| tests.contains(&format!("fn {test}("));
         let lost = named.iter().filter(|test| !is_there(test));
@@ -47,7 +47,7 @@ fn every_scenario_names_its_tests() {
         let cells: Vec<&str> = row.split('|').collect();
         let named = names(cells[cells.len() - 2]);
         if named.is_empty() {
-            wrong.push(format!("no test shows this: {row}"));
+            wrong.push(format!("the row names no test: {row}"));
         }
         let lost = named.iter().filter(|test| !tests.contains(&format!("fn {test}(")));
         wrong.extend(lost.map(|test| format!("no test is named {test}: {row}")));

@@ -1,11 +1,11 @@
-//! Checks that every promise has a test: `docs/promises.md` names one for each sentence.
+//! Checks that every promise has a test: `docs/promises.md` quotes each sentence and names the tests that show it.
 
 use std::{collections::BTreeSet, fs};
 
 use testkit::source::root;
 
-/// The pages with promises, and the sections to check. An empty list means all of them. The other sections
-/// explain how to run, deploy and monitor a function, and what was measured.
+/// The pages with promises, and the sections to check. An empty list means every section. The sections that aren't
+/// listed explain how to run, deploy and monitor a function, and what was measured.
 const PAGES: [(&str, &[&str]); 5] = [
     ("src/guide/idempotency_specification.md", &[]),
     ("README.md", &["lambda-idempotency", "Use it", "The promise and its limits"]),
@@ -84,7 +84,7 @@ fn end(paragraph: &mut String, section: &str, all: &mut Vec<Said>) {
     paragraph.clear();
 }
 
-/// Returns the page's quotes, each with the line that names its tests.
+/// Returns the quotes in a section of `docs/promises.md`, each with the line that names its tests.
 fn shown(page: &str, section: &str) -> Vec<(String, String)> {
     let after = page.split_once(&format!("\n## {section}\n")).unwrap().1;
     let of_section = after.split("\n## ").next().unwrap();

@@ -99,7 +99,7 @@ async fn wait_for_locked(client: &Client, table: &str, count: i64) {
 /// If a call is dropped while its statement waits for another transaction, the next call doesn't wait for the
 /// dropped call's statement.
 #[tokio::test]
-async fn calls_dropped_at_locks_free_connections() {
+async fn calls_dropped_while_waiting_free_their_connection() {
     let server = server!();
     let store = patient(&server.url(), 1).table(fresh_table()).build().unwrap();
     store.create_table().await.unwrap();
@@ -163,9 +163,9 @@ async fn dropped_calls_close_their_silent_connection() {
     }
 }
 
-/// Dropping a call that is opening a connection frees its place in the pool.
+/// Dropping a call that is opening a connection frees the connection's slot in the pool.
 #[tokio::test]
-async fn dropped_connection_attempts_free_their_place() {
+async fn dropped_connection_attempts_free_their_slot() {
     let server = server!();
     let wire = Wire::to(server.port()).await;
     let store = patient(&server.url_at(wire.port()), 1).table(fresh_table()).build().unwrap();

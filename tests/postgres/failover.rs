@@ -33,7 +33,7 @@ async fn until(server: &Server, sql: &str) {
     panic!("this never became true: {sql}");
 }
 
-/// Creates a store on a new table. Its URL has both servers, the standby first.
+/// Creates a store on a new table. The store's URL has both servers, the standby first.
 async fn on_both(primary: &Server, standby: &Server, attributes: &str) -> PostgresStore {
     let (own, other) = (format!(":{}/", primary.port()), standby.port());
     let hosts = primary.url().replace(&own, &format!(":{other},127.0.0.1:{}/", primary.port()));
@@ -43,7 +43,7 @@ async fn on_both(primary: &Server, standby: &Server, attributes: &str) -> Postgr
     store
 }
 
-/// Reads the record as soon as the store can answer.
+/// Reads the record, and retries while the server is unavailable.
 async fn found(store: &PostgresStore, name: &str) -> Option<Record> {
     for _ in 0..600 {
         match store.read(&key(name)).await {
@@ -52,10 +52,11 @@ async fn found(store: &PostgresStore, name: &str) -> Option<Record> {
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    panic!("the server hasn't restarted");
+    panic!("the server is still unavailable");
 }
 
-/// Completes the claim as soon as the store can answer. A call may use a connection that the crash has cut.
+/// Completes the claim, and retries while the server is unavailable. A call may use a connection that the crash has
+/// cut.
 async fn settle(store: &PostgresStore, key: &StoredKey, lock: &Lock) {
     let completion = completion(lock);
     for _ in 0..600 {
@@ -65,7 +66,7 @@ async fn settle(store: &PostgresStore, key: &StoredKey, lock: &Lock) {
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    panic!("the server hasn't restarted");
+    panic!("the server is still unavailable");
 }
 
 /// Waits until nothing listens at the server's port.
@@ -94,7 +95,7 @@ async fn a_killed_server_keeps_its_records() {
     settle(&store, &key("begun"), &lock).await;
 }
 
-/// With asynchronous replication, the primary acknowledges writes that its standby never gets.
+/// With asynchronous replication, the primary may acknowledge writes that its standby never gets.
 #[tokio::test]
 async fn an_asynchronous_standby_can_lose_writes() {
     let Some(mut primary) = Server::start("") else { return };
@@ -121,7 +122,7 @@ async fn an_asynchronous_standby_can_lose_writes() {
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
-    /// Returns `None`, with a message, if this process can't mount one.
+    /// Mounts the file system. If this process may not mount, prints a message and returns `None`.
     fn new(uid: u32, gid: u32) -> Option<Self> {
         let folder = std::env::temp_dir().join(fresh_table());
         fs::create_dir(&folder).unwrap();
@@ -181,7 +182,7 @@ async fn a_full_disk_refuses_writes_until_freed() {
                 }
             }
         }
-        let refused = refused.expect("the disk is full");
+        let refused = refused.expect("a full disk must refuse a write");
         assert_eq!((refused.kind(), refused.is_maybe_applied()), (StoreErrorKind::Unavailable, false));
         assert!(format!("{refused:?}").contains("53100"), "{refused:?}");
     }
@@ -223,7 +224,7 @@ async fn a_promoted_standby_is_found() {
     }
 }
 
-/// A host that neither accepts nor answers leaves enough time for the next host.
+/// The store stops waiting for a silent host early enough to try the next host.
 #[tokio::test]
 async fn silent_hosts_leave_time_for_others() {
     let Some(server) = Server::shared() else { return };

@@ -15,7 +15,7 @@ use super::{
     wire::Wire,
 };
 
-/// Short enough for a fast test, and longer than a busy machine pauses a process.
+/// The statement timeout: short enough for a fast test, and longer than a busy machine pauses a process.
 const STATEMENT: Duration = Duration::from_secs(8);
 
 fn impatient(builder: StoreBuilder<PostgresStore>) -> StoreBuilder<PostgresStore> {
@@ -35,7 +35,7 @@ async fn waiting(client: &Client, table: &str) -> i32 {
     panic!("no statement is waiting for a lock");
 }
 
-/// Creates a store behind a wire. Its one connection has made a claim and a read.
+/// Creates a store behind a wire. The store's only connection has sent a claim and a read.
 async fn behind_a_wire(server: &Server) -> (Wire, PostgresStore) {
     let wire = Wire::to(server.port()).await;
     let builder = PostgresStore::builder(server.url_at(wire.port())).table(fresh_table()).connections(1);
@@ -50,7 +50,7 @@ async fn behind_a_wire(server: &Server) -> (Wire, PostgresStore) {
 fn assert_error(error: &StoreError, kind: StoreErrorKind, maybe_applied: bool, says: &str) {
     assert_eq!((error.kind(), error.is_maybe_applied()), (kind, maybe_applied), "{error:?}");
     assert!(error.to_string().contains(says), "{error}");
-    // The error contains the address, but not the password.
+    // The error may contain the address, but not the password.
     let shown = format!("{error} {error:?}");
     assert!(!shown.contains("correct-horse"), "{shown}");
 }
@@ -80,7 +80,7 @@ async fn lost_answers_are_ambiguous_and_applied() {
         assert!(wire.has_failed());
         assert_error(&error, StoreErrorKind::Unavailable, true, says);
         assert_eq!(store.read(&key).await.unwrap(), Some(lock.clone().into()));
-        // The same claim is refused, and the refusal shows the owner's record.
+        // If the claim is sent again, the store refuses it and returns the claim's own record.
         let again = store.apply(&key, &Write::Claim(lock.clone())).await.unwrap();
         assert_eq!(again, WriteOutcome::Refused(Some(lock.into())));
     }
@@ -146,7 +146,7 @@ async fn closed_connections_are_dropped_together() {
     let before = wire.connections();
     wire.cut_first();
     make(&store, &warm, &Write::Claim(lock())).await;
-    assert_eq!(wire.connections(), before + 1, "the call used one of the others");
+    assert_eq!(wire.connections(), before + 1, "the call used another old connection");
 }
 
 #[tokio::test]
@@ -160,7 +160,7 @@ async fn recently_used_connections_are_not_checked() {
 
 /// The server ends the session before the statement, or while the statement waits for a row.
 #[tokio::test]
-async fn terminated_sessions_are_replaced_or_ambiguous() {
+async fn calls_survive_or_report_terminated_sessions() {
     let server = server!();
     let store = server.store(|builder| builder.connections(1)).await;
     let (key, operator, other) = (key("terminated"), server.client().await, server.client().await);
@@ -201,7 +201,7 @@ async fn locked_records_are_definite_conflicts() {
     let error = store.apply(&key, &completion(&lock)).await.unwrap_err();
     assert_error(&error, StoreErrorKind::Conflict, false, "another transaction");
     assert!(began.elapsed() < STATEMENT, "{:?}", began.elapsed());
-    // A duplicate reads past the lock on the row.
+    // A duplicate reads the row without waiting for its lock.
     let refused = store.apply(&key, &Write::Claim(super::fixtures::lock())).await.unwrap();
     assert_eq!(refused, WriteOutcome::Refused(Some(lock.clone().into())));
     operator.batch_execute("ROLLBACK").await.unwrap();

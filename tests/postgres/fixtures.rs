@@ -1,4 +1,4 @@
-//! The server, and keys, locks and records.
+//! The shared server, and keys, locks, records and writes for the tests.
 
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ pub(super) async fn make(store: &PostgresStore, key: &StoredKey, write: &Write) 
     assert_eq!(store.apply(key, write).await.unwrap(), WriteOutcome::Applied);
 }
 
-/// Completes `lock`'s claim.
+/// Returns the write that completes `lock`'s claim.
 pub(super) fn completion(lock: &Lock) -> Write {
     let settlement = Settlement::Complete(outcome(b"the response"), later(86_400));
     Write::Settle { owner: lock.owner, generation: lock.generation, settlement }

@@ -1,4 +1,4 @@
-//! The PostgreSQL store against a real server, and over failing connections and servers.
+//! Tests the PostgreSQL store against a real server, over failing connections, and on failing servers.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
 #![cfg(feature = "postgres")]

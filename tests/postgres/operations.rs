@@ -89,7 +89,7 @@ fn kind<T>(result: Result<T, RunError<Error>>) -> ErrorKind {
     match result {
         Err(RunError::Idempotency(error)) => error.kind(),
         Err(other) => panic!("{other}"),
-        Ok(_) => panic!("it was done"),
+        Ok(_) => panic!("the operation succeeded"),
     }
 }
 
@@ -108,7 +108,7 @@ async fn operations_run_once_and_are_replayed() {
     // A plain `run` finds the same record.
     let again: String = shop
         .operation()
-        .run(Key::new("a").unwrap(), "12", async || Err(std::io::Error::other("it ran")))
+        .run(Key::new("a").unwrap(), "12", async || Err(std::io::Error::other("the handler ran")))
         .await
         .unwrap();
     assert_eq!(again, "placed a");
@@ -117,7 +117,7 @@ async fn operations_run_once_and_are_replayed() {
 /// In the modes off and shadow, every delivery commits its work, even while another delivery of the same key is
 /// running. A failed delivery is rolled back.
 #[tokio::test]
-async fn transactions_stay_whole_without_records() {
+async fn transactions_stay_atomic_without_enforcement() {
     let server = server!();
     for mode in [Mode::Off, Mode::Shadow] {
         let shop = Shop::new(server).await;
@@ -203,7 +203,7 @@ async fn failed_or_dropped_operations_write_nothing() {
     assert_eq!(shop.placed().await, 1);
 }
 
-/// A duplicate waits for neither the uncommitted row nor the lock.
+/// A duplicate waits neither for the uncommitted row nor for the key's lock.
 #[tokio::test]
 async fn concurrent_duplicates_are_in_progress_immediately() {
     let server = server!();
@@ -225,7 +225,7 @@ async fn concurrent_duplicates_are_in_progress_immediately() {
     assert_eq!(shop.placed().await, 1);
 }
 
-/// The work ends within the answer reserve. The library still writes its record and commits both.
+/// The work ends within the answer reserve. The library still writes the record, and commits it together with the work.
 #[tokio::test]
 async fn late_work_is_still_committed() {
     let server = server!();
@@ -399,10 +399,10 @@ async fn deliveries_with_and_without_claims_share_keys() {
         server,
     };
     assert_eq!(kind(later.place(&mut client, "a", "12").await), ErrorKind::InProgress);
-    // The lease has expired.
+    // At this time, the lease has expired.
     clock.set(120);
     assert_eq!(later.place(&mut client, "a", "12").await.unwrap(), "placed a");
-    let lambda_idempotency::Begun::Claimed(claim) = begun else { panic!("it was claimed") };
+    let lambda_idempotency::Begun::Claimed(claim) = begun else { panic!("the key has an outcome") };
     let late = claim.complete("late").await.unwrap();
     assert!(matches!(late, lambda_idempotency::Settled::Superseded(_)), "{late:?}");
     assert_eq!(shop.placed().await, 1);

@@ -30,7 +30,7 @@ const STATEMENT: Duration = Duration::from_secs(8);
 
 /// Makes the claims of one of the two processes that the next test starts.
 #[tokio::test]
-#[ignore = "the test below runs it in two processes at once"]
+#[ignore = "the next test runs this one in two processes at once"]
 async fn claims_in_its_own_process() {
     let (Ok(url), Ok(begins)) = (env::var(URL), env::var(BEGINS)) else { return };
     let store = patient(PostgresStore::builder(url)).build().unwrap();
@@ -60,7 +60,7 @@ async fn rows(server: &Server, table: &str) -> i64 {
 /// Two functions share the pooler's sessions, and each has its own table. Both processes would name their prepared
 /// statements s0, s1, …, so each could run the other's statements.
 #[tokio::test]
-async fn processes_behind_a_pooler_keep_their_tables() {
+async fn pooled_processes_write_only_their_own_tables() {
     let server = server!();
     let Some(pooler) = PgBouncer::before(server, 2, "") else { return };
     let tables = [fresh_table(), fresh_table()];
@@ -85,7 +85,8 @@ fn behind(server: &Server, pooler: &PgBouncer, user: &str, table: &str, paramete
     builder.statement_timeout(STATEMENT).lock_timeout(Duration::from_millis(250)).build().unwrap()
 }
 
-/// The store prepares no statement before it knows that its session is exclusive.
+/// A pooler may run each transaction in another session, which hasn't prepared the statement. So the store refuses
+/// `prepared=true` before it prepares a statement.
 #[tokio::test]
 async fn prepared_statements_behind_a_pooler_are_refused() {
     let server = server!();
@@ -108,7 +109,7 @@ async fn prepared_statements_behind_a_pooler_are_refused() {
 }
 
 /// Creates a role with the timeouts, as `?timeouts=role` needs it. The statements form one transaction. Several tests
-/// run them, and PostgreSQL rejects two concurrent changes of a role, so each waits for a lock first.
+/// run it, and PostgreSQL rejects two concurrent changes of a role, so the transaction first waits for a lock.
 const LIMITED: &str = "SELECT pg_advisory_xact_lock(1); \
     DO $$ BEGIN CREATE ROLE limited SUPERUSER LOGIN PASSWORD 'correct-horse'; \
     EXCEPTION WHEN duplicate_object OR unique_violation THEN END $$; \
@@ -144,7 +145,7 @@ async fn missing_limits_are_refused_with_a_fix() {
     }
 }
 
-/// Another client's transaction may run next in the session. It gets the session's own timeouts.
+/// Another client's transaction may run next in the session. That transaction must get the session's own timeouts.
 #[tokio::test]
 async fn limits_do_not_leak_into_pooled_sessions() {
     let server = server!();

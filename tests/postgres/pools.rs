@@ -27,8 +27,8 @@ fn pool_of(url: &str, connections: usize) -> Pool {
     Pool::builder(manager).max_size(connections).build().unwrap()
 }
 
-/// There are more handlers than pooled connections, and each handler holds a connection while it works. Their
-/// completions don't wait for the pool.
+/// There are more handlers than pooled connections, and each handler holds a connection while it works. The
+/// handlers' completions don't wait for the pool.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn completions_do_not_wait_for_the_pool() {
     const HANDLERS: u32 = 8;
@@ -70,9 +70,10 @@ async fn completions_do_not_wait_for_the_pool() {
     assert_eq!((effects.load(Ordering::SeqCst), completed), (HANDLERS, i64::from(HANDLERS)));
 }
 
-/// The user's code holds every connection for longer than the store waits.
+/// The user's code holds the pool's only connection for longer than the store waits, so the store opens its own
+/// connection.
 #[tokio::test]
-async fn an_exhausted_pool_still_serves_records() {
+async fn records_are_written_despite_exhausted_pool() {
     let server = server!();
     let pool = pool_of(&server.url(), 1);
     let builder = patient(PostgresStore::pool_builder(pool.clone())).table(fresh_table());

@@ -19,8 +19,8 @@ impl Random {
     }
 }
 
-/// Every kind of write in random order, with the version that was read or a version that's close to it. The answers
-/// match the memory store's.
+/// Applies every kind of write in random order. Each write expects the version that was read, or one that differs in
+/// one field. The answers must match the memory store's.
 #[tokio::test]
 async fn random_writes_match_the_memory_store() {
     let server = server!();
@@ -111,7 +111,7 @@ async fn corrupt_rows_name_the_invalid_column() {
     let server = server!();
     let store = server.store(|builder| builder).await;
     let (operator, table) = (server.client().await, store.table());
-    // Constraints prevent most of these rows. The test drops them first.
+    // Constraints prevent most of these rows, so the test drops the constraints first.
     let constraints = format!(
         "SELECT format('ALTER TABLE {table} DROP CONSTRAINT %I', conname) FROM pg_constraint \
          WHERE conrelid = '{table}'::regclass AND contype = 'c'"
@@ -218,7 +218,7 @@ async fn replacing_a_row_clears_reserved_columns() {
     let write = Write::Conclude { seen: Some(Revision::of(&next.into())), record: finished() };
     make(&store, &key, &write).await;
     assert_eq!(trace().await, None);
-    assert!(store.read(&key).await.unwrap().is_some(), "`response_codec` stayed");
+    assert!(store.read(&key).await.unwrap().is_some(), "`response_codec` wasn't cleared");
 }
 
 #[tokio::test]
@@ -244,7 +244,7 @@ async fn a_response_of_one_gibibyte_is_unstorable() {
 }
 
 #[tokio::test]
-async fn scans_return_all_records_by_key() {
+async fn scans_return_all_records_in_key_order() {
     let server = server!();
     let store = server.store(|builder| builder).await;
     let operator = server.client().await;
@@ -303,7 +303,7 @@ async fn a_scan_leaves_responses_unread() {
     }
 }
 
-/// 6 MB, Lambda's largest response, written and read in one statement each.
+/// A response of 6 MB, which is Lambda's limit, takes one statement to write and one to read.
 #[tokio::test]
 async fn large_responses_round_trip() {
     let server = server!();

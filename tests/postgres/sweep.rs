@@ -78,7 +78,8 @@ async fn concurrent_sweeps_share_work_without_waiting() {
     assert_eq!(store.sweep(now, 100).await.unwrap(), 1);
 }
 
-/// A sweep keeps a record that another delivery reclaims while the sweep examines it.
+/// A sweep and a reclaim of the same record run concurrently. Either the sweep deletes the record and the reclaim is
+/// refused, or the reclaim is applied and the sweep keeps the record.
 #[tokio::test]
 async fn sweeps_keep_concurrently_reclaimed_records() {
     let server = server!();

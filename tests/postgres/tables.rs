@@ -56,7 +56,7 @@ async fn table_names_allow_schemas_and_capitals() {
     assert_eq!(store.check_table().await.unwrap(), []);
 }
 
-/// The shipped file alone creates the table.
+/// The shipped `schema.sql` creates the table, without any change to the file.
 #[tokio::test]
 async fn the_schema_file_runs_unchanged() {
     let server = server!();

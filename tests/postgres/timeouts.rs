@@ -17,19 +17,21 @@ use super::{
 
 type Set = fn(StoreBuilder<PostgresStore>) -> StoreBuilder<PostgresStore>;
 
-/// The ways in which the store sets timeouts.
+/// Two ways to set the timeouts: when the session starts, and in each transaction.
 const TIMEOUTS: [(&str, Set); 2] =
     [("startup", |builder| builder), ("transaction", StoreBuilder::timeouts_per_transaction)];
 
 /// How long a statement may wait for another transaction.
 const LOCK: Duration = Duration::from_millis(300);
 
-/// Sets a statement timeout of six seconds, because a busy machine may pause a process for almost as long.
+/// Sets short timeouts. The statement timeout is still six seconds, because a busy machine may pause a process for
+/// almost as long.
 fn impatient(builder: StoreBuilder<PostgresStore>) -> StoreBuilder<PostgresStore> {
     builder.statement_timeout(Duration::from_secs(6)).lock_timeout(LOCK)
 }
 
-/// Creates an impatient store behind a wire, with an open connection, and a patient store on the same table.
+/// Creates two stores on one table. The first has short timeouts, and an open connection through the wire. The second
+/// has long timeouts and connects directly.
 async fn behind_a_wire(server: &Server) -> (Wire, PostgresStore, PostgresStore) {
     let (wire, direct) = (Wire::to(server.port()).await, server.store(|builder| builder).await);
     let builder = patient(PostgresStore::builder(server.url_at(wire.port()))).table(direct.table());
@@ -38,8 +40,8 @@ async fn behind_a_wire(server: &Server) -> (Wire, PostgresStore, PostgresStore) 
     (wire, store, direct)
 }
 
-/// Migrations, `VACUUM FULL` and `LOCK TABLE` block statements before they begin. A statement that the store
-/// has given up on must not be applied when the table is free again.
+/// Migrations, `VACUUM FULL` and `LOCK TABLE` lock the table, so other statements wait before they begin. A statement
+/// that the store has given up on must not be applied when the table is free again.
 #[tokio::test]
 async fn abandoned_claims_behind_locks_are_not_applied() {
     let server = server!();
@@ -58,7 +60,7 @@ async fn abandoned_claims_behind_locks_are_not_applied() {
     }
 }
 
-/// A slow trigger, or a full I/O queue: the statement is slow without waiting for a lock.
+/// A statement can also be slow without waiting for a lock, because of a slow trigger or a full I/O queue.
 #[tokio::test]
 async fn abandoned_slow_claims_are_not_applied() {
     let server = server!();
@@ -97,11 +99,11 @@ async fn slow_preparations_send_no_claim() {
     let error = store.apply(&key, &Write::Claim(lock())).await.unwrap_err();
     assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Unavailable, false), "{error}");
     tokio::time::sleep(Duration::from_millis(500)).await;
-    assert_eq!(wire.requests(), 1, "only the preparation");
+    assert_eq!(wire.requests(), 1, "the store must send only the preparation");
     assert_eq!(store.read(&key).await.unwrap(), None);
     wire.requests();
     make(&store, &key, &Write::Claim(lock())).await;
-    assert_eq!((wire.requests(), wire.connections()), (1, 1), "the claim was prepared before");
+    assert_eq!((wire.requests(), wire.connections()), (1, 1), "the claim is already prepared");
 }
 
 /// The network delays a claim until after its sender got an error, so a timeout at the server doesn't help.
@@ -120,7 +122,7 @@ async fn late_claims_never_replace_an_outcome() {
     assert_eq!(direct.read(&key).await.unwrap(), before);
 }
 
-/// No other delivery takes the key before a late claim arrives. The late claim blocks the key until its lease expires.
+/// No other delivery claims the key before a late claim arrives. The late claim blocks the key until its lease expires.
 /// The next delivery runs after that.
 #[tokio::test]
 async fn late_claims_block_until_their_lease_expires() {

@@ -6,7 +6,7 @@ use lambda_idempotency::store::{Revision, Store as _, StoreErrorKind, Write, Wri
 
 use super::fixtures::{completion, finished, key, lock, make, server};
 
-/// Claim, work and outcome commit together, or none of them does.
+/// The record and the handler's work commit together, or neither does.
 #[tokio::test]
 async fn record_and_work_commit_atomically() {
     let server = server!();
@@ -21,7 +21,7 @@ async fn record_and_work_commit_atomically() {
         assert_eq!(store.lock_and_read_in(&transaction, &key).await.unwrap(), None);
         transaction.batch_execute(&format!("INSERT INTO {orders} VALUES (1)")).await.unwrap();
         assert_eq!(store.apply_in(&transaction, &key, &conclude).await.unwrap(), WriteOutcome::Applied);
-        assert_eq!(store.read(&key).await.unwrap(), None, "no other session sees it before the commit");
+        assert_eq!(store.read(&key).await.unwrap(), None, "the record was visible before the commit");
         if commits {
             transaction.commit().await.unwrap();
         } else {
@@ -33,7 +33,7 @@ async fn record_and_work_commit_atomically() {
     }
     let transaction = client.transaction().await.unwrap();
     assert_eq!(store.lock_and_read_in(&transaction, &key).await.unwrap(), Some(record.clone()));
-    // An expired record is replaced if it's still the version that was seen.
+    // A conclusion replaces the record only if the record hasn't changed since it was read.
     let next = finished();
     let replace = Write::Conclude { seen: Some(Revision::of(&record)), record: next.clone() };
     assert_eq!(store.apply_in(&transaction, &key, &replace).await.unwrap(), WriteOutcome::Applied);
@@ -63,12 +63,12 @@ async fn keys_are_busy_until_transactions_end() {
         let duplicate = other.transaction().await.unwrap();
         let busy = store.lock_and_read_in(&duplicate, &key).await.unwrap_err();
         assert_eq!((busy.kind(), busy.is_maybe_applied()), (StoreErrorKind::Conflict, false), "{busy}");
-        assert!(duplicate.query_one("SELECT 1", &[]).await.is_ok(), "the transaction can continue");
+        assert!(duplicate.query_one("SELECT 1", &[]).await.is_ok(), "the refusal aborted the transaction");
         duplicate.rollback().await.unwrap();
-        // A duplicate that waits would wait for a minute.
+        // If the duplicate waited for the lock, it would wait for a minute.
         assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
         // An ordinary claim waits briefly for a row that isn't committed yet. If the row was there before, the claim
-        // reads its committed version.
+        // reads the row's committed version.
         let claim = store.apply(&key, &Write::Claim(lock())).await;
         match before {
             None => assert_eq!(claim.unwrap_err().kind(), StoreErrorKind::Conflict),
@@ -96,7 +96,7 @@ async fn keys_are_busy_until_transactions_end() {
 
 /// Two transactions conclude one key, and neither takes the advisory lock. The second waits for the row and is refused.
 #[tokio::test]
-async fn rows_separate_transactions_without_the_lock() {
+async fn concurrent_conclusions_without_lock_have_one_winner() {
     let server = server!();
     let store = server.store(|builder| builder).await;
     let (mut one, mut other) = (server.client().await, server.client().await);
@@ -115,7 +115,7 @@ async fn rows_separate_transactions_without_the_lock() {
 }
 
 #[tokio::test]
-async fn old_snapshots_conflict_and_aborts_are_rejected() {
+async fn conflict_on_old_snapshot_aborts_the_transaction() {
     let server = server!();
     let store = server.store(|builder| builder).await;
     let mut client = server.client().await;
@@ -123,7 +123,7 @@ async fn old_snapshots_conflict_and_aborts_are_rejected() {
     let level = lambda_idempotency::store::postgres::tokio_postgres::IsolationLevel::RepeatableRead;
     let transaction = client.build_transaction().isolation_level(level).start().await.unwrap();
     assert_eq!(store.lock_and_read_in(&transaction, &key).await.unwrap(), None);
-    // Another delivery claims and completes. It doesn't take the advisory lock.
+    // Another delivery claims and completes the key. It doesn't take the advisory lock.
     make(&store, &key, &Write::Claim(lock.clone())).await;
     make(&store, &key, &completion(&lock)).await;
     let conclude = Write::Conclude { seen: None, record: finished() };
@@ -157,7 +157,7 @@ async fn concurrent_transactions_have_one_effect() {
                 transaction.batch_execute(&effect).await.unwrap();
                 let conclude = Write::Conclude { seen: None, record: finished() };
                 let written = store.apply_in(&transaction, &key, &conclude).await.unwrap();
-                // A third of the transactions roll back just before the commit.
+                // A third of the transactions roll back instead of committing.
                 if written == WriteOutcome::Applied && (worker + round) % 3 != 0 {
                     transaction.commit().await.unwrap();
                 } else {
@@ -177,6 +177,6 @@ async fn concurrent_transactions_have_one_effect() {
     );
     let row = client.query_one(&count, &[]).await.unwrap();
     let counts: [i64; 4] = std::array::from_fn(|at| row.get(at));
-    assert_eq!(counts, [counts[0]; 4], "effects, keys, records with an effect, records");
+    assert_eq!(counts, [counts[0]; 4], "effects, keys with an effect, records with an effect, records");
     assert!(counts[0] >= 15, "{counts:?}");
 }

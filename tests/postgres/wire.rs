@@ -1,4 +1,4 @@
-//! A proxy between the store and the server. On demand, it causes the faults of the testing kit.
+//! A proxy between the store and the server, which can cause faults of the testing kit.
 
 use std::{
     net::Ipv4Addr,
@@ -92,7 +92,7 @@ impl Wire {
         std::mem::take(&mut self.requests.lock().unwrap())
     }
 
-    /// Returns the same number without resetting it.
+    /// Returns the number that `requests` would return, and doesn't reset it.
     pub(super) fn requests_so_far(&self) -> u32 {
         *self.requests.lock().unwrap()
     }
@@ -102,7 +102,7 @@ impl Wire {
         *self.connections.lock().unwrap()
     }
 
-    /// Gives the server the delayed request.
+    /// Sends the server the request that `Fault::Late` delays.
     pub(super) fn deliver(&self) {
         self.late.notify_waiters();
     }

@@ -1,4 +1,4 @@
-//! Clusters: one node, and two that share the slots and move them.
+//! Clusters of one node, and of two nodes that share the slots and move them.
 
 use std::sync::{Arc, OnceLock};
 
@@ -77,7 +77,7 @@ async fn a_single_node_cluster_conforms() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_go_to_the_slots_node() {
+async fn requests_reach_the_node_with_the_slot() {
     let Some(nodes) = two().await else { return };
     let store = patient(&url(&nodes[0]));
     conformance::check(&store).await;
@@ -86,7 +86,7 @@ async fn requests_go_to_the_slots_node() {
         claimed(&store, &key).await;
         assert_eq!(store.apply(&key, &complete()).await.unwrap(), WriteOutcome::Applied);
         assert_eq!(claim(&store, &key).await.unwrap(), WriteOutcome::Refused(Some(completed())));
-        assert_eq!(node.calls("evalsha"), before + 3, "no redirection");
+        assert_eq!(node.calls("evalsha"), before + 3, "this node must get all three commands");
     }
     // A scan lists the records of both nodes.
     let (mut found, mut position) = (0, None);
@@ -132,7 +132,7 @@ async fn moved_slots_are_followed() {
     for _ in 0..3 {
         assert_eq!(claim(&store, &key).await.unwrap(), WriteOutcome::Refused(Some(completed())));
     }
-    assert!(one.calls("evalsha") <= moved + 1, "the store remembers the new node");
+    assert!(one.calls("evalsha") <= moved + 1, "the store must remember the new node");
 }
 
 #[tokio::test]

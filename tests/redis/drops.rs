@@ -59,7 +59,7 @@ async fn dropped_calls_leave_the_connection_usable() {
         assert!(there.is_none() || there == Some(started()), "round {round}: {there:?}");
     }
     assert!(dropped > 100, "only {dropped} calls were dropped");
-    // One connection of the store, and one of `run`.
+    // One connection is the store's. The other is the test's own, through `RedisServer::run`.
     until_clients(&server, 2).await;
 }
 

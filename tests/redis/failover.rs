@@ -15,8 +15,8 @@ use tokio::net::{TcpListener, TcpStream};
 use super::fixtures::{chain, claim, claimed, complete, completed, fresh_key, patient, started, until};
 use testkit::redis::RedisServer;
 
-/// An address that points to one server and later to another, as a DNS name or a proxy does. It ends with the
-/// test's runtime.
+/// A proxy whose address leads to one server and later to another, as a DNS name can. The proxy ends with the test's
+/// runtime.
 struct Name {
     address: SocketAddr,
     leads_to: Arc<Mutex<SocketAddr>>,
@@ -73,7 +73,7 @@ fn has(server: &RedisServer, key: &StoredKey, status: &str) -> bool {
     server.run(&["HGET", &format!("idempotency:{key}"), "status"]) == status
 }
 
-/// Replication is asynchronous, so the primary acknowledges writes that its replica never gets.
+/// Replication is asynchronous, so the primary may acknowledge writes that its replica never gets.
 #[tokio::test]
 async fn a_promoted_replica_can_lose_acknowledged_writes() {
     let Some(mut primary) = RedisServer::start(&[]) else { return };
@@ -85,8 +85,10 @@ async fn a_promoted_replica_can_lose_acknowledged_writes() {
     claimed(&store, &kept).await;
     assert_eq!(store.apply(&kept, &complete()).await.unwrap(), WriteOutcome::Applied);
     claimed(&store, &half).await;
-    until("the replica has both", || has(&replica, &kept, "COMPLETED") && has(&replica, &half, "STARTED"))
-        .await;
+    until("the replica has both records", || {
+        has(&replica, &kept, "COMPLETED") && has(&replica, &half, "STARTED")
+    })
+    .await;
 
     // Nothing listens on port 9: the replica gets no more data, while the primary continues.
     link.lead_to(([127, 0, 0, 1], 9).into());
@@ -100,7 +102,7 @@ async fn a_promoted_replica_can_lose_acknowledged_writes() {
     assert_eq!(
         claim(&store, &kept).await.unwrap(),
         WriteOutcome::Refused(Some(completed())),
-        "replicated: kept"
+        "the replicated record must survive"
     );
     assert_eq!(
         store.read(&half).await.unwrap(),
@@ -114,8 +116,8 @@ async fn a_promoted_replica_can_lose_acknowledged_writes() {
     );
 }
 
-/// The store doesn't ask Sentinel, so a name has to point to the primary. Until it points to the new primary,
-/// nothing runs.
+/// The store doesn't ask Sentinel for the primary, so its URL needs a name that points to the primary. Until the name
+/// points to the new primary, every call fails.
 #[tokio::test]
 async fn a_replica_promoted_by_sentinel_serves() {
     let Some(mut primary) = RedisServer::start(&[]) else { return };
@@ -139,7 +141,8 @@ async fn a_replica_promoted_by_sentinel_serves() {
     let patience = ["SENTINEL", "SET", "records", "down-after-milliseconds", "2000"];
     assert_eq!(sentinel.run(&patience), "OK");
     let chosen = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "records"];
-    // Sentinel takes up to ten seconds to promote the replica. After a pause, it waits half a minute first.
+    // Sentinel takes up to ten seconds to promote the replica. If the machine paused, Sentinel first waits half a
+    // minute.
     until("the Sentinel has chosen the replica", || sentinel.run(&chosen).ends_with(&port)).await;
     until("the replica is the primary", || replica.run(&["ROLE"]).starts_with("master")).await;
     name.lead_to(replica.address());

@@ -1,6 +1,5 @@
-//! A connection that fails before a command arrives or after it. After a failed write, the store reports "not applied"
-//! only if that's certain, and otherwise "maybe applied". If a connection died while idle, the next call still
-//! succeeds.
+//! Connections that fail before or after a command arrives. After a failed write, the store reports "not applied" only
+//! if that's certain, and otherwise "maybe applied". If a connection died while idle, the next call still succeeds.
 
 use std::{
     sync::Arc,
@@ -25,7 +24,7 @@ use testkit::redis::{RedisServer, shared};
 const LOST: [Reply; 2] = [Reply::ForwardThenClose, Reply::ForwardThenHang];
 
 #[tokio::test]
-async fn each_failure_maps_to_kind_and_certainty() {
+async fn each_failure_reports_maybe_applied_correctly() {
     use Reply::{Answer, Close, Hang, Reset};
     let oom = Answer("-OOM command not allowed when used memory > 'maxmemory'.\r\n");
     let cases: Vec<(&str, Vec<Reply>, bool, Option<usize>)> = vec![
@@ -61,7 +60,7 @@ async fn each_failure_maps_to_kind_and_certainty() {
 }
 
 #[tokio::test]
-async fn outages_are_definite_and_reported_immediately() {
+async fn refused_connections_fail_fast_as_unapplied() {
     // No other test can use this socket's port, and the socket never listens.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -73,7 +72,7 @@ async fn outages_are_definite_and_reported_immediately() {
         // The store doesn't wait for an attempt's timeout of 20 s.
         assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
         assert_eq!(error.kind(), StoreErrorKind::Unavailable);
-        assert!(!error.is_maybe_applied(), "no server could have applied it");
+        assert!(!error.is_maybe_applied(), "no server could have applied the write");
         assert!(error.to_string().contains("couldn't be reached"), "{error}");
         assert!(chain(&error).contains("Connection refused"), "{}", chain(&error));
         assert!(!chain(&error).contains("secret"), "{}", chain(&error));
@@ -81,7 +80,7 @@ async fn outages_are_definite_and_reported_immediately() {
 }
 
 #[tokio::test]
-async fn unreachable_hosts_are_definite_and_within_budget() {
+async fn unreachable_hosts_fail_fast_as_unapplied() {
     // Fills the listener's backlog, so that the kernel leaves the next connection waiting.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -94,7 +93,7 @@ async fn unreachable_hosts_are_definite_and_within_budget() {
     }
     let began = Instant::now();
     let error = claim(&hasty(&format!("redis://{address}")), &fresh_key()).await.unwrap_err();
-    // The operation's timeout is a minute.
+    // The call doesn't wait for the operation timeout of a minute.
     assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
     assert!(!error.is_maybe_applied(), "{error}");
     assert!(error.to_string().contains("couldn't be reached"), "{error}");
@@ -155,11 +154,10 @@ async fn writes_without_answers_are_ambiguous() {
 }
 
 #[tokio::test]
-async fn engine_resolves_lost_completion_answers() {
+async fn lost_completion_answers_are_resolved() {
     let Some(server) = shared() else { return };
     for lost in LOST {
-        // The first command is the claim, whether or not its script is loaded. Then comes the completion, whose
-        // answer is lost.
+        // The first command is the claim. The next EVALSHA is the completion, whose answer is lost.
         let wire = Wire::new(Some(server.address()), {
             let settles = std::sync::atomic::AtomicBool::new(false);
             move |nth, name| match name {
@@ -313,7 +311,7 @@ async fn dropped_requests_keep_the_shared_connection() {
     while let Some(task) = tasks.join_next().await {
         task.unwrap();
     }
-    // One connection of the store, and one of `run`.
+    // One connection is the store's. The other is the test's own, through `RedisServer::run`.
     until_clients(&server, 2).await;
     drop(store);
     until_clients(&server, 1).await;

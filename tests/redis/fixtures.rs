@@ -27,7 +27,7 @@ pub(crate) const fn ms(millis: u64) -> Timestamp {
     Timestamp::from_millis(millis)
 }
 
-/// In 2050. Redis may remove a record after it expires.
+/// A time in 2050: Redis may remove a record that has expired.
 pub(crate) const EXPIRES_AT: u64 = 2_524_608_000_000;
 
 pub(crate) fn lock() -> Lock {
@@ -125,7 +125,7 @@ pub(crate) fn writes_on_started() -> Vec<Write> {
     writes
 }
 
-/// A store for a server that never answers, so that the call must fail.
+/// A store for a server that never answers. The short attempt timeout makes the call fail soon.
 pub(crate) fn hasty(url: &str) -> RedisStore {
     with_attempts_of(Duration::from_millis(600), url)
 }
@@ -133,7 +133,8 @@ pub(crate) fn hasty(url: &str) -> RedisStore {
 /// How long an attempt of [`resending`] takes if it gets no answer.
 pub(crate) const ATTEMPT: Duration = Duration::from_secs(6);
 
-/// A store for a server that doesn't answer the first attempt. The next attempt may take some seconds.
+/// A store for a server that doesn't answer the first attempt. The attempt timeout is long enough for the second
+/// attempt on a busy machine.
 pub(crate) fn resending(url: &str) -> RedisStore {
     with_attempts_of(ATTEMPT, url)
 }

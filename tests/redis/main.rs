@@ -1,4 +1,4 @@
-//! The Redis store against a real server, and over failing connections.
+//! Tests the Redis store against a real server, and over failing connections.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
 #![cfg(feature = "redis")]

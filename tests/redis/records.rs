@@ -1,4 +1,5 @@
-//! The documented hash, hashes that aren't valid records, cases beyond the contract's suite, and the scan.
+//! Tests of the documented hash, of hashes that aren't valid records, of cases that the conformance suite lacks, and of
+//! the scan.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -83,8 +84,8 @@ async fn redis_removes_records_a_day_after_expiry() {
         assert_eq!(removal(), removed_at);
         assert_eq!(store.read(&key).await.unwrap(), Some(Record::from(lock)));
     }
-    // Each write that moves the record's expiry also moves Redis's. Without an expiry, Redis never removes the
-    // record.
+    // Each write that changes the record's expiry also changes the time at which Redis removes the record. If the
+    // record has no expiry, Redis never removes it.
     for write in writes_on_started() {
         for lock in [lock(), lasting()] {
             let (store, key) = (patient(&server.url()), fresh_key());
@@ -146,8 +147,8 @@ async fn replacing_a_hash_removes_reserved_fields() {
     assert_eq!(store.read(&key).await.unwrap(), Some(next_lock().into()));
 }
 
-/// An extension applies if the new lease ends later than the old one. The script compares all their digits, as numbers
-/// and not as text.
+/// An extension applies if the new lease ends later than the old one. The script compares all digits of the two times,
+/// as numbers and not as text.
 #[tokio::test]
 async fn leases_compare_as_twenty_digit_numbers() {
     let Some(server) = shared() else { return };
@@ -195,7 +196,8 @@ async fn leases_compare_as_twenty_digit_numbers() {
     }
 }
 
-/// Applies every write to every record, with each field of the seen version unchanged and changed.
+/// Applies every write to every record. The version that a write expects is a record's version, or differs from it in
+/// one field.
 #[tokio::test]
 async fn every_write_on_every_record_conforms() {
     let Some(server) = shared() else { return };
@@ -326,7 +328,7 @@ async fn corrupt_hashes_name_the_invalid_field() {
     assert_eq!(store.read(&key).await.unwrap(), Some(started()));
 }
 
-/// The size limits of Lambda's streamed and synchronous responses.
+/// Stores responses at Lambda's limits: 6 MB for a synchronous response, and 20 MB for a streamed one.
 #[tokio::test]
 async fn large_responses_stay_in_the_record() {
     let Some(server) = shared() else { return };

@@ -101,7 +101,7 @@ async fn servers_that_cannot_save_are_reported() {
 }
 
 #[tokio::test]
-async fn loading_servers_are_reported() {
+async fn servers_still_loading_are_reported() {
     let Some(server) = RedisServer::start(&["--enable-debug-command", "yes"]) else { return };
     let store = patient(&server.url());
     claimed(&store, &fresh_key()).await;
@@ -216,7 +216,7 @@ async fn documented_permissions_are_sufficient_and_necessary() {
     assert_eq!(claim(&store, &fresh_key()).await.unwrap_err().kind(), StoreErrorKind::Rejected);
 }
 
-/// The server rejects an oversized response every time, so the outcome is recorded without it.
+/// The server rejects an oversized response every time, so the library records the outcome without the response.
 #[tokio::test]
 async fn oversized_responses_are_unstorable() {
     let Some(server) = RedisServer::start(&["--proto-max-bulk-len", "1mb"]) else { return };

@@ -22,7 +22,8 @@ fn openssl(folder: &Path, arguments: &str) {
     assert!(status.unwrap().success(), "openssl {arguments}");
 }
 
-/// Starts a server that only accepts TLS, for `127.0.0.1` and `localhost`, and returns it with its authority.
+/// Starts a server with a TLS port, and a certificate for `127.0.0.1` and `localhost`. Returns the server, and the
+/// authority's certificate.
 fn secure_server() -> Option<(RedisServer, Vec<u8>)> {
     if !has("openssl", "openssl") {
         return None;
@@ -78,12 +79,12 @@ async fn tls_verifies_authority_and_name() {
     assert_eq!(claim(&store, &fresh_key()).await.unwrap(), WriteOutcome::Applied);
     let error = RedisStore::new(format!("rediss://127.0.0.1:{port}?sslrootcert=/no/such.pem")).unwrap_err();
     assert!(error.to_string().contains("\"/no/such.pem\" can't be read"), "{error}");
-    // One store doesn't know the authority. The other connects by a name that isn't in the certificate.
+    // One store connects to an address that isn't in the certificate. The other store doesn't know the authority.
     let url = format!("rediss://:secret@127.0.0.1:{port}");
     let by_another_name = format!("rediss://:secret@127.0.0.2:{port}");
     let other = patient(RedisStore::builder(by_another_name).root_certificates(authority.clone()));
     let mut untrusted = vec![(other.build().unwrap(), "certificate")];
-    // On a machine without any certificates, building the store fails instead.
+    // If the machine has no root certificates, building this store fails.
     untrusted.extend(patient(RedisStore::builder(&url)).build().map(|store| (store, "UnknownIssuer")));
     for (store, says) in untrusted {
         let error = claim(&store, &fresh_key()).await.unwrap_err();

@@ -45,7 +45,7 @@ impl Wire {
         Self::new(upstream, move |nth, _| script[nth.min(script.len() - 1)]).await
     }
 
-    /// Starts a wire. `decide` chooses each reply from the command's number, from 0, and its name.
+    /// Starts a wire. `decide` chooses each reply by the command's number, which starts at 0, and its name.
     pub(crate) async fn new(
         upstream: Option<SocketAddr>,
         decide: impl Fn(usize, &str) -> Reply + Send + Sync + 'static,
@@ -130,12 +130,12 @@ async fn serve(
 }
 
 async fn forward(server: &mut Option<BufReader<TcpStream>>, command: &[u8]) -> io::Result<Vec<u8>> {
-    let server = server.as_mut().expect("a server behind the wire");
+    let server = server.as_mut().expect("forwarding needs a server");
     server.get_mut().write_all(command).await?;
     Ok(read_message(server).await?.map(|(answer, _)| answer).unwrap_or_default())
 }
 
-/// Reads one RESP message, and returns it with its first bulk string, which is a command's name.
+/// Reads one RESP message, and returns it with its first bulk string. In a command, that's the command's name.
 async fn read_message(stream: &mut (impl AsyncBufRead + Unpin)) -> io::Result<Option<(Vec<u8>, String)>> {
     let (mut message, mut first, mut open) = (Vec::new(), None, 1);
     while open > 0 {

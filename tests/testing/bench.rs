@@ -106,7 +106,7 @@ fn failed_run_without_a_claim_is_reported() {
 }
 
 /// A middleware around the operation writes into the ledger at every delivery. The bench still reports a duplicate as a
-/// replay, even an optimistic one, which claims nothing.
+/// replay, even in optimistic mode, where no delivery makes a claim.
 #[test]
 fn replays_with_outside_effects_are_still_replays() {
     for is_optimistic in [false, true] {
@@ -139,7 +139,7 @@ fn shadow_mode_duplicates_count_as_runs() {
     }
 }
 
-/// The story contains "(no handler ran)" only if the store refused the claim.
+/// The assertion's message contains "(no handler ran)" only if the store refused the claim.
 #[test]
 fn refused_claim_shows_that_no_handler_ran() {
     let bench = Bench::new();

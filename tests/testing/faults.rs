@@ -52,7 +52,7 @@ fn throttled_claim_runs_nothing() {
 }
 
 #[test]
-fn dead_process_is_taken_over() {
+fn claim_of_dead_process_is_taken_over() {
     let bench = Bench::new();
     bench.die_at(Point::AfterEffect);
     bench.deliver(&mut unsafe_one(&bench), &order()).assert_died();
@@ -168,8 +168,9 @@ fn synchronous_code_stops_when_its_process_dies() {
     bench.ledger().assert_count("second", 0);
 }
 
+/// `Ledger::record` can't fail, so the fault waits for the next effect that `Ledger::call` makes.
 #[test]
-fn planned_effect_faults_skip_recorded_effects() {
+fn effect_faults_wait_for_a_call() {
     for (point, fault) in [(Point::BeforeEffect, Fault::Throttle), (Point::AfterEffect, Fault::Overlap)] {
         let bench = Bench::new();
         let ledger = bench.ledger();

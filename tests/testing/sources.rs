@@ -163,7 +163,7 @@ fn stream_handlers_survive() {
 }
 
 #[test]
-fn only_lambdas_own_retry_keeps_its_request_id() {
+fn only_lambdas_retries_keep_the_request_id() {
     let by_request_id = |bench: &Bench| {
         of_source(bench, typed!(by |idempotency: &Idempotency| idempotency.events_by_request_id::<Value>()))
     };

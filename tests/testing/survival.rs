@@ -68,9 +68,9 @@ fn unprotected_runs_may_answer_differently() {
     survive(open, &Event::json(ORDER)).assert_safe();
 }
 
-/// Three steps have more than 300 schedules with one fault.
+/// A function with three steps has more than 300 schedules with a single fault.
 #[test]
-fn default_plays_every_single_fault() {
+fn default_plays_every_schedule_with_one_fault() {
     let not_played = "schedules with at most one fault weren't played";
     let limited = Survival::new().schedules(300).play(in_three_steps, &Event::json(ORDER));
     limited.assert_safe();
@@ -81,8 +81,8 @@ fn default_plays_every_single_fault() {
     assert!(whole.schedules() >= limited.schedules() + 100, "{whole}\n{limited}");
 }
 
-/// A schedule without a fault delivers to one process. There's one exception: of the schedules with an event of another
-/// operation, the second delivers to two processes.
+/// A schedule without a fault has one process, with one exception: in the second schedule with an event of another
+/// operation, each of the two events has its own process.
 #[test]
 fn report_counts_every_schedule() {
     for (event, more) in [(Event::json(ORDER), 0), (Event::json(ORDER).other(OTHER), 1)] {
@@ -129,14 +129,14 @@ fn survive_works_inside_a_runtime() {
 }
 
 #[test]
-fn broken_first_delivery_is_the_only_finding() {
+fn failed_first_delivery_is_the_only_finding() {
     let fails = |_: &Bench| Function::new(|_: Value| async { Err::<(), super::Error>("no database".into()) });
     let report = survive(fails, &order());
     assert_eq!(report.findings().len(), 1);
     assert_eq!(report.findings()[0].mistake, Mistake::FirstFailed);
 }
 
-/// The first failing test that the guide shows.
+/// The guide's first example of a test that fails.
 #[test]
 #[should_panic(expected = "this function isn't safe to retry")]
 fn guides_first_example_is_found_unsafe() {
@@ -223,7 +223,8 @@ fn forgetful(bench: &Bench) -> Function {
     })
 }
 
-/// Returns a function whose first step is an at-most-once operation without an effect.
+/// Returns a function whose first step is an at-most-once operation without an effect. Its second step may leave a
+/// claim behind.
 fn forgetful_after_at_most_once(bench: &Bench) -> Function {
     let (idempotency, ledger) = (bench.idempotency(), bench.ledger());
     Function::new(move |order: Value| {
@@ -247,7 +248,7 @@ fn claim_that_is_left_behind_is_found() {
 }
 
 #[test]
-fn at_most_once_claims_excuse_only_themselves() {
+fn at_most_once_claims_hide_no_finding() {
     let report = survive(forgetful_after_at_most_once, &Event::json(ORDER));
     assert_eq!(report.findings().len(), 1, "{report}");
     assert!(report.to_string().contains("kept its claim"), "{report}");
@@ -304,7 +305,7 @@ fn retry_with_another_amount_is_found() {
     assert!(finding.to_string().contains("same key, but with other details: 1300"), "{finding}");
 }
 
-/// The function reads the kit's time from its deadline.
+/// The handler computes the date from its invocation's deadline, which follows the kit's clock.
 #[test]
 fn key_with_todays_date_is_found() {
     const DAY: u64 = 24 * 60 * 60 * 1000;

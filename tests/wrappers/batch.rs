@@ -1,4 +1,4 @@
-//! Batches, record by record.
+//! Batch workers: each record is claimed, handled and settled separately.
 
 #[cfg(feature = "metrics")]
 mod all_failed;
@@ -73,9 +73,9 @@ async fn progress_counts_records_in_flight() {
     assert_eq!(*counts.lock().unwrap(), [2, 2, 1, 0]);
 }
 
-/// `ship` 17 and `cancel` 17 are two operations, even in one event.
+/// Order 17 in the queue `ship` and order 17 in the queue `cancel` are two operations, even in one event.
 #[tokio::test]
-async fn queues_of_one_function_separate_their_keys() {
+async fn queues_of_one_function_have_separate_keys() {
     let bench = Bench::new();
     for batch in [
         sqs([Message::new("m1", "17").in_queue("ship"), Message::new("m2", "17").in_queue("cancel")]),
@@ -91,7 +91,7 @@ async fn queues_of_one_function_separate_their_keys() {
 /// With a named source, a message finds its record even after it moves to a dead-letter queue, and from there to
 /// another queue.
 #[tokio::test]
-async fn named_sources_keep_their_records() {
+async fn messages_of_named_sources_keep_their_record() {
     let bench = Bench::new();
     for queue in ["orders", "orders-dead-letters", "orders-moved"] {
         let batch = sqs([Message::new("m1", "17").in_queue(queue)]);
@@ -115,7 +115,11 @@ async fn duplicates_within_a_batch_cost_no_request() {
         Message::new("m6", "a").with_body(r#"{"order": "a", "more": 1}"#),
     ]);
     let returned = deliver(&bench.worker(by_order), &batch).await;
-    assert_eq!(returned, ["m3", "m4", "m6"], "duplicates share the outcome, but another payload doesn't");
+    assert_eq!(
+        returned,
+        ["m3", "m4", "m6"],
+        "duplicates share the outcome, but a message with another payload doesn't"
+    );
     assert_eq!(bench.ran(), ["a", "fail 1"]);
     assert_eq!(bench.requests(), 4, "one claim and one settlement per operation");
 }
@@ -149,7 +153,7 @@ async fn messages_in_progress_are_returned() {
 }
 
 #[tokio::test]
-async fn completed_unretained_messages_are_acknowledged() {
+async fn completed_messages_without_response_are_acknowledged() {
     let bench = Bench::with(|builder| builder.max_response(0));
     let batch = sqs([Message::new("m1", "a")]);
     for _ in 0..2 {
@@ -256,7 +260,7 @@ async fn at_most_once_failures_are_permanent() {
 }
 
 #[tokio::test]
-async fn keyless_messages_are_returned_or_unprotected() {
+async fn keyless_messages_are_returned_or_run_unprotected() {
     let bench = Bench::new();
     let keyless =
         |id: &str, order: &str| Message::new(id, order).with_body(&json!({ "name": order }).to_string());
@@ -286,7 +290,7 @@ async fn panicking_key_closures_fail_one_message() {
 }
 
 #[tokio::test]
-async fn empty_batches_succeed_other_sources_fail() {
+async fn empty_batches_succeed_and_other_sources_fail() {
     let bench = Bench::new();
     let answer = told(&bench.worker(by_id), &json!({"Records": []}), 0).await.unwrap();
     assert_eq!(serde_json::to_string(&answer).unwrap(), r#"{"batchItemFailures":[]}"#);
@@ -304,7 +308,7 @@ async fn empty_batches_succeed_other_sources_fail() {
     assert_eq!(bench.ran(), [""; 0]);
 }
 
-/// `acknowledge_permanent_failures` only acknowledges a permanent failure whose record is stored. Otherwise the
+/// `acknowledge_permanent_failures` acknowledges a permanent failure only if the failure is recorded. Otherwise the
 /// message is redelivered.
 #[tokio::test]
 async fn unrecorded_failures_are_always_returned() {
@@ -339,7 +343,7 @@ async fn panicking_serialisation_fails_one_message() {
     struct Bomb(bool);
     impl serde::Serialize for Bomb {
         fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-            assert!(!self.0, "as intended");
+            assert!(!self.0, "this panic is intended");
             serializer.serialize_unit()
         }
     }
@@ -352,7 +356,7 @@ async fn panicking_serialisation_fails_one_message() {
     assert_eq!(returned(&answer), ["m2"]);
 }
 
-/// Uses the memory store, since a network doesn't wait for a paused clock.
+/// Uses the memory store: tokio's paused clock jumps ahead while a test waits for the network.
 fn paused() -> (Bench, Paused) {
     let clock = Paused::new();
     (Bench::over(Arc::new(MemoryStore::new()), |builder| builder.clock(clock.clone())), clock)
@@ -376,7 +380,7 @@ async fn claims_stop_near_the_deadline() {
     assert!((9_500..9_510).contains(&took), "{took}");
     assert_eq!(bench.in_order().last().unwrap(), "takes 60000", "m3 must not start");
 
-    // The key of the dropped run becomes free only when its lease has ended.
+    // The key of the cut-off run is claimable again only after its lease and the skew margin.
     let batch = sqs([takes("m4", 60_000)]);
     assert_eq!(deliver_by(&worker, &batch, clock.after(300_000)).await, ["m4"]);
     tokio::time::advance(Duration::from_secs(60)).await;
@@ -396,7 +400,7 @@ async fn keyless_messages_stop_near_the_deadline() {
 /// The worker reserves no time to record the outcome of a handler without protection. So such a handler may run longer
 /// than a protected one.
 #[tokio::test(start_paused = true)]
-async fn unprotected_handlers_run_until_the_response() {
+async fn unprotected_handlers_run_until_response_is_due() {
     type Build = fn(Builder) -> Builder;
     let builds: [(&str, Build); 3] = [
         ("no key", |builder| builder),
@@ -419,7 +423,7 @@ async fn unprotected_handlers_run_until_the_response() {
 /// If the cut-off is disabled, the work may continue in another process. So the worker waits for the handler's result
 /// and records it.
 #[tokio::test(start_paused = true)]
-async fn handlers_without_a_cut_off_run_past_the_deadline() {
+async fn handlers_without_cut_off_run_past_deadline() {
     for mode in [Mode::Enforce, Mode::Shadow] {
         let clock = Paused::new();
         let build = |builder: Builder| builder.clock(clock.clone()).cut_off(false).mode(mode);
@@ -481,7 +485,11 @@ async fn pending_settlements_are_awaited() {
         bench.is_slow(200);
         let worker = bench.worker(by_order).reserve(Duration::from_millis(500));
         let batch = sqs([Message::new("m1", "takes 9250")]);
-        assert_eq!(deliver_by(&worker, &batch, clock.after(10_000)).await, [""; 0], "returned at 9.45 s");
+        assert_eq!(
+            deliver_by(&worker, &batch, clock.after(10_000)).await,
+            [""; 0],
+            "the handler returns at 9.45 s, and the cut-off is at 9.5 s"
+        );
         assert_eq!(bench.ran(), ["takes 9250"]);
     }
 }
@@ -495,7 +503,7 @@ async fn late_claims_are_released() {
     let bench = Bench::over(Arc::new(MemoryStore::new()), build);
     let worker = bench.worker(by_order).reserve(Duration::from_millis(2_000));
     let batch = sqs([Message::new("m1", "a")]);
-    // The invocation has 12 s: the last claim is at 8 s, handlers are cut off at 10 s, and the answer is due at 11 s.
+    // The invocation has 12 s: claims are sent until 8 s, handlers are cut off at 10 s, and the answer is due at 11 s.
     bench.is_slow(10_200);
     let returned = tokio::join!(deliver_by(&worker, &batch, clock.after(12_000)), async {
         tokio::time::advance(Duration::from_millis(1)).await;
@@ -519,7 +527,7 @@ async fn waiting_messages_claim_nothing_near_deadlines() {
     });
     let worker = bench.worker(by_order).reserve(Duration::from_secs(5));
     let first = sqs([Message::new("m1", "takes 23000")]);
-    // The first handler is cut off at about 8.3 s. Its lease ends at 12 s, and the key is free at 14 s.
+    // The first handler is cut off at about 8.3 s. Its lease expires at 12 s, and the key is claimable at 14 s.
     let (first, second) = tokio::join!(deliver_by(&worker, &first, clock.after(10_000)), async {
         tokio::task::yield_now().await;
         let batch = sqs([Message::new("m1", "takes 23000")]);
@@ -529,16 +537,16 @@ async fn waiting_messages_claim_nothing_near_deadlines() {
     assert_eq!(
         bench.ran(),
         ["takes 23000"],
-        "the second delivery must stop waiting before the first delivery's lease ends"
+        "the second delivery must stop waiting before the first delivery's lease expires"
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn panics_in_dropped_handlers_keep_the_answer() {
+async fn panic_while_dropping_handler_keeps_the_answer() {
     struct Bomb;
     impl Drop for Bomb {
         fn drop(&mut self) {
-            assert!(std::thread::panicking(), "as intended");
+            assert!(std::thread::panicking(), "this panic is intended");
         }
     }
     let (bench, clock) = paused();
@@ -588,7 +596,7 @@ async fn functions_can_return_workers() {
     assert_eq!(*shipped.lock().unwrap(), ["m2"]);
 }
 
-/// Checks the bounds of `lambda_runtime::run`. No test calls this.
+/// Checks that a worker meets the trait bounds of `lambda_runtime::run` and `run_concurrent`. No test calls this.
 #[expect(dead_code, reason = "it only has to compile")]
 async fn it_works_under_every_run() -> Result<(), lambda_runtime::Error> {
     async fn ship(_: SqsMessage) -> Result<(), Failure> {

@@ -96,7 +96,7 @@ fn refused(description: &Description, event: &str) -> String {
 }
 
 #[tokio::test]
-async fn events_of_each_source_locate_records() {
+async fn records_are_located_for_each_event_source() {
     for (name, fields) in [
         ("receipts/event-bridge.json", keys::event_bridge()),
         ("sources/sns.json", keys::sns()),
@@ -116,7 +116,7 @@ async fn events_of_each_source_locate_records() {
 }
 
 #[tokio::test]
-async fn batches_locate_the_record_of_each_message() {
+async fn record_of_each_batch_message_is_located() {
     let done = async |_| Ok::<_, Failure>("done");
     for (name, id) in [
         ("orders/sqs.json", "/messageId"),
@@ -148,7 +148,7 @@ async fn batches_locate_the_record_of_each_message() {
 }
 
 #[tokio::test]
-async fn keys_from_payloads_locate_records() {
+async fn records_with_payload_keys_are_located() {
     let (store, idempotency) = shop();
     let event = sample("orders/sqs.json");
     let key = |message: &SqsMessage| Key::from_json(message, "/order_id");
@@ -164,7 +164,7 @@ async fn keys_from_payloads_locate_records() {
 }
 
 #[tokio::test]
-async fn requests_locate_their_record() {
+async fn records_of_http_requests_are_located() {
     for name in ["http-api", "rest-api", "function-url", "alb"] {
         let (store, idempotency) = shop();
         let (event, layer) = (sample(&format!("payments/{name}.json")), idempotency.http());
@@ -190,7 +190,7 @@ async fn http_keys_from_closures_are_never_guessed() {
 }
 
 #[tokio::test]
-async fn custom_http_settings_locate_the_record() {
+async fn record_is_located_under_custom_http_settings() {
     let (store, idempotency) = shop();
     let event = sample("payments/http-api.json");
     let layer = idempotency.http().operation("pay").unwrap().fingerprint_raw_body(true);
@@ -201,7 +201,7 @@ async fn custom_http_settings_locate_the_record() {
 }
 
 #[tokio::test]
-async fn only_protected_methods_locate_a_record() {
+async fn only_requests_with_protected_methods_are_located() {
     let (store, idempotency) = shop();
     let post = sample("payments/http-api.json");
     let put = post.replace("\"POST\"", "\"PUT\"");
@@ -241,7 +241,7 @@ async fn callers_from_closures_must_be_passed_in() {
 }
 
 #[tokio::test]
-async fn request_ids_locate_their_record() {
+async fn records_by_request_id_are_located() {
     let (store, idempotency) = shop();
     let (event, layer) = (sample("sources/async-invoke.json"), idempotency.events_by_request_id());
     deliver(&layer, &event).await;
@@ -252,7 +252,7 @@ async fn request_ids_locate_their_record() {
 }
 
 #[tokio::test]
-async fn broker_events_locate_the_records_of_steps() {
+async fn records_of_broker_event_steps_are_located() {
     for (name, lists, count) in
         [("kafka", "records", 3), ("activemq", "messages", 2), ("rabbitmq", "rmqMessagesByQueue", 2)]
     {
@@ -288,7 +288,7 @@ async fn broker_events_locate_the_records_of_steps() {
 }
 
 #[tokio::test]
-async fn steps_locate_the_callers_record() {
+async fn records_of_a_callers_steps_are_located() {
     let (store, idempotency) = shop();
     let event = sample("refunds/invoke.json");
     let step = idempotency.operation("refund").unwrap();

@@ -79,7 +79,7 @@ fn handler(
         let runs = runs.clone();
         async move {
             let nth = runs.next();
-            assert!(!event.payload.panic, "as ordered");
+            assert!(!event.payload.panic, "this panic is intended");
             recording::secrets(|secrets| secrets.add(format!("order {nth}")));
             if event.payload.fail { Err("out of stock".into()) } else { Ok(format!("order {nth}")) }
         }
@@ -184,7 +184,7 @@ async fn every_result_is_replayed_exactly() {
 }
 
 #[tokio::test]
-async fn keyless_events_are_refused_or_unprotected() {
+async fn keyless_events_are_refused_or_run_unprotected() {
     let runs = Runs::default();
     let refusing = idempotency().events(key).layer(handler(&runs));
     assert_eq!(kind(refusing.oneshot(event("{}")).await), ErrorKind::MissingKey);
@@ -203,7 +203,7 @@ async fn bad_keys_and_events_run_nothing() {
     assert_eq!(kind(service.clone().oneshot(event(r#"{"id":""}"#)).await), ErrorKind::InvalidKey);
     let Err(RunError::Idempotency(error)) = service.oneshot(event(r#"{"id":["c4n4ry-secret"]}"#)).await
     else {
-        panic!("ran")
+        panic!("not refused")
     };
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(!format!("{error:?}").contains("c4n4ry-secret"), "{error:?}");
@@ -211,7 +211,7 @@ async fn bad_keys_and_events_run_nothing() {
 }
 
 #[tokio::test]
-async fn invalid_events_name_only_missing_fields() {
+async fn invalid_event_errors_name_only_missing_fields() {
     #[derive(Debug, Deserialize)]
     #[expect(dead_code, reason = "only its shape matters")]
     struct Strict {
@@ -241,7 +241,7 @@ async fn invalid_events_name_only_missing_fields() {
 }
 
 #[tokio::test]
-async fn handler_errors_pass_through_and_rerun() {
+async fn handler_errors_pass_through_and_release_key() {
     let runs = Runs::default();
     let service = idempotency().events(key).layer(handler(&runs));
     for _ in 0..2 {
@@ -280,7 +280,7 @@ async fn panics_propagate_and_free_the_key() {
     let panicking = tokio::spawn(service.clone().oneshot(event(r#"{"id":"1","panic":true}"#)));
     assert!(panicking.await.unwrap_err().is_panic());
     let again = tokio::spawn(service.oneshot(event(r#"{"id":"1","panic":true}"#)));
-    assert!(again.await.unwrap_err().is_panic(), "the first panic freed the key, so it runs again");
+    assert!(again.await.unwrap_err().is_panic(), "the first panic freed the key, so the handler runs again");
     assert_eq!(runs.count(), 2);
 }
 
@@ -302,7 +302,7 @@ async fn the_handler_sees_its_claim() {
 }
 
 #[tokio::test]
-async fn tenants_keep_their_keys_apart() {
+async fn keys_are_separate_for_each_tenant() {
     let runs = Runs::default();
     let service = idempotency().events(key).layer(handler(&runs));
     for tenant in [None, Some("c4n4ry-a"), Some("c4n4ry-b"), Some("c4n4ry-a")] {
@@ -317,7 +317,7 @@ async fn tenants_keep_their_keys_apart() {
 /// Both tenants have an invoice with the same key. Each tenant's step `charge` must have its own record, outside and
 /// inside a layer.
 #[tokio::test]
-async fn tenants_keep_their_steps_apart() {
+async fn steps_are_separate_for_each_tenant() {
     let idempotency = idempotency();
     let charge = idempotency.operation("charge").unwrap();
     let invoice = Key::new("invoice-17").unwrap();
@@ -365,7 +365,8 @@ async fn operations_run_with_a_lambda_context() {
     assert_eq!(answer, 7);
 }
 
-/// Checks the bounds of `lambda_runtime::run` and `run_concurrent`. No test calls this.
+/// Checks that a layered handler meets the trait bounds of `lambda_runtime::run` and `run_concurrent`. No test calls
+/// this.
 #[expect(dead_code, reason = "it only has to compile")]
 async fn it_works_under_run_and_run_concurrent() -> Result<(), lambda_runtime::Error> {
     let idempotency = idempotency();
@@ -463,7 +464,7 @@ async fn every_answer_type_is_replayed_exactly() {
 }
 
 #[tokio::test]
-async fn functions_and_nested_operations_separate_keys() {
+async fn operations_with_equal_keys_have_separate_claims() {
     let idempotency = idempotency();
     let runs = Runs::default();
     let charge = idempotency.events(key).operation("charge").unwrap().layer(handler(&runs));
@@ -474,8 +475,8 @@ async fn functions_and_nested_operations_separate_keys() {
     }
     assert_eq!(runs.count(), 2);
 
-    // Operations inside a handler may use the handler's key: each has its own claim. `current()` returns the claim of
-    // the operation that calls it.
+    // Operations inside a handler may use the handler's key: each operation has its own claim. `current()` returns the
+    // claim of the operation that calls it.
     let steps = Runs::default();
     let (inner, counted) = (idempotency.clone(), steps.clone());
     let nest = idempotency.events(key).operation("nest").unwrap().layer(service_fn(
@@ -520,7 +521,7 @@ fn kind_of<T, E>(answer: &Result<T, RunError<E>>) -> Option<ErrorKind> {
 
 /// No answer is stored. Duplicates of a success get the substitute, and duplicates of a failure still get an error.
 #[tokio::test]
-async fn unretained_answers_have_a_chosen_substitute() {
+async fn duplicates_of_unretained_answers_get_the_substitute() {
     let done = serde_json::json!({"done": true});
     for (json, first, again) in [
         (r#"{"id":"a"}"#, Some("\"order 1\""), Some(r#"{"done":true}"#)),

@@ -129,7 +129,7 @@ async fn repeated_requests_run_once() {
     let first = service.clone().oneshot(post(Some("k"), r#"{"a":1,"b":2}"#)).await.unwrap();
     let again = service.clone().oneshot(post(Some("\"k\""), r#"{"b":2, "a":1}"#)).await.unwrap();
     assert_eq!(first.status(), StatusCode::CREATED);
-    assert!(!is_replay(&first), "the layer must remove the handler's own marker");
+    assert!(!is_replay(&first), "the layer must remove the handler's own `idempotent-replayed`");
     assert!(is_replay(&again));
     assert_eq!((again.status(), again.body()), (first.status(), first.body()));
     for name in ["location", "content-type"] {
@@ -192,7 +192,7 @@ async fn get_requests_pass_even_during_outages() {
 }
 
 #[tokio::test]
-async fn store_outages_get_503_and_run_nothing() {
+async fn store_outages_cause_503_and_run_nothing() {
     let runs = Runs::default();
     let idempotency = Idempotency::builder(Down).function("payments").build().unwrap();
     let answer = idempotency.http().layer(handler(&runs)).oneshot(post(Some("k"), "{}")).await.unwrap();
@@ -220,14 +220,14 @@ async fn concurrent_duplicates_get_409_with_retry_after() {
     let wait: u64 = second.headers()["retry-after"].to_str().unwrap().parse().unwrap();
     assert_eq!(wait, 5, "`Retry-After` must be short, although the lease lasts another minute");
     let other = service.clone().oneshot(post(Some("k"), "[]")).await.unwrap();
-    assert_eq!(other.status(), 422, "another payload is a mismatch, even while the first runs");
+    assert_eq!(other.status(), 422, "another payload is a mismatch, even while the first request runs");
     release.notify_one();
     assert_eq!(first.await.unwrap().unwrap().status(), 200);
     assert!(is_replay(&service.oneshot(post(Some("k"), "{}")).await.unwrap()));
 }
 
 #[tokio::test]
-async fn transient_failures_release_keys_permanent_ones_replay() {
+async fn only_permanent_failures_are_recorded_and_replayed() {
     for (status, runs_twice) in
         [("404", true), ("410", false), ("422", false), ("429", true), ("500", true), ("503", true)]
     {
@@ -243,7 +243,7 @@ async fn transient_failures_release_keys_permanent_ones_replay() {
 }
 
 #[tokio::test]
-async fn at_most_once_500s_are_final() {
+async fn at_most_once_replays_a_500() {
     let runs = Runs::default();
     let builder = Idempotency::builder(empty_store()).function("payments");
     let service = builder.execution(Execution::AtMostOnce).build().unwrap().http().layer(handler(&runs));
@@ -336,7 +336,7 @@ async fn real_events_are_accepted() {
 }
 
 #[tokio::test]
-async fn callers_keep_their_keys_apart() {
+async fn keys_are_separate_for_each_caller() {
     let runs = Runs::default();
     let service = idempotency().http().layer(handler(&runs));
     let mut event: Value = serde_json::from_str(include_str!("../../events/payments/http-api.json")).unwrap();
@@ -389,7 +389,7 @@ async fn oversized_bodies_get_413() {
     assert_eq!((answer.status().as_u16(), code(&answer).as_str()), (413, "body-too-large"));
 }
 
-/// Checks the bounds of `lambda_http::run` and its variants. No test calls this.
+/// Checks that layered handlers meet the trait bounds of `lambda_http::run` and its variants. No test calls this.
 #[expect(dead_code, reason = "it only has to compile")]
 async fn it_works_under_every_run() -> Result<(), lambda_http::Error> {
     async fn text(_: Request) -> Result<impl IntoResponse, lambda_http::Error> {

@@ -18,7 +18,7 @@ use tower::{Layer, Service, layer::util::Identity};
 
 use crate::recording;
 
-/// A handler that answers with an `A`, but is never ready.
+/// A handler whose response type is `A`, and whose `poll_ready` always fails.
 struct Closed<A>(PhantomData<fn() -> A>);
 
 impl<A> Clone for Closed<A> {
@@ -37,7 +37,7 @@ impl<A, T> Service<T> for Closed<A> {
     }
 
     fn call(&mut self, _: T) -> Self::Future {
-        panic!("it isn't ready")
+        panic!("a handler that isn't ready must not be called")
     }
 }
 

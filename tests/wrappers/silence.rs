@@ -16,13 +16,13 @@ use tower::Layer;
 
 use crate::{api::CANARY, audit, recording};
 
-/// If this is set, one test leaks secrets.
+/// The environment variable that makes the test `leaks_a_secret_on_demand` leak secrets.
 const LEAK: &str = "IDEMPOTENCY_TEST_LEAK";
 
 /// The folder for recordings.
 const SCRATCH: &str = env!("CARGO_TARGET_TMPDIR");
 
-/// The prefix of the tests that run all others again. Those runs leave out tests with this prefix.
+/// The prefix of the audits, which are tests that run other tests again. An audit never runs a test with this prefix.
 const AUDITS: &str = "silence::audit_";
 
 /// Tests that start no recording, because they don't send the library any secret.
@@ -88,12 +88,12 @@ fn audit_finds_no_secret_in_output() {
     audit::assert_whole(&audit::tests(AUDITS), UNRECORDED, &recorded, &output);
     let lacking: Vec<_> = TOLD.iter().filter(|fact| !recorded.told.contains(**fact)).collect();
     assert!(lacking.is_empty(), "the recording lacks {lacking:?}");
-    assert!(recorded.secrets.count() > 100, "the tests noted only {} secrets", recorded.secrets.count());
+    assert!(recorded.secrets.count() > 100, "the tests registered only {} secrets", recorded.secrets.count());
     recorded.secrets.add(CANARY);
     audit::assert_silent(&recorded);
 }
 
-/// Every way in which a secret could leak.
+/// The kinds of output through which a secret could leak.
 const WAYS: [&str; 9] = ["field", "message", "span", "label", "error", "debug", "bytes", "text", "print"];
 
 fn leaked(way: &str) -> String {
@@ -142,7 +142,7 @@ fn secret(of: &str) -> String {
 
 /// Records the `Debug` text of the library's values, with secrets in them.
 #[tokio::test]
-async fn debug_of_engine_values_leaks_nothing() {
+async fn debug_of_library_values_leaks_nothing() {
     let store = MemoryStore::new();
     let idempotency = Idempotency::builder(store.clone()).function("values").build().unwrap();
     let (key, payload) = (Key::new(secret("key")).unwrap(), secret("payload"));
@@ -151,7 +151,7 @@ async fn debug_of_engine_values_leaks_nothing() {
     recording::shown(&operation.for_caller(secret("caller")).unwrap());
     let begun = operation.begin(&key, fingerprint).await.unwrap();
     recording::shown(&begun);
-    let Begun::Claimed(claim) = begun else { panic!("a first claim") };
+    let Begun::Claimed(claim) = begun else { panic!("not claimed") };
     recording::shown(&claim);
     recording::error(&operation.begin(&key, fingerprint).await.unwrap_err());
     recording::shown(&claim.complete(secret("response")).await.unwrap());

@@ -1,4 +1,4 @@
-//! The wrappers' store: memory, or the DynamoDB that the environment names.
+//! The store for the wrappers' tests: memory, or the DynamoDB that the environment names.
 
 use std::sync::Arc;
 

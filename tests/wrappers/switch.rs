@@ -25,6 +25,7 @@ use tower::{Layer, service_fn};
 use crate::recording;
 
 const NOT_ENFORCED: [Mode; 2] = [Mode::Off, Mode::Shadow];
+/// The longest delay that shadow mode may add to a delivery.
 const MOST: Duration = Duration::from_millis(100);
 
 /// A memory store whose calls fail on demand.
@@ -88,7 +89,7 @@ impl Clock for Paused {
         Timestamp::from_millis(1_795_000_000_000).saturating_add(self.0.elapsed())
     }
 
-    #[expect(clippy::disallowed_methods, reason = "it's the clock")]
+    #[expect(clippy::disallowed_methods, reason = "this is the clock itself")]
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
         Box::pin(tokio::time::sleep(duration))
     }
@@ -277,7 +278,7 @@ async fn every_front_end_runs_each_delivery() {
             }
             assert!(runs.0.lock().unwrap().iter().all(|(_, has_claim)| *has_claim), "{front_end:?}");
             let requests = store.requests.load(Ordering::SeqCst);
-            // In shadow, the first delivery claims and completes. The claims of the other two find its record.
+            // In shadow mode, the first delivery claims and completes. The other two only send a claim.
             assert_eq!(requests, if mode == Mode::Off { 0 } else { 4 }, "{front_end:?}");
         }
     }
@@ -364,7 +365,7 @@ async fn unenforced_http_requests_are_never_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn keyless_events_and_records_pass_unenforced() {
+async fn unenforced_modes_run_keyless_events_and_records() {
     for mode in [Mode::Enforce, Mode::Shadow, Mode::Off] {
         let expected = if mode == Mode::Enforce { 0 } else { 1 };
         let (store, runs) = (Troubled::default(), Runs::new());
@@ -378,7 +379,8 @@ async fn keyless_events_and_records_pass_unenforced() {
         assert_eq!(service.oneshot(raw(json!({}))).await.is_ok(), expected == 1, "{mode:?}");
         assert_eq!(runs.count(), expected, "{mode:?}");
         type KeyOf = fn(&SqsMessage) -> Result<Option<Key>, Error>;
-        let keys: [KeyOf; 3] = [|_| Ok(None), |_| Key::new("").map(Some), |_| panic!("the key closure")];
+        let keys: [KeyOf; 3] =
+            [|_| Ok(None), |_| Key::new("").map(Some), |_| panic!("the key closure's own panic")];
         for (nth, key) in keys.into_iter().enumerate() {
             let runs = Runs::new();
             let handler = runs.clone();
@@ -400,7 +402,7 @@ async fn keyless_events_and_records_pass_unenforced() {
 
 /// In mode enforce, the first message's outcome answers the second message.
 #[tokio::test(start_paused = true)]
-async fn duplicates_in_a_batch_run_unenforced() {
+async fn unenforced_modes_run_duplicates_in_a_batch() {
     for (mode, expected) in [(Mode::Enforce, 1), (Mode::Shadow, 2), (Mode::Off, 2)] {
         let (store, runs) = (Troubled::default(), Runs::new());
         let handler = runs.clone();
@@ -463,7 +465,7 @@ async fn unenforced_streams_pass_at_once() {
 /// In mode enforce, the library answers duplicates of these runs itself: with a recorded failure, and with
 /// `not-retained`.
 #[tokio::test(start_paused = true)]
-async fn answers_of_failed_and_large_runs_pass() {
+async fn unenforced_modes_pass_failed_and_large_answers() {
     for mode in NOT_ENFORCED {
         let store = Troubled::default();
         let idempotency = idempotency(&store, mode);

@@ -40,7 +40,7 @@ struct Shop {
     _emulator: Emulator,
 }
 
-/// The ways to run: with a claim, without a claim, and without a claim after reading the record.
+/// The ways to run: with a claim, without a claim, and without a claim but with a read before the handler.
 const MODES: [fn(&Idempotency) -> Idempotency; 3] = [
     Clone::clone,
     |engine| engine.optimistic().unwrap(),
@@ -70,7 +70,7 @@ impl Shop {
 }
 
 impl Stock {
-    /// Returns the write that takes one item if there's one left.
+    /// Returns the write of a sale: it takes one piece from the stock, if any is left.
     fn sale(&self) -> Transaction {
         let update = Update::builder()
             .table_name(&self.table)
@@ -151,7 +151,7 @@ async fn http_sales_commit_with_their_answer() {
 }
 
 #[tokio::test]
-async fn http_answers_of_declined_closures_are_recorded() {
+async fn http_answers_of_decline_closures_are_recorded() {
     for mode in MODES {
         let shop = Shop::with(0).await;
         let stock = shop.stock.clone();
@@ -186,7 +186,7 @@ async fn http_declined_sales_without_closure_are_unrecorded() {
 }
 
 #[tokio::test]
-async fn declined_closures_of_another_type_get_500() {
+async fn decline_closures_of_another_type_get_500() {
     for mode in MODES {
         let shop = Shop::with(0).await;
         let stock = shop.stock.clone();

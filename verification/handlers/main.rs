@@ -1,8 +1,8 @@
 //! Runs 40 handlers in the testing kit. The kit must report most of the wrong handlers, and none of the right ones.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by a panic, and shows its table")]
-#![allow(unreachable_pub, missing_docs, reason = "the handlers are written as a user would")]
-#![allow(clippy::disallowed_methods, reason = "some handlers wait, as a user's would")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test panics to fail, and prints its table")]
+#![allow(unreachable_pub, missing_docs, reason = "the handlers are written as a user would write them")]
+#![allow(clippy::disallowed_methods, reason = "some handlers sleep, as a user's handler would")]
 
 mod drive;
 mod right;
@@ -73,7 +73,7 @@ fn wrong_handlers_are_caught() {
     let caught = rows.iter().filter(|row| row.is_caught()).count();
     println!("{caught} of {} caught", rows.len());
     assert_eq!(rows.len(), 30);
-    assert!(caught >= CAUGHT, "only {caught} caught");
+    assert!(caught >= CAUGHT, "only {caught} wrong handlers were caught");
 }
 
 #[test]

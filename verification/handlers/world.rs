@@ -25,16 +25,16 @@ pub type HttpFunction = BoxCloneService<Request, Response<Body>, Error>;
 /// A function that gets a batch of SQS messages.
 pub type SqsFunction = Batch<SqsMessage>;
 
-/// One effect. It happens when the future is polled, at any point before the future ends.
+/// A call that has one effect. Any poll of the future may cause the effect.
 pub type Effect<'a, T> = Pin<Box<dyn Future<Output = Result<T, GatewayError>> + Send + 'a>>;
 
 /// Why an effect failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(dead_code, reason = "no call of these tests is declined")]
+#[allow(dead_code, reason = "these tests never decline a call")]
 pub enum GatewayError {
-    /// The other side refused, and did nothing. It would refuse again.
+    /// The called system refused, and did nothing. It would refuse a retry too.
     Declined,
-    /// No answer: the effect happened, or it didn't. A retry may work.
+    /// No answer: the effect may have happened. A retry may work.
     Unavailable,
 }
 
@@ -51,8 +51,8 @@ impl StdError for GatewayError {}
 
 /// The systems that the handlers call.
 pub trait World: Send + Sync + 'static {
-    /// Takes `cents` from the account, and returns the charge's id. With a key that it has seen, it charges
-    /// nothing and returns the first charge's id.
+    /// Takes `cents` from the account, and returns the charge's id. If an earlier charge had the same key, takes
+    /// nothing and returns that charge's id.
     fn charge<'a>(&'a self, key: Option<&'a str>, account: &'a str, cents: u64) -> Effect<'a, String>;
 
     /// Pays a charge back. A second refund of the same charge does nothing.
@@ -64,7 +64,7 @@ pub trait World: Send + Sync + 'static {
     /// Sends a message to a queue, unless a message with the same dedup id was sent already.
     fn publish<'a>(&'a self, queue: &'a str, dedup: Option<&'a str>, message: &'a str) -> Effect<'a, ()>;
 
-    /// Writes an item, and replaces the item with this id. A second write of the same item changes nothing.
+    /// Writes an item, and replaces an existing item with the same id. A second write of the same item changes nothing.
     fn put_item<'a>(&'a self, table: &'a str, id: &'a str, item: &'a str) -> Effect<'a, ()>;
 
     /// Adds to a number, such as a stock or a balance. Adding twice adds twice.
@@ -94,7 +94,7 @@ pub fn now() -> u128 {
     SystemTime::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_millis())
 }
 
-/// Makes a function from a service that gets an event's JSON, such as one behind the layer for typed events.
+/// Makes a function from a service that gets an event's JSON, such as a handler behind the layer for typed events.
 pub fn on_event<S>(service: S) -> EventFunction
 where
     S: tower::Service<LambdaEvent<Box<RawValue>>, Response = Box<RawValue>> + Clone + Send + 'static,
@@ -133,8 +133,8 @@ pub fn body<T: serde::de::DeserializeOwned>(request: &Request) -> Result<T, Erro
     Ok(serde_json::from_slice(request.body().as_ref())?)
 }
 
-/// The event of an HTTP API with a JWT authorizer: the caller, further headers, a trace id, and the body. The headers
-/// and the body are written as in the event's JSON.
+/// Makes the event of an HTTP API with a JWT authorizer, from the caller, further headers, a trace id and the body.
+/// Pass the headers and the body as they appear in the event's JSON.
 #[macro_export]
 macro_rules! http_event {
     ($subject:literal, $headers:literal, $trace:literal, $body:literal) => {
@@ -152,7 +152,7 @@ macro_rules! http_event {
     };
 }
 
-/// The event of an SQS queue: for each message its id and its body, written as in the event's JSON.
+/// Makes the event of an SQS queue, from each message's id and body. Pass the body as it appears in the event's JSON.
 #[macro_export]
 macro_rules! sqs_event {
     ($(($id:literal, $body:literal)),+) => {

@@ -25,7 +25,7 @@ use crate::{
     under_test::{Protocol, Sent},
 };
 
-/// One space and one protocol, with every result computed so far.
+/// Checks one protocol in one space, and memoizes every result computed so far.
 #[derive(Debug)]
 pub struct Checker<'a, P: Protocol> {
     protocol: &'a P,
@@ -85,7 +85,7 @@ pub(crate) struct StepKey {
     clock: u8,
 }
 
-/// A memoized step.
+/// The memoized result of a step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stepped {
     machine: u32,
@@ -96,7 +96,7 @@ pub(crate) struct Stepped {
     coverage: Coverage,
 }
 
-/// The result of a step.
+/// The executor's next action after a step, or the result of its delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Apply(u32),
@@ -276,8 +276,8 @@ impl<'a, P: Protocol> Checker<'a, P> {
         // In reality, no conclusion recreates a version of the record that the sweeper has removed. An ambiguous
         // conclusion is sent again only until its record expires, and it arrives before the sweeper removes that
         // record. The executor's next conclusion comes a round trip later, when the clock has advanced, so it
-        // creates a later version. In this model the clock hasn't advanced by then. So the sweeper waits while a
-        // conclusion that creates this version is being sent.
+        // creates a later version. In this model the clock hasn't advanced by then. So the sweeper waits while an
+        // executor is sending a conclusion that creates the current version of the record.
         let makes = |slot: &Slot| slot.stage == Stage::Applying && self.makes(slot.write, it.explored.record);
         if it.explored.slots.iter().any(makes) {
             return None;
@@ -287,8 +287,8 @@ impl<'a, P: Protocol> Checker<'a, P> {
         // before the expiry.)
         for late in it.explored.late.iter_mut().filter(|late| late.write != 0) {
             let acquired_at = self.writes.get(late.write).and_then(|sent| match &sent.write {
-                // A conclusion counts as lost: the record that's removed now may have refused it, and no request
-                // lives long enough to arrive after the sweeper has removed such a record.
+                // A conclusion counts as lost. The record that the sweeper is removing may have refused the
+                // conclusion. In reality, no request lives long enough to arrive after such a record was removed.
                 Write::Conclude { .. } => None,
                 write => write.lock().map(|lock| lock.lock_acquired_at),
             });
@@ -298,7 +298,8 @@ impl<'a, P: Protocol> Checker<'a, P> {
                 delivery.is_overtaken = true;
             }
         }
-        // An executor that's sending a claim at this moment can't know about the sweep either.
+        // An executor that's sending a claim at this moment can't know about the sweep either, so its claim is
+        // overtaken too.
         let claims = |write: u32| self.write(write).is_some_and(|write| write.lock().is_some());
         for slot in it.explored.slots {
             if slot.stage == Stage::Applying && claims(slot.write) {
@@ -316,7 +317,7 @@ impl<'a, P: Protocol> Checker<'a, P> {
         Some(())
     }
 
-    /// Whether this write is a conclusion that creates this version of the record.
+    /// Whether the write with this number is a conclusion that creates the version of the record with this number.
     fn makes(&self, write: u32, record: u32) -> bool {
         matches!((self.write(write), self.record(record)),
             (Some(Write::Conclude { record: made, .. }), Some(record)) if Revision::of(made) == Revision::of(record))
@@ -325,11 +326,12 @@ impl<'a, P: Protocol> Checker<'a, P> {
     /// An operator decides on the current record. The operator's write is then in flight: it arrives at any
     /// later moment, or never.
     ///
-    /// The protocol promises nothing if an operator changes a claim that isn't stale, so this operator never does.
+    /// The protocol promises nothing if an operator changes a claim that isn't stale. So in this model an operator
+    /// never changes such a claim.
     fn operate(&mut self, it: &mut Happening, verdict: Verdict) -> Option<()> {
         let (record, now) = (self.records.get(it.explored.record)?, self.true_time(it));
-        // A late transaction may have settled the record while its handler, which got another answer, tries
-        // again. Then the operator does nothing.
+        // A late transaction may have settled the record while its handler tries again, since the executor had given
+        // up on that transaction. In this state the operator does nothing.
         let is_run = |slot: &Slot| {
             slot.delivery == it.explored.holder && matches!(slot.stage, Stage::Running | Stage::Extending)
         };
@@ -351,7 +353,7 @@ impl<'a, P: Protocol> Checker<'a, P> {
     }
 
     /// Delivers a write whose sender gave up on it. If the write's condition fails, the state stays the same, as
-    /// if the write hadn't arrived, and only the refusal is noted.
+    /// if the write hadn't arrived, and only a mark shows the refusal.
     fn land(&mut self, it: &mut Happening, number: u8) -> Option<()> {
         let before = it.explored;
         let Late { write, sender } = std::mem::take(&mut it.explored.late[usize::from(number)]);
@@ -465,8 +467,8 @@ impl<'a, P: Protocol> Checker<'a, P> {
         Some(())
     }
 
-    /// Ends the handler. Under at-most-once, only an explicit "nothing happened" releases the key. In this model,
-    /// [`Verdict::Release`] stands for it.
+    /// Ends the handler. Under at-most-once, only a handler's explicit statement that nothing happened releases the
+    /// key. [`Verdict::Release`] models this statement.
     fn finish(&mut self, it: &mut Happening, at: u8, verdict: Verdict) -> Option<()> {
         let (slot, now) = (*it.slot(at), self.now(it, at));
         if self.claims.get(slot.held).is_some_and(|held| now > held.lease_until) {
@@ -508,10 +510,10 @@ fn intent(verdict: Verdict, delivery: u8) -> Intent {
     }
 }
 
-/// A machine's state, and the event it waits for.
+/// The number of a machine's state, and the stage, which shows the event that the machine waits for.
 pub(crate) type Position = (u32, Stage);
 
-/// The state while a choice is performed, with the broken invariants and the reached marks so far.
+/// The state while the checker performs a choice, with the invariants broken and the marks reached so far.
 #[derive(Debug)]
 struct Happening {
     explored: ExploredState,

@@ -89,7 +89,7 @@ pub struct Configuration {
     pub faults: u8,
     /// How many writes may be in flight after their senders gave up: at most [`MAX_LATE`].
     pub in_flight: u8,
-    /// How often an executor's clock may jump to another one in `clocks`.
+    /// How often an executor's clock may jump to another clock in `clocks`.
     pub jumps: u8,
     /// How often an operator may send a write. Operators only change a settled record, or a claim that's
     /// stale by true time.
@@ -101,8 +101,8 @@ pub struct Configuration {
     pub declines: u8,
     /// How long the store remembers a transaction's token.
     pub token_window: i64,
-    /// Whether the store may also reject a request, refuse its content permanently, or hold a record that can't
-    /// be read.
+    /// Whether the store may also reject a request, refuse a response permanently, or hold a record that can't be
+    /// read.
     pub permanent_faults: bool,
     /// How often a settlement is retried.
     pub max_retries: u8,
@@ -225,7 +225,7 @@ pub fn owner(delivery: u8, request: u8) -> Owner {
 }
 
 /// The owner that an operator draws. No delivery draws this owner, and each of an operator's writes has a
-/// different one. The response that an operator stores is the response of [`NOBODY`](crate::model::NOBODY).
+/// different owner. The response that an operator stores is the response of [`NOBODY`](crate::model::NOBODY).
 pub fn operator(operations_left: u8) -> Owner {
     let mut bytes = [0; 16];
     bytes[2] = operations_left;

@@ -1,4 +1,4 @@
-//! Visits every reachable state breadth first, so that the first trace it finds is a shortest one.
+//! Visits every reachable state breadth first, so that the first trace found to a broken invariant is a shortest one.
 
 use std::{
     ops::ControlFlow,
@@ -157,7 +157,7 @@ impl<P: Protocol> Explorer<'_, P> {
         let executors = self.checker.configuration().executors;
         let (mut layer, mut next) = (Queue::new(executors), Queue::new(executors));
         next.push(0, &first);
-        // The initial state has no predecessor; its executors still have to decide.
+        // The initial state has no predecessor. Only in this queued state do executors still have to decide.
         self.parents.push((0, 0));
         let mut depth = 0;
         while !next.is_empty() {
@@ -213,7 +213,7 @@ impl<P: Protocol> Explorer<'_, P> {
     }
 }
 
-/// The choices that lead from one state to the next, and reusable buffers for the possible choices on the way.
+/// The choices that lead from one state to the next, and reusable buffers for the lists of possible choices.
 #[derive(Default)]
 struct Chain {
     path: Vec<Choice>,
@@ -243,7 +243,7 @@ fn successors<P: Protocol>(
     ControlFlow::Continue(())
 }
 
-/// Describes the path to the state with this number, followed by `last`.
+/// Describes the path to the state with this number, followed by the choices in `last`.
 fn tell<P: Protocol>(
     checker: &mut Checker<'_, P>,
     parents: &[(u32, u32)],

@@ -7,7 +7,7 @@ use crate::{
     model::{ExploredState, Slot, Stage, Verdict},
 };
 
-/// One event.
+/// One possible next event in an explored state: progress or a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Choice {
     /// The executor makes no other decision at this moment. If it has a request to send, it sends the request.

@@ -100,7 +100,7 @@ impl Visited {
         is_new
     }
 
-    /// The size of the table in bytes. While the table grows, the old one is in memory too.
+    /// The size of the table in bytes. While the table grows, the old table is in memory too.
     pub fn memory(&self) -> usize {
         self.table.len() * size_of::<u128>()
     }
@@ -122,7 +122,7 @@ impl Default for Visited {
 
 fn place(table: &mut [u128], fingerprint: u128) -> bool {
     let mask = table.len() - 1;
-    // The low bits are as good as any others.
+    // The fingerprint's low bits are as well mixed as its other bits.
     let mut at = fingerprint as usize & mask;
     loop {
         match table[at] {

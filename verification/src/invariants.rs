@@ -41,11 +41,11 @@ invariants! {
     OutcomeKept, true, "outcome kept",
         "only an operator replaces, changes or removes a live outcome";
     OwnerSettles, false, "only the owner settles",
-        "an outcome or a failure is stored only under the claim that still holds the key, owner and generation";
+        "an outcome or a failure is stored only under the claim that still holds the key, by owner and generation";
     OwnerReleases, false, "only the owner releases",
-        "a key is released only under the claim that still holds it, owner and generation";
+        "a key is released only under the claim that still holds the key, by owner and generation";
     ClaimSeesVersion, false, "claims compare and set",
-        "a claim, or an operator's write, replaces exactly the version of the record that it was decided on";
+        "a claim, or an operator's write, replaces exactly the version of the record that its sender has seen";
     GenerationsGrow, false, "generations grow",
         "a claim, or an operator's write, has a higher generation than the record that it replaces";
     StartsInOrder, true, "starts in order",
@@ -59,47 +59,47 @@ invariants! {
     ExpiredNotReplayed, false, "expired not replayed",
         "an outcome isn't replayed after its expiry";
     GrantBeforeStart, false, "grant before start",
-        "a handler starts only under a claim that the store has applied, with its lease";
+        "a handler starts only under a claim that the store has applied, and with the lease of that claim";
     StartInTime, false, "starts in time",
         "without time left, nothing is claimed and no handler starts";
     BecomesClaimable, false, "becomes claimable",
-        "a released key is claimable at once; a lock (at most once: reported as unknown) and an outcome are claimable 1 ms after their lease or expiry plus the skew margin";
+        "once the skew margin and 1 ms have passed, an expired outcome, a lock whose lease has ended (at most once: reported as unknown) and a released key are claimable";
     LeaseBounded, false, "lease bounded",
-        "no lease is longer than the executor's own time";
+        "no lease ends later than the executor's plan allows";
     ExpiryPromised, false, "expiry as promised",
-        "a lock is kept for a day or the retention beyond its lease, an outcome for the retention";
+        "a lock is kept for the retention, and at least a day, beyond its lease; an outcome is kept for the retention";
     AtMostOnce, true, "at most once",
         "at most once: no second handler starts, unless the first, or an operator, said that nothing happened";
     UnresolvedKept, false, "unresolved claims kept",
         "at most once: an unsettled claim is never removed";
     GhostTold, true, "unused claims reported",
-        "a delivery that reports no claim leaves none, then or later, unless the sweeper removed the record that blocked its claim in flight; a delivery that reports a possible claim leaves none for longer than reported";
+        "a delivery that reports no claim leaves no claim behind, then or later, unless the sweeper removed the record that blocked its claim in flight; a delivery that reports a possible claim leaves it for no longer than reported";
     RecordedIsStored, false, "recorded is stored",
-        "an outcome that is answered as recorded was in the store";
+        "a settlement that is reported as recorded was in the store";
     VerdictKept, false, "handler's outcome kept",
         "the stored outcome is the handler's";
     OwnerNotRefused, false, "owner not refused",
         "an executor that still holds its claim can settle it at any time";
     SettledPatiently, false, "settlements retried",
-        "a failing store ends a settlement only after all retries, or when its time is up";
+        "an executor gives up a settlement on a failing store only after all retries, or when its time is up";
     ResponseKept, false, "response kept",
         "an outcome is stored without its response only if the store rejects the response permanently";
     DoubtLookedInto, false, "doubt resolved",
         "an ambiguous write is resolved by reading the record, while there's time";
     TakeoverTold, true, "interruption reported",
-        "a handler learns that an earlier one of the same operation was interrupted: it started, and ended without an answer or panicked";
+        "a handler learns of it when an earlier handler of the same operation was interrupted: that handler started, and then panicked or settled nothing";
     TakeoverTrue, true, "interruption true",
         "a handler learns of an interruption only if an earlier claim of the same operation was left unsettled, or its handler panicked";
     EffectsExactlyOnce, false, "effects exactly once",
-        "a handler's own writes and the record of its outcome are applied in one transaction, and once while the record is live";
+        "a handler's own writes and the record of its outcome are applied in one transaction, and only once while the record is live";
     DeniedStays, false, "denied writes stay denied",
-        "a handler's writes that were reported as not applied aren't in the store with a live record then, and aren't applied later";
+        "when a handler's own writes are reported as not applied, they aren't in the store with a live record, and are never applied later";
     TokenKept, false, "tokens kept",
-        "a transaction in doubt is sent again as the same request with its token, and every other one has its own token";
+        "an ambiguous transaction is sent again unchanged, with the same token, and every different transaction has a different token";
     OwnerExtends, false, "only the owner extends",
         "a lease is extended only under the claim that still holds the key, and a handler that lost its claim is stopped";
     LeasesGrow, false, "leases grow",
-        "an extension makes a lease longer, and its expiry with it";
+        "an extension makes the lease longer, and never moves the record's expiry back";
     MachineAnswers, false, "machine answers",
         "the protocol has an action for every event";
     Terminates, false, "terminates",

@@ -1,4 +1,4 @@
-//! Checks one step of the machine, independent of the rest of the state, and records the marks it reaches.
+//! Checks one step of the machine, independent of the rest of the state, and finds the marks that the step reaches.
 
 mod reached;
 mod rivals;
@@ -18,9 +18,10 @@ use crate::{
     under_test::Sent,
 };
 
-/// The minimum retention of a lock beyond its lease, and the lease of a claim that only records an outcome.
-/// These are the numbers of the protocol (`guide::protocol`), not the library's own constants.
+/// The minimum retention of a lock beyond its lease, in milliseconds. This value and the next one aren't taken from
+/// the library's constants, so that a wrong constant in the library is found.
 const LOCK_RETENTION: i64 = DAY;
+/// The minimum lease of a claim that only records an outcome, in milliseconds.
 const RECORDING_LEASE: i64 = 10_000;
 
 /// One step, as an outside observer sees it.
@@ -157,7 +158,7 @@ impl Step<'_> {
     fn doubt(&self, flaws: &mut Flaws) {
         let is_doubtful = matches!(self.event, Event::Failed(Fault { maybe_applied: true, kind })
             if *kind != StoreErrorKind::Corrupt);
-        // It doesn't matter whether the extension was applied: the lease lasts at least as long as before.
+        // It doesn't matter whether an ambiguous extension was applied: the lease lasts at least as long as before.
         if !is_doubtful || self.gives_back() || self.was_extension() {
             return;
         }
@@ -208,9 +209,9 @@ impl Step<'_> {
         };
         let is_current = self.held.is_some_and(|held| held.generation == record.generation);
         let is_recognised = match (&record.state, self.verdict) {
-            // If the record has the held generation, an earlier extension already made the lease at least as long
-            // as requested. Another generation would mean a later claim of this executor, which doesn't exist
-            // while its handler runs.
+            // If the record has the held claim's generation, an earlier extension already made the lease at least as
+            // long as requested. A different generation would belong to a later claim of this executor. No such
+            // claim exists while the handler runs.
             (RecordState::Started { .. }, Verdict::None) if self.was_extension() => {
                 !is_current || matches!(self.action, Action::Extended(_))
             }
@@ -304,8 +305,8 @@ impl Step<'_> {
             Write::Settle { settlement, .. } => {
                 let lease = self.lease();
                 let (expires_at, least) = match settlement {
-                    // A declined transaction may be applied late, while its handler continues until its lease
-                    // ends. The record must last until then.
+                    // A declined transaction may be applied late, while its handler still runs. The handler may run
+                    // until its lease ends, so the record must last until then.
                     Settlement::Complete(_, expires_at) if matches!(self.action, Action::Commit { .. }) => {
                         let margin = millis(self.configuration.skew_margin);
                         (expires_at, least.max(lease.saturating_add(margin)))

@@ -3,8 +3,8 @@
 //!
 //! The library's rules are one pure function, and its store's contract is another. The model checker runs both
 //! with several executors. Their clocks differ. Their requests and responses get lost, arrive late or arrive
-//! twice. They die, freeze and thaw, while a sweeper removes expired records. It visits every state that's
-//! reachable within the bounds of a [`Configuration`](configuration::Configuration). On every transition it
+//! twice. They die, freeze and thaw, while a sweeper removes expired records. The model checker visits every state
+//! that's reachable within the bounds of a [`Configuration`](configuration::Configuration). On every transition it
 //! checks every [`Invariant`](invariants::Invariant), and a [`Coverage`](coverage::Coverage) shows that the
 //! failures were reached.
 //!
@@ -15,10 +15,11 @@
 //! # Assumptions
 //!
 //! - There's one key. Keys don't affect each other.
-//! - True time is one of the clocks: executors' clocks are at most as far from it as from each other.
+//! - True time counts as one of the clocks: an executor's clock differs from true time by at most as much as two
+//!   executors' clocks may differ.
 //! - Ordinary Lambda ends a process after its deadline, but before the lease's grace is over.
 //! - When the sweeper removes a record, every request that was sent before the record expired has arrived, or
-//!   never will. This doesn't cover a request that a frozen executor hasn't sent yet.
+//!   never will. This assumption doesn't cover a request that a frozen executor hasn't sent yet.
 //! - The retention is longer than the lease and the skew margin together.
 //! - A conclusion (the write that stores the outcome of a run without a claim) never arrives so late that the
 //!   sweeper has removed a record that would have refused it. A request lives for seconds, and the sweeper
@@ -35,13 +36,13 @@
 //! - A late transaction may settle a record while its handler still runs. If an operator changes that record,
 //!   the operator is responsible for the result.
 //!
-//! # How to extend it
+//! # How to extend the model checker
 //!
 //! A new write is a new variant of [`Write`](lambda_idempotency::store::Write). The compiler then asks for it
 //! wherever the kind of a write matters: in `checker::record` (who may change what), [`judge`] (its contents),
-//! [`trace`] (its name) and [`coverage`] (a mark). If an executor can send it while its handler runs, add a
-//! [`Choice`](faults::Choice). A new fault is a variant of [`Fault`](lambda_idempotency::testing::Fault), offered in
-//! [`faults`], and a mark. A new space is a line in [`spaces`], and a new promise is a line in [`invariants`].
+//! [`trace`] (its name) and [`coverage`] (a mark). If an executor can send the write while its handler runs, add a
+//! [`Choice`](faults::Choice). A new fault is a variant of [`Fault`](lambda_idempotency::testing::Fault), a choice in
+//! [`faults`], and a mark. A new space is an entry in [`spaces`], and a new promise is an entry in [`invariants`].
 
 pub mod checker;
 pub mod configuration;

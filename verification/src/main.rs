@@ -1,7 +1,7 @@
 //! `verification`: runs the long exploration, the mutants and the comparison with Powertools, and prints their
 //! figures.
 
-#![expect(clippy::print_stdout, reason = "a command line prints")]
+#![expect(clippy::print_stdout, reason = "this command prints its results")]
 
 use std::{
     path::Path,
@@ -41,15 +41,15 @@ usage: verification explore [--long] [--record FILE] [--space NAME] [--jobs N]
 
   explore   explores every state of the bounded spaces, or with --long of the long ones, which need up to
             6 GB for each of two concurrent spaces. --space selects the spaces whose names contain NAME.
-            With --record, it skips the spaces that FILE lists for the same rules, and adds each space
-            that it explores to its end without a violation
+            With --record, it skips the spaces that FILE lists as explored under the same rules, and adds
+            each space that it explores completely and without a violation
   stamp     prints the SHA-256 of the code of the rules and of the model checker
   mutants   explores every mutant whose name contains NAME, and shows the invariant that catches it; with
             NAME, also the trace
   powertools
-            compares Powertools' protocol with this one; --traces shows how each invariant breaks
-  simulate  plays COUNT schedules (100,000) of the real engine in virtual time, one seed each. It shrinks the
-            first schedule with a violation, and prints it as a line to replay
+            compares Powertools' protocol with this library's; --traces shows how each invariant breaks
+  simulate  plays COUNT schedules (100,000) with the shipped library in virtual time, one seed each. It shrinks
+            the first schedule with a violation, and prints a line that replays the shrunk schedule
   campaign  plays COUNT schedules (1,000,000) with outages of one FAULT, each shorter than the time left, and
             no other faults. Without FAULT, it plays each: lost-requests, lost-answers, throttles, conflicts,
             errors-500, refusals, silence. No effect may repeat, and every operation must complete
@@ -57,8 +57,9 @@ usage: verification explore [--long] [--record FILE] [--space NAME] [--jobs N]
 
 Exit code 1 means a violation, or that something expected wasn't found or reached.";
 
-/// The memory limit of a space, in bytes. A space that needs more is cut off. Two spaces are explored at a time.
-/// While a table of visited states grows, the old and the new table are both in memory.
+/// The memory limit of each space, in bytes. The exploration of a space that needs more is cut off. By default, two
+/// spaces are explored at a time. Each can exceed the limit for a short time: while a table of visited states grows,
+/// the old and the new table are both in memory.
 const MOST_MEMORY: usize = 6_000_000_000;
 
 fn main() -> ExitCode {
@@ -99,7 +100,7 @@ fn main() -> ExitCode {
     if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// A count of schedules. With zero, nothing would be checked.
+/// Parses a count of schedules. Rejects zero, which would check nothing.
 fn counted(count: &str) -> Option<u64> {
     count.parse().ok().filter(|count| *count > 0)
 }
@@ -138,7 +139,7 @@ fn exploration(options: &Options<'_>) -> bool {
     let mut spaces = all.clone();
     spaces.retain(|space| options.space.is_none_or(|name| space.name.contains(name)));
     if spaces.is_empty() {
-        println!("no space has this name");
+        println!("no space's name contains this text");
         return false;
     }
     let recorded = match options.record.map(|file| recorded(file, &all)).transpose() {
@@ -169,7 +170,7 @@ fn exploration(options: &Options<'_>) -> bool {
     println!("{}", report::coverage(reached));
     let is_whole = options.space.is_some() || reached.missing().next().is_none();
     for report in reports.iter().filter(|report| !report.is_complete) {
-        println!("{}: cut off, so it proves nothing", report.name);
+        println!("{}: the exploration was cut off, so it proves nothing", report.name);
     }
     is_whole
         && is_written.into_inner()
@@ -218,7 +219,7 @@ fn every_mutant(name: Option<&str>) -> bool {
     let wanted = |mutant: &Mutant| name.is_none_or(|name| mutant.name.contains(name));
     let mut is_good = mutants::all().iter().chain(&mutants::implied()).any(wanted);
     if !is_good {
-        println!("no mutant has this name");
+        println!("no mutant's name contains this text");
     }
     for mutant in mutants::all().into_iter().filter(wanted) {
         let report = timed(&mutant);
@@ -227,7 +228,7 @@ fn every_mutant(name: Option<&str>) -> bool {
         let also = report.violations.iter().map(|violation| violation.invariant);
         let also: Vec<_> =
             also.filter(|&other| other != mutant.caught_by).map(|other| other.name()).collect();
-        let by = if caught { mutant.caught_by.name() } else { "**not its invariant**" };
+        let by = if caught { mutant.caught_by.name() } else { "**not by the expected invariant**" };
         println!(
             "| {} | {by} | {} | {} | {:.3} s |",
             mutant.name,
@@ -259,8 +260,7 @@ fn timed(mutant: &Mutant) -> Report {
     Report { took: clock(), ..report }
 }
 
-/// The prefixes of the comparison's space names. On ordinary Lambda, the platform ends a process after its
-/// deadline.
+/// The two platforms of the comparison. The name of each compared space begins with its platform.
 const PLATFORMS: [&str; 2] = ["ordinary Lambda", "Managed Instances"];
 
 fn comparison(with_traces: bool) -> bool {
@@ -290,7 +290,7 @@ fn comparison(with_traces: bool) -> bool {
         && theirs.iter().all(|report| !report.violations.is_empty())
 }
 
-/// A run of this many schedules must reach every item.
+/// A run of at least this many schedules must reach every item of the table.
 const ENOUGH_TO_REACH_ALL: u64 = 20_000;
 
 /// Plays the schedules in two concurrent halves, one per core.
@@ -384,7 +384,7 @@ fn show(report: &Report) {
     }
 }
 
-/// Returns a function that measures the time since this call.
+/// Starts a clock. The returned function returns the time that has passed since the start.
 #[expect(clippy::disallowed_methods, reason = "it measures the model checker, not the library")]
 fn clock() -> impl Fn() -> Duration + Sync {
     let start = Instant::now();

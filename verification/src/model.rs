@@ -113,7 +113,7 @@ impl Slot {
     pub fn awake(&mut self) {
         self.is_urgent = match self.stage {
             Stage::Idle => self.attempts_left > 0,
-            // With less time left, the executor may also give up on a write.
+            // At a later moment less time is left, so the executor may give up on its write.
             Stage::Applying | Stage::Answered | Stage::Pausing | Stage::Running | Stage::Extending => true,
             // The time doesn't affect the step after a failed read.
             Stage::Reading => false,
@@ -213,11 +213,11 @@ impl Operation {
 /// An explored state, with the little history that the invariants need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExploredState {
-    /// The number of the moment, in true time.
+    /// The current moment: its index in [`Configuration::times`].
     pub time: u8,
     /// The record's number, or 0 for none.
     pub record: u32,
-    /// The delivery that owns the claim in the record.
+    /// The delivery that owns the claim or the outcome in the record, or [`NOBODY`].
     pub holder: u8,
     /// The facts about the operation that uses the key.
     pub operation: Operation,
@@ -235,7 +235,7 @@ pub struct ExploredState {
     pub extensions_left: u8,
     /// How often a condition on a handler's own writes may still fail.
     pub declines_left: u8,
-    /// Whether the last write of the record was a transaction that also applied the handler's own writes.
+    /// Whether the last write to the record was a transaction that also applied the handler's own writes.
     pub has_effect: bool,
     /// How many deliveries have begun.
     pub delivered: u8,
@@ -245,7 +245,7 @@ pub struct ExploredState {
     pub late: [Late; MAX_LATE],
     /// The applied transactions that may arrive again, and whose tokens the store may still remember.
     pub made: [Made; MAX_MADE],
-    /// The facts about each delivery that still matters.
+    /// The facts about each delivery to which an executor, a write in flight or the record still refers.
     pub deliveries: [Delivery; MAX_DELIVERIES],
 }
 
@@ -295,7 +295,7 @@ impl ExploredState {
         }
         self.made.sort_unstable();
         // A response that no executor has processed yet may show an outcome that's no longer in the store.
-        // So the delivery whose outcome it is must be kept.
+        // So the facts about the delivery that recorded that outcome must be kept.
         if self.slots.iter().any(|slot| slot.answer != Answer::None) {
             return;
         }

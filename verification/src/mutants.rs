@@ -1,5 +1,5 @@
-//! Deliberately broken protocols, each wrong in one way. If the model checker misses one of them, it has a
-//! hole, so a test runs them all.
+//! Deliberately broken protocols, each wrong in one way. A test runs them all: if the model checker misses one,
+//! the model checker has a gap.
 //!
 //! A mutant is the shipping protocol with one interception: it changes the machine's input or output, or the
 //! store's condition. The shipping code itself isn't copied.
@@ -30,8 +30,8 @@ use crate::{
 pub struct Mutant {
     /// The mutant's name.
     pub name: &'static str,
-    /// The invariant that breaks first in breadth-first search. A test checks it, so that a change is
-    /// noticed.
+    /// The invariant that breaks first in breadth-first search. The test `every_mutant_breaks_its_invariant` checks
+    /// this.
     pub caught_by: Invariant,
     /// The space in which the mutant is explored.
     pub space: fn() -> Configuration,
@@ -72,7 +72,7 @@ pub(crate) type Outcome = (State, Action);
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Mutated {
     machine: State,
-    /// The intent with which the handler ended, once it has.
+    /// The intent with which the handler ended; `None` if it hasn't ended.
     pub(crate) intent: Option<Intent>,
     /// The last request that was sent.
     pub(crate) sent: Option<Outcome>,
@@ -137,7 +137,7 @@ pub fn spaces_of_implied() -> Vec<Configuration> {
     vec![small(), behind, far_behind, ahead, far_ahead]
 }
 
-/// The space of most mutants.
+/// The space in which most mutants are explored.
 pub(crate) fn small() -> Configuration {
     Configuration { name: "clocks M apart", ..Configuration::default() }
 }
@@ -246,12 +246,12 @@ impl Moment<'_> {
         self.before.intent.is_some()
     }
 
-    /// The last action that was sent, if any.
+    /// The last action that sent a write, if any.
     pub(crate) fn sent(&self) -> Option<&Action> {
         self.before.sent.as_ref().map(|(_, action)| action)
     }
 
-    /// Whether a response was ambiguous.
+    /// Whether the event is a failure with an ambiguous result.
     pub(crate) fn is_doubtful(&self) -> bool {
         matches!(self.event, Event::Failed(fault) if fault.maybe_applied)
     }

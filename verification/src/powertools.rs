@@ -4,12 +4,12 @@
 //! - Claim: `PutItem` if `attribute_not_exists(id) OR expiry < now OR (status = INPROGRESS AND
 //!   in_progress_expiry < now)`, by the caller's clock. `expiry` is the time of the claim plus the retention,
 //!   `in_progress_expiry` the invocation's deadline.
-//! - The handler completes: `UpdateItem` without a condition. It fails: `DeleteItem` without a condition.
-//! - The record has no owner and no generation. The model writes an owner into it so that the checker knows
-//!   whose claim it was. No condition and no decision reads this owner.
+//! - The handler completes: `UpdateItem` without a condition. The handler fails: `DeleteItem` without a condition.
+//! - Powertools' record has no owner and no generation. The model writes an owner into the record so that the
+//!   checker knows which delivery claimed it. No condition and no decision reads this owner.
 //! - The caller gets every store error, whether or not the write was applied. If the record that refused a
 //!   claim, or that record's lease, has expired when Powertools examines it, Powertools sends the claim again.
-//!   It sends a claim at most three times in all.
+//!   Powertools sends a claim at most three times in all.
 
 use lambda_idempotency::{
     protocol::{Action, End, Event, Held, Input, Intent, Plan, Refusal},
@@ -24,14 +24,15 @@ use crate::{
     under_test::{Effect, Protocol},
 };
 
-/// The most times that an executor sends its claim. It sends the claim again if the record that refused it, or
-/// that record's lease, has expired.
+/// The most times that an executor sends its claim. The executor sends a refused claim again if the record that
+/// refused it, or that record's lease, has expired.
 const TRIES: u8 = 3;
 
 /// The invariants that Powertools doesn't claim to keep, or keeps in another form: the comparison doesn't judge
 /// them.
 pub const NOT_APPLICABLE: &[Invariant] = &[
-    // Powertools' claim tests the time in the write itself, which is equivalent if the clocks agree.
+    // Powertools' claim tests the time in the write itself, instead of the record's version. Both tests are
+    // equivalent if the clocks agree.
     Invariant::ClaimSeesVersion,
     // Powertools has no generations.
     Invariant::GenerationsGrow,

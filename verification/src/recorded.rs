@@ -46,7 +46,7 @@ impl Recorded {
     ///
     /// # Errors
     ///
-    /// If the rules can't be read.
+    /// If a source file of the rules can't be read.
     pub fn open(path: &Path, commit: String) -> io::Result<Self> {
         let stamp = stamp(&root())?;
         // A missing file has no rows.
@@ -160,8 +160,8 @@ fn digest(space: &Configuration) -> String {
     text
 }
 
-/// The time now, since 1970.
-#[expect(clippy::disallowed_methods, reason = "it only dates a file")]
+/// The time since the start of 1970, in UTC.
+#[expect(clippy::disallowed_methods, reason = "the date only goes into a file")]
 fn since_epoch() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }

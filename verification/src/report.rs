@@ -65,8 +65,8 @@ pub fn coverage(coverage: Coverage) -> String {
     text
 }
 
-/// Compares two protocols over the same spaces: which invariants hold, and after how many steps the others
-/// broke. The invariants that the spaces don't exercise are left out.
+/// Compares two protocols over the same spaces: which invariants hold, and after how many steps each of the other
+/// invariants broke. The table leaves out the invariants that the spaces don't exercise.
 pub fn compared(
     names: [&str; 2],
     exempt: [&[Invariant]; 2],

@@ -137,7 +137,7 @@ pub fn simulate(config: Config, keep_trace: bool) -> Report {
 const OTHER_SEEDS: u64 = 30;
 
 /// Returns the smallest schedule found that breaks the same rule as `config`, with fewer executors, keys,
-/// deliveries and faults. Removing one thing changes everything that comes after it, so other seeds are tried
+/// deliveries and faults. A smaller schedule may take another course with the same seed, so other seeds are tried
 /// too.
 pub fn shrink(config: Config) -> Config {
     let rule = |config: Config| simulate(config, false).violation.map(|violation| violation.rule);

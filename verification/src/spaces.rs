@@ -253,7 +253,7 @@ fn transactions() -> Vec<Configuration> {
             ..two()
         },
         Configuration {
-            name: "transactions, others have the items",
+            name: "transactions, 1 executor, 10 faults",
             clocks: vec![0],
             executors: 1,
             times: ticks(2),
@@ -281,7 +281,7 @@ fn without_claims() -> Vec<Configuration> {
             ..two()
         },
         Configuration {
-            name: "without claims or a look, permanent faults, 2 faults",
+            name: "without claims or reads, permanent faults, 2 faults",
             flows: &[Flow::Look, Flow::Blind],
             faults: 2,
             permanent_faults: true,
@@ -456,7 +456,7 @@ pub fn long() -> Vec<Configuration> {
             ..two_by_two()
         },
         Configuration {
-            name: "transactions, 2 attempts, clocks M apart, tokens known for a while",
+            name: "transactions, 2 attempts, clocks M apart, tokens kept for a tick",
             declines: 1,
             token_window: TICK,
             verdicts: COMMIT_OR_RELEASE,

@@ -20,7 +20,7 @@ const RULES: [&str; 7] = [
     "src/time/timestamp.rs",
     "verification/src",
 ];
-/// The files below [`RULES`] that don't affect the exploration: tests, the simulation (it drives the
+/// The files and folders in [`RULES`] that don't affect the exploration: tests, the simulation (it drives the
 /// library), reporting, and the spaces. Each space is recorded with its own digest.
 const NOT_RULES: [&str; 13] = [
     "src/protocol/tests",

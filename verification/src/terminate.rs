@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 use crate::{checker::Position, configuration::Configuration};
 
 /// The most store calls that a delivery may make while it keeps its claim. Claiming takes at most four
-/// writes, each with a read. Settling takes one write with its read, and so does each retry. One more write
-/// may follow: without the response or, for a transaction that's still ambiguous, the same write again.
+/// writes, each with a read. Settling takes one write with a read, and so does each retry. One more write may
+/// follow: a settlement without the response or, if a transaction is still ambiguous, that transaction again.
 pub fn most_calls(configuration: &Configuration) -> usize {
     8 + 3 + 2 * usize::from(configuration.max_retries)
 }
@@ -16,10 +16,12 @@ pub fn most_calls(configuration: &Configuration) -> usize {
 /// `edges` has the steps of all states together, so the result is an upper bound: perhaps no single execution
 /// contains the whole path.
 ///
-/// Two kinds of steps aren't in `edges`. The handler decides how often it asks for an extension, or tries again
-/// after a declined transaction. And an executor whose claim was lost claims again to record its outcome, as an
-/// executor without a claim concludes again. Only another delivery's write or the sweeper makes that necessary,
-/// so they decide how often it happens.
+/// Two kinds of steps aren't in `edges`, since the machine alone doesn't bound them:
+///
+/// - The handler decides how often it asks for an extension, or tries again after a declined transaction.
+/// - After another delivery's write or the sweeper's removal, an executor whose claim was lost claims again to record
+///   its outcome, and an executor without a claim concludes again. The other deliveries and the sweeper decide how
+///   often this happens.
 pub(crate) fn longest_run(edges: impl Iterator<Item = (Position, Position, bool)>) -> Option<usize> {
     let mut ways: HashMap<Position, HashSet<(Position, bool)>> = HashMap::new();
     for (from, to, calls) in edges {
@@ -69,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn longest_path_counts_its_calls() {
+    fn longest_run_counts_only_store_calls() {
         let edges = [(1, 2, true), (2, 3, false), (3, 5, true), (1, 5, true), (2, 5, true)];
         let edges = edges.map(|(from, to, calls)| (at(from), at(to), calls));
         assert_eq!(longest_run(edges.into_iter()), Some(2));

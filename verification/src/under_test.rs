@@ -1,5 +1,5 @@
-//! The [`Protocol`] under test. [`Shipping`] is the one that ships; the mutants and Powertools' protocol are
-//! others, and the model checker treats all alike.
+//! The trait [`Protocol`]: the model checker tests any implementation of it. [`Shipping`] is the protocol that
+//! ships. The mutants and Powertools' protocol are other implementations.
 
 use std::{fmt::Debug, hash::Hash};
 
@@ -13,7 +13,7 @@ use crate::{configuration, invariants::Invariant};
 
 /// A protocol: an executor's step, and the store's effect.
 ///
-/// Both halves are pure, so an explorer may compute each result once and memoize it.
+/// Both are pure functions, so an explorer may compute each result once and memoize it.
 pub trait Protocol {
     /// An executor's state.
     type State: Clone + Eq + Hash + Debug;
@@ -70,7 +70,8 @@ pub struct Sent {
     pub submission: Option<u32>,
 }
 
-/// The identity of a transaction: owner, generation and submission. The key is always the same here.
+/// The identity of a transaction: owner, generation and submission. The model has one key, so the key isn't part of
+/// the identity.
 pub type Token = (Owner, Generation, u32);
 
 impl Sent {
@@ -105,7 +106,7 @@ impl Sent {
 pub enum Effect {
     /// The store holds this record afterwards.
     Put(Record),
-    /// The record is removed. The shipping protocol never removes one.
+    /// The record is removed. The shipping protocol never removes a record.
     Removed,
     /// The condition failed; nothing changed.
     Refused,
@@ -117,7 +118,7 @@ impl From<Option<Record>> for Effect {
     }
 }
 
-/// The protocol that ships: [`protocol::step`] and [`Write::apply_to`], without interception.
+/// The protocol that ships: [`protocol::step`] and [`Write::apply_to`], unchanged.
 #[derive(Clone, Copy, Debug)]
 pub struct Shipping;
 

@@ -10,9 +10,9 @@ use lambda_idempotency_verification::{
     under_test::Shipping,
 };
 
-/// No invariant breaks in any state, each space is explored to its end, and every mark is reached.
+/// No invariant breaks in any state, each space is explored completely, and every mark is reached.
 #[test]
-fn protocol_holds_in_every_bounded_state() {
+fn invariants_hold_in_every_bounded_state() {
     let limits = Limits { go_on: true, ..Limits::default() };
     let spaces = spaces::bounded();
     let reports = explore_all(&Shipping, &spaces, limits, 2, &|| Duration::ZERO, &|_| {});
@@ -49,9 +49,9 @@ fn space_names_are_unique() {
     assert_eq!(names.len(), spaces.len());
 }
 
-/// An exploration that was cut off reports this, since it isn't a proof.
+/// A cut-off exploration proves nothing, so its report must say that it's incomplete.
 #[test]
-fn reaching_the_limit_is_reported() {
+fn cut_off_explorations_are_reported() {
     let limits = Limits { states: 1000, ..Limits::default() };
     let report = explore(&Shipping, &Configuration::default(), limits);
     assert!(!report.is_complete);

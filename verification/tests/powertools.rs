@@ -1,5 +1,5 @@
-//! Runs Powertools' protocol in the same model checker. The checker must find its known weaknesses, and must
-//! not find them in this library's protocol.
+//! Runs Powertools' protocol and this library's in the model checker, which must find the known weaknesses of
+//! Powertools' protocol, and none of them in this library's.
 
 use lambda_idempotency_verification::{
     configuration::{Configuration, ticks},

@@ -1,7 +1,7 @@
 //! Checks that the simulation, or a named test, reaches every setting, kind of error and entry point.
 //!
-//! The lists are compared with the sources. A new item fails here until its author names the part of the
-//! verification suite that reaches it.
+//! These tests compare the lists below with the sources. They fail on a new item until its author names the part of
+//! the verification suite that reaches it.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by a panic")]
 
@@ -49,13 +49,13 @@ const SETTINGS: &[(&str, By)] = &[
     ("fail_open", Simulated(&[Item::MayRunUnprotected, Item::RunsUnprotected])),
     ("max_response", Test(ENGINE, "oversized_response_is_not_retained")),
     ("local_cache", Simulated(&[Item::NoCache, Item::Caches])),
-    ("local_cache_records", Test("src/idempotency/tests/stored.rs", "cache_is_bounded_in_records")),
+    ("local_cache_records", Test("src/idempotency/tests/stored.rs", "cache_evicts_beyond_its_record_limit")),
     ("mode", Test("src/idempotency/tests/switch.rs", "store_failures_never_change_a_shadowed_outcome")),
 ];
 
 /// `ErrorKind`, variant by variant.
 const KINDS: &[(&str, By)] = &[
-    ("MissingKey", Test("tests/wrappers/event.rs", "keyless_events_are_refused_or_unprotected")),
+    ("MissingKey", Test("tests/wrappers/event.rs", "keyless_events_are_refused_or_run_unprotected")),
     ("InvalidKey", Test("tests/wrappers/event.rs", "bad_keys_and_events_run_nothing")),
     ("Mismatch", Simulated(&[Item::Mismatch])),
     ("InProgress", Simulated(&[Item::InProgress])),
@@ -66,7 +66,7 @@ const KINDS: &[(&str, By)] = &[
     ("Unrecorded", Test(FENCING, "fenced_and_unrecorded_are_distinct_errors")),
     ("Declined", Simulated(&[Item::Declined])),
     ("AllFailed", Test("tests/wrappers/batch/all_failed.rs", "failed_batches_are_counted")),
-    ("Corrupt", Test(ENGINE, "damaged_response_is_corrupt_and_not_rerun")),
+    ("Corrupt", Test(ENGINE, "damaged_response_fails_without_a_rerun")),
     ("Invalid", Test(ENGINE, "rejected_request_reports_the_reason")),
 ];
 
@@ -83,7 +83,7 @@ const WAYS_IN: &[(&str, By)] = &[
     ("resolve", Simulated(&[Item::OperatorReleases, Item::OperatorMeetsHandler])),
     ("optimistic", Simulated(&[Item::Mixed, Item::Conclusion])),
     ("optimistic_reading_first", Simulated(&[Item::Mixed])),
-    ("run_in", Test("verification/real/tests/real/crash.rs", "crash_or_freeze_is_safe_everywhere")),
+    ("run_in", Test("verification/real/tests/real/crash.rs", "interruptions_at_every_point_are_safe")),
     ("begin_in", Test("tests/postgres/operations.rs", "operations_run_once_and_are_replayed")),
     ("http", Test("functions/tests/deploy/aws.rs", "the_http_contract_holds_on_managed_instances")),
     ("events", Test("tests/wrappers/event.rs", "repeated_events_run_once_and_replay")),
@@ -97,7 +97,7 @@ const WAYS_IN: &[(&str, By)] = &[
 /// Platforms, stores and batches, which aren't settings.
 const OTHERWISE: &[(&str, By)] = &[
     ("concurrent deliveries in one process", Simulated(&[Item::OneProcess])),
-    ("both platforms, in the engine", Simulated(&[Item::EndsProcesses, Item::LetsRun])),
+    ("both platforms, in virtual time", Simulated(&[Item::EndsProcesses, Item::LetsRun])),
     (
         "Managed Instances",
         Test("functions/tests/deploy/aws.rs", "functions_answer_every_event_on_managed_instances"),
@@ -105,9 +105,9 @@ const OTHERWISE: &[(&str, By)] = &[
     ("on demand", Test("functions/tests/deploy/aws.rs", "on_demand_functions_answer_every_event")),
     (
         "the outbox, with kills and refused requests",
-        Test("functions/tests/deploy/outbox.rs", "every_end_is_published_despite_kills"),
+        Test("functions/tests/deploy/outbox.rs", "every_outcome_is_published_despite_kills"),
     ),
-    ("random batches", Test("tests/wrappers/batch/property.rs", "random_batches_keep_all_promises")),
+    ("random batches", Test("tests/wrappers/batch/property.rs", "random_batches_have_no_violations")),
     (
         "the wire to PostgreSQL",
         Test("verification/real/tests/real/wire.rs", "postgres_wire_faults_are_survived_or_reported"),
@@ -237,7 +237,7 @@ fn listed_items_are_reached_and_tests_exist() {
 
 #[test]
 #[should_panic(expected = "the setting [\"new\"] ships")]
-fn an_unlisted_setting_fails() {
+fn unlisted_settings_are_reported() {
     let policy =
         "pub struct Settings {\n    /// How long.\n    pub retention: Duration,\n    pub new: bool,\n}\n";
     let known = [("retention", Simulated(&[Item::RetentionDay]))];

@@ -43,7 +43,7 @@ fn no_takeover_or_crash_without_faults() {
 }
 
 #[test]
-fn a_seed_replays_byte_for_byte() {
+fn equal_seeds_play_identical_schedules() {
     for seed in 0..50 {
         let config = Config::from_seed(seed);
         let (first, again) = (simulate(config, true), simulate(config, true));

@@ -138,7 +138,7 @@ pub(super) fn next_steps(view: &View<'_>, store: &StoreArguments, is_revealed: b
     let release = command("release", &[]);
     let lines: &[(&str, &str)] = match view.record.status() {
         Status::Started if view.is_running() => &[
-            ("It may be running now. Wait, then inspect it again", ""),
+            ("The handler may be running now. Wait, then inspect the record again", ""),
             ("If its effect happened and its executor has ended", &complete),
             ("If its effect didn't happen and its executor has ended", &release),
         ],

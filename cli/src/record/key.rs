@@ -16,8 +16,8 @@ use crate::problem::{Problem, Result};
 /// Names one record.
 #[derive(Debug, Args)]
 pub(crate) struct KeyArguments {
-    /// The record's id, as `list` and the logs show it: `<function>/<operation>#<64 hex digits>`. With --function, the
-    /// idempotency key itself.
+    /// The record's id, as `list` and the logs show it: `<function>/<operation>#<64 hex digits>`. With --function,
+    /// KEY is the idempotency key itself.
     #[arg(value_name = "KEY", help_heading = None::<&str>)]
     key: String,
 
@@ -61,7 +61,7 @@ pub(super) struct ScopeArguments {
     #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new(), group = "caller")]
     principal: Option<String>,
 
-    /// A step inside a handler, run for one caller: `operation.for_caller(ID)`.
+    /// A step inside a handler: the caller in `operation.for_caller(ID)`.
     #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new(), group = "caller")]
     for_caller: Option<String>,
 
@@ -211,7 +211,7 @@ impl ScopeArguments {
             }
             Via::Event | Via::Run | Via::Sqs | Via::Kinesis | Via::Dynamodb if has_caller => {
                 Err(Problem::new(
-                    "only an HTTP key has a caller: leave out --jwt-subject, --iam, --principal and so on, \
+                    "--jwt-subject, --iam, --principal and the other callers are only for HTTP keys: leave them out, \
                  or use --via http",
                 ))
             }

@@ -61,7 +61,7 @@ pub(crate) struct Arguments {
     store: StoreArguments,
 }
 
-/// A status on the command line.
+/// A value of `--status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Wanted {
     Started,
@@ -72,7 +72,7 @@ enum Wanted {
     Completed,
     Failed,
     Released,
-    /// Settled, and past its expiry.
+    /// Settled, and expired more than the skew margin ago.
     Expired,
 }
 
@@ -133,7 +133,7 @@ pub(super) async fn every_record(store: &OpenStore) -> Result<Vec<Found>> {
     read_until(store, usize::MAX, |_, _| true).await
 }
 
-/// Reads the matching records, until it has more than the limit. If the command counts records, reads all of them.
+/// Reads the matching records, until it has more than the limit. With --unresolved or --counts, reads the whole store.
 async fn collect(store: &OpenStore, arguments: &Arguments, now: Timestamp) -> Result<Vec<Found>> {
     let limit = if arguments.unresolved || arguments.counts { usize::MAX } else { arguments.limit as usize };
     read_until(store, limit, |key, record| arguments.wants(key, record, now)).await
@@ -330,7 +330,7 @@ fn as_json(
     }
 }
 
-/// The JSON of a record that can't be read, for this reason.
+/// The JSON of a record that can't be read. `reason` says why.
 pub(super) fn unreadable(key: &StoredKey, reason: &str) -> serde_json::Value {
     json!({ "id": key.as_str(), "status": null, "unreadable": reason })
 }

@@ -16,7 +16,7 @@ use crate::problem::{Context as _, Problem, Result};
 #[derive(Debug, Args)]
 #[command(next_help_heading = "The response")]
 pub(super) struct ResponseArguments {
-    /// The response: for an HTTP operation its body, for events and `run` the result as JSON.
+    /// The file with the response: the body of an HTTP response, or the result of an event or a step as JSON.
     #[arg(long, value_name = "FILE", required_unless_present = "no_response")]
     response: Option<PathBuf>,
 
@@ -94,7 +94,7 @@ impl ResponseArguments {
                 "--status {status} isn't a final status: use one from 200 to 599"
             )));
         }
-        // Record text as a string: a binary body would be replayed in base64.
+        // Pass text as a string: the layer would replay the same bytes as a binary body, in base64.
         let recorded = match String::from_utf8(response.body().clone()) {
             Ok(text) => recorded(response.map(|_| text)),
             Err(_) => recorded(response),
@@ -102,7 +102,7 @@ impl ResponseArguments {
         Ok(recorded.map_err(|error| Problem::of(&error))?.to_vec())
     }
 
-    /// Returns the same arguments as words of a command line.
+    /// Returns these arguments as words of a command line.
     pub(super) fn words(&self) -> Vec<String> {
         let mut words = Vec::new();
         if let Some(path) = &self.response {

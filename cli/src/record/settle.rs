@@ -25,7 +25,7 @@ use crate::{
     words,
 };
 
-/// The shortest retention of an outcome without --retention: the library's default.
+/// Without --retention, an outcome lasts at least this long: the library's default retention.
 const DEFAULT_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Options of `release`.
@@ -64,11 +64,11 @@ pub(crate) struct Complete {
 
 #[derive(Debug, Args)]
 struct WriteArguments {
-    /// Write. Without it, the command only shows what it would write.
+    /// Make the write. Without this option, the command only shows the write.
     #[arg(long)]
     confirm: bool,
 
-    /// Write only if the record is still this version; `inspect` and the dry run show it.
+    /// Write only if the record is still this version. `inspect` and the dry run show a record's version.
     #[arg(long, value_name = "VERSION")]
     if_revision: Option<String>,
 
@@ -149,9 +149,9 @@ impl Planned<'_> {
         }
     }
 
-    /// Returns how long the written record lasts. Without --retention, an outcome lasts at least as long as the record
-    /// would have. If the outcome expired earlier, a duplicate that arrives between the two times would run the
-    /// handler, although the function still expects to deduplicate it.
+    /// Returns how long the written record lasts. Without --retention, an outcome never expires before the record would
+    /// have expired. Otherwise, a duplicate that arrives between the two times would run the handler, although the
+    /// function still expects to deduplicate it.
     fn retention(&self, seen: &Record, now: Timestamp) -> Result<Duration> {
         match (self.retention, seen.expires_at) {
             (Some(retention), _) => Ok(retention),
@@ -236,16 +236,16 @@ impl Planned<'_> {
     fn warning(&self, view: &View<'_>) -> &'static str {
         match (view.record.status(), self.resolution == Resolution::Release) {
             (Status::Started, true) if view.is_running() => {
-                "ITS HANDLER MAY BE RUNNING NOW, since its lease hasn't expired. After a release, the next delivery \
-                 runs it a second time, concurrently. Wait for the lease to expire unless you know that its \
-                 executor has ended."
+                "ITS HANDLER MAY BE RUNNING NOW, since the claim isn't stale yet. After a release, the next delivery \
+                 runs the handler a second time, concurrently. Wait until `inspect` shows the claim as stale, or make \
+                 sure that its executor has ended."
             }
             (Status::Started, true) => {
                 "An executor claimed the key and ended without an answer. Its effect may have happened: find out \
                  before you release, since the next delivery runs the handler again."
             }
             (Status::Started, false) if view.is_running() => {
-                "Its handler may be running now, since its lease hasn't expired: be sure that the effect happened."
+                "Its handler may be running now, since the claim isn't stale yet: be sure that the effect happened."
             }
             (Status::Started, false) => {
                 "An executor claimed the key and ended without an answer. Be sure that the effect happened: after \
@@ -259,14 +259,14 @@ impl Planned<'_> {
                 "THE OPERATION IS DONE: ITS EFFECT HAPPENED. A release lets it happen again, and deletes the recorded \
                  response."
             }
-            (Status::Completed, false) => "This replaces the recorded response, which is lost.",
+            (Status::Completed, false) => "This write replaces the recorded response, which is lost.",
             (Status::Failed, true) => {
                 "The operation failed permanently, and duplicates get that failure. After a release, the next delivery \
                  runs the handler again."
             }
-            (Status::Failed, false) => "This replaces the recorded failure, which is lost.",
+            (Status::Failed, false) => "This write replaces the recorded failure, which is lost.",
             (Status::Released, _) => {
-                "The key is free: the next delivery would run the operation. Once it's settled, no delivery runs it."
+                "The key is free: the next delivery would run the handler. After this write, no delivery runs it."
             }
         }
     }
@@ -288,27 +288,28 @@ impl Planned<'_> {
         means.extend(self.shortening(view));
         if is_release && view.record.interrupted {
             means.push(
-                "A release says that nothing happened: the next handler doesn't learn that an earlier attempt ended \
-                 without an answer."
+                "A release says that nothing happened: the next delivery's handler doesn't learn that an earlier \
+                 attempt ended without an answer."
                     .to_owned(),
             );
         }
         if view.record.status() == Status::Started {
             means.push(if is_release {
-                "If its executor still runs and finishes first, it finds the key free and records its own outcome. If \
-                 another delivery has claimed the key by then, the executor is fenced, and its caller gets InProgress \
-                 or that delivery's outcome."
+                "If this claim's executor still runs and finishes first, it finds the key free and records its own \
+                 outcome. If another delivery has claimed the key by then, the executor is fenced, and its caller gets \
+                 InProgress or that delivery's outcome."
                     .to_owned()
             } else {
-                "If its executor still runs, its own outcome is refused, and its caller gets the one recorded here."
+                "If this claim's executor still runs, its own outcome is refused, and its caller gets the outcome \
+                 recorded here."
                     .to_owned()
             });
         }
         means
     }
 
-    /// Warns if the outcome would expire before the record would have. If the record never expires, the operator has to
-    /// give a retention, so the text is milder.
+    /// Warns if --retention ends before the record would have expired. If the record never expires, the operator has to
+    /// give --retention, so the warning is milder.
     fn shortening(&self, view: &View<'_>) -> Option<String> {
         let retention = self.retention.filter(|_| self.resolution != Resolution::Release)?;
         let until = view.now.saturating_add(retention).rounded_up_to_second();
@@ -323,7 +324,7 @@ impl Planned<'_> {
             return None;
         }
         Some(
-            "THIS --retention ENDS BEFORE THE RECORD WOULD HAVE EXPIRED: a duplicate that arrives after it runs the \
+            "THIS --retention ENDS BEFORE THE RECORD WOULD HAVE EXPIRED: a duplicate that arrives later runs the \
              handler again."
                 .to_owned(),
         )

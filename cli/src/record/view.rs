@@ -18,7 +18,7 @@ use crate::words;
 #[derive(Clone, Copy, Debug, Args)]
 pub(super) struct RuleArguments {
     /// The function's `skew_margin`, such as 2s or 500ms. A lease or a record counts as expired only when it ended
-    /// more than this margin ago. Default: 2s, or for `why` the description's.
+    /// more than this margin ago. Default: 2s, or, for `why`, the description's margin.
     #[arg(long, value_name = "TIME", value_parser = words::duration)]
     skew_margin: Option<Duration>,
 }
@@ -76,20 +76,21 @@ impl View<'_> {
         self.record.status() == Status::Started && !self.is_stale()
     }
 
-    /// The version of the record, for `--if-revision`. Every change changes it, except an extension of a
-    /// claim's lease.
+    /// The version of the record, for `--if-revision`. Every change of the record changes its version, except an
+    /// extension of its lease.
     pub(super) fn version(&self) -> String {
         let Record { generation, expires_at, .. } = self.record;
         let status = self.record.status().as_str();
         match (self.record.status(), expires_at) {
-            // A lease may be extended every few seconds, but the claim stays the same, so its lease isn't included.
+            // A lease may be extended every few seconds, and the claim stays the same, so the version doesn't include
+            // the lease.
             (Status::Started, _) => format!("{status}-{generation}"),
             (_, Some(expires_at)) => format!("{status}-{generation}-{}", expires_at.as_millis()),
             (_, None) => format!("{status}-{generation}-never"),
         }
     }
 
-    /// The status, and its age or expiry.
+    /// The status, whether the record is stale or expired, and when its lease or the record itself ends or ended.
     pub(super) fn state(&self) -> String {
         let status = self.record.status().as_str();
         let relative = |time| words::relative(time, self.now);
@@ -114,7 +115,7 @@ impl View<'_> {
         }
     }
 
-    /// The record in lines, each with a name.
+    /// The record as text: one line per field, with the field's name.
     pub(super) fn lines(&self) -> String {
         let Record {
             owner,
@@ -153,7 +154,7 @@ impl View<'_> {
         lines.into_iter().map(|(name, value)| format!("  {name:<13}{value}\n")).collect()
     }
 
-    /// Whether there's a response to show.
+    /// Whether the record has a response.
     pub(super) fn has_response(&self) -> bool {
         matches!(
             &self.record.state,
@@ -271,7 +272,7 @@ impl View<'_> {
         };
         let Outcome::Retained(response) = outcome else { return json!({ "is_retained": false }) };
         let (kept_bytes, parts) = match &response.place {
-            // A listing doesn't read responses.
+            // `list` and `watch` drop the response's bytes, so the number of bytes in the record isn't known.
             Place::Inline(kept) if kept.is_empty() && response.length > 0 => (None, None),
             Place::Inline(kept) => (Some(kept.len()), None),
             Place::Chunks(count) => (None, Some(count)),

@@ -1,5 +1,4 @@
-//! `idempotency watch`: shows claims, takeovers and outcomes as they happen. For that, it reads the store again and
-//! again.
+//! `idempotency watch`: polls the store, and shows claims, takeovers and outcomes as they happen.
 
 use std::{collections::HashMap, process::ExitCode, time::Duration};
 
@@ -19,7 +18,7 @@ use crate::{problem::Result, store::StoreArguments, words};
 
 /// The maximum length of a printed line, in characters.
 const WIDTH: usize = 80;
-/// The digits of a record's id that a line shows: enough to tell records apart.
+/// How many digits of a record's id a line shows: enough to tell records apart.
 const DIGITS: usize = 8;
 
 /// Options of `watch`.
@@ -33,7 +32,7 @@ pub(crate) struct Arguments {
     #[arg(long = "only", value_enum, value_name = "CHANGE")]
     only: Vec<Change>,
 
-    /// How long to wait between two looks at the store.
+    /// How long to wait between two reads of the store.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = words::duration)]
     interval: Duration,
 
@@ -56,12 +55,12 @@ pub(crate) struct Arguments {
     store: StoreArguments,
 }
 
-/// How a record changed between two looks at the store.
+/// How a record changed between two reads of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Change {
     /// A handler's run began.
     Claimed,
-    /// A run began after one that ended without an answer.
+    /// A run began after an earlier run that ended without an answer.
     Takeover,
     /// The lease of a run expired: its executor ended without an answer.
     Stale,
@@ -89,7 +88,7 @@ impl Change {
     }
 }
 
-/// One record, as one look at the store found it.
+/// One record, as one read of the store found it.
 #[derive(Clone, Debug, PartialEq)]
 struct Seen {
     /// The record, or the reason why it can't be read.
@@ -116,7 +115,7 @@ pub(crate) async fn main(arguments: &Arguments) -> Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
         // Stop as soon as the reader has closed the pipe, as `grep -m1` does after its first match: DynamoDB bills each
-        // look.
+        // read.
         tokio::select! {
             () = clock.sleep(arguments.interval) => {}
             () = words::reader_gone() => return Ok(ExitCode::SUCCESS),
@@ -145,7 +144,7 @@ impl Arguments {
             ));
         }
         words::print_if_read(&format!(
-            "Watching {}, with a look every {}. Press Ctrl-C to stop.\n\
+            "Watching {}, with a read every {}. Press Ctrl-C to stop.\n\
              Replays leave no trace in the store: see the metric idempotency_replayed.\n\n{:<8}  {:<10}  {:<7}  {}\n",
             words::count(seen.len(), "record"),
             words::exact(self.interval),
@@ -201,7 +200,7 @@ impl Arguments {
     }
 }
 
-/// Returns how a record changed between two looks. If it changed several times, this is the last change. A record that
+/// Returns how a record changed between two reads. If it changed several times, this is the last change. A record that
 /// can be read again is shown like a new one.
 fn change(before: Option<&Seen>, after: &Seen) -> Option<Change> {
     if before == Some(after) {

@@ -38,11 +38,11 @@ pub(crate) struct Arguments {
     #[arg(value_name = "KEY", required_unless_present = "event", conflicts_with = "event")]
     key: Option<String>,
 
-    /// The event that Lambda delivers to the function, as JSON; `-` is standard input.
+    /// The file with the event that Lambda delivers to the function, as JSON; `-` is standard input.
     #[arg(long, value_name = "FILE")]
     event: Option<PathBuf>,
 
-    /// The JSON of the function's `describe()`: an object, or a list of them. Options override it.
+    /// The file with the JSON of the function's `describe()`: an object, or a list of objects. Options override it.
     #[arg(long, value_name = "FILE", requires = "event")]
     describe: Option<PathBuf>,
 
@@ -73,7 +73,7 @@ pub(crate) struct Arguments {
     store: StoreArguments,
 }
 
-/// The record of one operation, or none.
+/// One operation, and its record if there is one.
 struct Answer {
     located: Located,
     record: Option<Record>,
@@ -352,7 +352,7 @@ fn hint(error: &lambda_idempotency::Error) -> &'static str {
     .unwrap_or_default()
 }
 
-/// The X-Ray trace in the event: that of the HTTP request, or of the first message.
+/// The event's X-Ray trace: the HTTP request's, or the first message's.
 fn trace_of(event: &Value) -> Option<&str> {
     let headers = event.get("headers").and_then(Value::as_object).into_iter().flatten();
     let header = headers

@@ -1,4 +1,4 @@
-//! Bad input and environments: one line that says what to do, and exit code 2.
+//! Bad input or a bad environment gets one line that says what to do, and exit code 2.
 
 use tokio::net::TcpSocket;
 

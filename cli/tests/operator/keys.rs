@@ -127,7 +127,7 @@ async fn event_and_step_keys_match() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn via_http_body_derives_the_body_fields_key() {
+async fn http_body_keys_match() {
     let bench = Bench::new().await;
     let layer = bench.function().http().key_fields(KeyFields::new(["/id"]).unwrap());
     let handler = service_fn(|_: Request| async { Ok::<_, std::convert::Infallible>("paid") });

@@ -79,7 +79,7 @@ async fn each_state_shows_its_next_steps() {
                 "attempt 1",
                 " s ago), attempt 1",
                 ": InProgress (HTTP 409)",
-                "Wait, then inspect it again",
+                "Wait, then inspect the record again",
             ],
             ["in_progress", "in_progress"],
         ),
@@ -182,7 +182,7 @@ async fn records_are_listed_by_filter() {
     };
     assert_eq!(ids(&["--unresolved"]).await, (vec![stale.to_string()], false));
     assert_eq!(ids(&["--status", "completed"]).await, (vec![done.to_string()], false));
-    // A listing keeps no response in memory.
+    // `list` drops the response's bytes, so it doesn't know how many the record holds.
     let completed = bench.run(&["list", "--status", "completed", "--json"]).await.json();
     let response = &completed["records"][0]["response"];
     assert_eq!((&response["bytes"], &response["inline_bytes"]), (&json!(RESPONSE.len()), &json!(null)));

@@ -149,7 +149,7 @@ async fn completion_resolves_an_unknown_outcome() {
     let function = Idempotency::builder(bench.store.clone()).function("payments");
     let function = function.execution(Execution::AtMostOnce).build().unwrap();
     let (key, _) = bench.claim("run:charge", -60).await;
-    assert!(run(&function).await.unwrap_err().contains("settle it by hand"));
+    assert!(run(&function).await.unwrap_err().contains("settle the record by hand"));
 
     let file = File::with("response.json", RESPONSE);
     let complete = ["complete", key.as_str(), "--response", file.path(), "--retention", "90m"];
@@ -194,7 +194,7 @@ async fn completion_keeps_the_later_expiry() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn endless_records_need_a_retention() {
+async fn records_without_expiry_need_a_retention() {
     let bench = Bench::new().await;
     let (key, before) = bench.claim_as("run:charge", -60, |lock| Lock { expires_at: None, ..lock }).await;
     let complete = ["complete", key.as_str(), "--no-response", "--confirm"];
@@ -226,7 +226,7 @@ async fn late_executor_returns_the_operators_outcome() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn large_response_is_split_under_new_owner() {
+async fn large_response_is_stored_in_chunks() {
     let bench = Bench::new().await;
     let (key, _) = bench.claim("run:charge", -60).await;
     let noise: String = (0..60_000u64)

@@ -70,7 +70,7 @@ async fn changes_are_watched_live() {
             }
         } else {
             let mut shown = first;
-            // One look may show all changes, in any order.
+            // One read of the store may show all changes, in any order.
             for words in ["Replays leave no trace", "claimed", "completed", "takeover    2"] {
                 if !shown.iter().any(|line| line.contains(words)) {
                     shown.extend(watch.lines_until(words).await);
@@ -81,13 +81,14 @@ async fn changes_are_watched_live() {
     }
 }
 
-/// The command ends when its reader has gone, even if there's no change to print: each further look would be billed.
+/// The command ends when the reader of its output closes the pipe, even if there's no change to print: DynamoDB would
+/// bill each further read.
 #[tokio::test(flavor = "multi_thread")]
 #[cfg_attr(
     not(target_os = "linux"),
     ignore = "the system may not report a closed pipe before the next write"
 )]
-async fn watch_ends_with_its_reader() {
+async fn watch_ends_when_the_pipe_closes() {
     let bench = Bench::new().await;
     let mut watch = bench.start(&[&WATCH[..], &["--json"]].concat());
     watch.lines_until("records").await;

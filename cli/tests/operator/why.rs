@@ -138,7 +138,7 @@ async fn each(idempotency: &Idempotency, sample: &str) {
     }
 }
 
-/// The records of this function, by their ids.
+/// The ids of this function's records.
 async fn made(bench: &Bench, function: &str) -> BTreeSet<String> {
     let (mut made, mut from) = (BTreeSet::new(), None);
     loop {
@@ -201,7 +201,7 @@ async fn every_sample_event_leads_to_its_records() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn why_shows_what_the_event_gets() {
+async fn why_shows_what_the_next_delivery_gets() {
     let bench = Bench::new().await;
     let idempotency = Idempotency::builder(bench.store.clone()).function("refunds").build().unwrap();
     deliver(&idempotency, "refunds/invoke.json").await;
@@ -323,10 +323,10 @@ async fn described_store_and_environment_must_agree() {
     fs::remove_file(&file).unwrap();
 }
 
-/// The store's URL in a description has only what the function's environment sets. The operator's environment and
-/// options may set more, or less.
+/// The store's URL in a description has only the parameters that the function's environment sets. The operator's
+/// environment and options may set more parameters, or fewer.
 #[tokio::test(flavor = "multi_thread")]
-async fn described_store_may_leave_out_the_layout() {
+async fn described_url_may_lack_parameters() {
     let bench = Bench::empty().await;
     let layout = ["--sort-key", "sk"];
     assert_eq!(bench.run(&[&["table", "create"], &layout[..]].concat()).await.code, 0);
@@ -383,7 +383,7 @@ async fn described_skew_margin_is_used() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn messages_without_a_key_are_named() {
+async fn messages_without_a_key_are_listed() {
     let bench = Bench::new().await;
     let message = |id: &str, body: Value| {
         json!({ "messageId": id, "receiptHandle": "h", "body": body.to_string(), "attributes": {},
@@ -410,7 +410,7 @@ async fn messages_without_a_key_are_named() {
     }
     let json = bench.run(&[&why[..], &["--json"]].concat()).await.json();
     assert_eq!(json["without_key"], json!(["sec\u{1b}ond"]));
-    // In shadow mode, the worker runs the message, unless it can't read it.
+    // In shadow mode, the worker runs a message without a key, if it can read the message.
     let description = json!({
         "function": "payments", "via": "sqs", "key_fields": ["/order_id"], "mode": "shadow",
     });

@@ -1,4 +1,5 @@
-//! `orders`: an SQS worker that ships each order once, however often its message is delivered or its order is sent.
+//! `orders`: an SQS worker that ships each order once, however often a producer sends the order or SQS delivers its
+//! message.
 //!
 //! Each message is its own operation, and several run at a time. The worker reports to SQS which messages to
 //! redeliver. It also reports a message whose order another delivery is shipping, since acknowledging the message
@@ -29,7 +30,7 @@ struct Parcel {
 #[tokio::main]
 async fn main() -> Result<(), Error> {
     let telemetry = Telemetry::start()?;
-    let idempotency = Idempotency::builder_from_env().await?; // IDEMPOTENCY_TABLE
+    let idempotency = Idempotency::builder_from_env().await?; // reads IDEMPOTENCY_TABLE
     let idempotency = idempotency.retention(RETENTION).build()?;
 
     run_concurrent(ServiceBuilder::new().map_result(telemetry.flush_before()).service(worker(&idempotency)?))

@@ -1,8 +1,8 @@
 //! `receipts`: writes one receipt for each payment that EventBridge reports.
 //!
 //! The key is the event's id, which stays the same however often EventBridge delivers the event. If a producer puts the
-//! same payment on the bus twice, the two events have different ids. To deduplicate these too, use a field of the
-//! detail as the key.
+//! same payment on the bus twice, the two events have different ids. To deduplicate such events too, use a field of
+//! the detail as the key.
 
 use aws_lambda_events::eventbridge::EventBridgeEvent;
 use example_functions::{RETENTION, Telemetry};
@@ -29,7 +29,7 @@ struct Receipt {
 #[tokio::main]
 async fn main() -> Result<(), Error> {
     let telemetry = Telemetry::start()?;
-    let idempotency = Idempotency::builder_from_env().await?; // IDEMPOTENCY_TABLE
+    let idempotency = Idempotency::builder_from_env().await?; // reads IDEMPOTENCY_TABLE
     let idempotency = idempotency.retention(RETENTION).build()?;
 
     run_concurrent(
@@ -44,7 +44,7 @@ async fn main() -> Result<(), Error> {
 type Reported = EventBridgeEvent<PaymentMade>;
 
 fn layer(idempotency: &Idempotency) -> EventLayer<Reported> {
-    idempotency.events(|event: &Reported| event.id.as_deref().map(Key::new).transpose()) // one without an id is refused
+    idempotency.events(|event: &Reported| event.id.as_deref().map(Key::new).transpose()) // refused if it has no id
 }
 
 async fn handle(event: LambdaEvent<EventBridgeEvent<PaymentMade>>) -> Result<Receipt, Diagnostic> {

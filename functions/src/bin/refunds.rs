@@ -1,5 +1,5 @@
-//! `refunds`: refunds a payment once, however often it's invoked with the same request: by a Step Functions
-//! task that retries, by an asynchronous invoke that Lambda retries, or by a caller that timed out.
+//! `refunds`: refunds a payment once, however often the function is invoked with the same request: by a Step Functions
+//! task that retries, by an asynchronous invoke that Lambda retries, or by a caller that retries after a timeout.
 
 use example_functions::{RETENTION, Telemetry};
 use lambda_idempotency::{Idempotency, Key, current, lambda::event::EventLayer};
@@ -25,7 +25,7 @@ struct Refunded {
 #[tokio::main]
 async fn main() -> Result<(), Error> {
     let telemetry = Telemetry::start()?;
-    let idempotency = Idempotency::builder_from_env().await?; // IDEMPOTENCY_TABLE
+    let idempotency = Idempotency::builder_from_env().await?; // reads IDEMPOTENCY_TABLE
     let idempotency = idempotency.retention(RETENTION).build()?;
 
     run_concurrent(

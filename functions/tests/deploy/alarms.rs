@@ -14,7 +14,7 @@ use super::redelivery::{Source, TEMPLATES, Template};
 const WATCHED: [Metric; 4] =
     [Metric::Fenced, Metric::Unrecorded, Metric::OutcomeUnknown, Metric::StoreUnavailable];
 
-/// A metric of the library in an alarm.
+/// A metric of the library that an alarm watches.
 struct Watched<'a> {
     metric: &'a str,
     function: &'a str,

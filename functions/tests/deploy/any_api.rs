@@ -1,5 +1,5 @@
-//! Runs this test program as a function: the API that the table of HTTP cases tests, in every configuration. A deployed
-//! example has only one configuration. The request's `layered` header names the configuration.
+//! Runs this test program as a Lambda function. It serves the API of the table of HTTP cases in every configuration,
+//! while a deployed example has only one. The request's `layered` header names the configuration.
 
 use std::{collections::HashMap, env, time::Duration};
 
@@ -16,7 +16,7 @@ use super::{
     stage::TABLE,
 };
 
-/// The log line of a handler's run.
+/// The line that a handler logs when it runs.
 pub(crate) const MARK: &str = "a handler runs";
 
 /// An endpoint with no listener.
@@ -32,7 +32,7 @@ pub(crate) fn command() -> String {
 }
 
 #[tokio::test]
-#[ignore = "it is the function that other tests start"]
+#[ignore = "not a test: other tests start it as a function"]
 async fn as_a_function() {
     if env::var_os("AWS_LAMBDA_RUNTIME_API").is_some() {
         serve().await.unwrap();

@@ -1,5 +1,5 @@
-//! Runs this test program as a function: a worker for the events of any source, wrapped as the documentation says for
-//! that source. A deployed example has only one source. The variable `SOURCE` names the source.
+//! Runs this test program as a Lambda function: a worker for the source that the variable `SOURCE` names, wrapped as
+//! the documentation says for that source. A deployed example has only one source.
 
 use std::{
     env,
@@ -24,7 +24,7 @@ use lambda_runtime::{
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 
-/// The log line of a handler's run.
+/// The line that the handler logs when it runs.
 pub(crate) const MARK: &str = "a source's handler runs";
 
 /// Numbers the runs of this process, so that two answers are equal only if one is a replay.
@@ -42,7 +42,7 @@ pub(crate) fn command(source: &str) -> String {
 }
 
 #[tokio::test]
-#[ignore = "it is the function that other tests start"]
+#[ignore = "not a test: other tests start it as a function"]
 async fn as_a_function() {
     if env::var_os("AWS_LAMBDA_RUNTIME_API").is_some() {
         serve(&env::var("SOURCE").unwrap()).await.unwrap();
@@ -81,8 +81,9 @@ where
     run(worker).await
 }
 
-/// Runs a function for a source that has no worker in the library. Each record of an event is its own operation, one
-/// after the other. The first failure fails the event, and the source redelivers the whole event.
+/// Runs a function for a source that has no worker in the library. Each record of an event is its own operation, and
+/// the operations run one after the other. The first failure fails the event, and the source redelivers the whole
+/// event.
 async fn each(
     idempotency: &Idempotency,
     telemetry: Telemetry,
@@ -94,7 +95,7 @@ async fn each(
         for (queue, record) in records(&event.payload) {
             let fields = fields(&event.payload, queue).ok_or_else(|| lacks("source"))?;
             let key = fields.key_of(record.to_string().as_bytes())?.ok_or_else(|| lacks("name"))?;
-            // The payload is only this field, since the whole record includes details of its delivery.
+            // The payload is only this field, since other fields of the record contain details of the delivery.
             let payload = record.get("value").or(record.get("data")).ok_or_else(|| lacks("payload"))?;
             let parcel: String = ship_parcel.run(key, payload, async || ship(&decoded(payload)?)).await?;
             parcels.push(parcel);
@@ -150,7 +151,7 @@ async fn ship_change(record: DynamoDbRecord) -> Result<String, Failure> {
     Ok(ship(&serde_json::json!({ "carrier": carrier }))?)
 }
 
-/// The handler for every source.
+/// The handler, which is the same for every source.
 fn ship(order: &Value) -> Result<String, Error> {
     tracing::info!("{MARK}");
     if order["carrier"] == "closed" && !WAS_CLOSED.swap(true, Ordering::SeqCst) {

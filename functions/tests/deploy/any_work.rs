@@ -1,4 +1,4 @@
-//! Runs this test program as a function: work that takes as long as its event says, under short leases.
+//! Runs this test program as a Lambda function. Its work takes as long as the event says, under short leases.
 
 use std::{env, time::Duration};
 
@@ -11,9 +11,9 @@ use lambda_runtime::{
 };
 use serde::{Deserialize, Serialize};
 
-/// The log line of a handler's start.
+/// The line that the handler logs when it starts.
 pub(crate) const MARK: &str = "work begins";
-/// The log line of a handler's end.
+/// The line that the handler logs before it returns.
 pub(crate) const END: &str = "work ends";
 
 /// The lease if the deadline isn't known.
@@ -36,13 +36,13 @@ pub(crate) fn command() -> String {
     format!("{} --ignored --nocapture --exact any_work::as_a_function", program.display())
 }
 
-/// The log line of an attempt while it works.
+/// The line that an attempt logs repeatedly while it works.
 pub(crate) fn tick(id: &str, attempt: u64) -> String {
     format!("working on {id}, attempt {attempt}")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "it is the function that other tests start"]
+#[ignore = "not a test: other tests start it as a function"]
 async fn as_a_function() {
     if env::var_os("AWS_LAMBDA_RUNTIME_API").is_some() {
         serve().await.unwrap();

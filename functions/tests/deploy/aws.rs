@@ -42,12 +42,12 @@ async fn functions_answer_every_event(mode: Mode) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sources_are_handled_once_on_demand() {
+async fn source_events_run_once_on_demand() {
     sources_are_handled_once(OnDemand).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sources_are_handled_once_on_managed_instances() {
+async fn source_events_run_once_on_managed_instances() {
     sources_are_handled_once(ManagedInstances).await;
 }
 
@@ -59,7 +59,8 @@ async fn sources_are_handled_once(mode: Mode) {
         let Some(mut emulator) = Emulator::start(mode, &hosted, &database).await else { return };
         sources::tell(story, &mut emulator).await;
         if *source == "async-invoke" {
-            // Lambda accepts a request id that the caller chose. In this function, the request id is the key.
+            // Lambda accepts a request id that the caller chose. In this function the request id is the key, so another
+            // event with the same id is a mismatch.
             let other = Event::new(json!({ "another": "request" }));
             let answer = emulator.deliver_event_as(Some(sources::REQUEST), &other).await;
             assert!(is_error(&answer, "Idempotency.Mismatch"), "{answer:?}");
@@ -116,7 +117,7 @@ async fn the_http_contract_holds(mode: Mode) {
     };
     let Some(first) = Emulator::start(mode, &hosted, &database).await else { return };
     let other = match mode {
-        OnDemand => Some(Emulator::start(mode, &hosted, &database).await.expect("it started before")),
+        OnDemand => Some(Emulator::start(mode, &hosted, &database).await.expect("a second emulator")),
         ManagedInstances => None,
     };
     walk(CASES, &Hosts { first, other }).await;
@@ -130,7 +131,7 @@ const SOON: Duration = Duration::from_secs(3);
 async fn working(mode: Mode, database: &Database) -> Option<Emulator> {
     let hosted = Hosted { name: "work", command: any_work::command(), mark: any_work::MARK, timeout: SHORT };
     let emulator = Emulator::start(mode, &hosted, database).await?;
-    // The first invocation's timeout includes the process's start.
+    // Invoke the function once in advance, since the first invocation's timeout includes the start of the process.
     let ready = deliver(&emulator, &Work { id: "ready".into(), millis: 0, blocks: false }).await;
     assert!(ready.is_success(), "{ready:?}: {}", emulator.written());
     Some(emulator)
@@ -148,8 +149,8 @@ async fn lease(database: &Database, work: &Work) -> (u64, u64) {
     (number("lock_acquired_at"), number("lease_until"))
 }
 
-/// Delivers work that runs longer than its timeout, and redelivers it until it's done. The key must be free once the
-/// lease and the margin have passed, and not before.
+/// Delivers work that runs longer than its timeout, and redelivers it until an attempt succeeds. The key must be free
+/// once the lease and the margin have passed, and not before. Returns what [`lease`] returns for the first claim.
 async fn is_taken_over(emulator: &Emulator, database: &Database, work: &Work) -> (u64, u64) {
     let before = emulator.lines(any_work::MARK);
     let answer = deliver(emulator, work).await;
@@ -164,7 +165,7 @@ async fn is_taken_over(emulator: &Emulator, database: &Database, work: &Work) ->
         assert!(clock::now_ms() < free + clock::millis(SOON), "the key isn't free: {}", emulator.written());
         clock::pause(Duration::from_millis(50)).await;
     };
-    assert!(clock::now_ms() > free, "taken over within its lease: {}", emulator.written());
+    assert!(clock::now_ms() > free, "the work was taken over within its lease: {}", emulator.written());
     let done = serde_json::to_vec(&format!("{}, attempt 2", work.id)).unwrap();
     assert_eq!(answer, Answer::Payload(done));
     assert_eq!(emulator.lines(any_work::MARK) - before, 2);
@@ -186,23 +187,23 @@ async fn work_killed_at_deadline_is_taken_over() {
     let work = Work { id: "blocks".into(), millis: 60_000, blocks: true };
     let (claimed, lease_until) = is_taken_over(&emulator, &database, &work).await;
     let lease = Duration::from_millis(lease_until - claimed);
-    assert!(lease <= SHORT + GRACE, "the lease is longer than the timeout and the grace: {lease:?}");
+    assert!(lease <= SHORT + GRACE, "the lease is longer than timeout plus grace: {lease:?}");
     attempts_do_not_overlap(&emulator, "blocks");
     assert!(!emulator.written().contains("unknown_deadline"), "{}", emulator.written());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn work_past_its_timeout_finishes_and_replays() {
+async fn late_work_finishes_and_is_replayed() {
     let database = database().await;
     let Some(emulator) = working(ManagedInstances, &database).await else { return };
     let work = Work { id: "late".into(), millis: 11_000, blocks: false };
     let began = emulator.lines(any_work::MARK);
     assert_eq!(deliver(&emulator, &work).await, Answer::TimedOut(SHORT));
     let again = deliver(&emulator, &work).await;
-    assert!(is_error(&again, "Idempotency.InProgress"), "the handler still runs, but got {again:?}");
+    assert!(is_error(&again, "Idempotency.InProgress"), "not in progress: {again:?}");
     let rejected = "response is too late for timed out invoke";
     let limit = clock::now_ms() + clock::millis(FALLBACK);
-    // The runtime logs the rejection's status.
+    // The emulator logs that it rejects the late response, and the runtime logs the rejection's status.
     while !(emulator.log().contains(rejected) && emulator.written().contains("410")) {
         assert!(clock::now_ms() < limit, "no late response: {}", emulator.written());
         clock::pause(Duration::from_millis(20)).await;

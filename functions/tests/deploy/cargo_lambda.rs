@@ -19,7 +19,7 @@ use testkit::{ports::free_port, tools::tool};
 use super::stage::{TABLE, database, environment, project, without_ours};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn four_cargo_lambda_processes_run_once() {
+async fn four_cargo_lambda_processes_run_handler_once() {
     let Some(tool) = tool("cargo-lambda") else { return };
     build().await;
     let database = database().await;
@@ -35,7 +35,8 @@ async fn four_cargo_lambda_processes_run_once() {
     let conflicting = watch.invoke_file("refunds", "events/refunds/invoke-conflicting.json").await;
     assert!(conflicting.unwrap_err().contains("Idempotency.Mismatch"));
 
-    // The emulator starts a process when all others are busy. On a slow machine that may take more than one round.
+    // The emulator starts a process when all others are busy. On a slow machine, it may take more than three rounds
+    // until four processes run.
     let processes = || watch.runs("spawning function instance");
     for round in 0..12 {
         if round >= 3 && processes() == 4 {
@@ -80,7 +81,7 @@ async fn twenty_at_once(watch: &Watch, database: &Database, round: u32) {
     assert!(kept >= RETENTION && kept < RETENTION + Duration::from_secs(60), "kept for {kept:?}");
 }
 
-/// Builds the functions as cargo-lambda does, so that a build error fails here.
+/// Builds the functions as cargo-lambda does, so that a build error fails the test here, with the compiler's message.
 async fn build() {
     let mut cargo = Command::new("cargo");
     cargo.args(["build", "--locked", "--bin", "refunds", "--bin", "payments"]);

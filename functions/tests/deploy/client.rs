@@ -33,7 +33,8 @@ struct FrontEnd {
 }
 
 impl FrontEnd {
-    /// Starts this number of sandboxes, which take turns. `faults` apply to the first requests.
+    /// Starts this number of sandboxes, which take turns. The first request meets the first of the `faults`, and so on.
+    /// Later requests meet none.
     async fn start(database: &Database, sandboxes: usize, faults: &'static [Fault]) -> Self {
         let mut running = Vec::new();
         for _ in 0..sandboxes {
@@ -142,7 +143,7 @@ async fn lost_connections_pay_once() {
         assert_eq!(front_end.only().await.marks().await, 1, "{faults:?}");
         assert_eq!(database.payments_of(PAYMENTS, "order-1").await.unwrap(), 1, "{faults:?}");
 
-        // A new client sends the stored key, as after a restart.
+        // A new client sends the same key, as after a restart.
         let key = Key::new(key.as_str()).unwrap();
         let again = front_end.pay(&client(), &key, "order-1").await.unwrap();
         assert!(client::is_replay(&again) && client::attempts(&again) == Some(1));
@@ -189,7 +190,7 @@ async fn concurrent_clients_pay_once_and_agree() {
         answers.push(caller.await.unwrap());
     }
     let first = answers.iter().filter(|(is_replay, _)| !is_replay).count();
-    assert!(first <= 1, "at most one response isn't a replay, and it may have been lost");
+    assert!(first <= 1, "more than one response isn't a replay");
     assert!(answers.iter().all(|(_, payment)| *payment == answers[0].1));
     assert_eq!(front_end.runs().await, 1);
     assert_eq!(database.payments_of(PAYMENTS, "order-1").await.unwrap(), 1);

@@ -1,5 +1,5 @@
-//! Runs the table of the HTTP contract through every front end, with real processes under the Runtime API. The
-//! deployed `payments` takes the cases of the default layer. A function with every configuration takes all cases.
+//! Runs the cases of the HTTP contract through every front end, with real processes under the Runtime API. The deployed
+//! `payments` runs the cases of the default layer. `any_api`, a function with every configuration, runs all cases.
 //!
 //! The processes share one table, and use the machine's clock. Where a case needs a later time, the request's header
 //! `ahead` moves the library's clock forward.
@@ -69,7 +69,7 @@ impl Api for Deployed {
 async fn contract_holds_for_deployed_payments() {
     let database = database().await;
     let cases: Vec<_> = CASES.iter().filter(|case| case.is_for_payments()).collect();
-    assert!(cases.len() >= 7, "only {} cases: the ones for the default layer are missing", cases.len());
+    assert!(cases.len() >= 7, "found only {} cases of the default layer", cases.len());
     walk(cases, &Deployed::payments(&database).await).await;
 }
 

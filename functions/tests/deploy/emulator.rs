@@ -1,11 +1,11 @@
 //! AWS's Runtime Interface Emulator: AWS's own Runtime API, on demand and on Managed Instances. It comes with the SAM
 //! CLI, and `scripts/tools` installs it. The emulator starts a function, and accepts invocations over HTTP.
 //!
-//! This was written for the emulator in version 1.170.0 of the SAM CLI. On demand, the emulator runs the given command,
-//! one invocation at a time, and kills the process at the deadline. It panics if two invocations overlap. With
+//! This module is written for the emulator in version 1.170.0 of the SAM CLI. On demand, the emulator runs the given
+//! command, one invocation at a time, and kills the process at the deadline. It panics if two invocations overlap. With
 //! `AWS_LAMBDA_MAX_CONCURRENCY`, it emulates Managed Instances: it runs `/var/task/bootstrap` as user 993, and takes
-//! several invocations at once. It sends now + timeout × 10⁶ as the deadline. When the timeout has really passed, it
-//! answers, and the handler runs on.
+//! several invocations at once. It sends now + timeout × 10⁶ as the deadline. When the real timeout has passed, the
+//! emulator answers the caller, and the handler keeps running.
 
 use std::{
     fs::{self, File, Permissions},
@@ -50,7 +50,7 @@ pub(crate) struct Emulator {
     client: reqwest::Client,
 }
 
-/// A function under the emulator: its command, and the log line of its handler.
+/// A function under the emulator: its command, and the line that its handler logs.
 pub(crate) struct Hosted {
     pub(crate) name: &'static str,
     pub(crate) command: String,
@@ -78,7 +78,7 @@ impl Emulator {
             );
             return None;
         }
-        // Another process can take the port before the emulator listens on it.
+        // Try again if another process took the port before the emulator listened on it.
         for _ in 0..3 {
             if let Some(started) = Self::try_start(&program, mode, function, database).await {
                 return Some(started);
@@ -151,7 +151,7 @@ impl Emulator {
                 Err(error) => panic!("{error:?}: {}{}", self.log(), self.written()),
             };
             let answer = self.answer(&body);
-            // Managed Instances answer this when no worker is asking for an invocation.
+            // Managed Instances answer with this error when no worker is asking for an invocation.
             let is_busy = matches!(&answer, Answer::Error { kind, .. } if kind == "Runtime.Unavailable");
             if !is_busy || clock::now_ms() > end {
                 return answer;
@@ -274,7 +274,7 @@ fn fill_root(root: &Path, emulator: &Path, command: &str) {
     }
 }
 
-/// Puts a program and the libraries that it's linked to into this root folder.
+/// Puts a program into this root folder, together with the libraries that it's linked to.
 fn put(root: &Path, program: &Path, as_path: &str) {
     copy(program, &root.join(as_path.trim_start_matches('/')));
     let linked = Command::new("ldd").arg(program).output().unwrap();
@@ -288,7 +288,7 @@ fn put(root: &Path, program: &Path, as_path: &str) {
     }
 }
 
-/// Links the file, since the functions are large. Copies it if a link isn't possible.
+/// Hard-links the file, since the functions are large. Copies it if a hard link isn't possible.
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to.parent().unwrap()).unwrap();
     let from = from.canonicalize().unwrap();

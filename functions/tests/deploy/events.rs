@@ -1,4 +1,4 @@
-//! Tests that every file in `events/` is answered as its name says.
+//! Tests that the functions answer every event in `events/` as the name of its file says.
 
 use std::{collections::BTreeSet, fs};
 
@@ -13,13 +13,14 @@ use super::{
 /// The expected answer to an event.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Expected {
-    /// This status, with this many runs of the handler. Without a run, the request was refused or only reads.
+    /// This status, with this many runs of the handler. With zero runs, the function refuses the request, or the
+    /// request only reads.
     Http(u64, Runs),
-    /// This status, from the record.
+    /// A replay with this status.
     Replay(u64),
     /// A problem with this status and code, without a run.
     Problem(u64, &'static str),
-    /// A response from a handler that ran, or from the record.
+    /// A response, after this many runs. With zero runs, it comes from the record.
     Response(Runs),
     /// A function error of this type, whose message contains these words.
     Error(&'static str, &'static str),
@@ -142,7 +143,7 @@ pub(crate) fn come_back(payload: &[u8]) -> BTreeSet<String> {
     failures.iter().map(|failure| failure["itemIdentifier"].as_str().unwrap().to_owned()).collect()
 }
 
-/// The folder and name of each event, of the functions and of the sources.
+/// Returns the folder and the name of each event: first those of the functions, then those of the sources.
 pub(crate) fn all_told() -> impl Iterator<Item = (&'static str, &'static str)> {
     let functions =
         STORY.iter().flat_map(|(function, story)| story.iter().map(|(event, _)| (*function, *event)));
@@ -173,15 +174,15 @@ fn stem(path: &std::path::Path) -> String {
     path.file_stem().unwrap().to_string_lossy().into_owned()
 }
 
-/// Sends each function the event of another trigger. The error must name the missing field.
+/// Sends each function the event of another trigger. The error must name the missing field, or the expected trigger.
 #[tokio::test(flavor = "multi_thread")]
-async fn wrong_event_shape_names_missing_field() {
+async fn events_of_wrong_triggers_get_descriptive_errors() {
     let database = database().await;
     for (function, event, words) in [
         ("orders", "refunds/invoke", "this worker handles batches of `aws:sqs`"),
         ("receipts", "orders/sqs", "no field `detail-type`"),
         ("refunds", "receipts/event-bridge", "no field `refund_id`"),
-        // lambda_http looks for a known front end, and its error names no field.
+        // The error of lambda_http names the expected front ends, not a field.
         ("payments", "refunds/invoke", "expects a JSON payload from Amazon API Gateway"),
     ] {
         let mut running = Running::start(function, &database).await;
@@ -192,8 +193,8 @@ async fn wrong_event_shape_names_missing_field() {
     }
 }
 
-/// Tests a deployed function's metrics. CloudWatch finds them in the function's output, which is complete before the
-/// answer is sent.
+/// Tests that a deployed function writes its metrics with each answer. CloudWatch reads them from the function's
+/// output.
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_are_written_with_each_answer() {
     let database = database().await;

@@ -1,5 +1,5 @@
-//! Tests the deployed form: each function answers every event as the event's name says, the template fits the
-//! functions, and cargo-lambda runs them.
+//! Tests the functions as they're deployed: each function answers every event as the event's name says, the template
+//! matches the functions, and cargo-lambda runs them.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
 

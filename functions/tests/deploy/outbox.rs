@@ -1,6 +1,6 @@
-//! Tests that `outbox` publishes every end of an operation, even if the function is killed, its answers get lost, or
-//! EventBridge refuses events. The tests run on the embedded DynamoDB, or on the one that `IDEMPOTENCY_TEST_ENDPOINT`
-//! names.
+//! Tests that `outbox` publishes the outcome of every operation, even if the function is killed, EventBridge's
+//! responses get lost, or EventBridge refuses events. The tests run on the embedded DynamoDB, or on the one that
+//! `IDEMPOTENCY_TEST_ENDPOINT` names. "End" in this code means that an operation completed or failed.
 
 mod bus;
 mod operations;
@@ -44,13 +44,14 @@ use self::{
 use super::stage::{LOUD, lambdas_environment, project};
 
 const LIMIT: Duration = Duration::from_secs(30);
+/// How many random schedules of operations, deliveries and troubles the test plays, each from its own seed.
 const SEEDS: u64 = 10;
 /// How many schedules run at a time.
 const AT_ONCE: usize = 4;
 /// How many operations a schedule has.
 const OPERATIONS: usize = 80;
 
-/// How a batch's delivery goes wrong.
+/// What goes wrong when a batch is delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Trouble {
     Bus(Treatment),
@@ -128,7 +129,8 @@ fn failed(answer: &Answer) -> Option<String> {
     failures.first().map(|failure| failure["itemIdentifier"].as_str().unwrap().to_owned())
 }
 
-/// Counts the troubles, ends, events and changes in the schedules. Each trouble has to occur at least once.
+/// Counts what happened in the schedules: the troubles of each kind, the ended operations, the published events, and
+/// the delivered changes. Each kind of trouble must occur at least once.
 #[derive(Default)]
 struct Met {
     trouble: BTreeMap<Trouble, usize>,
@@ -161,15 +163,15 @@ fn planned_trouble_does_not_count_as_occurred() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_end_is_published_despite_kills() {
+async fn every_outcome_is_published_despite_kills() {
     let emulator = Emulator::start().await;
     let schedules = stream::iter(1..=SEEDS).map(|seed| play(seed, &emulator)).buffer_unordered(AT_ONCE);
     let met = schedules.fold(Met::default(), async |all, met| all.and(met)).await;
-    eprintln!("{} ends, {} events, {} changes delivered", met.ends, met.events, met.records);
+    eprintln!("{} outcomes, {} events, {} changes delivered", met.ends, met.events, met.records);
     eprintln!("trouble: {:?}", met.trouble);
     assert!(TROUBLE.iter().all(|trouble| met.has(*trouble)), "{:?}", met.trouble);
     assert!(met.events > met.ends, "nothing was published twice");
-    assert!(met.records > 2 * met.ends, "at least half of the delivered changes are ends");
+    assert!(met.records > 2 * met.ends, "too few changes without an outcome were delivered");
 }
 
 async fn play(seed: u64, emulator: &Emulator) -> Met {
@@ -206,10 +208,10 @@ async fn play(seed: u64, emulator: &Emulator) -> Met {
     met
 }
 
-/// EventBridge may refuse an entry and accept a later one of the same request. So the events of one key's operation must
-/// be in separate requests.
+/// EventBridge may refuse an entry and accept a later one of the same request. So the function must send two events of
+/// one key in separate requests.
 #[tokio::test(flavor = "multi_thread")]
-async fn events_of_one_key_are_accepted_in_order() {
+async fn same_key_events_are_published_in_order() {
     let emulator = Emulator::start().await;
     let table = fresh_table();
     let mut operations = Operations::new(emulator.client(), table.clone(), 1).await;
@@ -254,8 +256,8 @@ async fn consumed(events: &[Value]) -> usize {
     runs.load(Ordering::Relaxed)
 }
 
-/// Runs two operations to their ends. Returns the table and the batch of changes, in which `edit` has altered the
-/// change between the two ends: the second operation's claim.
+/// Completes two operations. Returns the table and the batch of its changes, in which `edit` has altered the second
+/// operation's claim. That change is between the two completions.
 async fn two_ends(emulator: &Emulator, edit: impl Fn(&mut Value)) -> (String, Value) {
     let table = fresh_table();
     let mut operations = Operations::new(emulator.client(), table.clone(), 1).await;
@@ -284,12 +286,12 @@ async fn unreadable_change_stops_the_batch() {
         let answer = outbox.deliver(event.clone(), Trouble::Bus(Treatment::Accepts)).await.unwrap();
         let unreadable = &event["Records"][2]["dynamodb"]["SequenceNumber"];
         assert_eq!(failed(&answer).as_deref(), unreadable.as_str());
-        assert_eq!(outbox.bus.events().len(), 1, "only the end before the change is published");
+        assert_eq!(outbox.bus.events().len(), 1, "only the first outcome may be published");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn responses_are_published_only_if_included() {
+async fn responses_are_published_only_if_enabled() {
     let emulator = Emulator::start().await;
     let table = fresh_table();
     let mut operations = Operations::new(emulator.client(), table.clone(), 1).await;
@@ -347,7 +349,8 @@ async fn outbox_logs_no_secrets() {
     }
 }
 
-/// An event that isn't a stream's batch is an error. Success would mean that its records were published.
+/// The function must fail if its event isn't a batch from a stream. If it succeeded, Lambda would treat the
+/// event's records as published.
 #[tokio::test(flavor = "multi_thread")]
 async fn events_without_stream_records_are_errors() {
     let mut outbox = Outbox::new("records", &[]).await;
@@ -368,14 +371,14 @@ async fn deliver(outbox: &mut Outbox, stream: &mut Stream, read: &Read, trouble:
         met.records += read.records.len();
         stream.move_on(read, failed.as_deref());
     }
-    // If a batch has no end, the function sends no request, and the bus still holds the fault. The trouble then doesn't
-    // count.
+    // If no operation ended in the batch, the function sends no request, and the bus still holds the fault. The trouble
+    // then doesn't count.
     let is_met = outbox.bus.next(Treatment::Accepts) == Treatment::Accepts;
     *met.trouble.entry(trouble).or_default() += usize::from(is_met);
 }
 
-/// Checks that every end was published, that the ids deduplicate the events to one per end, and that the events of a
-/// key are in the order of their generations.
+/// Checks that every outcome was published, that the ids deduplicate the events to one per outcome, and that the events
+/// of a key are in the order of their generations.
 fn judge(seed: u64, ends: &BTreeSet<End>, events: &[Value]) {
     let mut unique: BTreeMap<String, &Value> = BTreeMap::new();
     let mut latest: BTreeMap<String, u64> = BTreeMap::new();
@@ -384,7 +387,7 @@ fn judge(seed: u64, ends: &BTreeSet<End>, events: &[Value]) {
         let detail = &event["Detail"];
         let text = |name: &str| detail[name].as_str().unwrap().to_owned();
         if let Some(first) = unique.insert(text("id"), event) {
-            assert_eq!(first, event, "seed {seed}: one id for two events");
+            assert_eq!(first, event, "seed {seed}: two different events have one id");
             continue;
         }
         let (key, generation) = (text("key"), detail["generation"].as_u64().unwrap());

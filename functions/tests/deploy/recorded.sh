@@ -1,4 +1,4 @@
-# Runs a command as a function, and keeps all of its output: sh recorded.sh <file> <command…>
+# Runs the command of a function, and appends all of its output to a file: sh recorded.sh <file> <command…>
 file=$1
 shift
 exec "$@" >>"$file" 2>&1

@@ -156,7 +156,7 @@ async fn records_outlive_every_redelivery() {
         let retention = shortest_retention(&database).await;
         assert!(
             retention >= Duration::from_secs(redelivery),
-            "{name} keeps a record for {retention:?}, and a queue may deliver its event for {redelivery} s"
+            "{name} keeps a record for {retention:?}, but a queue may redeliver its event for {redelivery} s"
         );
         played.insert(name);
     }
@@ -176,7 +176,7 @@ async fn shortest_retention(database: &Database) -> Duration {
 }
 
 #[test]
-fn layers_records_outlive_every_redelivery() {
+fn layer_records_outlive_every_redelivery() {
     let [_, template] = &*TEMPLATES;
     let mut queues = 0;
     for (id, function) in template.idempotent_functions() {
@@ -189,8 +189,8 @@ fn layers_records_outlive_every_redelivery() {
     assert_eq!(queues, 1);
 }
 
-/// SAM builds the layer for one architecture, and `sam deploy` sets the functions' architecture. If they differ, every
-/// init fails.
+/// SAM builds the layer for one architecture, and `sam deploy` sets the functions' architecture. If the two differ,
+/// every function fails to initialize.
 #[test]
 fn readme_builds_and_deploys_one_architecture() {
     let readme = fs::read_to_string(project().join("layer/example/README.md")).unwrap();

@@ -1,4 +1,5 @@
-//! Tests `cargo rehearse --function` on each kind of function: it raises no false alarm, and finds a wrong expectation.
+//! Tests `cargo rehearse --function` on each kind of function: it raises no false alarm, and reports a wrong
+//! expectation.
 
 use std::{convert::Infallible, env, fs, path::PathBuf};
 
@@ -25,7 +26,7 @@ const MARK: &str = "a rehearsed handler runs";
 
 /// Runs this program as a function of the kind that the variable `KIND` names.
 #[tokio::test]
-#[ignore = "it is the function that other tests start"]
+#[ignore = "not a test: other tests start it as a function"]
 async fn as_a_function() {
     if env::var_os("AWS_LAMBDA_RUNTIME_API").is_some() {
         serve(&env::var("KIND").unwrap()).await.unwrap();
@@ -146,7 +147,7 @@ async fn workers_raise_no_false_alarm() {
     }
 }
 
-/// The shell stays in front of the function, as with a `bootstrap` that doesn't `exec`, or with `npm start`.
+/// The shell stays the function's parent process, as with a `bootstrap` that doesn't `exec`, or with `npm start`.
 #[tokio::test(flavor = "multi_thread")]
 async fn wrapped_functions_raise_no_false_alarm() {
     let (script, path) =
@@ -166,7 +167,7 @@ async fn missing_transactions_raise_an_alarm() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn renewed_keys_and_payloads_raise_an_alarm() {
+async fn retries_with_changed_events_raise_alarms() {
     let again = file("sent-again", &json!({ "id": "order-17", "sent_at": 2 }));
     let context = json!({ "requestId": "UQmzMhYdliAEJTw=" });
     let request = json!({ "id": "order-17", "httpMethod": "POST", "requestContext": context });

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::{events::all_told, stage::project};
 
-/// Checks every field, not only those that the functions read, against AWS's own crates.
+/// Parses each event with the types of AWS's own crates, which check more fields than the functions read.
 #[test]
 fn event_files_match_their_triggers() {
     for (folder, event) in all_told() {

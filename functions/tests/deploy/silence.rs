@@ -52,7 +52,7 @@ impl Folder {
 }
 
 fn holds_none(told: &str, secrets: &Secrets, at_least: usize) {
-    assert!(secrets.count() >= at_least, "only {} secrets were noted", secrets.count());
+    assert!(secrets.count() >= at_least, "only {} secrets were collected", secrets.count());
     let found = secrets.found_in(told);
     let in_line = |line: &&str| found.iter().any(|(secret, _)| line.contains(secret));
     let lines: Vec<_> = told.lines().filter(in_line).take(10).collect();
@@ -77,7 +77,7 @@ fn note(secrets: &mut Secrets, function: &str, event: &Value, answer: &Answer) {
     match answer {
         Answer::Http(http) if http.problem_code().is_none() => secrets.add_body(&http.body),
         // The answer is a secret only as a whole, since the handler logs an id that the answer contains. A batch's
-        // answer contains only the queue's ids.
+        // answer contains only message ids, which logs may contain.
         Answer::Payload(payload) if function != "orders" => secrets.add(payload),
         _ => {}
     }

@@ -1,4 +1,4 @@
-//! Delivers every source's events twice to a process, whose handler is wrapped as the documentation says for that
+//! Delivers every source's events twice to a process whose handler is wrapped as the documentation says for that
 //! source.
 
 use std::{collections::BTreeSet, fs};
@@ -101,7 +101,7 @@ pub(crate) async fn deliver(to: &mut impl Delivers, name: &str, event: Value) ->
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_source_runs_once_and_replays() {
+async fn events_of_every_source_run_once() {
     let database = database().await;
     for (source, story) in STORY {
         let mut running = Running::command(&any_source::command(source), any_source::MARK, &database).await;
@@ -165,7 +165,7 @@ pub(crate) fn note(secrets: &mut Secrets, source: &str, event: &Value) {
     }
 }
 
-/// Adds the decoded data to the secrets. The search finds it in any encoding.
+/// Adds the decoded data to the secrets. The search finds a secret in any encoding.
 fn note_data(secrets: &mut Secrets, data: &Value) {
     if data.is_string() {
         let decoded = Base64Data::deserialize(data).unwrap().0;

@@ -1,4 +1,4 @@
-//! Starts a DynamoDB with a table of records and a table of payments. Starts functions that use it, as Lambda would.
+//! Starts a DynamoDB with a table of records and a table of payments, and functions that use it, as Lambda would.
 
 use std::{
     fs,
@@ -15,7 +15,7 @@ use lambda_idempotency_rehearsal::{
     runs::Runs,
 };
 
-/// The functions, with the log line of each one's handler.
+/// The functions: each one's name, program, and the line that its handler logs.
 const FUNCTIONS: [(&str, &str, &str); 4] = [
     ("payments", env!("CARGO_BIN_EXE_payments"), "creating payment"),
     ("orders", env!("CARGO_BIN_EXE_orders"), "shipping an order"),
@@ -41,7 +41,7 @@ pub(crate) fn functions() -> impl Iterator<Item = &'static str> {
     FUNCTIONS.into_iter().map(|(name, ..)| name)
 }
 
-/// The function's program, and the log line of its handler.
+/// The function's program, and the line that its handler logs.
 pub(crate) fn program_and_mark(name: &str) -> (&'static str, &'static str) {
     let (_, program, mark) = FUNCTIONS.into_iter().find(|(known, ..)| *known == name).expect("a function");
     (program, mark)

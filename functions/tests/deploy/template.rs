@@ -134,7 +134,7 @@ fn outbox_reads_the_stream_in_order() {
     assert_eq!(stream["StartingPosition"], "TRIM_HORIZON");
     assert_eq!(stream["BisectBatchOnFunctionError"], true);
     assert_eq!(stream["DestinationConfig"]["OnFailure"]["Destination"], "UnpublishedQueue.Arn");
-    assert!(stream["MaximumRecordAgeInSeconds"].as_u64().unwrap() < 24 * 60 * 60, "streams keep 24 hours");
+    assert!(stream["MaximumRecordAgeInSeconds"].as_u64().unwrap() < 24 * 60 * 60, "a stream keeps 24 hours");
     // With a limit on retries, Lambda would give up while EventBridge fails. A tumbling window would delay the events.
     for name in ["MaximumRetryAttempts", "ParallelizationFactor", "TumblingWindowInSeconds"] {
         assert!(stream.get(name).is_none(), "{name}");
@@ -153,7 +153,7 @@ fn outbox_reads_the_stream_in_order() {
 }
 
 #[test]
-fn tables_are_retained_with_ttl() {
+fn tables_are_retained_and_records_expire() {
     let tables: Vec<_> = resources("AWS::DynamoDB::Table").collect();
     assert_eq!(tables.len(), 2);
     for (id, table) in tables {
@@ -180,7 +180,7 @@ fn tables_are_retained_with_ttl() {
 }
 
 #[test]
-fn unresolved_alarm_names_its_commands() {
+fn unknown_outcome_alarm_names_operator_commands() {
     let alarm = &TEMPLATE["Resources"]["OutcomeUnknownAlarm"]["Properties"];
     let description = alarm["AlarmDescription"].as_str().unwrap();
     for command in ["list --unresolved", "inspect KEY", "complete KEY", "release KEY"] {
@@ -191,7 +191,7 @@ fn unresolved_alarm_names_its_commands() {
 }
 
 #[test]
-fn template_parameters_cover_cost_and_placement() {
+fn template_offers_its_deployment_parameters() {
     let parameters = TEMPLATE["Parameters"].as_object().unwrap();
     for name in ["Architecture", "ReservedConcurrency", "LogRetentionDays", "AlarmTopicArn"] {
         assert!(parameters.contains_key(name), "{name}");

@@ -119,7 +119,8 @@ impl Together {
         self.state().own.take()
     }
 
-    /// Waits until the function has answered the original event, and then a little for the library's comparison.
+    /// Waits until the function has answered the original event, and then `COMPARED_WITHIN` for the library's
+    /// comparison.
     pub(super) async fn compared(&self) {
         self.has_own.notified().await;
         system_clock().sleep(COMPARED_WITHIN).await;
@@ -261,7 +262,7 @@ impl Together {
         let all = |fate: Fate| vec![fate; identifiers.len()];
         let body = match &posted.body {
             Payload::Whole(bytes) | Payload::Broken(bytes, _) => bytes.clone(),
-            // Lambda doesn't read a batch's answer that's larger than its limit, and redelivers the batch.
+            // If a batch's answer exceeds Lambda's limit, Lambda doesn't read the answer, and redelivers the batch.
             Payload::Endless(..) => return all(Fate::Failed),
         };
         if posted.is_error || matches!(posted.body, Payload::Broken(..)) {
@@ -279,7 +280,7 @@ impl Together {
         identifiers.iter().map(fate).collect()
     }
 
-    /// Whether the batch is a stream's. If so, Lambda redelivers the first failed record and all later ones.
+    /// Whether the batch comes from a stream. If so, Lambda redelivers the first failed record and all later ones.
     fn is_stream(&self) -> bool {
         self.protection.rules.kind.unwrap_or_else(|| self.event.kind()) != Kind::Sqs
     }

@@ -16,7 +16,7 @@ use crate::event::Kind;
 pub(crate) enum KeyOf {
     /// Fields of the event, of an HTTP request's JSON body, or of a record's content.
     Fields(KeyFields),
-    /// A known source's own identifier, in a plain event.
+    /// The identifier that a known source, such as EventBridge, puts into each event.
     Source(KeyFields),
     /// The header `Idempotency-Key` of an HTTP request.
     Header,
@@ -34,7 +34,7 @@ impl KeyOf {
     ///
     /// # Errors
     ///
-    /// What's wrong with it.
+    /// A sentence that says what's wrong with the setting.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         if let Some(expression) = text.strip_prefix("jmespath:") {
             return fields([expression]);
@@ -93,7 +93,8 @@ impl KeyOf {
         }
     }
 
-    /// The key of a record in a batch: fields of its `content`, or the id that its source gave it, from `own`.
+    /// The key of a record in a batch: fields of its `content`, or the id that the record's source gave it, which `own`
+    /// returns.
     ///
     /// # Errors
     ///

@@ -78,7 +78,7 @@ fn defaults_match_the_library() {
 }
 
 #[test]
-fn invalid_settings_are_named() {
+fn errors_name_the_invalid_setting() {
     for (name, value, says) in [
         ("IDEMPOTENCY_KEY", "id", "a JSON Pointer such as /orderId"),
         ("IDEMPOTENCY_KEY", "/id,line", "`line` isn't a JSON Pointer"),
@@ -148,7 +148,7 @@ fn key_must_fit_the_event() {
 }
 
 #[test]
-fn contradictory_settings_are_named() {
+fn errors_name_the_contradictory_setting() {
     let at_most_once = ("IDEMPOTENCY_EXECUTION", "at-most-once");
     let context = ("IDEMPOTENCY_CLAIM_FIELD", "context:claim");
     for (settings, says) in [
@@ -183,9 +183,9 @@ fn file_problems_name_the_file() {
         (r#"{"config": "x"}"#, "`config` isn't a setting"),
         // The wrapper script tells the runtime the port, and reads only the variable.
         (r#"{"port": 9416}"#, "set the variable IDEMPOTENCY_PORT instead"),
-        (r#"{"mode": "enforce", "key": "/id", "mode": "off"}"#, "`mode` is there twice"),
-        (r#"{"key": {}}"#, "`key` must be a list, or a string"),
-        (r#"{"key": ""}"#, "`key` must be a list, or a string"),
+        (r#"{"mode": "enforce", "key": "/id", "mode": "off"}"#, "`mode` appears twice"),
+        (r#"{"key": {}}"#, "`key` must be a string or a list that isn't empty"),
+        (r#"{"key": ""}"#, "`key` must be a string or a list that isn't empty"),
         (
             r#"{"key": "/id", "store": "memory:", "retention": "x"}"#,
             "`retention` in /var/task/idempotency.json",

@@ -33,7 +33,7 @@ pub(super) fn number(text: &str) -> Result<usize, String> {
     text.parse().map_err(|_| unknown(text, "a number of bytes"))
 }
 
-/// A yes or no.
+/// A boolean, `true` or `false`.
 pub(super) fn flag(text: &str) -> Result<bool, String> {
     text.parse().map_err(|_| unknown(text, "true or false"))
 }
@@ -44,7 +44,7 @@ pub(super) fn upstream(address: &str, port: u16) -> Result<String, String> {
     match parts.and_then(|(host, port)| Some((host, port.parse::<u16>().ok().filter(|port| *port != 0)?))) {
         None => Err(unknown(address, "a host and a port, such as 127.0.0.1:9009")),
         Some(("127.0.0.1" | "localhost", other)) if other == port => {
-            Err(format!("`{address}` is the layer's own address; use the other proxy's"))
+            Err(format!("`{address}` is the layer's own address; use the other proxy's address"))
         }
         Some(_) => Ok(address.to_owned()),
     }

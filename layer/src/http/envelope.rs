@@ -105,8 +105,8 @@ impl Head {
         Self { is_certain: is_stream(headers), length: 0, has_begun: false, zeros: 0, body: None }
     }
 
-    /// Returns the length of the body after this part. `None` if the head hasn't ended. Once the stream can't begin
-    /// with a head any more, all of it counts as the body.
+    /// Reads the next part. Returns the length of the body so far, this part included, or `None` if the head hasn't
+    /// ended. Once it's certain that the stream has no head, the whole stream counts as the body.
     pub(crate) fn body_after(&mut self, part: &[u8]) -> Option<usize> {
         let mut rest = part;
         while self.body.is_none() {
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn envelopes_are_read_like_front_ends_read_them() {
+    fn layer_and_front_ends_read_envelopes_alike() {
         let read = of(
             br#"{"statusCode": "201", "headers": {"A": 1, "B": "x"}, "multiValueHeaders": {"b": ["y", "z"]},
                 "cookies": ["c=1"], "body": "{\"n\":1}"}"#,
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_responses_are_bad_gateways() {
+    fn malformed_responses_become_status_502() {
         for body in [
             &b"null"[..],
             b"\"text\"",
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_are_read_like_front_ends_read_them() {
+    fn layer_and_front_ends_read_streams_alike() {
         use FrontEnd::{FunctionUrl, HttpApi, Other, RestApi};
         let whole = |body: &[u8], is_stream| (200, body.to_vec(), is_stream);
         let headed = b"{\"statusCode\":503}\0\0\0\0\0\0\0\0text";
@@ -387,7 +387,7 @@ mod tests {
         }
     }
 
-    /// The length of the body after each of these parts of a stream of this type.
+    /// Reads these parts of a stream of this type. Returns the length of the body so far after each part.
     fn lengths(content_type: &'static str, parts: &[&[u8]]) -> Vec<Option<usize>> {
         let mut head = Head::of(&headers_of(Some(HeaderValue::from_static(content_type)), true));
         parts.iter().map(|part| head.body_after(part)).collect()

@@ -15,7 +15,7 @@ use testkit::http_server::{Received, Reply, Server};
 use super::*;
 use crate::{config::tests::read, function::Payload, telemetry::Telemetry, upstream::Upstream};
 
-/// The fault of a store.
+/// How the test's store fails.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Defect {
     Panics,
@@ -73,7 +73,7 @@ impl Bench {
         Self { protection, posted, _server: server }
     }
 
-    /// Runs an invocation with this timeout. The function answers at once if it gets the event.
+    /// Runs an invocation with this timeout. The function answers immediately if it gets the event.
     async fn invoke(&self, time: Duration) {
         self.until_posted(invoke(&self.protection, &event(time))).await;
     }
@@ -84,7 +84,7 @@ impl Bench {
         self.until_posted(run(&self.protection, &event(Duration::from_secs(10)), panicking)).await;
     }
 
-    /// Drives `invoking` until Lambda gets an answer. The function answers at once if it gets the event.
+    /// Drives `invoking` until Lambda gets an answer. The function answers immediately if it gets the event.
     async fn until_posted(&self, invoking: impl Future<Output = ()>) {
         let answering = async {
             let next = match self.protection.function.next() {
@@ -171,8 +171,8 @@ async fn counted(invoking: impl Future<Output = ()>) -> [u64; 2] {
     ["idempotency_layer_internal_error", Metric::Unprotected.name()].map(|name| counters.get(name))
 }
 
-/// The store may have written the claim, or the record may be complete. So the event isn't run, even with
-/// `IDEMPOTENCY_ON_INTERNAL_ERROR=pass`.
+/// When the store panics, the claim may be written already, or the record may be complete. So the function doesn't get
+/// the event, even with `IDEMPOTENCY_ON_INTERNAL_ERROR=pass`.
 #[tokio::test]
 async fn panic_ends_only_its_invocation() {
     for settings in [&[][..], &[("IDEMPOTENCY_ON_INTERNAL_ERROR", "pass")]] {
@@ -210,7 +210,7 @@ async fn events_can_run_unprotected_after_panics() {
 
 #[tokio::test]
 async fn answer_is_sent_before_the_deadline() {
-    // The function answers at once, but the store never answers the settlement.
+    // The function answers immediately, but the store never answers the settlement.
     let bench = Bench::new(Defect::NeverSettles, &[], Duration::from_secs(3)).await;
     bench.invoke(Duration::from_millis(4500)).await;
     assert_eq!(bench.answer(), ("/2018-06-01/runtime/invocation/r/response".to_owned(), "1".to_owned()));

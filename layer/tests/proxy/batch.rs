@@ -52,7 +52,7 @@ fn returned(posted: &Posted) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn function_gets_only_records_to_run() {
+async fn function_gets_only_records_that_must_run() {
     let lambda = Lambda::start().await;
     let function = Function::start(&lambda, &[BY_ID]).await;
     let event = messages(&[("a", 1), ("b", 2), ("c", 3)]);
@@ -92,7 +92,7 @@ async fn refused_and_failed_records_are_reported_together() {
 }
 
 #[tokio::test]
-async fn function_error_fails_the_records_it_got() {
+async fn function_error_fails_only_unfinished_records() {
     let lambda = Lambda::start().await;
     let function = Function::start(&lambda, &[BY_ID]).await;
     let first = lambda.deliver(messages(&[("a", 1)]));
@@ -112,7 +112,7 @@ async fn function_error_fails_the_records_it_got() {
 
 /// The limit of recorded answers doesn't limit a batch's answer, which isn't recorded.
 #[tokio::test]
-async fn batch_answers_may_exceed_the_recorded_size() {
+async fn batch_answers_may_exceed_the_recording_limit() {
     for (limit, answer) in [("0", "null".to_owned()), ("10", format!("{{\"note\":{:?}}}", "n".repeat(100)))] {
         let lambda = Lambda::start().await;
         let function = Function::start(&lambda, &[BY_ID, ("IDEMPOTENCY_MAX_RESPONSE", limit)]).await;
@@ -126,7 +126,7 @@ async fn batch_answers_may_exceed_the_recorded_size() {
 }
 
 #[tokio::test]
-async fn streamed_batch_answers_may_exceed_the_recorded_size() {
+async fn streamed_batch_answers_may_exceed_recording_limit() {
     let lambda = Lambda::start().await;
     let function = Function::start(&lambda, &[BY_ID, ("IDEMPOTENCY_MAX_RESPONSE", "0")]).await;
     let first = lambda.deliver(messages(&[("a", 1), ("b", 2)]));
@@ -166,7 +166,7 @@ async fn each_record_can_have_its_own_event() {
         };
     }
     assert_eq!(returned(&posted(waiting).await), ["b"]);
-    assert_eq!(lambda.polls(), 1, "Lambda isn't polled between a batch's records");
+    assert_eq!(lambda.polls(), 1, "the layer polled between a batch's records");
 }
 
 #[tokio::test]
@@ -189,7 +189,7 @@ async fn pollers_share_the_records_of_a_batch() {
 /// If the layer had more open polls than the function has idle workers, Lambda would hand out an invocation to each
 /// poll. Some of these invocations would then wait until a worker is idle.
 #[tokio::test]
-async fn idle_workers_begin_one_poll_each() {
+async fn layer_polls_once_per_idle_worker() {
     let lambda = Lambda::start().await;
     let settings = [BY_ID, ("IDEMPOTENCY_BATCH", "each"), ("AWS_LAMBDA_MAX_CONCURRENCY", "3")];
     let function = Function::start(&lambda, &settings).await;
@@ -207,17 +207,17 @@ async fn idle_workers_begin_one_poll_each() {
 /// Only Lambda can stop the function, and only at the deadline. Until the function answers, the layer neither answers
 /// the batch nor polls for the next event.
 #[tokio::test]
-async fn batches_wait_for_their_function() {
+async fn batch_waits_for_the_functions_answer() {
     let lambda = Lambda::start().await;
     let function = Function::start(&lambda, &[BY_ID]).await;
     let mut first = lambda.deliver_with(messages(&[("a", 1), ("b", 2)]), TIMEOUT, &[]);
     let next = function.next().await;
     tokio::time::sleep(TIMEOUT + Duration::from_millis(500)).await;
     assert!(first.try_recv().is_err(), "the batch was answered while its function ran");
-    assert_eq!(lambda.polls(), 1, "the function was busy");
+    assert_eq!(lambda.polls(), 1, "the layer polled while the function was busy");
     function.respond(&next, failures(&["b"])).await;
     assert_eq!(returned(&posted(first).await), ["b"]);
-    // The late outcome is recorded.
+    // The outcome was recorded, although it came late.
     let again = lambda.deliver(messages(&[("a", 1)]));
     assert!(function.gets_nothing().await);
     assert!(returned(&posted(again).await).is_empty());
@@ -291,7 +291,7 @@ async fn fifo_groups_keep_their_order() {
     assert_eq!(returned(&posted(waiting).await), ["b1", "b2"]);
 }
 
-/// Without this, Lambda would treat a second answer to one record as the answer to the whole batch.
+/// If the layer passed on a second answer to one record, Lambda would treat it as the answer to the whole batch.
 #[tokio::test]
 async fn second_answers_to_a_record_are_dropped() {
     let lambda = Lambda::start().await;
@@ -320,7 +320,7 @@ fn kinesis(numbers: &[u32]) -> String {
 }
 
 #[tokio::test]
-async fn first_failure_of_a_stream_is_a_checkpoint() {
+async fn stream_records_after_a_failure_run_again() {
     let lambda = Lambda::start().await;
     let function = Function::start(&lambda, &[("IDEMPOTENCY_KEY", "kinesis")]).await;
     let first = lambda.deliver(kinesis(&[101, 102, 103]));
@@ -334,7 +334,7 @@ async fn first_failure_of_a_stream_is_a_checkpoint() {
 }
 
 #[tokio::test]
-async fn dynamodb_changes_are_keyed_by_event() {
+async fn dynamodb_changes_are_keyed_by_event_id() {
     let lambda = Lambda::start().await;
     let function = Function::start(&lambda, &[("IDEMPOTENCY_EVENT", "dynamodb")]).await;
     let change = |n: u32| {
@@ -366,7 +366,8 @@ async fn each_record_carries_its_claim() {
     assert!(returned(&posted(waiting).await).is_empty());
 }
 
-/// Most parsers would take the facts of the claim for the record's own field.
+/// If the record had two fields of one name, most parsers would read the facts of the claim, not the record's own
+/// field.
 #[tokio::test]
 async fn claim_never_replaces_a_records_field() {
     for mode in ["enforce", "shadow"] {
@@ -387,9 +388,9 @@ async fn claim_never_replaces_a_records_field() {
     }
 }
 
-/// The kind of an event is often unknown at the start, so the settings alone don't show this mistake.
+/// If the settings don't name the kind of the events, the layer can't find this mistake until the batch arrives.
 #[tokio::test]
-async fn batches_without_room_for_the_claim_are_refused() {
+async fn batches_with_context_claims_are_refused() {
     let lambda = Lambda::start().await;
     let function = Function::start(&lambda, &[BY_ID, ("IDEMPOTENCY_CLAIM_FIELD", "context:claim")]).await;
     let refused = lambda.deliver(messages(&[("a", 1)]));

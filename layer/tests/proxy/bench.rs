@@ -232,7 +232,7 @@ pub(crate) fn fresh_path() -> PathBuf {
 }
 
 impl Function {
-    /// Starts the program with these settings. Unless they name a store, it keeps the records in its memory.
+    /// Starts the program with these settings. If they don't name a store, the program keeps the records in its memory.
     pub(crate) async fn start(lambda: &Lambda, settings: &[(&str, &str)]) -> Self {
         let file = fresh_path();
         let script = format!(
@@ -342,7 +342,7 @@ impl Drop for Function {
         if !self.process.is_empty() {
             let _ = kill("KILL", &self.process);
         }
-        // A test that starts its own program has no such file.
+        // A function that `at` returned has no such file.
         let _ = std::fs::remove_file(&self.file);
         let _ = std::fs::remove_file(self.file.with_extension("log"));
     }

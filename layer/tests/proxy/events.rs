@@ -59,7 +59,7 @@ async fn only_compared_fields_must_match() {
 }
 
 #[tokio::test]
-async fn missing_key_is_refused_or_passed() {
+async fn missing_key_setting_governs_unkeyed_events() {
     let lambda = Lambda::start().await;
     let function = Function::start(&lambda, KEY).await;
     for event in ["{}", "no JSON", r#"{"id": ""}"#] {
@@ -96,13 +96,13 @@ async fn error_type_decides_whether_errors_are_recorded() {
             assert_eq!(failed.error_type(), error_type);
             assert_eq!(failed.headers["lambda-runtime-function-error-type"], error_type);
             let is_own = failed.json()["stackTrace"] == serde_json::json!(["a", "b"]);
-            assert_eq!(is_own, run < runs, "Lambda gets the function's own report from a run");
+            assert_eq!(is_own, run < runs, "Lambda gets the function's own report only from a run");
         }
     }
 }
 
 #[tokio::test]
-async fn errors_over_the_recorded_size_keep_their_type() {
+async fn errors_over_the_limit_keep_their_type() {
     let lambda = Lambda::start().await;
     let settings = [("IDEMPOTENCY_ON_ERROR", "record:Declined"), ("IDEMPOTENCY_MAX_RESPONSE", "10")];
     let function = Function::start(&lambda, &with(&settings)).await;
@@ -112,7 +112,7 @@ async fn errors_over_the_recorded_size_keep_their_type() {
     function.post(&function.next().await, "error", &[], report.into()).await;
     assert_eq!(posted(first).await.error_type(), "Declined");
     let again = lambda.deliver(r#"{"id": 1}"#);
-    assert!(function.gets_nothing().await, "a recorded error ran again");
+    assert!(function.gets_nothing().await, "the function ran again after a recorded error");
     assert_eq!(posted(again).await.error_type(), "Declined");
 }
 
@@ -166,7 +166,7 @@ async fn concurrent_events_get_their_own_answers() {
 }
 
 #[tokio::test]
-async fn idle_pollers_cause_one_poll_each() {
+async fn layer_polls_once_per_idle_poller() {
     let lambda = Lambda::start().await;
     let function = Function::start(&lambda, KEY).await;
     assert_eq!(lambda.polls(), 0);
@@ -178,7 +178,8 @@ async fn idle_pollers_cause_one_poll_each() {
     posted(first).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!(lambda.polls(), 1, "the layer polled before the function did");
-    // The function's poll stays open during a replay. The layer polls for the replayed event, and once more.
+    // The function's poll stays open during a replay. The layer's second poll gets the duplicate, and its third poll
+    // stays open.
     let again = lambda.deliver(r#"{"id": 1}"#);
     function
         .gets_nothing_until(async {

@@ -111,7 +111,7 @@ async fn concurrent_request_gets_a_conflict() {
 }
 
 #[tokio::test]
-async fn unkeyed_requests_pass_unless_refused() {
+async fn missing_key_setting_governs_unkeyed_requests() {
     for (policy, passes) in [("pass", true), ("refuse", false)] {
         let lambda = Lambda::start().await;
         let settings = [KEY, &[("IDEMPOTENCY_ON_MISSING_KEY", policy)]].concat();
@@ -127,7 +127,7 @@ async fn unkeyed_requests_pass_unless_refused() {
 }
 
 #[tokio::test]
-async fn unkeyed_requests_pass_only_with_header_keys() {
+async fn only_header_setting_passes_unkeyed_requests() {
     for (key, passes) in [("header", true), ("request-id", false), ("eventbridge", false), ("sqs", false)] {
         let lambda = Lambda::start().await;
         let function = Function::start(&lambda, &[("IDEMPOTENCY_KEY", key)]).await;
@@ -207,8 +207,8 @@ fn parts(posted: &Posted) -> (Value, String) {
     (serde_json::from_str(head).unwrap(), body.to_owned())
 }
 
-/// Sends two equal requests to a function URL, and answers each that runs with this post. The second request must run
-/// if `runs_again` is true, and must not otherwise. Returns both answers.
+/// Sends two equal requests to a function URL. The function answers each request that it gets with these headers and
+/// this body. It must get the second request if `runs_again` is true, and must not otherwise. Returns both answers.
 async fn twice(headers: &[(&str, &str)], body: &str, runs_again: bool) -> [Posted; 2] {
     twice_behind("function-url", headers, body, runs_again).await
 }
@@ -253,7 +253,7 @@ async fn responses_over_the_limit_are_not_retained() {
 }
 
 #[tokio::test]
-async fn server_errors_over_the_limit_release_the_key() {
+async fn oversized_server_errors_release_the_key() {
     let large = json!({ "statusCode": 503, "body": "a".repeat(2000) }).to_string();
     let [first, again] = twice(&[("content-type", "application/json")], &large, true).await;
     assert_eq!((first.text(), again.text()), (large.clone(), large));
@@ -310,7 +310,7 @@ async fn rest_apis_read_heads_of_any_type() {
     assert!(again.text().contains("not-retained"), "{again:?}");
     let failed = stream(503, 10);
     let [_, again] = twice(&headers, &failed, false).await;
-    assert_eq!(parts(&again).1, failed, "a function URL reads no head");
+    assert_eq!(parts(&again).1, failed, "a function URL reads no head in a stream of this type");
 }
 
 /// HTTP APIs and load balancers buffer streams, and read them as JSON.
@@ -427,7 +427,7 @@ async fn buffering_front_ends_get_no_streams() {
 /// The library converts JSON without a status to a response whose body is a string, in which each quote takes two
 /// bytes.
 #[tokio::test]
-async fn answers_that_grow_over_the_limit_are_delivered() {
+async fn answers_with_oversized_recorded_form_are_delivered() {
     let lambda = Lambda::start().await;
     let function = Function::start(&lambda, KEY).await;
     let large = json!(vec!["a"; 1_100_000]).to_string();
@@ -443,7 +443,7 @@ async fn answers_that_grow_over_the_limit_are_delivered() {
     assert_eq!((status(&again), again.text().contains("not-retained")), (409, true));
 }
 
-/// VPC Lattice sends headers as lists. Its events have no caller unless IAM verified one.
+/// VPC Lattice sends headers as lists. Its events have a caller only if IAM verified one.
 #[tokio::test]
 async fn vpc_lattice_honours_idempotency_keys() {
     let lambda = Lambda::start().await;

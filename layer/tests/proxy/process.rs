@@ -64,7 +64,8 @@ async fn answer_is_sent_after_the_function_exits() {
     function.respond(&function.next().await, "{}").await;
     assert!(kill("KILL", &function.process));
     assert_eq!(posted(waiting).await.text(), r#"{"batchItemFailures":[]}"#);
-    let ended = tokio::time::timeout(PATIENCE, function.child.wait()).await.expect("it ends").unwrap();
+    let ended =
+        tokio::time::timeout(PATIENCE, function.child.wait()).await.expect("the program ends").unwrap();
     assert_eq!(ended.code(), Some(137));
 }
 
@@ -169,7 +170,7 @@ fn started(lambda: &Lambda, settings: &[(&str, &str)]) -> Function {
     Function::at(format!("127.0.0.1:{port}"), command)
 }
 
-/// Starts the program as an extension. It's ready once it waits for its first event.
+/// Starts the program as an extension, and waits until it has asked for its first event.
 async fn extension(lambda: &Lambda, settings: &[(&str, &str)]) -> Function {
     let function = started(lambda, settings);
     waits_for_an_event(lambda).await;
@@ -190,10 +191,11 @@ async fn until(what: &str, is_so: impl Fn() -> bool) {
     tokio::time::timeout(PATIENCE, becoming).await.expect(what);
 }
 
-/// Ends the sandbox, and waits until the extension has ended. Returns what it wrote.
+/// Ends the sandbox, and waits until the extension has ended. Returns the extension's output.
 async fn shut_down(lambda: &Lambda, function: &mut Function) -> String {
     lambda.shut_down();
-    let ended = tokio::time::timeout(PATIENCE, function.child.wait()).await.expect("it ends").unwrap();
+    let ended =
+        tokio::time::timeout(PATIENCE, function.child.wait()).await.expect("the program ends").unwrap();
     assert_eq!(ended.code(), Some(0));
     function.log()
 }
@@ -234,9 +236,9 @@ async fn events_can_come_from_another_proxy() {
     }
 }
 
-/// Another tool has replaced `AWS_LAMBDA_EXEC_WRAPPER`, for example, and the runtime polls Lambda itself.
+/// This happens if another tool has replaced `AWS_LAMBDA_EXEC_WRAPPER`, for example: the runtime polls Lambda directly.
 #[tokio::test]
-async fn unused_layer_is_reported_at_shutdown() {
+async fn bypassed_layer_is_reported_at_shutdown() {
     let lambda = Lambda::start().await;
     let mut function = extension(&lambda, &[WORKING, &[WITH_METRICS]].concat()).await;
     let log = shut_down(&lambda, &mut function).await;
@@ -249,7 +251,7 @@ async fn required_extension_waits_for_the_runtime() {
     let lambda = Lambda::start().await;
     let function = started(&lambda, &[WORKING, &[("IDEMPOTENCY_REQUIRED", "1")]].concat());
     until("the warning is logged", || function.log().contains("hasn't sent the layer a request")).await;
-    // Lambda hands out no event before the extension asks for its first one.
+    // The extension has only registered. Lambda hands out no invocation until the extension asks for its first event.
     assert_eq!(lambda.others().len(), 1, "{:?}", lambda.others());
     let waiting = lambda.deliver(r#"{"id": 1}"#);
     function.respond(&function.next().await, "1").await;
@@ -259,7 +261,7 @@ async fn required_extension_waits_for_the_runtime() {
 
 /// Lambda sends SHUTDOWN when the function has timed out.
 #[tokio::test]
-async fn metrics_of_an_unanswered_event_are_written_at_shutdown() {
+async fn shutdown_writes_metrics_of_unanswered_events() {
     let lambda = Lambda::start().await;
     let mut function = extension(&lambda, &[WORKING, &[WITH_METRICS]].concat()).await;
     let _waiting = lambda.deliver(r#"{"id": 1}"#);
@@ -268,7 +270,7 @@ async fn metrics_of_an_unanswered_event_are_written_at_shutdown() {
     assert!(log.contains(r#""idempotency_executed":1"#), "{log}");
 }
 
-/// A table of records, and the wire to it.
+/// A table of records, and the proxy that can break requests to the table.
 pub(crate) async fn table() -> (Database, Proxy) {
     let database = Database::embedded().await.unwrap();
     database.create_idempotency_table("records").await.unwrap();
@@ -290,8 +292,8 @@ pub(crate) fn on_table(endpoint: &str) -> [(&str, &str); 7] {
 }
 
 /// Ends the sandbox while an extension records the answer `1` to the delivered event, and waits until the extension has
-/// ended. The wire breaks `requests` requests with `fault`, beginning with the request that records the answer. Returns
-/// how long the end took, and the extension's output.
+/// ended. The proxy breaks `requests` requests with `fault`, beginning with the request that records the answer.
+/// Returns how long the end took, and the extension's output.
 async fn shut_down_while_recording(
     lambda: &Lambda,
     wire: &Proxy,
@@ -334,7 +336,7 @@ async fn extension_records_the_answer_before_it_ends() {
 }
 
 #[tokio::test]
-async fn shutdown_limits_the_wait_for_records() {
+async fn shutdown_limits_the_wait_for_settlements() {
     let (lambda, (_database, wire)) = (Lambda::start().await, table().await);
     let endpoint = wire.endpoint();
     let _first = lambda.deliver(r#"{"id": 1}"#);
@@ -378,7 +380,7 @@ async fn failed_accepts_are_logged_and_retried() {
 async fn invalid_settings_fail_the_extensions_init() {
     let lambda = Lambda::start().await;
     let output = program(&lambda, &[("IDEMPOTENCY_KEY", "nothing")]).stderr(Stdio::piped()).output();
-    let output = tokio::time::timeout(PATIENCE, output).await.expect("it ends").unwrap();
+    let output = tokio::time::timeout(PATIENCE, output).await.expect("the program ends").unwrap();
     assert_eq!(output.status.code(), Some(1));
     let report = lambda.others().pop().unwrap();
     assert_eq!(report.path, "/2020-01-01/extension/init/error");
@@ -401,6 +403,6 @@ async fn wrapper_starts_the_program_and_the_command() {
         .envs(WORKING.iter().copied());
     let script = format!("[ \"$AWS_LAMBDA_RUNTIME_API\" != {} ] && exit 9", lambda.address());
     let output = command.args(["CHAINED=1", "/bin/sh", "-c", &script]).output();
-    let output = tokio::time::timeout(PATIENCE, output).await.expect("it ends").unwrap();
+    let output = tokio::time::timeout(PATIENCE, output).await.expect("the program ends").unwrap();
     assert_eq!(output.status.code(), Some(9), "{output:?}");
 }

@@ -82,7 +82,7 @@ async fn callers_setting_decides_who_shares_keys() {
 }
 
 #[tokio::test]
-async fn only_requests_of_these_methods_are_protected() {
+async fn only_configured_methods_are_protected() {
     use Then::{Replays, Runs};
     let sent = |method| event("rest-api", Sent { method, ..POST });
     let put_only = [(sent("PUT"), Runs), (sent("PUT"), Replays), (sent("POST"), Runs), (sent("POST"), Runs)];
@@ -103,7 +103,7 @@ async fn requests_must_match_in_compared_fields() {
 
 /// If the layer records a failure, the caller gets the problem `operation-failed`, from the run and from each replay.
 #[tokio::test]
-async fn http_errors_are_recorded_if_set() {
+async fn function_errors_over_http_can_be_recorded() {
     for setting in [("IDEMPOTENCY_ON_ERROR", "record"), ("IDEMPOTENCY_EXECUTION", "at-most-once")] {
         let lambda = Lambda::start().await;
         let function = Function::start(&lambda, &[("IDEMPOTENCY_KEY", "header"), setting]).await;
@@ -148,9 +148,9 @@ async fn operations_have_their_own_keys() {
     }
 }
 
-/// With a lease up to the deadline, the successor would wait for more than a minute.
+/// The lease is short, because the successor would otherwise wait until the deadline, for more than a minute.
 #[tokio::test]
-async fn short_lease_lasts_while_the_function_runs() {
+async fn short_lease_is_extended_while_function_runs() {
     let (lambda, (_database, wire)) = (Lambda::start().await, table().await);
     let endpoint = wire.endpoint();
     let lease = [("IDEMPOTENCY_LEASE", "6s"), ("IDEMPOTENCY_ON_IN_PROGRESS", "wait:20s")];

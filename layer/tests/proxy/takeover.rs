@@ -1,4 +1,4 @@
-//! Takeovers: a delivery's lease has expired, another delivery runs, and the first one's answer comes last.
+//! Takeovers: a delivery's lease has expired, another delivery runs, and the first delivery's answer comes last.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ struct Takeover {
     /// Lambda gets.
     slow: Got,
     fenced: oneshot::Receiver<Posted>,
-    /// The same for the delivery that took over.
+    /// The event and the receiver for the delivery that took over.
     next: Got,
     successor: oneshot::Receiver<Posted>,
 }
@@ -54,7 +54,7 @@ impl Takeover {
 }
 
 #[tokio::test]
-async fn claim_tells_of_the_earlier_attempt() {
+async fn claim_reports_the_earlier_attempt() {
     let Takeover { slow, next, .. } = Takeover::of("/id", r#"{"id": 1}"#).await;
     let [first, second] = [slow, next].map(|event| event.json()["claim"].clone());
     let facts =

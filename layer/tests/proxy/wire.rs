@@ -52,7 +52,7 @@ async fn refused_init_errors_reach_the_function() {
 }
 
 #[tokio::test]
-async fn headers_of_a_mebibyte_pass() {
+async fn one_mebibyte_header_reaches_lambda() {
     let lambda = Lambda::start().await;
     let function = Function::start(&lambda, KEY).await;
     let cause = "x".repeat(1024 * 1024);
@@ -73,7 +73,7 @@ async fn stale_invocation_ids_settle_nothing() {
     let event = function.next().await;
     let stale = [("lambda-runtime-invocation-id", "another")];
     // The proxy passes the stale answer on, and Lambda decides about it. The simulated Lambda accepts any answer to the
-    // request id, so it accepts this one.
+    // request id, even a stale one.
     function.post(&event, "response", &stale, Bytes::from_static(b"0")).await;
     assert_eq!(posted(waiting).await.headers["lambda-runtime-invocation-id"], "another");
     let current = event.header("lambda-runtime-invocation-id");
@@ -173,7 +173,7 @@ async fn errors_of_oversized_streams_reach_lambda() {
 }
 
 #[tokio::test]
-async fn errors_of_streams_pass_while_switched_off() {
+async fn mode_off_passes_errors_of_streams() {
     let lambda = Lambda::start().await;
     let function = Function::start(&lambda, &[("IDEMPOTENCY_MODE", "off")]).await;
     let waiting = lambda.deliver(r#"{"id": 1}"#);
@@ -184,7 +184,7 @@ async fn errors_of_streams_pass_while_switched_off() {
 }
 
 #[tokio::test]
-async fn answer_that_breaks_off_settles_nothing() {
+async fn truncated_answers_settle_nothing() {
     let lambda = Lambda::start().await;
     let function = Function::start(&lambda, KEY).await;
     let waiting = lambda.deliver(r#"{"id": 1}"#);

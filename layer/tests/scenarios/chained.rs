@@ -108,28 +108,28 @@ async fn replays(layer: impl Fn(&str) -> String, polls: Option<usize>, settings:
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_proxy_can_be_before_the_layer() {
+async fn layer_works_behind_another_proxy() {
     replays(|other| format!("{other} {PROGRAM} -- "), None, &[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_proxy_can_be_behind_the_layer() {
+async fn layer_works_in_front_of_another_proxy() {
     let settings = [("IDEMPOTENCY_EXTENSION", PROGRAM), ("IDEMPOTENCY_WRAPPER", "OTHER")];
     replays(|_| format!("{WRAPPER} "), None, &settings).await;
 }
 
-/// The layer gets both events from the other proxy.
+/// The other proxy passes on two polls, since the layer gets both events through it.
 #[tokio::test(flavor = "multi_thread")]
-async fn another_extension_can_be_before_the_layer() {
+async fn layer_works_behind_another_extension() {
     let [ours, others] = [free_port(), free_port()].map(|port| port.to_string());
     let upstream = format!("127.0.0.1:{others}");
     let chain = [("OTHER_PORT", others.as_str()), ("IDEMPOTENCY_UPSTREAM", &upstream)];
     extensions_replay(2, &ours, &chain).await;
 }
 
-/// The function gets only the first event, through the other proxy.
+/// The other proxy passes on one poll, since the layer hands only the first event to the function.
 #[tokio::test(flavor = "multi_thread")]
-async fn another_extension_can_be_behind_the_layer() {
+async fn layer_works_in_front_of_another_extension() {
     let [ours, others] = [free_port(), free_port()].map(|port| port.to_string());
     let upstream = format!("127.0.0.1:{ours}");
     let folder = scratch();

@@ -1,9 +1,9 @@
 //! Tests the layer in front of functions that don't know of it: the official runtime clients of five languages, under
 //! AWS's Runtime Interface Emulator. The store is a DynamoDB behind a proxy that breaks requests.
 //!
-//! `layer/tests/install` installs the clients, and `scripts/tools` the emulator. Without them, the tests name what's
-//! missing, and fail in CI. Environment variables select runtimes, scenarios and modes by a part of their names:
-//! `RUNTIME=python`, `SCENARIO=kill`, `MODE=managed`.
+//! `layer/tests/install` installs the clients, and `scripts/tools` the emulator. If one of them is missing, the tests
+//! that need it say so and are skipped. In CI, they fail instead. Environment variables select runtimes, scenarios and
+//! modes by a part of their names: `RUNTIME=python`, `SCENARIO=kill`, `MODE=managed`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
 #![allow(clippy::print_stdout, reason = "the table is the output")]
@@ -38,7 +38,7 @@ use crate::{
     scenario::{Scenario, Step},
 };
 
-/// How many groups of scenarios run at a time. A slow scenario mostly waits.
+/// How many groups of scenarios run at a time. The machine may have fewer cores, since a slow scenario mostly waits.
 const AT_ONCE: usize = 8;
 
 /// Whether the environment variable selects `name`: it's unset, or its value is a part of `name`.
@@ -112,7 +112,7 @@ type Played = (usize, String, Result<(), String>);
 const LATE: Duration = Duration::from_millis(50);
 
 /// Plays the group in one sandbox. If the emulator itself ended, plays the group once more, since the emulator isn't
-/// under test. If the machine paused, plays a scenario once more if it failed because a delivery timed out or was
+/// under test. If the machine paused, plays each scenario once more that failed because a delivery timed out, or was
 /// refused as in progress.
 async fn play_group(
     group: &[(usize, Scenario)],

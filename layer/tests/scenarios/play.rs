@@ -38,7 +38,7 @@ const SHORT: u64 = 8;
 /// The key of deliveries that only start the function.
 const WARM_UP: &str = "warm-up";
 
-/// The number of sandboxes for concurrent deliveries on demand.
+/// The number of sandboxes for concurrent deliveries to an on-demand function. Each takes one invocation at a time.
 const FLEET: usize = 4;
 
 /// Sandboxes of one function with one configuration, their table's proxy, and their ledger.
@@ -98,7 +98,7 @@ impl Stage {
         self.fleet.read().unwrap().clone()
     }
 
-    /// The `at`-th sandbox. After the last one, the count continues with the first.
+    /// The sandbox with this index, which wraps around after the last sandbox.
     fn sandbox(&self, at: usize) -> Arc<Sandbox> {
         let fleet = self.fleet();
         Arc::clone(&fleet[at % fleet.len()])
@@ -277,7 +277,8 @@ impl Play<'_> {
         if killed == 0 { Err("there's no process of the function to kill".into()) } else { Ok(()) }
     }
 
-    /// Sends the event to the `at`-th sandbox. After `Start`, skips the first sandbox, which runs the started delivery.
+    /// Sends the event to the sandbox with this index. After `Start`, skips the first sandbox, which runs the started
+    /// delivery.
     async fn send(&self, at: usize, event: &Event) -> Answer {
         let at = if self.started.is_some() { at + 1 } else { at };
         self.stage.sandbox(at).invoke(&event.bytes(self.key), event.headers()).await
@@ -375,7 +376,7 @@ impl Play<'_> {
         }
     }
 
-    /// Notes the response of a new run: one whose response the play hasn't seen before.
+    /// Notes a response, and checks that it's of a new run, which no earlier response in this play came from.
     fn is_new(&mut self, event: &Event, bytes: &[u8]) -> Result<(), String> {
         let run = run_of(bytes).ok_or_else(|| format!("not a function's response: {}", short(bytes)))?;
         if !self.seen.insert(run.clone()) {
@@ -428,7 +429,7 @@ impl Play<'_> {
         if let Some(text) = scenario.writes
             && !self.stage.fleet().iter().any(|sandbox| sandbox.output().contains(text))
         {
-            return Err(format!("nothing was written that contains `{text}`"));
+            return Err(format!("the layer and the function never wrote `{text}`"));
         }
         Ok(())
     }
@@ -481,7 +482,7 @@ fn header_of(bytes: &[u8], name: &str) -> Option<String> {
     Some(first.as_str().map_or_else(|| first.to_string(), str::to_owned))
 }
 
-/// A timeout, in a report.
+/// How a report shows a timeout.
 pub(crate) const TIMED_OUT: &str = "a timeout";
 
 fn shown(answer: &Answer) -> String {

@@ -15,7 +15,8 @@ def handler(event, context):
     return {'done': event['id']}
 ";
 
-/// Writes a script that starts the layer's program with these settings. A test can't set its own process's variables.
+/// Writes a script that starts the layer's program with these settings. A test can't set them as variables of its own
+/// process, which all tests share.
 fn layer(folder: &Path, name: &str, settings: &str) -> String {
     let script = folder.join(name);
     let program = env!("CARGO_BIN_EXE_idempotency-extension");

@@ -36,7 +36,7 @@ impl Report {
         self.rows.iter().filter(|(_, cells)| !cells.is_empty())
     }
 
-    /// The table, and why each play FAILED.
+    /// The table, and below it the reason for each FAILED play.
     pub(crate) fn table(&self) -> String {
         let mut columns: Vec<Column> =
             self.rows.iter().flat_map(|(_, cells)| cells.keys().copied()).collect();

@@ -30,7 +30,7 @@ impl Runtime {
         }
     }
 
-    /// Whether its client can stream a response.
+    /// Whether this runtime's client can stream a response.
     pub(crate) fn streams(self) -> bool {
         matches!(self, Self::Node | Self::Go)
     }

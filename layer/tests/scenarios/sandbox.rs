@@ -117,7 +117,7 @@ pub(crate) struct Sandbox {
     folder: PathBuf,
     url: String,
     client: reqwest::Client,
-    /// Held during an invocation. On demand, the emulator panics if a second one comes before the first has ended.
+    /// Locked during an invocation. In on-demand mode, the emulator panics if another invocation arrives meanwhile.
     one_at_a_time: Option<tokio::sync::Mutex<()>>,
 }
 
@@ -129,7 +129,7 @@ impl Sandbox {
                 return started;
             }
         }
-        panic!("aws-lambda-rie ended during each of three starts");
+        panic!("aws-lambda-rie exited during each of three starts");
     }
 
     async fn try_start(function: &Function) -> Option<Self> {
@@ -192,7 +192,7 @@ impl Sandbox {
                     ))
                 }
             };
-            // Managed Instances answer this when no worker is asking for an invocation.
+            // On Managed Instances, the emulator answers `Runtime.Unavailable` when no worker is polling.
             let is_busy = matches!(&answer, Answer::Error { kind, .. } if kind == "Runtime.Unavailable");
             if !is_busy || clock::now_ms() > end {
                 return answer;
@@ -229,13 +229,13 @@ impl Sandbox {
         self.sum(program, "status", |status| kib(status, "VmRSS:"))
     }
 
-    /// The most resident memory that the processes had since their start, or since [`forget_peak`](Self::forget_peak),
-    /// in KiB.
+    /// The peak resident memory of the processes below the emulator that run `program`, in KiB: since their start, or
+    /// since [`forget_peak`](Self::forget_peak).
     pub(crate) fn peak(&self, program: &str) -> usize {
         self.sum(program, "status", |status| kib(status, "VmHWM:"))
     }
 
-    /// Sets the peaks to the present resident memory ("/proc/PID/clear_refs", proc(5)).
+    /// Resets the peaks to the current resident memory ("/proc/PID/clear_refs", proc(5)).
     pub(crate) fn forget_peak(&self, program: &str) {
         for process in self.running(program) {
             fs::write(format!("/proc/{process}/clear_refs"), "5").unwrap();
@@ -311,7 +311,7 @@ fn text(file: &Path) -> String {
     String::from_utf8_lossy(&fs::read(file).unwrap_or_default()).into_owned()
 }
 
-/// Creates a new folder for one sandbox, or for files that several share.
+/// Creates a new folder for one sandbox, or for files that several sandboxes share.
 pub(crate) fn scratch() -> PathBuf {
     static USED: AtomicUsize = AtomicUsize::new(0);
     let number = USED.fetch_add(1, Ordering::SeqCst);
@@ -457,10 +457,10 @@ async fn dropped_sandboxes_leave_no_function_running() {
     };
     tokio::select! {
         answer = sandbox.invoke(br#"{"id":"order-1","do":"effect sleep:90000"}"#, &[]) => panic!("{answer:?}"),
-        works = tokio::time::timeout(START_LIMIT, works) => works.expect("the function works"),
+        works = tokio::time::timeout(START_LIMIT, works) => works.expect("the function has its effect"),
     }
     let mut running = processes_with_stdout(&sandbox.folder.join("output"));
-    assert!(running.len() > 1, "the layer and the function: {running:?}");
+    assert!(running.len() > 1, "expected processes of the layer and of the function, got {running:?}");
     assert_eq!(sandbox.kill(PROGRAM), 1, "{running:?}");
     drop(sandbox);
     // A killed process needs a moment to end.

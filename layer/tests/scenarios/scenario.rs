@@ -72,24 +72,25 @@ impl Only {
 pub(crate) enum Step {
     /// Delivers an event, and waits for the answer.
     Send(Event, Then),
-    /// Repeats a delivery while it's refused as in progress, or times out because the function starts. Then checks the
-    /// answer. Stops after 30 seconds.
+    /// Repeats a delivery while it's refused as in progress, or times out because the function is still starting. Then
+    /// checks the answer. Stops after 30 seconds.
     Until(Event, Then),
-    /// Delivers an event this many times at once. One delivery runs; the others replay, or are refused as in
+    /// Delivers an event this many times concurrently. One delivery runs; the others replay, or are refused as in
     /// progress.
     AtOnce(usize, Event),
     /// Delivers an event, and continues with the next step without waiting for the answer.
     Start(Event),
     /// Waits for the answer of the started delivery.
     Finish(Then),
-    /// Lets this many requests to the store through, then breaks this many in this way.
+    /// `Break(PASSING, BROKEN, WAY)` lets the next PASSING requests to the store through, then breaks the next BROKEN
+    /// requests in this way.
     Break(usize, usize, HttpWay),
     Heal,
     /// Forwards the requests that the proxy has held back.
     Deliver(When),
     /// Waits until the store has got this many requests since the scenario's beginning.
     Requests(usize),
-    /// Waits until the function has had the effect of the play's key.
+    /// Waits until the function has had an effect with the play's key.
     Effect,
     Pause(u64),
     KillLayer,
@@ -98,8 +99,8 @@ pub(crate) enum Step {
     Restart,
 }
 
-/// The event to deliver. A key in it is only a suffix, which is appended to the play's key. A play is one run of a
-/// scenario.
+/// The event to deliver. The scenario gives only a suffix for the event's key, which is appended to the play's key. A
+/// play is one run of a scenario.
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
     /// `{"id": KEY, "do": STEPS}`
@@ -110,7 +111,7 @@ pub(crate) enum Event {
     Padded(&'static str, &'static str, usize),
     /// A request at this front end, with the `Idempotency-Key`, if any, and the body of `Plain`.
     Http(&'static str, Option<&'static str>, &'static str, &'static str),
-    /// A batch of this source with these records: the key, and the steps.
+    /// A batch of this source with these records, each given as its key and its steps.
     Batch(Source, &'static [(&'static str, &'static str)]),
     /// A plain event with a client context, a tenant and a Cognito identity.
     Identified(&'static str, &'static str),
@@ -127,11 +128,11 @@ pub(crate) enum Source {
 /// The expected answer to a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Then {
-    /// A response of a new run: one whose response the play hasn't seen before.
+    /// A response of a new run, which no earlier response in this play came from.
     Runs,
     /// A response of a new run that contains this text.
     RunsWith(&'static str),
-    /// A response of the function, from a new run or an earlier one.
+    /// A response of the function, from a new run or an earlier run.
     Answers,
     /// The response of the key's latest run, byte for byte.
     Replays,

@@ -23,7 +23,7 @@ use crate::{
 /// How many invocations each variant gets.
 const INVOCATIONS: usize = 2000;
 
-/// How many sandboxes each variant starts to measure the start.
+/// How many sandboxes each variant starts, to measure how long a start takes.
 const STARTS: usize = 15;
 
 /// The pause before each event at the simulated Runtime API. During this pause, the function that was measured last
@@ -65,7 +65,8 @@ pub(crate) async fn measure(layer: &str) -> String {
     let ledger = Ledger::new(scratch().join("ledger"));
     let environment = |settings: Option<&[(&str, &str)]>| environment(&database, &ledger, settings);
     let function = |settings: Option<&[(&str, &str)]>| {
-        // If this variable is set, the library refuses a store in memory, which other sandboxes wouldn't see.
+        // If AWS_LAMBDA_INITIALIZATION_TYPE is set, the library refuses a store in memory, which other sandboxes can't
+        // see.
         let layer = settings.map(|_| format!("env -u AWS_LAMBDA_INITIALIZATION_TYPE {layer} -- "));
         Function {
             runtime: Runtime::Go,

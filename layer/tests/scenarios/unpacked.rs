@@ -59,12 +59,12 @@ async fn extension_replays(mode: Mode) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn extension_and_wrapper_replay_on_demand() {
+async fn extension_replays_in_an_on_demand_function() {
     extension_replays(Mode::OnDemand).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn extension_and_wrapper_replay_on_managed_instances() {
+async fn extension_replays_on_managed_instances() {
     extension_replays(Mode::ManagedInstances).await;
 }
 

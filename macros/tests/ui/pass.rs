@@ -13,7 +13,7 @@ pub(crate) async fn cow(id: Cow<'_, str>, mut count: u32, idempotency: Arc<Idemp
 }
 
 #[idempotent(operation = "generic", key = id, compare = (), with = app.1)]
-#[allow(clippy::unused_async, reason = "an attribute below")]
+#[allow(clippy::unused_async, reason = "another attribute after `idempotent`")]
 async fn generic<'a, T, E>(id: &'a Key, (made, _): (T, u8), app: &(u8, Idempotency)) -> std::result::Result<T, E>
 where
     T: Serialize + DeserializeOwned + 'static,

@@ -129,7 +129,7 @@ fn each_once(verdict: &mut Verdict, shipped: &[&Vec<Shipped>]) {
     let different: BTreeSet<_> = all.iter().collect();
     let (all, different) = (all.len(), different.len());
     verdict.must(different == ORDERS, || format!("{different} orders were shipped (expected {ORDERS})"));
-    verdict.must(all == different, || format!("{} shipments too many", all - different));
+    verdict.must(all == different, || format!("duplicate shipments: {}", all - different));
 }
 
 fn parcels(shipped: &[Shipped]) -> BTreeSet<&str> {
@@ -160,7 +160,7 @@ mod tests {
         let (first, rest) = (shipped(0..80), shipped(80..ORDERS));
         assert_eq!(faults(&[&first, &rest]), "");
         assert_eq!(faults(&[&first]), "80 orders were shipped (expected 90)");
-        assert_eq!(faults(&[&first, &shipped(79..ORDERS)]), "1 shipments too many");
-        assert_eq!(faults(&[&shipped((0..ORDERS).chain(3..5))]), "2 shipments too many");
+        assert_eq!(faults(&[&first, &shipped(79..ORDERS)]), "duplicate shipments: 1");
+        assert_eq!(faults(&[&shipped((0..ORDERS).chain(3..5))]), "duplicate shipments: 2");
     }
 }

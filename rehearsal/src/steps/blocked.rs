@@ -26,7 +26,7 @@ pub(super) async fn both(world: &World) -> Result<Vec<Row>> {
 }
 
 /// Step 16: another delivery takes over while the handler blocks. When the blocked thread continues, the library cuts
-/// its handler off at the next poll. There's one outcome, and one payment.
+/// the handler off at the next poll. There's one outcome, and one payment.
 async fn overtaken(world: &World) -> Result<Vec<Row>> {
     let name = ("16", "blocked for three leases");
     let stage = Stage::open_in(world, Form::ShortLeases, "blocked").await?;

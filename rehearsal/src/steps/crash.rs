@@ -84,7 +84,7 @@ pub(super) fn points(world: &World) -> Vec<Point> {
     ]
 }
 
-/// A step whose process was killed, and whose lease hasn't expired yet.
+/// A step whose process was killed. The process's lease hasn't expired yet.
 #[derive(Debug)]
 pub(super) struct Killed<'w> {
     stage: Stage<'w>,

@@ -18,7 +18,7 @@ pub(super) async fn both(world: &World) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Loses the response to `call`. Checks that the handler runs once, that its caller gets the outcome, and that a
+/// Loses the response to `call`. Checks that the handler runs once, that the caller gets the outcome, and that a
 /// duplicate gets the replay.
 pub(super) async fn lost(
     stage: Stage<'_>,

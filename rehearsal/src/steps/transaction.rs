@@ -21,7 +21,7 @@ pub(super) struct Interrupted<'w> {
     frozen: Frozen<'w>,
 }
 
-/// Kills one process and freezes another, each with its transaction on the wire. `None` for a user's
+/// Kills one process and freezes another, each while the wire holds its transaction. Returns `None` for a user's
 /// function.
 pub(super) async fn interrupt(world: &World) -> Result<Option<Interrupted<'_>>> {
     if !world.is_payments {

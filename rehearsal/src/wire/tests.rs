@@ -72,7 +72,7 @@ async fn held_request_arrives_after_its_release() {
     let mut hold = wire.hold(Point::Before(Call::Claim));
     let sent = tokio::spawn(call(wire.endpoint(), "PutItem", claim("a")));
     assert!(hold.reached(SOON).await);
-    assert!(database.record("records", "a").await.unwrap().is_null(), "held, so not applied");
+    assert!(database.record("records", "a").await.unwrap().is_null(), "a held request must not be applied");
     assert!(wire.since(0).is_empty());
 
     assert!(hold.release());
@@ -137,7 +137,7 @@ async fn each_fault_counts_requests_separately() {
     assert_eq!(call(wire.endpoint(), "PutItem", claim("b")).await, Ok(StatusCode::OK));
     let sent = tokio::spawn(call(wire.endpoint(), "PutItem", claim("c")));
     assert!(third.reached(SOON).await);
-    assert!(database.record("records", "c").await.unwrap().is_null(), "held, so not applied");
+    assert!(database.record("records", "c").await.unwrap().is_null(), "a held request must not be applied");
     assert!(third.release());
     assert_eq!(sent.await.unwrap(), Ok(StatusCode::OK));
 }
@@ -155,7 +155,7 @@ async fn unreachable_item_fails_until_recovery() {
     assert_eq!(call(wire.endpoint(), "GetItem", look).await, Ok(StatusCode::INTERNAL_SERVER_ERROR));
     assert_eq!(put("a").await, Ok(StatusCode::BAD_REQUEST), "its condition must fail");
     assert_eq!(put("c").await, Ok(StatusCode::OK));
-    assert!(database.record("records", "b").await.unwrap().is_null(), "the request wasn't forwarded");
+    assert!(database.record("records", "b").await.unwrap().is_null(), "a failed request must not arrive");
 
     wire.recover();
     assert_eq!(put("b").await, Ok(StatusCode::OK));

@@ -1,4 +1,4 @@
-//! A bank for the tests: handlers stage deposits, and the store commits these in one transaction with the
+//! A bank for the tests: handlers stage deposits, and the store commits the deposits in one transaction with the
 //! outcome.
 
 use std::{
@@ -65,7 +65,7 @@ struct Books {
     balances: BTreeMap<&'static str, i64>,
     /// The first request that was sent with each token.
     sent: HashMap<String, Order>,
-    /// The token of each request, in the order in which they were sent.
+    /// The tokens of all requests, in the order of the requests.
     tokens: Vec<String>,
     applied: Vec<String>,
     late: Option<Order>,
@@ -88,7 +88,7 @@ impl Bank {
         *self.books().balances.entry(account).or_default() += cents;
     }
 
-    /// The token of each transaction, in the order in which they were sent.
+    /// The tokens of all requests, in the order of the requests.
     pub(super) fn tokens(&self) -> Vec<String> {
         self.books().tokens.clone()
     }

@@ -7,7 +7,7 @@ use tower::Service as _;
 use super::*;
 use crate::{Failure, lambda::batch::SqsMessage};
 
-/// Returns the id, kind and detail that the log has for each returned record.
+/// Returns the id, kind and detail that the library logs for each returned record.
 async fn returned(bench: &Bench, required: bool, bodies: &[&str]) -> Vec<String> {
     let keyed = |message: &SqsMessage| match message.body() {
         body if body.starts_with("keyless") => Ok(None),

@@ -117,12 +117,12 @@ async fn cached_mismatch_costs_no_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn expired_copies_are_not_used() {
+async fn expired_cache_entries_are_not_used() {
     let bench = cached_with(|builder| builder.retention(Duration::from_secs(10)));
     bench.ran("k").await;
     bench.at_expiry_of("k", 1, 0);
     assert_eq!(bench.calls("k").await, NOTHING);
-    // Within the skew margin the record is still replayed, but from the store instead of the cache.
+    // In the skew margin after the expiry, the record is still replayed, but from the store instead of the cache.
     for after in [0, 1999] {
         bench.at_expiry_of("k", 0, after);
         assert_eq!(bench.calls("k").await, ["claim"]);
@@ -147,7 +147,7 @@ async fn cached_bytes_are_shared_and_immutable() {
 
     let (one, other) = (bench.replay("k").await, bench.replay("k").await);
     assert_eq!(one.response().as_ptr(), other.response().as_ptr());
-    // The copy holds only the response, not the whole buffer that contained it.
+    // The cached copy holds only the response, not the whole buffer that contained the response.
     assert_ne!(one.response().as_ptr(), whole.as_ptr());
     drop(other);
     match one.into_response().try_into_mut() {
@@ -227,7 +227,7 @@ async fn at_most_once_failure_is_cached() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn local_operator_write_drops_the_copy() {
+async fn local_operator_write_drops_the_cached_copy() {
     let bench = cached();
     bench.ran("k").await;
     let (key, seen) = (bench.stored_key("k"), bench.record("k"));
@@ -239,7 +239,7 @@ async fn local_operator_write_drops_the_copy() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ambiguous_operator_write_drops_the_copy() {
+async fn ambiguous_operator_write_drops_the_cached_copy() {
     let bench = cached();
     bench.ran("lost").await;
     bench.store.script([Meets(Fault::LoseAnswer), Meets(Fault::Throttle)]);
@@ -261,7 +261,7 @@ async fn ambiguous_operator_write_drops_the_copy() {
     *meddling.hangs.lock().unwrap() = false;
     assert_eq!(run(3).await.unwrap(), 3);
 
-    // A duplicate is answered while the operator's write is on its way.
+    // A duplicate is answered while the operator's write is in flight.
     let seen = meddling.inner.read(&key).await.unwrap().unwrap();
     *meddling.delays.lock().unwrap() = true;
     let duplicate = async {
@@ -274,7 +274,7 @@ async fn ambiguous_operator_write_drops_the_copy() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn remote_operator_write_is_unseen_until_clear() {
+async fn remote_operator_write_needs_cache_clearing() {
     let bench = cached();
     bench.ran("k").await;
     let other = bench.beside(|builder| builder);
@@ -287,7 +287,7 @@ async fn remote_operator_write_is_unseen_until_clear() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn clearing_empties_all_clones() {
+async fn clearing_empties_cache_of_all_clones() {
     let bench = cached();
     bench.ran("k").await;
     bench.clone().idempotency.clear_local_cache();
@@ -338,7 +338,7 @@ impl Store for Meddling {
 }
 
 #[tokio::test(start_paused = true)]
-async fn clearing_discards_answers_in_flight() {
+async fn clearing_cache_discards_answers_in_flight() {
     let meddling = Meddling::default();
     let builder = Idempotency::builder(meddling.clone()).function("tests");
     let idempotency = builder.local_cache(SMALLEST).build().unwrap();
@@ -358,7 +358,7 @@ async fn clearing_discards_answers_in_flight() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn operations_have_separate_copies() {
+async fn operations_have_separate_cache_entries() {
     let bench = cached();
     bench.ran("k").await;
     let mut other = bench.clone();
@@ -453,7 +453,7 @@ async fn fenced_run_caches_the_recorded_outcome() {
     };
     assert_eq!(replay.response()[..], *b"the successor's");
     assert_eq!(bench.replay("k").await.response()[..], *b"the successor's");
-    // The key was released in between, so the late executor claims it again to record its own outcome.
+    // An operator releases the key in between, so the late executor claims it again to record its own outcome.
     let late = bench.claim("m").await;
     let seen = bench.record("m");
     let _ = successor.idempotency.resolve(&bench.stored_key("m"), &seen, Resolution::Release).await.unwrap();

@@ -59,7 +59,7 @@ async fn unreadable_outcome_error_never_says_nothing_ran() {
         .with_handler("k", 1, async move {
             let mut record = successor.record("k");
             record.owner = Owner::from_bytes([9; 16]);
-            // The successor recorded a number, but this operation returns a text.
+            // The successor recorded a number, but this operation returns a string.
             record.state = State::Completed(Outcome::Retained(StoredResponse::new("17".into())));
             successor.store.put("k", record);
             Ok("too late".to_owned())
@@ -90,7 +90,7 @@ async fn fenced_error_names_every_possible_cause() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn fenced_by_running_successor_is_in_progress() {
+async fn fencing_by_running_successor_gives_in_progress() {
     let bench = Bench::new();
     let successor = bench.clone();
     let result = bench
@@ -194,7 +194,7 @@ async fn failed_release_is_logged_as_not_released() {
     assert!(has(&events, "not_released") && !has(&events, "unrecorded"), "{events:?}");
 }
 
-/// The process freezes before its handler, and the release of its claim fails.
+/// The process freezes before its handler starts, and the release of its claim fails.
 #[tokio::test(start_paused = true)]
 async fn unrun_handler_is_never_logged_as_unrecorded() {
     let mut failed_releases = 0;
@@ -214,7 +214,7 @@ async fn unrun_handler_is_never_logged_as_unrecorded() {
 /// When the library logs these failed commits, an attempt may have been applied, or may still be applied. So the event
 /// mustn't say that nothing was written.
 #[tokio::test(start_paused = true)]
-async fn commit_events_say_only_what_is_known() {
+async fn unresolved_commit_never_logs_nothing_was_written() {
     fn short() -> Deposits {
         Deposits::of("till", 1).if_balance_is_at_least(1)
     }
@@ -266,7 +266,7 @@ async fn declined_commit_reports_an_unresolved_attempt() {
 /// All outcomes of one claim use the same chunk keys. While the first commit may still be applied, its chunks must
 /// stay, so the library stores the second outcome without its response.
 #[tokio::test(start_paused = true)]
-async fn chunks_of_a_commit_in_doubt_stay() {
+async fn chunks_of_commit_in_doubt_are_kept() {
     for in_doubt in [false, true] {
         let bench = Bench::new();
         bench.store.limit_inline(1);

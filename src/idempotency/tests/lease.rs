@@ -95,9 +95,9 @@ async fn failed_extensions_cut_the_handler_off() {
     {
         let bench = extending();
         bench.store.script([Script::Pass].into_iter().chain([script; 50]));
-        // The library sends the first extension after a third of the lease, and retries after every further twelfth. It
-        // cuts the handler off one grace period before the lease expires. A duplicate may retry one skew margin after
-        // the expiry.
+        // The library sends the first extension after a third of the lease, and retries it after every further twelfth
+        // of the lease. It cuts the handler off one grace period before the lease expires. A duplicate may retry one
+        // skew margin after the expiry.
         let expected = (ErrorKind::InProgress, Duration::from_secs(28), Some(Duration::from_millis(4001)));
         assert_eq!(cut_off(&bench, "k").await, expected, "{script:?}");
         let mut calls = vec!["claim"];
@@ -124,7 +124,7 @@ async fn failed_extension_is_retried() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn takeover_cuts_the_handler_off() {
+async fn lost_claim_cuts_the_handler_off() {
     type TakenOver = fn(&Bench);
     let ways: [TakenOver; 3] = [
         |bench| bench.store.remove_all(),
@@ -148,8 +148,8 @@ async fn takeover_cuts_the_handler_off() {
     }
 }
 
-/// Under at-most-once, a handler is cut off when its claim is lost. If an operator settled or released the record, the
-/// caller may retry. If the record is gone, the outcome is unknown.
+/// Under at-most-once, a handler is cut off when its claim is lost. If the record has another owner's outcome or claim,
+/// as after an operator's write, the caller may retry. If the record is gone, the outcome is unknown.
 #[tokio::test(start_paused = true)]
 async fn run_settled_by_hand_is_retryable() {
     let outcome = || Some(State::Completed(Outcome::Omitted));

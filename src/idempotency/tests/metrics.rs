@@ -1,4 +1,4 @@
-//! The metrics count each event once, where it happens, and their labels hold no secrets.
+//! The metrics count each event once, where it happens. Counters have no labels, since a label could hold a secret.
 
 use std::{
     collections::BTreeMap,

@@ -18,7 +18,7 @@ impl Bench {
         self.operation().stored_key(&Key::new(key).unwrap())
     }
 
-    /// Resolves the record in its current version.
+    /// Resolves the current version of the record.
     async fn resolve(&self, key: &str, resolution: Resolution) -> Result<Option<Record>, Error> {
         let seen = self.record(key);
         self.idempotency.resolve(&self.stored_key(key), &seen, resolution).await
@@ -166,7 +166,7 @@ async fn outdated_revision_is_not_resolved() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn operators_ambiguous_write_is_resolved_by_owner() {
+async fn record_owner_shows_whether_resolve_was_applied() {
     let [no_answer, no_request, down] = [Fault::LoseAnswer, Fault::LoseRequest, Fault::Throttle].map(Meets);
     for (script, calls) in [
         (vec![no_answer], vec!["resolve", "read"]),
@@ -234,7 +234,7 @@ impl Store for Overtaken {
 }
 
 #[tokio::test(start_paused = true)]
-async fn replaced_ambiguous_write_is_unknown() {
+async fn replaced_record_leaves_resolve_in_doubt() {
     let resolved = async |is_applied: bool, change: fn(&mut Record)| {
         let bench = Bench::new();
         bench.abandon("k", 1).await;
@@ -243,7 +243,7 @@ async fn replaced_ambiguous_write_is_unknown() {
         let operator = Idempotency::builder(store).function("tests").build().unwrap();
         operator.resolve(&bench.stored_key("k"), &seen, Resolution::Release).await
     };
-    // A waiting delivery claims the released key.
+    // Another delivery claims the key.
     let claimed: fn(&mut Record) = |record| {
         record.owner = Owner::from_bytes([5; 16]);
         record.generation = Generation::new(record.generation.get() + 1);

@@ -33,7 +33,7 @@ async fn failed_conclusion_leaves_transaction_in_doubt() {
         staging().unwrap().add(Deposits::of("till", 1).if_balance_is_at_least(1)).unwrap();
         Ok("paid".to_owned())
     });
-    let Err(RunError::Idempotency(error)) = paying.await else { panic!("answered") };
+    let Err(RunError::Idempotency(error)) = paying.await else { panic!("no error") };
     assert_eq!(error.kind(), ErrorKind::InProgress, "{error}");
     assert!(!error.to_string().contains("nothing was written"), "{error}");
     bench.store.bank.pay_in("till", 1);
@@ -41,7 +41,8 @@ async fn failed_conclusion_leaves_transaction_in_doubt() {
     assert_eq!(bench.run("k", 1).await.unwrap(), "paid");
 }
 
-/// Checks the error of a handler that ran, but whose transaction wasn't applied. "Nothing ran" would be false.
+/// Checks the error of a handler that ran, but whose transaction wasn't applied. An error that says "nothing ran" would
+/// be false.
 fn expect_nothing_written(result: Result<String, RunError<TestError>>) {
     let Err(RunError::Idempotency(error)) = result else { panic!("{result:?}") };
     assert_eq!(error.kind(), ErrorKind::Unavailable);
@@ -147,14 +148,14 @@ async fn failed_optimistic_handler_sends_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn outcome_without_writes_is_recorded_alone() {
+async fn outcome_without_writes_needs_no_transaction() {
     let bench = Bench::with(|builder| builder.settle_within(Duration::ZERO)).optimistic(false);
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
     assert_eq!((bench.store.take_calls(), bench.runs()), (vec!["conclude", "conclude"], 2));
     // If the library doesn't know whether the outcome was stored, it returns an error instead of the outcome.
     bench.store.script([Meets(Fault::LoseRequest), Meets(Fault::LoseRequest), Meets(Fault::Throttle)]);
-    let Err(RunError::Idempotency(error)) = bench.run("m", 1).await else { panic!("answered") };
+    let Err(RunError::Idempotency(error)) = bench.run("m", 1).await else { panic!("no error") };
     assert_eq!((error.kind(), error.retry_after()), (ErrorKind::InProgress, Some(Duration::from_secs(1))));
 }
 

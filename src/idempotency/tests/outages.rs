@@ -43,7 +43,7 @@ async fn outcomes_are_recorded_through_outages() {
                 let bench = Bench::new();
                 let outage = (left.min(seconds(30.0)).saturating_sub(seconds(0.25))).mul_f64(share);
                 let (result, took) = settles_through(&bench, left, (outage, script)).await;
-                let what = format!("{left:?}, {outage:?} of {script:?}, took {took:?}");
+                let what = format!("{left:?} left, {outage:?} of {script:?}, took {took:?}");
                 assert_eq!(result.unwrap(), "done", "{what}");
                 assert_eq!(bench.record("k").status(), Status::Completed, "{what}");
                 assert!(took <= left - seconds(0.25), "{what}");
@@ -158,10 +158,10 @@ async fn claims_after_front_end_limit_are_sent() {
     }
 }
 
-/// The process freezes before it sends its claim or its takeover. After the freeze, no time is left to send it. The
-/// store is healthy.
+/// The process freezes before it sends its claim or its takeover. After the freeze, no time is left for that request.
+/// The store hasn't failed, so `fail_open` doesn't apply.
 #[tokio::test(start_paused = true)]
-async fn unsent_claims_never_run_unprotected() {
+async fn unsent_claims_never_cause_unprotected_runs() {
     let mut refused = 0;
     for reads in 0..8 {
         let bench = Bench::with(|builder| builder.fail_open(true));
@@ -181,10 +181,10 @@ async fn unsent_claims_never_run_unprotected() {
     assert!(refused >= 2, "expected a refusal for at least two of the freezes, got {refused}");
 }
 
-/// Without a cut-off, the settlement has no time limit. Writing the chunks has one, so that the outcome is recorded in
-/// time.
+/// Without a cut-off, the settlement has no time limit. Writing the chunks has one, so that the outcome is recorded
+/// before the deadline.
 #[tokio::test(start_paused = true)]
-async fn silent_chunks_never_delay_a_late_settlement() {
+async fn hanging_chunk_write_never_delays_late_settlement() {
     let bench = Bench::with(|builder| builder.cut_off(false));
     bench.store.limit_inline(1);
     let deadline = bench.now().saturating_add(seconds(10.0));
@@ -256,8 +256,8 @@ async fn late_handler_gets_one_settlement_attempt() {
     }
 }
 
-/// The process is frozen while its completion is on the way, and thaws after its deadline. The store never answers the
-/// completion, whether it applied the completion or not. Another delivery comes before the thaw.
+/// The process is frozen while its completion is in flight, and thaws after its deadline. The store never answers the
+/// completion, whether it applied the completion or not. Another delivery runs before the process thaws.
 #[tokio::test(start_paused = true)]
 async fn thawed_process_returns_the_recorded_outcome() {
     for script in [Meets(Fault::Silence), Meets(Fault::SilenceAfter)] {
@@ -280,7 +280,7 @@ async fn thawed_process_returns_the_recorded_outcome() {
     }
 }
 
-/// The process is frozen in its handler, which returns as soon as it thaws.
+/// The process is frozen in its handler, which returns as soon as the process thaws.
 #[tokio::test(start_paused = true)]
 async fn thawed_handler_records_its_outcome() {
     // Under these settings, the key is claimable 150 ms after the deadline.
@@ -302,7 +302,7 @@ async fn thawed_handler_records_its_outcome() {
     }
 }
 
-/// The process is frozen while its completion is on the way. When it thaws, the store doesn't answer.
+/// The process is frozen while its completion is in flight. When the process thaws, the store doesn't answer.
 #[tokio::test(start_paused = true)]
 async fn thawed_process_retries_only_briefly() {
     let bench = Bench::new();
@@ -344,7 +344,7 @@ async fn long_chunk_outage_omits_the_response() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn hanging_chunk_write_ends_at_half_time() {
+async fn hanging_chunk_write_gets_half_the_time() {
     let bench = Bench::new();
     bench.store.limit_inline(1);
     let start = bench.now();
@@ -360,7 +360,7 @@ async fn hanging_chunk_write_ends_at_half_time() {
 async fn unanswered_claim_is_released() {
     let bench = Bench::new();
     bench.store.script([Meets(Fault::LoseAnswer), Meets(Fault::Throttle)]);
-    let Err(RunError::Idempotency(error)) = bench.run("k", 1).await else { panic!("ran") };
+    let Err(RunError::Idempotency(error)) = bench.run("k", 1).await else { panic!("not refused") };
     assert_eq!((error.kind(), error.retry_after()), (ErrorKind::Unavailable, Some(Duration::from_secs(1))));
     assert_eq!(bench.store.take_calls(), ["claim", "read", "settle"]);
     assert_eq!(bench.record("k").status(), Status::Released);
@@ -368,7 +368,7 @@ async fn unanswered_claim_is_released() {
 
     // The release got no answer either: the key may be blocked until the claim is stale.
     bench.store.script([Meets(Fault::LoseAnswer), Meets(Fault::Throttle), Meets(Fault::Throttle)]);
-    let Err(RunError::Idempotency(error)) = bench.run("m", 1).await else { panic!("ran") };
+    let Err(RunError::Idempotency(error)) = bench.run("m", 1).await else { panic!("not refused") };
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     tokio::time::sleep(error.retry_after().unwrap() - Duration::from_millis(1)).await;
     assert_eq!(kind(bench.run("m", 1).await), ErrorKind::InProgress);

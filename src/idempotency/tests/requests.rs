@@ -14,9 +14,10 @@ fn post() -> Request {
     request
 }
 
-/// `operation-failed` says that the operation isn't run again. That's true only if the failure is recorded.
+/// The problem `operation-failed` says that the operation won't run again. This is true only if the failure is
+/// recorded.
 #[tokio::test(start_paused = true)]
-async fn only_recorded_failures_are_operation_failed() {
+async fn only_recorded_failures_return_operation_failed() {
     for (script, is_recorded) in [
         (vec![], true),
         // The settlement fails.

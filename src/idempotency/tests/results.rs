@@ -37,13 +37,13 @@ async fn numbers_replay_bit_for_bit() {
     floats.extend(&amounts);
     let [first, again] = twice(&bench, "floats", floats).await;
     let bits = |floats: Vec<f64>| floats.into_iter().map(f64::to_bits).collect::<Vec<_>>();
-    assert!(bits(first.unwrap()) == bits(again.unwrap()), "a replayed float has other bits");
+    assert!(bits(first.unwrap()) == bits(again.unwrap()), "a replayed float has different bits");
 
     let singles: Vec<f32> = (0..20_000_u32).map(|n| f32::from_bits(n.wrapping_mul(214_013))).collect();
     let singles: Vec<f32> = singles.into_iter().filter(|float| float.is_finite()).collect();
     let [first, again] = twice(&bench, "singles", singles).await;
     let bits = |floats: Vec<f32>| floats.into_iter().map(f32::to_bits).collect::<Vec<_>>();
-    assert!(bits(first.unwrap()) == bits(again.unwrap()), "a replayed float has other bits");
+    assert!(bits(first.unwrap()) == bits(again.unwrap()), "a replayed float has different bits");
 
     let integers: Vec<i128> = (0..20_000)
         .map(|n| i128::from(random(&mut state)) << (n % 64))
@@ -71,7 +71,7 @@ async fn unreadable_results_are_not_retained() {
         assert_eq!(first.unwrap().to_bits(), number.to_bits());
         assert_eq!(kind(again), ErrorKind::NotRetained);
     }
-    // JSON would read `Some(NaN)` back as `None`.
+    // JSON stores `Some(NaN)` as `null`, which would be read back as `None`.
     let [first, again] = twice(&bench, "maybe", Some(f64::NAN)).await;
     assert!(first.unwrap().is_some_and(f64::is_nan));
     assert_eq!(kind(again), ErrorKind::NotRetained);
@@ -81,7 +81,7 @@ async fn unreadable_results_are_not_retained() {
     let [first, again] = twice(&bench, "keys", HashMap::from([((1, 2), 3)])).await;
     assert_eq!(first.unwrap().len(), 1);
     assert_eq!(kind(again), ErrorKind::NotRetained);
-    // `None` and `()` read back as themselves.
+    // `None` and `()` are read back unchanged.
     let [first, again] = twice(&bench, "none", (None::<f64>, ())).await;
     assert_eq!((first.unwrap(), again.unwrap()), ((None, ()), (None, ())));
 }
@@ -90,7 +90,7 @@ async fn unreadable_results_are_not_retained() {
 async fn nan_payloads_are_refused() {
     let bench = Bench::new();
     for payload in [Some(f64::NAN), Some(f64::NEG_INFINITY)] {
-        let Err(RunError::Idempotency(error)) = bench.run("k", payload).await else { panic!("it ran") };
+        let Err(RunError::Idempotency(error)) = bench.run("k", payload).await else { panic!("not refused") };
         assert_eq!(error.kind(), ErrorKind::Invalid);
         assert!(error.to_string().contains("isn't finite"), "{error}");
     }
@@ -129,7 +129,7 @@ async fn callers_never_share_outcomes() {
     assert_eq!(operation.for_caller("").unwrap_err().kind(), ErrorKind::Invalid);
 }
 
-/// An operation in a spawned task has no invocation. The library logs that once.
+/// An operation outside of a layer, for example in a spawned task, has no invocation. The library logs this once.
 #[tokio::test(start_paused = true)]
 async fn missing_invocation_is_logged_once() {
     let bench = Bench::new();

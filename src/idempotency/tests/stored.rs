@@ -15,7 +15,7 @@ use crate::{
     store::{BoxFuture, Cipher, Format, StoreError, StoreErrorKind},
 };
 
-/// A toy cipher with scripted errors. It binds each ciphertext to its record.
+/// A toy cipher with scripted errors. It binds each ciphertext to the key of its record.
 #[derive(Debug, Default)]
 struct Vault {
     encrypting: Mutex<VecDeque<StoreErrorKind>>,
@@ -192,14 +192,14 @@ impl Format for Reversed {
     const NAME: &'static str = "reversed-json";
 
     fn write<T: Serialize>(value: &T) -> Result<Vec<u8>, Cow<'static, str>> {
-        let mut bytes = serde_json::to_vec(value).map_err(|_| "no JSON")?;
+        let mut bytes = serde_json::to_vec(value).map_err(|_| "can't be written as JSON")?;
         bytes.reverse();
         Ok(bytes)
     }
 
     fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Cow<'static, str>> {
         let forward: Vec<u8> = bytes.iter().rev().copied().collect();
-        serde_json::from_slice(&forward).map_err(|_| "no JSON".into())
+        serde_json::from_slice(&forward).map_err(|_| "isn't valid JSON".into())
     }
 }
 
@@ -263,7 +263,7 @@ async fn zero_max_response_keeps_no_response() {
 
 /// If the cache has a limit in records, the least recently used record is evicted.
 #[tokio::test(start_paused = true)]
-async fn cache_is_bounded_in_records() {
+async fn cache_evicts_beyond_its_record_limit() {
     let bench = Bench::with(|builder| builder.local_cache(1 << 20).local_cache_records(2));
     for key in ["a", "b", "c"] {
         bench.run(key, 1).await.unwrap();

@@ -46,7 +46,7 @@ pub(super) enum Script {
     Pass,
     /// The call meets this fault.
     Meets(Fault),
-    /// The call conflicts: an earlier attempt of the same transaction may still be on its way.
+    /// The call conflicts: an earlier attempt of the same transaction may still be in flight.
     InFlight,
 }
 
@@ -61,7 +61,7 @@ pub(super) struct ScriptedStore {
     inline_limit: Arc<AtomicUsize>,
 }
 
-/// The result of every call during an outage.
+/// A period in which every call has the result `script`.
 #[derive(Clone, Copy, Debug)]
 struct Outage {
     from: tokio::time::Instant,
@@ -70,7 +70,7 @@ struct Outage {
 }
 
 impl ScriptedStore {
-    /// Makes every call end with `script` for `length`, from now on.
+    /// Makes every call of the next `length` end with the result `script`.
     pub(super) fn fail_for(&self, length: Duration, script: Script) {
         self.fail_after(Duration::ZERO, length, script);
     }
@@ -135,7 +135,7 @@ impl ScriptedStore {
     }
 }
 
-/// Waits forever if `script` is this fault.
+/// Waits forever if `script` is the fault `silent`.
 pub(super) async fn silent_if(script: Script, silent: Fault) {
     if script == Script::Meets(silent) {
         pending::<()>().await;
@@ -318,7 +318,7 @@ impl Bench {
         Self { idempotency, store, jump: clock.jump.clone(), name: "step", clock, runs }
     }
 
-    /// Returns another process: another `Idempotency` over the same store, with the same clock.
+    /// Returns a bench for another process: another `Idempotency` over the same store, with the same clock.
     pub(super) fn beside(&self, configure: impl FnOnce(Builder) -> Builder) -> Self {
         Self::over(self.store.clone(), self.clock.clone(), Arc::clone(&self.runs), configure)
     }

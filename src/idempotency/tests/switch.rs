@@ -18,7 +18,7 @@ use crate::{
 
 const NOT_ENFORCED: [Mode; 2] = [Mode::Off, Mode::Shadow];
 
-/// The faults of a single call.
+/// The faults that a single call to the store can meet.
 const FAULTS: [Script; 9] = [
     Meets(Fault::LoseAnswer),
     Meets(Fault::LoseRequest),
@@ -112,7 +112,7 @@ async fn unenforced_handlers_have_no_time_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn staged_writes_commit_without_records() {
+async fn unenforced_modes_commit_staged_writes() {
     for mode in NOT_ENFORCED {
         let bench = bench(mode);
         let deposit = || async {
@@ -154,7 +154,7 @@ async fn memory_store_commits_writes_without_record() {
         };
         run().await.unwrap();
         assert_eq!(store.item("orders", "17").as_deref(), Some("placed"), "{mode:?}");
-        assert_eq!(kind(run().await), ErrorKind::Declined, "its condition fails the second time");
+        assert_eq!(kind(run().await), ErrorKind::Declined, "the write's condition fails the second time");
     }
 }
 
@@ -308,7 +308,7 @@ impl Bench {
 }
 
 #[tokio::test(start_paused = true)]
-async fn manual_claims_report_in_shadow_mode() {
+async fn manual_claims_are_reported_in_shadow_mode() {
     let bench = bench(Mode::Shadow);
     let complete = async |answer: &'static str| {
         let _ = hold(&bench, "k").await.complete(answer).await.unwrap();
@@ -321,16 +321,16 @@ async fn manual_claims_report_in_shadow_mode() {
         claim.extend(Duration::from_secs(3600)).await.unwrap();
         drop(claim);
     };
-    assert_eq!(reports(&bench, extended).await, [""; 0], "the claim ended without an answer");
+    assert_eq!(reports(&bench, extended).await, [""; 0], "the claim was dropped without an outcome");
     tokio::time::sleep(Duration::from_secs(600)).await;
     let again = async { hold(&bench, "e").await.release().await.unwrap() };
-    assert_eq!(reports(&bench, again).await, ["refuse InProgress"], "the shadow's lease was extended");
+    assert_eq!(reports(&bench, again).await, ["refuse InProgress"], "the shadow record's lease was extended");
 }
 
 /// After an unresolved commit, the caller doesn't get the claim back, so no later call can settle the shadow record.
 /// The commit settles it.
 #[tokio::test(start_paused = true)]
-async fn unresolved_unenforced_commit_settles_the_shadow_record() {
+async fn unresolved_shadow_commit_settles_its_record() {
     let bench = Bench::with(|builder| builder.mode(Mode::Shadow).settle_within(Duration::ZERO));
     let commit = async {
         let claim = hold(&bench, "k").await;
@@ -392,7 +392,7 @@ async fn store_failures_never_change_a_shadowed_outcome() {
     }
 }
 
-/// If the store never answers, the shadow's wait still leaves the time that's reserved for the answer.
+/// If the store never answers, shadow mode stops waiting before the time that's reserved for the answer.
 #[tokio::test(start_paused = true)]
 async fn shadow_keeps_the_answer_reserve() {
     let bench = bench(Mode::Shadow);
@@ -418,7 +418,7 @@ async fn shadow_and_enforce_share_no_records() {
     let (of_shadow, of_enforce): (Vec<_>, Vec<_>) =
         keys.iter().partition(|key| key.starts_with("tests/run:step~shadow#"));
     assert_eq!((of_shadow.len(), of_enforce.len()), (2, 2), "{keys:?}");
-    assert!(crate::Scope::new("tests", "run:step~shadow").is_err(), "no user's scope has this name");
+    assert!(crate::Scope::new("tests", "run:step~shadow").is_err(), "users can't create this scope");
 }
 
 #[tokio::test(start_paused = true)]
@@ -447,7 +447,7 @@ async fn unenforced_modes_return_the_handlers_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn unserialisable_payloads_run_when_unenforced() {
+async fn unserialisable_payloads_are_accepted_when_unenforced() {
     let unserialisable = [((1, 2), 3)].into_iter().collect::<std::collections::HashMap<_, _>>();
     let run =
         async |bench: &Bench| bench.with_handler("k", &unserialisable, async { Ok("ran".to_owned()) }).await;
@@ -469,13 +469,13 @@ async fn shadow_treats_panicking_store_as_failed() {
             _: &'a crate::store::Write,
         ) -> crate::future::BoxFuture<'a, Result<crate::store::WriteOutcome, crate::store::StoreError>>
         {
-            Box::pin(async { panic!("the store") })
+            Box::pin(async { panic!("the store's own panic") })
         }
         fn read<'a>(
             &'a self,
             _: &'a crate::StoredKey,
         ) -> crate::future::BoxFuture<'a, Result<Option<Record>, crate::store::StoreError>> {
-            Box::pin(async { panic!("the store") })
+            Box::pin(async { panic!("the store's own panic") })
         }
     }
     let idempotency = Idempotency::builder(Panics).function("tests").mode(Mode::Shadow).build().unwrap();

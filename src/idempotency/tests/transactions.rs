@@ -67,7 +67,7 @@ impl Bench {
     }
 }
 
-/// A bench that never retries.
+/// A bench whose settings leave no time for retries.
 fn without_retries() -> Bench {
     Bench::with(|builder| builder.settle_within(Duration::ZERO))
 }
@@ -89,7 +89,7 @@ async fn writes_and_outcome_commit_in_one_request() {
 }
 
 /// Tests every sequence of three faults, with and without a claim. The effect never happens twice. A success always
-/// has the effect, and an error that says "nothing was written" never has it. Retries succeed.
+/// has the effect, and an error other than `InProgress` never has it. Retries succeed.
 #[tokio::test(start_paused = true)]
 async fn every_fault_sequence_has_one_effect() {
     let mut faults = vec![Script::Pass, Script::InFlight];
@@ -104,7 +104,7 @@ async fn every_fault_sequence_has_one_effect() {
             bench.store.bank.ignore_tokens();
         }
         bench.store.script((mode != 1).then_some(Script::Pass).into_iter().chain(script));
-        let what = format!("{script:?}, mode {mode}, {knows_tokens}, {retries}");
+        let what = format!("{script:?}, mode {mode}, knows tokens: {knows_tokens}, retries: {retries}");
         match bench.pay("k").await {
             Ok(paid) => {
                 assert_eq!((paid.as_str(), bench.till()), ("paid", 1), "{what}");
@@ -136,7 +136,7 @@ async fn every_fault_sequence_has_one_effect() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lost_commit_response_reuses_its_token() {
+async fn resent_commit_reuses_its_token() {
     for (script, calls) in [
         (vec![Meets(LoseAnswer)], vec!["claim", "commit", "commit"]),
         (vec![Meets(LoseRequest)], vec!["claim", "commit", "commit"]),
@@ -153,7 +153,7 @@ async fn lost_commit_response_reuses_its_token() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn conflict_retries_use_new_tokens() {
+async fn retries_after_conflicts_use_new_tokens() {
     let bench = Bench::new();
     bench.store.script([Script::Pass, Meets(Conflict), Meets(Conflict)]);
     let start = bench.now();
@@ -198,7 +198,7 @@ async fn late_transaction_after_takeover_is_rejected() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn decline_closures_answer_is_recorded() {
+async fn answer_of_decline_closure_is_recorded() {
     let bench = Bench::new();
     let answer = |short: &Short| {
         assert_eq!(short, &Short { account: "till", has: 0 });
@@ -305,8 +305,8 @@ async fn decline_without_closure_is_a_handler_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn late_applied_transactions_outcome_is_returned() {
-    // The second attempt is declined. With a closure, the first is applied before the settlement, otherwise after it.
+async fn outcome_of_late_applied_transaction_is_returned() {
+    // The second attempt is declined. The first attempt is applied before the settlement if `closure`, else after it.
     for closure in [true, false] {
         let bench = Bench::new();
         bench.store.script([Script::Pass, Meets(Late)]);
@@ -346,7 +346,7 @@ async fn late_applied_transactions_outcome_is_returned() {
 
 #[tokio::test(start_paused = true)]
 async fn ambiguous_optimistic_decline_is_unresolved() {
-    // Nothing fences the first attempt, which is still on its way when the second is declined.
+    // Nothing fences the first attempt, which is still in flight when the second attempt is declined.
     for closure in [true, false] {
         for is_late in [true, false] {
             let bench = Bench::new().optimistic(false);
@@ -403,7 +403,7 @@ async fn cut_off_decline_closure_leaves_commit_unresolved() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn late_applied_transaction_overrides_closures_error() {
+async fn late_applied_transaction_overrides_closure_error() {
     let bench = Bench::new();
     bench.store.script([Script::Pass, Meets(Late)]);
     let late = bench.store.clone();
@@ -418,7 +418,7 @@ async fn late_applied_transaction_overrides_closures_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn uncalled_decline_closure_is_a_handler_error() {
+async fn skipped_decline_closure_counts_as_handler_error() {
     for (execution, status) in
         [(Execution::AtMostOnce, Status::Failed), (Execution::AtLeastOnce, Status::Released)]
     {
@@ -432,7 +432,7 @@ async fn uncalled_decline_closure_is_a_handler_error() {
                     by_closure.store(true, Ordering::SeqCst);
                     Ok(SOLD_OUT.to_owned())
                 });
-                // The handler returns at the moment when its time ends.
+                // The handler returns after its time has ended, so no time is left to call the closure.
                 frozen.jump.store(59_000, Ordering::SeqCst);
                 Ok("paid".to_owned())
             })
@@ -443,7 +443,7 @@ async fn uncalled_decline_closure_is_a_handler_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn failed_handlers_writes_are_dropped() {
+async fn writes_of_failed_handlers_are_dropped() {
     for policy in [Recording::Release, Recording::Record] {
         let bench = Bench::with(|builder| builder.on_handler_error(policy));
         let failing = bench.with_handler("k", 1, async {
@@ -523,7 +523,7 @@ async fn staging_needs_a_transactional_store() {
         assert_eq!(error.kind(), ErrorKind::Invalid);
         Err::<String, _>(error)
     });
-    let Err(RunError::Handler(error)) = run.await else { panic!("ran") };
+    let Err(RunError::Handler(error)) = run.await else { panic!("not the handler's error") };
     assert!(error.to_string().contains("doesn't support transactional writes"), "{error}");
 }
 

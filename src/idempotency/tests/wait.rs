@@ -1,4 +1,4 @@
-//! Waits for another delivery's outcome.
+//! Deliveries that wait for another delivery's outcome.
 
 use std::time::Duration;
 
@@ -63,7 +63,7 @@ async fn wait_ends_before_the_front_end_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiting_delivery_takes_over_expired_leases() {
+async fn waiting_delivery_takes_over_stale_claims() {
     let bench = Bench::with(|builder| builder.wait_in_progress(Duration::from_secs(90)));
     bench.abandon("k", 1).await;
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");

@@ -64,7 +64,7 @@ impl DynamoDbRecord {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidKey`](crate::ErrorKind::InvalidKey) if the event has no id.
+    /// [`ErrorKind::InvalidKey`](crate::ErrorKind::InvalidKey) if the record has no event id.
     pub fn event_key(&self) -> Result<Key, Error> {
         Key::new(&self.event_id)
     }

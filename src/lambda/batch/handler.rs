@@ -1,4 +1,4 @@
-//! The user's closures without their types, so that a worker's type can be named.
+//! Hides the types of the user's closures, so that the type of a worker can be named.
 
 use std::{future::Future, sync::Arc};
 

@@ -22,7 +22,7 @@ struct State {
     succeeded: HashSet<usize>,
 }
 
-/// Counts a handler as running, until the handler returns, panics or is cut off. Each of these drops this value.
+/// Counts a handler as running, until the handler returns, panics or is cut off. In each case, this value is dropped.
 struct Running<'h>(&'h Handlers);
 
 impl Drop for Running<'_> {
@@ -45,7 +45,7 @@ impl Handlers {
         self.state().running += 1;
         let _running = Running(self);
         let result = handler.await;
-        // Staged writes aren't applied yet.
+        // The handler's staged writes aren't applied yet, so a handler that staged writes hasn't succeeded yet.
         let has_staged = || staging().is_some_and(|staging| staging.has_writes());
         if result.is_ok() && !has_staged() {
             self.state().succeeded.insert(place);
@@ -58,7 +58,8 @@ impl Handlers {
         self.state().succeeded.contains(&place)
     }
 
-    /// Waits until no handler is running. Poll it in the handlers' task, after them: nothing else wakes it.
+    /// Waits until no handler is running. Poll this future in the handlers' task, after the handlers: nothing else
+    /// wakes it.
     pub(super) fn idle(&self) -> impl Future<Output = ()> + '_ {
         poll_fn(|_| if self.state().running == 0 { Poll::Ready(()) } else { Poll::Pending })
     }

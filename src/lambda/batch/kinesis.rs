@@ -53,7 +53,7 @@ impl KinesisRecord {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidKey`] if the event has no id.
+    /// [`ErrorKind::InvalidKey`] if the record has no event id.
     pub fn sequence_key(&self) -> Result<Key, Error> {
         Key::new(&self.event_id)
     }

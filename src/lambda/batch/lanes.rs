@@ -131,7 +131,7 @@ struct Scopes<'a> {
     /// The user's name for the source, in place of its ARN.
     name: Option<&'a str>,
     tenant: Option<&'a str>,
-    /// The previous record's source and scope. The next record probably has the same: a batch rarely has two sources.
+    /// The previous record's source and scope. The next record probably has the same source: a batch rarely has two.
     last: Option<(String, Scope)>,
 }
 

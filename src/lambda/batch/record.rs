@@ -1,4 +1,4 @@
-//! The records of an event, and what every source's record can do.
+//! Reads the records of an event, and defines [`Record`], the trait that each source's record implements.
 
 use std::{any::type_name, borrow::Cow};
 
@@ -30,7 +30,8 @@ pub trait Record: Sized + Send + 'static {
     /// Reads the record.
     fn read(raw: &RawValue) -> Result<Self, Error>;
 
-    /// The group in which the record runs in order, if it has one, even if the rest of the record can't be read.
+    /// The group in which the record runs in order, even if the rest of the record can't be read. `None` if the record
+    /// has no group.
     fn group_in(raw: &RawValue, in_order: bool) -> Option<String>;
 
     /// Identifies the content that must be the same when the key is used again.
@@ -84,12 +85,13 @@ struct Event<'e> {
 
 #[derive(Default, Deserialize)]
 struct Origin<'e> {
-    /// SNS writes `EventSource`.
+    /// SNS names this field `EventSource`.
     #[serde(rename = "eventSource", alias = "EventSource", borrow, default)]
     event_source: Option<Cow<'e, str>>,
 }
 
-/// How an error message shows `source`: in backquotes if it looks like a source's name.
+/// Returns how an error message shows `source`: in backquotes if it looks like a source's name. The message doesn't
+/// show any other text, which may be private.
 fn shown(source: Option<&str>) -> String {
     let is_name = |name: &&str| {
         name.len() <= 64 && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b":.-_".contains(&byte))

@@ -1,4 +1,4 @@
-//! Runs a batch: lane by lane, several at a time, until all are done or time is up.
+//! Runs a batch: several lanes at a time, until all lanes are done or time is up.
 
 use std::{
     collections::HashMap,
@@ -178,8 +178,9 @@ impl<R: Record> Delivery<'_, R> {
         let _ = catch_unwind(AssertUnwindSafe(|| drop(running)));
     }
 
-    /// Waits until the response is due and no handler is running. Then settlements have half of the time until the
-    /// deadline, or longer. After the deadline, nothing waits for the response, so they have all the time they need.
+    /// Waits until the response is due and no handler is running, and then for settlements: for half of the time until
+    /// the deadline, or until `hide_until` if that's later. After the deadline, nothing waits for the response, so
+    /// settlements have all the time they need.
     async fn overdue(&self) {
         let (clock, Some(answer_at)) = (self.clock(), self.times.answer_at) else { return pending().await };
         clock.sleep(clock.now().until(answer_at)).await;
@@ -218,7 +219,8 @@ impl<R: Record> Delivery<'_, R> {
         }
     }
 
-    /// Runs one record, or takes the outcome from `seen` if the same operation has ended in this batch.
+    /// Runs one record. If an earlier record of the lane asked for the same operation, `seen` has that record's fate,
+    /// and this record gets the same fate without running.
     async fn one<'s>(&'s self, place: usize, seen: &mut HashMap<&'s StoredKey, (Fingerprint, Fate)>) -> Fate {
         let (Some(planned), Some(raw)) = (self.planned.get(place), self.records.get(place)) else {
             return Fate::Returned(Reason::NoTimeLeft);
@@ -427,8 +429,8 @@ impl Reason {
     }
 }
 
-/// Replaces the reason for a permanent failure that wasn't recorded. Its record mustn't be acknowledged, since no trace
-/// of the failure would remain.
+/// Replaces the reason for a permanent failure that wasn't recorded. The batch's record mustn't be acknowledged, since
+/// no trace of the failure would remain.
 fn unrecorded(reason: Reason) -> Reason {
     if reason == Reason::FailedForGood { Reason::Unrecorded } else { reason }
 }

@@ -9,7 +9,7 @@ const LONGEST: Duration = Duration::from_secs(12 * 60 * 60);
 
 /// A message to hide.
 #[derive(Debug)]
-#[cfg_attr(not(feature = "sqs"), expect(dead_code, reason = "only the client of SQS reads it"))]
+#[cfg_attr(not(feature = "sqs"), expect(dead_code, reason = "only the SQS client reads the fields"))]
 pub(super) struct Shown {
     pub(super) queue_arn: String,
     pub(super) receipt_handle: String,

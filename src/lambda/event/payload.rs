@@ -320,7 +320,7 @@ fn of_records(event: &Event<'_>, raw: &RawValue, begun: FingerprintBuilder) -> O
 #[derive(Deserialize)]
 #[serde(bound(deserialize = "'de: 'e"))]
 struct Record<'e> {
-    /// SNS writes `EventSource`.
+    /// SNS names this field `EventSource`.
     #[serde(rename = "eventSource", alias = "EventSource", borrow)]
     source: Option<Cow<'e, str>>,
     #[serde(rename = "eventName")]

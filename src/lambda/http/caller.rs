@@ -1,5 +1,5 @@
-//! The caller that the front end verified. A key belongs to one caller: another caller can neither replay it
-//! nor learn that it exists.
+//! The caller that the front end verified. A key belongs to one caller: another caller can neither get the key's
+//! recorded response nor learn that the key exists.
 
 use std::fmt;
 
@@ -239,7 +239,7 @@ fn of_rest_api(
     }
 }
 
-/// VPC Lattice verifies only IAM signatures. Without one, its event says only which VPC the request is from.
+/// VPC Lattice verifies only IAM signatures. Without a signature, the event says only which VPC the request is from.
 fn of_lattice(identity: &VpcLatticeRequestV2Identity) -> Verified {
     match (identity.identity_type.as_deref(), named_by(&identity.principal)) {
         (Some("AWS_IAM"), Some(principal)) => Verified::Caller(Caller::Iam(principal.to_owned())),
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn text_claims_do_not_hide_the_principal() {
+    fn claims_as_text_do_not_hide_principal() {
         let context = serde_json::json!({"lambda": {"claims": "{\"sub\":\"s\"}", "principalId": "p"}});
         assert_eq!(caller(context), principal("p"));
     }
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn lattice_without_authentication_has_no_caller() {
+    fn incomplete_lattice_identities_name_no_caller() {
         for (kind, principal, expected) in [
             (None, None, Verified::Nobody),
             (Some("NONE"), None, Verified::Nobody),

@@ -353,8 +353,8 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
     /// ([`streaming`](Self::streaming)). Otherwise only the invocation's deadline is a limit. After this time, the
     /// layer doesn't retry a settlement, since the caller would no longer get the response.
     ///
-    /// Set it if API Gateway's quota was raised, if an edge-optimized REST API streams (30 seconds), or if a load
-    /// balancer or proxy closes idle connections earlier.
+    /// Set this limit if API Gateway's quota was raised, if an edge-optimized REST API streams (30 seconds), or if a
+    /// load balancer or proxy closes idle connections earlier.
     pub fn answer_within(self, limit: Duration) -> Self {
         self.with(|config| config.answer_within = Some(limit))
     }
@@ -381,7 +381,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
     /// # use lambda_http::http::header;
     /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
     /// # let idempotency = lambda_idempotency::Idempotency::builder(store).function("payments").build()?;
-    /// // A caller who gets the replay gets the session too.
+    /// // With `Set-Cookie`, every caller who gets the replay gets the session too.
     /// let layer = idempotency.http().replay_header(header::SET_COOKIE, true).replay_header(header::SERVER, false);
     /// # Ok::<(), lambda_idempotency::Error>(())
     /// ```
@@ -453,9 +453,9 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
 
     /// Answers a duplicate with this response when the operation is done but its response wasn't kept, in place of
     /// 409. The operation has ended, whatever its status was: it may have answered 402, for example. So the substitute
-    /// mustn't say that it succeeded. The response gets the replay marker. Use it for jobs whose response no caller
-    /// needs: with [`max_response`](crate::settings::Settings::max_response) 0, no response is stored. A duplicate of a
-    /// recorded failure still gets `operation-failed`.
+    /// mustn't say that the operation succeeded. The response gets the replay marker. Use it for jobs whose response no
+    /// caller needs: with [`max_response`](crate::settings::Settings::max_response) 0, no response is stored. A
+    /// duplicate of a recorded failure still gets `operation-failed`.
     ///
     /// ```
     /// # use lambda_http::{Body, http::Response};

@@ -99,6 +99,9 @@ mod tests {
         assert!(cookie("theme=dark; session=1", &["theme"]));
         assert!(cookie("session", &["sessio"]) && cookie("caf\u{e9}", &[]));
         assert!(!cookie("", &[]) && !cookie(" ; ", &[]));
-        assert!(found(&[("cookie", "theme=1"), ("cookie", "session=1")], &["theme"]).is_some(), "both count");
+        assert!(
+            found(&[("cookie", "theme=1"), ("cookie", "session=1")], &["theme"]).is_some(),
+            "every cookie header counts"
+        );
     }
 }

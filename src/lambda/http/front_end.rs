@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn other_front_ends_have_no_timeout() {
+    fn only_api_gateway_has_a_default_timeout() {
         assert_eq!(left(None, None), None);
         assert_eq!(left(Some(http_api("abc.lambda-url.eu-west-1.on.aws")), None), None);
         assert_eq!(left(Some(http_api("abc.lambda-url.eu-west-1.on.aws")), Some(10)), Some(9000));

@@ -186,7 +186,7 @@ mod tests {
         assert_ne!(read_all(&[b"K"]), read_all(&[b"k"]));
     }
 
-    /// The same cases as the HTTP working group's test vectors for strings: each character alone, each one
+    /// The same cases as the HTTP working group's test vectors for strings: each character alone, each character
     /// escaped, and strings cut short.
     #[test]
     fn quoted_strings_are_structured_field_strings() {
@@ -208,7 +208,11 @@ mod tests {
             assert_eq!(parsed(cut), None, "{cut}");
         }
         assert_eq!(read_all(&[b"'foo'"]), Ok(Some("'foo'".into())), "single quotes belong to a bare token");
-        assert_eq!(read_all(&[b"\"foo", b"bar\""]), Err(ErrorKind::InvalidKey), "two lines are two keys");
+        assert_eq!(
+            read_all(&[b"\"foo", b"bar\""]),
+            Err(ErrorKind::InvalidKey),
+            "two header lines are two keys"
+        );
     }
 
     #[test]

@@ -47,7 +47,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         description
     }
 
-    /// Returns the record of the operation that this event asks for; nothing if the request runs without a key.
+    /// Returns the record of the operation that this event asks for; an empty list if the request runs without a key.
     ///
     /// # Errors
     ///

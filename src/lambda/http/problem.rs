@@ -47,7 +47,7 @@ pub enum ProblemKind {
     OperationFailed,
     /// 500: the record can't be read.
     RecordUnreadable,
-    /// 500: the API's own code misuses the layer, for example twice around one handler; the log has the
+    /// 500: the API's own code misuses the layer, for example by wrapping one handler twice; the log has the
     /// details.
     Misconfigured,
     /// 503: the store is unavailable.
@@ -108,7 +108,7 @@ impl ProblemKind {
         matches!(self, Self::InProgress | Self::StoreUnavailable | Self::BodyUnreadable)
     }
 
-    /// The kind's title and detail. They don't reveal more than the caller may know.
+    /// The kind's title and detail. These texts don't reveal more than the caller may know.
     const fn title_and_detail(self) -> (&'static str, &'static str) {
         match self {
             Self::KeyMissing => (
@@ -220,7 +220,8 @@ impl From<ErrorKind> for ProblemKind {
             ErrorKind::InvalidKey => Self::KeyInvalid,
             ErrorKind::Mismatch => Self::KeyReused,
             ErrorKind::InProgress | ErrorKind::Fenced => Self::InProgress,
-            // `Unrecorded` gets here only if idempotency isn't enforced, and the handler's writes may be applied.
+            // `Unrecorded` gets here only if idempotency isn't enforced, and the handler's writes may have been
+            // applied.
             ErrorKind::OutcomeUnknown | ErrorKind::Unrecorded => Self::OutcomeUnknown,
             ErrorKind::NotRetained => Self::NotRetained,
             ErrorKind::Declined => Self::Declined,
@@ -483,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn problems_say_what_happened() {
+    fn problem_texts_differ_by_kind_and_origin() {
         let mut seen = std::collections::HashSet::new();
         for kind in ALL {
             let of_header = shown(Problem::from(kind));
@@ -512,7 +513,7 @@ mod tests {
         assert!(!format!("{title} {detail}").contains("isn't repeated"));
     }
 
-    /// A 4xx that wasn't kept is recorded as done too.
+    /// An operation whose 4xx response wasn't retained is recorded as done too.
     #[test]
     fn unretained_responses_do_not_promise_success() {
         let (_, detail) = shown(Problem::from(ProblemKind::NotRetained));

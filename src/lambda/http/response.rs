@@ -55,8 +55,8 @@ pub(super) fn encode(response: &Response<Body>, rules: &HeaderRules) -> Option<B
 /// Returns the bytes that the HTTP layer records and replays for `response`, for code that settles an operation outside
 /// the layer with [`Idempotency::resolve`](crate::Idempotency::resolve). A body of type `String` is replayed as
 /// text, a body of type `Vec<u8>` as binary. Behind `lambda_http::run`, a binary body also needs a content type that
-/// isn't text, such as `application/octet-stream`; behind [`run`](super::run), it doesn't if the layer is the outermost
-/// service. Headers that belong to one exchange, such as `Date` and `Set-Cookie`, are left out.
+/// isn't text, such as `application/octet-stream`; behind [`run`](super::run), it doesn't need one if the layer is the
+/// outermost service. Headers that belong to one exchange, such as `Date` and `Set-Cookie`, are left out.
 ///
 /// # Errors
 ///
@@ -118,7 +118,7 @@ fn decoded(bytes: &[u8], marker: &HeaderName) -> Option<Response<Body>> {
 }
 
 /// Whether `lambda_http` writes only one value per header name and drops the others. As of 1.3.2 it does so for
-/// payload 2.0, a load balancer, and VPC Lattice.
+/// events of payload format 2.0, of load balancers, and of VPC Lattice.
 pub(super) fn needs_joining(context: Option<&RequestContext>) -> bool {
     matches!(
         context,
@@ -129,7 +129,7 @@ pub(super) fn needs_joining(context: Option<&RequestContext>) -> bool {
 /// An upper bound for the size of the JSON that `lambda_http` makes of the response, in bytes. Binary bodies are in
 /// base64. Each header counts twice, since a load balancer gets it both as a single value and in a list.
 pub(super) fn delivered_bytes(response: &Response<Body>) -> usize {
-    /// The field names, the status and its text.
+    /// The JSON's field names, the status code and the status text.
     const ENVELOPE: usize = 256;
     let body = match response.body() {
         Body::Text(text) => escaped_bytes(text.as_bytes()),

@@ -27,7 +27,7 @@ impl HttpLayer {
     /// outcome, the layer streams it and releases the key. If a body breaks off while the layer reads it, that counts
     /// as a handler's error.
     ///
-    /// Don't use it for endless streams, such as server-sent events: the buffered part is sent only when the
+    /// Don't use this layer for endless streams, such as server-sent events: the buffered part is sent only when the
     /// stream has ended or the limit is reached. Perform the operation's effects before the body has produced its
     /// first `max_response` bytes: the body's later code runs after the operation was recorded as done, and without a
     /// claim ([`current`](crate::current)). To stream a route without protection, use

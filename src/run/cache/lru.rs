@@ -91,7 +91,7 @@ mod tests {
     /// This limit is so small that the test's steps reach it, and so large that they also reach the limit in bytes.
     const VALUES: usize = 5;
 
-    /// The same map in its simplest form: the oldest entry first.
+    /// The same map in its simplest form: a list of entries, the least recently used one first.
     #[derive(Default)]
     struct Naive(Vec<(StoredKey, u64, usize)>);
 

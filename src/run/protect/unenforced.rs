@@ -126,7 +126,7 @@ where
     }
 }
 
-/// Polls the handler until it ends. Each poll of the handler is followed by a poll of the shadow's request.
+/// Polls the handler until it ends. Each poll of the handler is followed by a poll of shadow mode's request.
 async fn with_company<T>(driver: &Driver, running: impl Future<Output = T>, asking: &mut Asking) -> Ended<T> {
     let company = Box::pin(async {
         asking.wait().await;

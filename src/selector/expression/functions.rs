@@ -56,7 +56,7 @@ pub(super) fn runtime(read: &Read) -> Runtime {
     runtime
 }
 
-/// Registers a function of one argument, replacing one with the same name.
+/// Registers a function of one argument. It replaces any function with the same name.
 fn register(
     runtime: &mut Runtime,
     name: &str,

@@ -240,6 +240,9 @@ mod tests {
         assert!(matches!(values.read("5", 4), Err(Unread::TooMany)), "the limit counts earlier values too");
         assert!(matches!(Values::default().read("[1, 2", 9), Err(Unread::NotJson(_))));
         assert!(matches!(Values::default().read("1 2", 9), Err(Unread::NotJson(_))));
-        assert!(matches!(Values::default().read("[1, 2", 2), Err(Unread::NotJson(_))), "two are allowed");
+        assert!(
+            matches!(Values::default().read("[1, 2", 2), Err(Unread::NotJson(_))),
+            "two values are allowed"
+        );
     }
 }

@@ -32,7 +32,7 @@ fn fields_lists_and_objects_are_found() {
     for absent in ["nothing", "a.nothing.more", "items[5]", "a[0]"] {
         assert_eq!(find(absent, json).unwrap(), None, "{absent}");
     }
-    assert_eq!(find("a", r#"{"a": null}"#).unwrap(), None, "JMESPath can't express absence");
+    assert_eq!(find("a", r#"{"a": null}"#).unwrap(), None, "JMESPath treats null like an absent field");
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn to_number_is_exact() {
     finds("[to_number(bool), to_number(list), to_number(text)]", others, "[null,null,null]");
 }
 
-/// After a failed read, new values may reuse its addresses. They must not get its texts.
+/// New values may be at the addresses of a failed read's values. The new values must not get that read's texts.
 #[test]
 fn failed_reads_leave_no_stale_texts() {
     for number in ["1", "7", "8"] {

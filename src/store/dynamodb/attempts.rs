@@ -51,7 +51,7 @@ pub(super) struct Findings {
 ///
 /// # Cancel safety
 ///
-/// The same as that of `call`.
+/// Cancel-safe if `call` is.
 pub(super) fn observed<F: Future>(call: F) -> impl Future<Output = (F::Output, Findings)> {
     // A call of the SDK is a future of about 18 KB. Boxed here, it's moved only once. Unboxed, it would move together
     // with every future that contains it.

@@ -4,8 +4,9 @@ use std::str::FromStr;
 
 use crate::error::{Error, ErrorKind};
 
-/// DynamoDB's limit for the name of a key attribute, in bytes ("Quotas and limits", DynamoDB developer guide).
-/// Other names may be longer, but every item stores its attribute names, and DynamoDB bills each byte of them.
+/// DynamoDB's limit for the name of a key attribute, in bytes ("Quotas and limits", DynamoDB developer guide). This
+/// store applies the limit to all attributes. DynamoDB allows longer names for the others, but every item stores its
+/// attribute names, and DynamoDB bills each byte of them.
 const MAX_NAME_BYTES: usize = 255;
 
 /// The names of an item's attributes in this table, by [`Attribute`].

@@ -141,7 +141,7 @@ impl StoreBuilder<DynamoDbStore> {
     /// chunks. Default 32 KiB, at most 350 KiB.
     ///
     /// A duplicate's write fails on the record's condition, and DynamoDB bills the failed write by the record's size.
-    /// So a larger limit makes duplicates more expensive, and a smaller one makes them read chunks.
+    /// So a larger limit makes duplicates more expensive, and a smaller one makes more duplicates read chunks.
     pub fn inline_limit(mut self, bytes: usize) -> Self {
         self.choices.inline_limit = bytes;
         self
@@ -198,7 +198,7 @@ impl Choices {
         match &self.partition {
             Some(_) if self.sort_key.is_none() => {
                 return invalid(
-                    "a partition is set, but no sort key to hold the stored key; name one with sort_key"
+                    "a partition is set, but no sort key to hold the stored key; give its name with sort_key"
                         .into(),
                 );
             }
@@ -271,7 +271,7 @@ impl Choices {
         let timeouts =
             timeouts.operation_attempt_timeout(attempt_timeout).operation_timeout(operation_timeout).build();
         let mut config = config.timeout_config(timeouts);
-        // Only the SDK's default is replaced. Retries set by a client, the environment or a profile stay.
+        // Replace only the SDK's default retries. Keep those that a client, the environment or a profile sets.
         if before.retry_config().is_none_or(|retries| *retries == RetryConfig::standard()) {
             let retries = RetryConfig::standard().with_max_attempts(MAX_ATTEMPTS);
             config.set_retry_config(Some(

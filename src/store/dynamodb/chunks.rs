@@ -41,7 +41,7 @@ impl DynamoDbStore {
         item.insert(names.of(Attribute::ExpiresAt).to_owned(), codec::seconds(expires_at));
         item.insert(names.of(Attribute::Response).to_owned(), codec::binary(&kept));
         // The put needs no condition: the key contains the owner, so only one claim writes this item. That claim
-        // replaces the bytes with others only if its earlier transaction was definitely not applied.
+        // writes different bytes only if its earlier transaction was definitely not applied.
         let request = self.inner.client.put_item().table_name(&self.inner.table).set_item(Some(item));
         match observed(request.send()).await {
             (Ok(_), _) => Ok(()),

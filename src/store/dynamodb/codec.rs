@@ -1,5 +1,5 @@
 //! Converts items to records and back. Everything from the table is checked. An error names the attribute that
-//! can't be decoded, and never shows its value. The codec never guesses.
+//! can't be decoded, and never shows its value. The codec never replaces an invalid value with a default.
 
 use std::{borrow::Cow, collections::HashMap, str::FromStr};
 
@@ -68,7 +68,7 @@ pub(super) fn encoding(outcome: &Outcome) -> AttributeValue {
 
 /// Adds a claim's attributes to `item`, which already has the key.
 pub(super) fn put_lock(item: &mut Item, lock: &Lock, names: &AttributeNames) {
-    // The pattern names every field. If a field is added to `Lock`, this doesn't compile until this store keeps it.
+    // The pattern names every field. If a field is added to `Lock`, this code doesn't compile until it names the field.
     let Lock {
         owner: by,
         generation: of,
@@ -103,8 +103,8 @@ pub(super) fn put_lock(item: &mut Item, lock: &Lock, names: &AttributeNames) {
 
 /// Adds all attributes of `record` to `item`, which already has the key.
 pub(super) fn put_record(item: &mut Item, record: &Record, names: &AttributeNames) {
-    // `put_lock` writes the fields that are ignored here. If a field is added to `Record`, this doesn't compile until
-    // this store keeps it.
+    // `put_lock` writes the fields that are ignored here. If a field is added to `Record`, this code doesn't compile
+    // until it names the field.
     let Record {
         state,
         owner: _,

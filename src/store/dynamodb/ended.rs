@@ -1,4 +1,4 @@
-//! Decodes the ends of operations from the table's stream.
+//! Detects in the table's stream that an operation has ended: its record became COMPLETED or FAILED.
 
 use std::{borrow::Cow, collections::HashMap};
 
@@ -36,7 +36,8 @@ const VIEW: &str = "NEW_AND_OLD_IMAGES";
 pub struct OperationEnded {
     /// The operation's stored key.
     pub key: StoredKey,
-    /// The record with the outcome. Its generation orders the ends of one key.
+    /// The record with the outcome. If the operation of a key ends more than once, the later record has the greater
+    /// generation.
     pub record: Record,
     /// When DynamoDB wrote the record, to about a second. `None` if the stream doesn't say when.
     pub written_at: Option<Timestamp>,
@@ -45,9 +46,8 @@ pub struct OperationEnded {
 }
 
 impl OperationEnded {
-    /// Returns a UUID that identifies this end of the operation. The UUID is derived from the stored key, the owner,
-    /// the generation and the status. So if the stream delivers the change again, the UUID is the same. Every other
-    /// end has another UUID.
+    /// Returns a UUID that identifies this event. The UUID is derived from the stored key, the owner, the generation
+    /// and the status. So if the stream delivers the change again, the UUID is the same. No other event has this UUID.
     pub fn id(&self) -> String {
         let Record { owner, generation, .. } = &self.record;
         self.key.derive(&format!("ended {owner} {generation} {}", self.record.status().as_str()))
@@ -119,23 +119,23 @@ struct Detail<'a> {
 }
 
 impl DynamoDbStore {
-    /// Decodes an operation's end from a record of the table's stream: one element of `Records` as Lambda delivers
-    /// it, in JSON. It sends no request.
+    /// Checks whether a change in the table's stream ended an operation, and returns that operation. `record` is one
+    /// element of `Records`, in JSON, as Lambda delivers it. This method sends no request.
     ///
-    /// `None` if the change isn't an operation's end: a claim, an extension, a takeover, a release, a deletion
-    /// (TTL's too), a write to a settled record that keeps its outcome, a record in shadow mode, a chunk of a
+    /// `None` if the change didn't end an operation: a claim, an extension, a takeover, a release, a deletion (TTL's
+    /// too), a write to a settled record that keeps the record's outcome, a record in shadow mode, a chunk of a
     /// response, or another item of a shared table.
     ///
     /// The stream needs the view type `NEW_AND_OLD_IMAGES`. The store needs the same attribute names, sort key and
     /// partition as the function that writes the records. In a global table, each Region's stream reports the same
-    /// ends with the same ids, so publish from one Region.
+    /// events with the same ids, so publish from one Region.
     ///
     /// # Errors
     ///
     /// [`StoreErrorKind::Rejected`] for a stream with another view type, or a table whose key differs from this store's
     /// configuration. [`StoreErrorKind::Corrupt`] if `record` isn't a change from a DynamoDB stream, or if the
     /// idempotency record in it can't be decoded, for example because a newer version wrote it. Don't skip such a
-    /// change: it may be an operation's end.
+    /// change: it may have ended an operation.
     ///
     /// ```
     /// # use lambda_idempotency::store::{StoreError, dynamodb::DynamoDbStore};
@@ -158,8 +158,8 @@ impl DynamoDbStore {
         if !matches!(record.state, State::Completed(_) | State::Failed(_)) || key.is_in_shadow() {
             return Ok(None);
         }
-        // If the old image can't be decoded, the change counts as an end. At worst, the same event is published
-        // again.
+        // If the old image can't be decoded, assume that the change ended the operation. At worst, the same event is
+        // published again.
         let old = old.and_then(|old| self.record_item_in(&key, &old).ok());
         let old = old.and_then(|old| codec::decode(old, &self.inner.attributes).ok());
         if old.as_ref().is_some_and(|old| is_same_end(old, &record)) {
@@ -220,13 +220,14 @@ impl DynamoDbStore {
     }
 }
 
-/// Whether both records show the same end of the operation. If they do, the write changed something else.
+/// Whether the operation had ended before the write: `old` has the owner, generation and status of `new`. If so, the
+/// write changed something else.
 fn is_same_end(old: &Record, new: &Record) -> bool {
     (old.owner, old.generation, old.status()) == (new.owner, new.generation, new.status())
 }
 
 /// Whether an operator changed `old` to `new`. An operator's write sets a new owner, and keeps the claim time, the
-/// attempt and the fingerprint. No other write does: a delivery that settles its claim keeps the owner, and a run
+/// attempt and the fingerprint. No other write does both: a delivery that settles its claim keeps the owner, and a run
 /// without a claim writes its own claim time and attempt.
 fn is_resolved(old: &Record, new: &Record) -> bool {
     let claim = |record: &Record| (record.lock_acquired_at, record.attempt, record.fingerprint);

@@ -3,7 +3,7 @@
 //!
 //! Every attribute appears as a placeholder, `#` and its default name. So any name can be configured, and
 //! DynamoDB's reserved words (`status`, `owner`, …) cause no errors. Placeholders `:seen_…` hold the values of
-//! the record as it was seen. The others hold values to write, or the claim's own values.
+//! the record as it was seen. All other `:` placeholders hold values to write, or the claim's own values.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use crate::{
     store::Revision,
 };
 
-/// The condition of T1, and of a conclusion ([`Write::Conclude`](crate::store::Write::Conclude)) without a record.
+/// The condition of T1, and of a conclusion ([`Write::Conclude`](crate::store::Write::Conclude)) if no record exists.
 const ABSENT: &str = "attribute_not_exists(#id)";
 
 /// The condition of T4 to T6: the record still holds this executor's claim. It doesn't test the time: a claim whose
@@ -207,7 +207,7 @@ pub(super) struct Plan {
 /// All plans of one table, built once. A request only clones the few names that it sends.
 #[derive(Debug)]
 pub(super) struct Plans {
-    /// T1 (absent → STARTED), and a conclusion without a record (absent → settled).
+    /// T1 (absent → STARTED), and a conclusion if no record exists (absent → settled).
     pub(super) absent: Plan,
     /// T2, an expired or released record → STARTED.
     pub(super) reclaim: BySeen<Plan>,
@@ -335,7 +335,7 @@ mod tests {
             for attribute in
                 ["#lease_until", "#response_encoding", "#response_length", "#response_sha256", "#response"]
             {
-                assert!(touched.contains(attribute), "{name} leaves {attribute}");
+                assert!(touched.contains(attribute), "{name} leaves {attribute} unchanged");
             }
         }
     }
@@ -353,7 +353,7 @@ mod tests {
                 _ => &[],
             };
             for attribute in wanted {
-                assert!(touched.contains(*attribute), "{name} leaves {attribute}");
+                assert!(touched.contains(*attribute), "{name} leaves {attribute} unchanged");
             }
         }
     }

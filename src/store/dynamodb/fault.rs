@@ -3,8 +3,8 @@
 //!
 //! It never keeps an SDK error, which contains the whole answer, including the old item. It keeps the service's error
 //! code, the first line of its message and the request's id. DynamoDB's messages about invalid values quote these
-//! values. So if a request has writes that the handler staged, only a known part of such a message is kept, which
-//! contains no value.
+//! values. So if a request has writes that the handler staged, this module keeps only a known part of such a message,
+//! which contains no value.
 
 use std::{error::Error as StdError, fmt};
 
@@ -52,7 +52,7 @@ pub(super) enum Class {
     Conflict,
     /// The table doesn't exist.
     MissingTable,
-    /// The request is invalid, usually because the table has other keys.
+    /// The request is invalid, usually because the table's keys don't match the configuration.
     Invalid,
     /// The item, or all items with its partition key together, are too large.
     TooLarge,
@@ -91,8 +91,8 @@ const WITHOUT_VALUES: [&str; 25] = [
     "Attribute name is a reserved keyword",
 ];
 
-/// The throttling codes: DynamoDB's own, and those that its front ends share with other services, from the SDK's list
-/// of codes to retry.
+/// The throttling codes: DynamoDB's own, and those in the SDK's list of codes to retry, which DynamoDB's front ends
+/// share with other services.
 const THROTTLES: [&str; 15] = [
     "ProvisionedThroughputExceededException",
     "ThrottlingException",
@@ -186,7 +186,7 @@ impl fmt::Display for Cause {
 impl StdError for Cause {}
 
 impl Fault {
-    /// Reduces `error`, after the attempts that `findings` describe.
+    /// Reduces `error` to its safe parts. `findings` describe the call's attempts.
     pub(super) fn new<E>(error: &SdkError<E>, findings: Findings) -> Self
     where
         E: ProvideErrorMetadata + StdError + 'static,
@@ -265,7 +265,7 @@ impl Fault {
         }
     }
 
-    /// Where the request was sent, as far as known.
+    /// The Region and the endpoint of the request, as far as they're known.
     fn place(&self, region: Option<&str>) -> String {
         match (region, &self.endpoint) {
             (Some(region), Some(endpoint)) => format!(" in {region} at {endpoint}"),

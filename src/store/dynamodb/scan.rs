@@ -26,9 +26,9 @@ impl DynamoDbStore {
     /// for a handler, because DynamoDB bills the size of every item that it reads. A page can be empty even if more
     /// pages follow. The records are in no particular order.
     ///
-    /// It omits chunks of responses. In a table with a sort key, it also omits items that aren't the library's, unless
-    /// the records have a [`partition`](crate::store::StoreBuilder::partition): there, such items count as corrupt
-    /// records. Each record is read consistently, but the scan isn't a snapshot.
+    /// The page omits chunks of responses. In a table with a sort key but no
+    /// [`partition`](crate::store::StoreBuilder::partition), it also omits items that aren't the library's. Otherwise,
+    /// such items count as corrupt records. Each record is read consistently, but the scan isn't a snapshot.
     ///
     /// Needs `dynamodb:Scan`; with a [`partition`](crate::store::StoreBuilder::partition), `dynamodb:Query`.
     ///

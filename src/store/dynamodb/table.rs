@@ -66,8 +66,8 @@ impl DynamoDbStore {
     /// Creates the table, if it doesn't exist, with on-demand capacity and TTL on the records' expiry. Waits
     /// until it's ACTIVE. An existing table is left unchanged, except that TTL is enabled.
     ///
-    /// Returns whether it created the table. If the response to the creation was lost and the SDK sent the request
-    /// again, this returns `false`.
+    /// Returns whether this call created the table. If the response to the creation was lost and the SDK sent the
+    /// request again, the result is `false`, although this call created the table.
     ///
     /// Needs `dynamodb:CreateTable`, `dynamodb:DescribeTable`, `dynamodb:DescribeTimeToLive` and
     /// `dynamodb:UpdateTimeToLive`.
@@ -79,7 +79,7 @@ impl DynamoDbStore {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future may leave the table created, with or without TTL. Call it again to finish.
+    /// Dropping the future may leave the table created, with or without TTL. Call `create_table` again to finish.
     pub async fn create_table(&self) -> Result<bool, StoreError> {
         let is_new = match self.describe().await? {
             Some(_) => false,

@@ -217,7 +217,7 @@ impl DynamoDbStore {
             Ok(_) => Ok(CommitOutcome::Answered(WriteOutcome::Applied)),
             Err(error) => {
                 let committed = self.cancelled(Some(key), own, error, findings).await?;
-                // The write requires that no record exists, but one does.
+                // If the write required that no record exists, `shown` reads a record that DynamoDB didn't return.
                 match (committed, write) {
                     (CommitOutcome::Answered(written), Write::Conclude { seen: None, .. }) => {
                         self.shown(key, written).await.map(CommitOutcome::Answered)
@@ -228,13 +228,13 @@ impl DynamoDbStore {
         }
     }
 
-    /// Checks that the writes have this store's type and are within its limits. Without a `write`, the response's size
-    /// isn't known yet, and counts as 0.
+    /// Checks that the handler's writes have this store's type and are within DynamoDB's limits. Without a `write`, the
+    /// response's size isn't known yet, and counts as 0.
     ///
     /// # Errors
     ///
-    /// [`StoreErrorKind::Unstorable`] if there's a `write` and the writes aren't within the limits. Any other error is
-    /// [`StoreErrorKind::Rejected`].
+    /// [`StoreErrorKind::Unstorable`] if the handler's writes exceed the limits and a `write` is given. Any other error
+    /// is [`StoreErrorKind::Rejected`].
     fn checked<'a>(
         &self,
         key: &StoredKey,
@@ -245,7 +245,7 @@ impl DynamoDbStore {
         let own_key = self.record_key(key);
         let bytes = limits::item_bytes(&own_key) + write.map_or(0, response_bytes);
         let own = limits::Own { table: &self.inner.table, key: &own_key, bytes };
-        // `Rejected` would make the library retry a commit that fails the same way each time.
+        // In a commit, `Rejected` would make the library retry, and each retry would fail in the same way.
         let kind = if write.is_some() { StoreErrorKind::Unstorable } else { StoreErrorKind::Rejected };
         limits::check(transaction, &own).map_err(|why| StoreError::new(kind, why))?;
         Ok(transaction)

@@ -23,7 +23,7 @@ impl FromUrl for DynamoDbStore {
         builder.build().await
     }
 
-    /// A table's URL has no password, and only known parameters.
+    /// Always: a table's URL has no password, and `from_url` refuses unknown parameters.
     fn has_at_in_parameter(_: StoreBuilder<Self>) -> bool {
         true
     }

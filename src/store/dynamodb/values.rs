@@ -36,8 +36,8 @@ pub(super) fn reclaim(seen: &Revision) -> Values {
 
 /// Values for the expressions of T3.
 pub(super) fn take_over(seen: &Revision, seen_lease: Timestamp, lock: &Lock) -> Values {
-    // The pattern names every field. If a field is added to `Lock`, this doesn't compile until a takeover writes it. T3
-    // takes over only the same operation, so the fingerprint stays.
+    // The pattern names every field. If a field is added to `Lock`, this code doesn't compile until it names the field.
+    // T3 takes over only the same operation, so the fingerprint stays.
     let Lock {
         owner,
         generation,

@@ -24,7 +24,7 @@ pub(super) struct Own {
     tokens: HashSet<String>,
 }
 
-/// Collects a handler's own writes to the memory store's items, to commit them with its outcome.
+/// Collects a handler's own writes to the memory store's items, to commit them with the handler's outcome.
 ///
 /// ```
 /// use lambda_idempotency::{Idempotency, Key, staging, store::memory::MemoryStore, testing::Transaction};

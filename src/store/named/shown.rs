@@ -2,17 +2,17 @@
 
 use super::{MEMORY, NamedStore};
 
-/// The parameters of a URL that hold credentials. PostgreSQL's driver accepts the first two.
+/// The parameters of a URL that hold credentials. `tokio-postgres` accepts the first two, libpq all four.
 const CREDENTIALS: [&str; 4] = ["user", "password", "passfile", "sslpassword"];
 
 /// Removes user name and password from `url`: everything between `://` and the last `@` before the query, and the
-/// [`CREDENTIALS`] in the query. `None` if `url` isn't a store's. If its `?` may belong to a password, only the scheme is
-/// left.
+/// [`CREDENTIALS`] in the query. `None` if `url` isn't a store's. If the URL's `?` may belong to a password, only the
+/// scheme is left.
 pub(super) fn without_credentials(url: &str) -> Option<String> {
     if url == MEMORY {
         return Some(url.to_owned());
     }
-    // Any other text may contain a password anywhere.
+    // If `url` isn't a store's, return nothing of it: any part of such a text may be a password.
     let ((scheme, rest), named) = scheme_of(url).zip(NamedStore::from_url(url).ok())?;
     let (base, query) = rest.split_once('?').unwrap_or((rest, ""));
     if query.contains('@') && !named.has_at_in_parameter() {
@@ -25,8 +25,8 @@ pub(super) fn without_credentials(url: &str) -> Option<String> {
     Some(format!("{scheme}://{host}{mark}{query}"))
 }
 
-/// Splits `url` at the `://` after its scheme. Returns `None` if the first `:` isn't followed by `//`: a later `://`
-/// may be a part of any other text.
+/// Splits `url` at the `://` after its scheme. Returns `None` if the first `:` isn't followed by `//`: the text before
+/// a later `://` isn't a scheme, and may contain a password.
 fn scheme_of(url: &str) -> Option<(&str, &str)> {
     let (scheme, rest) = url.split_once(':')?;
     Some((scheme, rest.strip_prefix("//")?))
@@ -39,7 +39,7 @@ fn is_credential(pair: &str) -> bool {
     name.contains('%') || CREDENTIALS.iter().any(|known| name.eq_ignore_ascii_case(known))
 }
 
-/// Returns the parameter. Shows `endpoint=…` instead of an endpoint that may contain credentials.
+/// Returns the parameter, or `endpoint=…` for an endpoint that may contain credentials.
 fn without_userinfo(pair: &str) -> &str {
     let hides = |value: &str| {
         let value = value.to_ascii_lowercase();
@@ -94,7 +94,7 @@ mod tests {
                 "dynamodb://app?endpoint=http://127.0.0.1:8000",
                 "dynamodb://app?endpoint=http://127.0.0.1:8000",
             ),
-            // No URL of a store.
+            // Texts that aren't a store's URL.
             ("dynamodb://t?password=secret@h", ""),
             ("host=db password=secret hostaddr=::1", ""),
             ("password=secret sslrootcert=file:///x", ""),

@@ -118,7 +118,7 @@ impl StoreBuilder<PostgresStore> {
 
     /// Holds at most this many connections. Default 2.
     ///
-    /// Each sandbox of the function holds this many, so a thousand sandboxes hold 2,000. The server accepts
+    /// Each sandbox of the function holds this many, so by default a thousand sandboxes hold 2,000. The server accepts
     /// `max_connections` (100 by default) from all its clients together. Limit the function's concurrency to
     /// fit, or put a pooler in between.
     pub fn connections(mut self, connections: usize) -> Self {
@@ -322,14 +322,14 @@ struct Said {
 
 impl Target {
     /// Parses `url`. An error shows no part of the URL except names of parameters: a password that isn't encoded may
-    /// be anywhere in it.
+    /// be anywhere in the URL.
     fn parse(url: &str) -> Result<Self, Error> {
         const SHAPE: &str = "postgres://USER:PASSWORD@HOST:PORT/DATABASE";
         if !["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme)) {
             return invalid(format!("the database URL doesn't begin with postgres://; write {SHAPE}"));
         }
         let (base, query) = url.split_once('?').unwrap_or((url, ""));
-        // Most likely the `?` belongs to the password.
+        // If the query has an `@`, the `?` most likely belongs to the password.
         if query.contains('@') {
             return invalid(format!(
                 "the database URL has a `?` before an `@`; percent-encode everything except letters and digits: {SHAPE}"

@@ -1,5 +1,5 @@
 //! Converts rows to records and back. Everything from the table is checked. An error names the column that
-//! can't be decoded, and never shows its value. The codec never guesses.
+//! can't be decoded, and never shows its value. The codec never replaces an invalid value with a default.
 
 use std::borrow::Cow;
 
@@ -32,7 +32,7 @@ enum Part {
     Outcome,
     /// Reserved: the library ignores it, and no statement reads it.
     Trace,
-    /// Reserved: only a newer version of the library can read a response with such a column.
+    /// Reserved: if such a column is set, only a newer version of the library can read the response.
     LaterResponse,
 }
 
@@ -91,7 +91,7 @@ columns! {
 }
 
 impl Column {
-    /// All columns of a record.
+    /// All columns of a record, except the key and the reserved columns.
     pub(super) const RECORD: [Self; 15] =
         Self::of(&[Part::Status, Part::Operation, Part::Lock, Part::Outcome]);
     /// The columns that a takeover writes. The stored fingerprint equals the lock's, since T3 takes over only the same
@@ -164,8 +164,8 @@ const fn outcome_of(record: &Record) -> Option<&Outcome> {
 
 /// Returns the value of `record` in `column`.
 pub(super) fn value<'a>(column: Column, record: &'a Record, texts: &'a Texts) -> Value<'a> {
-    // The pattern names every field. If a field is added to `Record`, this doesn't compile until this store keeps it.
-    // `texts` has the fingerprint.
+    // The pattern names every field. If a field is added to `Record`, this code doesn't compile until it names the
+    // field. `texts` has the fingerprint.
     let Record {
         owner: by,
         generation: of,

@@ -45,7 +45,8 @@ pub(super) struct Connections {
 pub(super) struct Lent(Option<Object>);
 
 impl Lent {
-    /// Returns the connection to the pool. Its next user checks it first.
+    /// Returns the connection to the pool. The next call that gets the connection checks it first, unless `keep` has
+    /// recorded an answer.
     pub(super) fn release(mut self) {
         drop(self.0.take());
     }

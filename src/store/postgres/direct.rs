@@ -1,8 +1,8 @@
 //! Detects whether a connection leads to one session of the server, or to a pooler that has many.
 //!
-//! A prepared statement belongs to one session. Each client process names its statements in the same way: s0, s1, … If
-//! a pooler gives each transaction another session, the name may belong there to a statement that another client
-//! process has prepared, for another table.
+//! A prepared statement belongs to one session. Each client process names its statements in the same way: s0, s1, … A
+//! pooler may run each transaction in another session. In that session, the same name may belong to a statement that
+//! another client process prepared for another table.
 
 use std::{
     convert::Infallible,
@@ -18,8 +18,8 @@ use tokio_postgres::{
     tls::{ChannelBinding, TlsConnect, TlsStream},
 };
 
-/// Returns the id of a server process that the client received when it connected. On a direct connection, the server
-/// process with this id also runs the statements. A pooler sends its own id instead.
+/// Returns the process id that the client received when it connected. On a direct connection, the server process with
+/// this id also runs the statements. A pooler sends its own id instead.
 ///
 /// The client keeps this id only for cancel requests. So this function writes a cancel request into memory, and reads
 /// the id from there.

@@ -227,7 +227,7 @@ impl Fault {
     pub(super) fn too_large() -> Self {
         Self {
             ends_connection: false,
-            ..Self::unsent(Class::Unstorable, "it exceeds the maximum size of a row")
+            ..Self::unsent(Class::Unstorable, "the response exceeds the maximum size of a row")
         }
     }
 

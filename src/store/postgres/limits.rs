@@ -51,7 +51,7 @@ impl Limits {
     }
 
     /// Returns the server's limit for a statement. It's three quarters of the store's limit, so that the server stops
-    /// first. If the first attempt takes no more than the last quarter, for example because it waits for a lock, the
+    /// first. If the first attempt takes at most the remaining quarter, for example while it waits for a lock, the
     /// store has time to send the statement again.
     pub(super) fn statement(&self) -> Duration {
         self.patience * 3 / 4

@@ -6,8 +6,8 @@ use crate::error::{Error, ErrorKind};
 
 /// The SQL that creates a table, with the default names.
 const SCHEMA: &str = include_str!("schema.sql");
-/// The maximum number of characters in a table's name. PostgreSQL cuts names at 63, and the names derived from
-/// this one are longer.
+/// The maximum number of characters in a table's name. PostgreSQL cuts names at 63 characters, and the names of the
+/// index and the marker table are longer than the table's name.
 const LONGEST_NAME: usize = 50;
 
 /// A table's name, validated, with a schema if one was given.

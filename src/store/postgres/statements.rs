@@ -26,7 +26,7 @@ pub(super) struct Statement {
 /// All of a table's statements.
 #[derive(Debug)]
 pub(super) struct Statements {
-    /// T1, and a conclusion (`Write::Conclude`) without a record: inserts a row.
+    /// T1, and a conclusion (`Write::Conclude`) if no record exists: inserts a row.
     pub(super) insert: Statement,
     /// T2: replaces the whole row, if its version is the one that was seen. It doesn't compare the time of the claim.
     pub(super) reclaim: Statement,
@@ -152,7 +152,7 @@ impl Parameters {
         let set = Column::SETTLEMENT.map(|column| {
             let (name, value) = (column.name(), self.of(column));
             match column {
-                // The value is NULL, which changes nothing, unless the settlement is a release.
+                // Only a release sets this column. For other settlements, the value is NULL, which changes nothing.
                 Column::Interrupted => format!("{name} = COALESCE({value}, r.{name})"),
                 _ => format!("{name} = {value}"),
             }
@@ -332,7 +332,7 @@ fn nothing(columns: &[Column]) -> String {
     columns.iter().map(|column| format!("{} = NULL", column.name())).collect::<Vec<_>>().join(", ")
 }
 
-/// All columns that a statement reads of a row.
+/// All columns that a statement reads from a row.
 fn of_row() -> String {
     row_with(|name| format!("r.{name}"))
 }

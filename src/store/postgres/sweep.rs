@@ -18,12 +18,12 @@ impl PostgresStore {
     /// transaction has locked.
     ///
     /// A claim's record expires a day or more after its lease, so no live claim is deleted. A call sends two
-    /// statements: one reads which columns the table has, and one deletes the batch. A batch of some hundreds to a
-    /// thousand records takes no longer than a request, and doesn't block other work.
+    /// statements: one reads which columns the table has, and one deletes the batch. A batch of 1,000 records took
+    /// about 30 ms in the [module's measurements](super), and doesn't block other work.
     ///
     /// # Errors
     ///
-    /// The errors of any statement. PostgreSQL deletes all rows of a batch, or none.
+    /// If PostgreSQL can't be reached, or rejects a statement. PostgreSQL deletes all rows of a batch, or none.
     ///
     /// # Cancel safety
     ///

@@ -48,7 +48,7 @@ impl PostgresStore {
     /// Creates the table, if it doesn't exist, with its index and the marker of its schema's version. It leaves
     /// an existing table unchanged.
     ///
-    /// Returns whether it created the table. An earlier call that got no answer may have created it.
+    /// Returns whether this call created the table. If not, an earlier call that got no answer may have created it.
     ///
     /// Needs the right to create tables in the schema.
     ///
@@ -137,7 +137,7 @@ impl PostgresStore {
     }
 }
 
-/// Runs a query about the table within the statement timeout.
+/// Within the statement timeout, runs a query about the table.
 async fn within<T>(
     inner: &Inner,
     question: impl Future<Output = Result<T, tokio_postgres::Error>>,
@@ -145,7 +145,7 @@ async fn within<T>(
     sent_within(inner, question).await.map_err(|fault| inner.error(fault.of_question()))
 }
 
-/// Runs the SQL that creates the table within the statement timeout. Without an answer, the table may have been
+/// Within the statement timeout, runs the SQL that creates the table. Without an answer, the table may have been
 /// created.
 async fn created(
     inner: &Inner,

@@ -82,9 +82,9 @@ impl PostgresStore {
     /// Takes the lock of `key` until the transaction ends, if the lock is free, and reads the record in the same
     /// statement. It never waits.
     ///
-    /// The record is as it was when the statement began. If another transaction ends after that moment, but before this
-    /// one takes the lock, the record doesn't show the other transaction's changes. In that case, a [`Write::Conclude`]
-    /// based on the older record is refused, and returns the current one.
+    /// The record is as it was when the statement began. If another transaction commits after that moment, but before
+    /// this one takes the lock, the record doesn't show the other transaction's changes. In that case, a
+    /// [`Write::Conclude`] based on the older record is refused, and returns the current one.
     ///
     /// # Errors
     ///
@@ -105,7 +105,8 @@ impl PostgresStore {
         self.inner.looked(key, &rows)
     }
 
-    /// Applies `write` to `key` if its condition holds. Other transactions see the write once this one is committed.
+    /// Applies `write` to `key` if its condition holds. Other transactions see the write once `transaction` is
+    /// committed.
     ///
     /// # Errors
     ///

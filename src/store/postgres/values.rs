@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn non_numbers_are_refused() {
+    fn only_unsigned_64_bit_integers_are_decoded() {
         let raw = |words: &[u16]| words.iter().flat_map(|word| word.to_be_bytes()).collect::<Vec<u8>>();
         // 12,345,678 as PostgreSQL sends it, and 20,000, whose last digit it omits.
         assert_eq!(parse_numeric(&raw(&[2, 1, 0, 0, 1234, 5678])), Some(12_345_678));

@@ -1,4 +1,4 @@
-//! Parses a store's URL. A password never leaves this module except to Redis.
+//! Parses a store's URL. No error and no `Debug` text shows a password.
 
 use std::{fmt, sync::Arc};
 
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_configure_everything() {
+    fn url_parts_configure_the_store() {
         let plain = Location::parse("redis://localhost").unwrap();
         assert_eq!(plain.to_string(), "redis://localhost:6379/0");
         assert!(plain.credentials.is_none() && !plain.has_tls && !plain.is_cluster);

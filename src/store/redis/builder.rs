@@ -107,8 +107,8 @@ impl StoreBuilder<RedisStore> {
         self
     }
 
-    /// Builds the store, without a request or a connection. If the URL needs TLS, it reads the machine's
-    /// certificates, unless you gave some.
+    /// Builds the store, without a request or a connection. If the URL needs TLS, this method reads the
+    /// machine's certificates, unless you gave some.
     ///
     /// # Errors
     ///

@@ -39,7 +39,7 @@ impl RedisStore {
     /// Sends `request` for the record under `key`, and returns Redis's answer.
     ///
     /// A transition that may have been applied is sent again. It's applied at most once, however many copies
-    /// arrive and whenever they do, because its condition doesn't hold a second time.
+    /// arrive, and however late, because its condition doesn't hold a second time.
     pub(super) async fn call(&self, key: &str, request: Request<'_>) -> Result<Value, StoreError> {
         let mut maybe_applied = false;
         let attempts = self.attempts(key, request, &mut maybe_applied);

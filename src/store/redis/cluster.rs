@@ -1,6 +1,6 @@
 //! Finds the node that has a record: the only node, or in a cluster, the node that has the key's slot.
 //!
-//! The store sends each request to a node directly and follows redirections here, so it knows whether each request
+//! The store sends each request to a node directly and follows redirections itself, so it knows whether each request
 //! may have been applied. A cluster-wide client would hide that behind its own retries.
 
 use std::{
@@ -53,7 +53,7 @@ pub(super) struct Nodes {
 }
 
 impl Nodes {
-    /// Creates the single node at the first of `seeds`, or a cluster that all of them belong to.
+    /// Without a cluster, the first of `seeds` is the only node. In a cluster, `seeds` are some of the nodes.
     pub(super) fn new(seeds: Vec<Address>, is_cluster: bool) -> Self {
         Self {
             seeds,
@@ -166,8 +166,8 @@ impl fmt::Debug for Nodes {
     }
 }
 
-/// Parses the answer to `CLUSTER SLOTS`: an array for each range, with its ends and its nodes, the primary
-/// first.
+/// Parses the answer to `CLUSTER SLOTS`: an array for each range, with its first slot, its last slot and its nodes, the
+/// primary first.
 fn shards(answer: &Value, asked: &Address) -> Option<Shards> {
     let Value::Array(ranges) = answer else { return None };
     ranges.iter().map(|range| shard(range, asked)).collect()

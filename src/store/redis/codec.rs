@@ -1,5 +1,5 @@
 //! Converts records to the fields of a hash and back. Everything from Redis is checked. An error names the
-//! field that can't be decoded, and never shows its value. The codec never guesses.
+//! field that can't be decoded, and never shows its value. The codec never replaces an invalid value with a default.
 
 use std::{borrow::Cow, str::FromStr};
 
@@ -93,7 +93,7 @@ pub(super) fn word(word: &'static str) -> Bytes {
 
 /// The fields that a claim sets.
 pub(super) fn lock(lock: &Lock) -> Values {
-    // The pattern names every field. If a field is added to `Lock`, this doesn't compile until this store keeps it.
+    // The pattern names every field. If a field is added to `Lock`, this code doesn't compile until it names the field.
     let Lock {
         owner,
         generation,
@@ -133,8 +133,8 @@ pub(super) fn interrupted(interrupted: bool) -> Option<(Field, Bytes)> {
 
 /// All fields of a record.
 pub(super) fn record(record: &Record) -> Values {
-    // `lock` below writes the fields that are ignored here. If a field is added to `Record`, this doesn't compile until
-    // this store keeps it.
+    // The function `lock` writes the fields that are ignored here. If a field is added to `Record`, this code doesn't
+    // compile until it names the field.
     let Record {
         state,
         owner: _,

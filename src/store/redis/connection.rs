@@ -111,8 +111,8 @@ impl Drop for Driver {
 }
 
 /// A request that waits for its answer. If the request is dropped, the connection may be dead, so the next request
-/// pings it first. A late answer never reaches another request, because the driver matches answers to requests by
-/// order.
+/// pings the connection first. A late answer never reaches another request, because the driver matches answers to
+/// requests by order.
 struct Pending<'d> {
     driver: &'d Driver,
     is_answered: bool,

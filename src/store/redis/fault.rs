@@ -139,7 +139,7 @@ impl Fault {
         Self { cause: is_code.then(|| Cause(format!("Redis answered {code}"))), ..Self::new(class, at) }
     }
 
-    /// Whether this request certainly changed nothing.
+    /// Whether the failed request certainly changed nothing.
     pub(super) fn is_definite(&self) -> bool {
         match self.class {
             Class::NotReached
@@ -286,7 +286,7 @@ fn of_code(code: &str) -> Class {
     CODES.iter().find(|(known, _)| *known == code).map_or(Class::Refused, |(_, class)| class.clone())
 }
 
-/// Returns the class of an error text that doesn't begin with a code. The text may contain one.
+/// Returns the class of an error text that doesn't begin with a code. The text may contain a code further on.
 fn of_sentence(text: &str) -> Class {
     // A text that begins with `unknown` repeats the command's arguments, which may contain any of the phrases below.
     if text.starts_with("unknown") {

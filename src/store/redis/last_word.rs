@@ -9,7 +9,7 @@ use std::{
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Redis rejects a request that's too long before it has read all of it: it replies, and closes the connection
-/// while we still write. A failed write must not hide that reply. So this stream treats the write as done,
+/// while the client is still writing. A failed write must not hide that reply. So this stream treats the write as done,
 /// reads the reply, and then reports the failure.
 #[derive(Debug)]
 pub(super) struct LastWord<S> {
@@ -23,7 +23,7 @@ impl<S> LastWord<S> {
         Self { stream, failure: None }
     }
 
-    /// Returns `written`, or `done` if the write failed.
+    /// Returns `written`. If the write failed, stores the error for a later read, and returns `done`.
     fn unless_failed<T>(&mut self, written: Poll<io::Result<T>>, done: T) -> Poll<io::Result<T>> {
         match written {
             Poll::Ready(Err(failure)) => {
@@ -124,7 +124,7 @@ mod tests {
         let mut answer = [0; 15];
         stream.read_exact(&mut answer).await.unwrap();
         assert_eq!(&answer, b"-ERR too long\r\n");
-        // The stream reports the error once. After that, it reads as ended.
+        // The stream reports the error once. After that, a read returns the end of the stream.
         let error = stream.read(&mut answer).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
         assert_eq!(stream.read(&mut answer).await.unwrap(), 0);

@@ -1,4 +1,4 @@
--- One transition of one record: applies it if its conditions hold, or returns the record that made one fail.
+-- Applies one transition to one record if all its conditions hold. Otherwise, returns the record as it is.
 --
 -- KEYS[1]  the record, a hash
 -- ARGV     the number of conditions, and each as a relation, a field and a value;
@@ -38,8 +38,9 @@ for _ = 1, tonumber(take()) do
   if not holds(take(), take(), take()) then return redis.call('HGETALL', record) end
 end
 
--- Remove first, since that needs no memory: if memory is full, Redis stops a script before its first write, and never
--- later. So when memory is full, a first claim, which removes nothing, is refused, and an outcome is still recorded.
+-- Remove fields first, since a removal needs no memory. When memory is full, Redis rejects a script's first write if
+-- that write needs memory, but never a later one. So a full Redis refuses a first claim, which removes nothing, and
+-- still records an outcome.
 local removed = {}
 for n = 1, tonumber(take()) do removed[n] = take() end
 local removal = take()

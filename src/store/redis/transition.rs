@@ -30,7 +30,7 @@ fn removal(expires_at: Timestamp) -> u64 {
     expires_at.as_millis().saturating_add(SWEEP_MARGIN_MS).min(i64::MAX as u64)
 }
 
-/// The relation that a field must have to a value.
+/// How a condition compares a field with a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Relation {
     NoRecord,

@@ -15,7 +15,7 @@ use crate::{
     time::VirtualTime,
 };
 
-/// The limit of further deliveries that an operation gets after the planned ones.
+/// The maximum number of deliveries that an operation gets after the planned ones.
 const MORE: u32 = 5;
 /// How long spawned tasks may run after the last answer.
 const DRAIN: Duration = Duration::from_secs(120);
@@ -25,7 +25,7 @@ pub(in crate::testing) struct Subject<'a> {
     pub(super) make: &'a (dyn Fn(&Bench) -> Function + Sync),
     pub(super) event: &'a Event,
     pub(super) timeout: Duration,
-    /// How long after the other deliveries a last duplicate comes.
+    /// How long after the other deliveries the last duplicate comes.
     pub(super) late: Duration,
 }
 
@@ -48,8 +48,8 @@ pub(in crate::testing) struct Played {
     pub(super) is_done: bool,
     /// The first answer after which the source considers the operation done, with its delivery.
     pub(super) first_done: Option<(usize, Answer)>,
-    /// The answer to the last duplicate of the finished operation. If a duplicate is refused, another one comes after
-    /// every lease has expired.
+    /// The answer to the last duplicate of the finished operation. If a duplicate is refused, another duplicate comes
+    /// after every lease has expired.
     pub(super) to_duplicate: Option<Answer>,
     pub(super) effects: Vec<Happened>,
     pub(in crate::testing) deliveries: Vec<Delivered>,
@@ -95,7 +95,7 @@ fn in_a_world<'a>(
     Ok(played.unwrap_or_default())
 }
 
-/// Delivers only this event once, and lets its spawned tasks end.
+/// Delivers this event once, and lets its spawned tasks end.
 pub(super) fn once(subject: &Subject<'_>, event: &Arc<str>, seed: u64) -> std::io::Result<Played> {
     in_a_world(subject, seed, async |scene| {
         scene.deliver(Arc::clone(event), Vec::new(), false, "the event").await;
@@ -103,7 +103,7 @@ pub(super) fn once(subject: &Subject<'_>, event: &Arc<str>, seed: u64) -> std::i
     })
 }
 
-/// Delivers one event after the other, in one process or each in its own.
+/// Delivers one event after the other, all in the same process or each in its own process.
 pub(in crate::testing) fn in_turn(
     subject: &Subject<'_>,
     events: &[(&Arc<str>, &str)],

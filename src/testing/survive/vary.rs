@@ -75,8 +75,8 @@ struct FixedKeys {
     effects: BTreeSet<(String, String)>,
     /// The first changed field that makes the function use another idempotency key, and the changed event.
     other_operation: Option<(String, Arc<str>)>,
-    /// Whether the function refused a changed event, or had no effect with a remote key for it. In that case, the field
-    /// that was changed there may be the one that changes the remote key.
+    /// Whether the function refused a changed event, or had no effect with a remote key for that event. In that case,
+    /// the field that was changed in the event may be the one that changes the remote key.
     has_gap: bool,
 }
 
@@ -86,7 +86,7 @@ impl FixedKeys {
     }
 
     /// Compares a variant's undisturbed delivery with the first event's. A variant that the function refuses has no
-    /// effects, and says nothing about their keys.
+    /// effects, so it doesn't show which keys the effects would have.
     fn compare(&mut self, first: &Played, alone: &Played, field: &str, json: &Arc<str>) {
         let effects = keyed(alone);
         if !alone.is_done || effects.is_empty() {

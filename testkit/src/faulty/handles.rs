@@ -50,7 +50,7 @@ impl Store for LockedPerHandle {
     }
 }
 
-/// A store whose writes are atomic. Each handle returns what it last read or wrote.
+/// A store whose writes are atomic. Each handle caches the records that it reads, until it writes them itself.
 #[derive(Debug)]
 pub struct CachedPerHandle {
     shared: MemoryStore,

@@ -5,11 +5,11 @@
 pub enum Sabotage {
     /// No sabotage: the store keeps the contract.
     None,
-    /// One condition is not tested.
+    /// The store doesn't test this condition.
     Untested(Condition),
-    /// One condition is tested as "not older" instead of "the same".
+    /// The store tests this condition as "not older" instead of "the same".
     NotOlder(Condition),
-    /// A condition that the contract doesn't have is tested.
+    /// The store tests this condition, which the contract doesn't have.
     Overtested(Condition),
     /// A settlement whose outcome is omitted does not test the generation.
     OmittedIsUnfenced,
@@ -23,7 +23,7 @@ pub enum Sabotage {
     ResolveKeepsOutcome,
     /// A takeover by an invocation without a request id does not test the lease.
     NamelessIsUnfenced,
-    /// An extension after the end of the lease is refused.
+    /// An extension after the lease expired is refused.
     LateExtensionRefused,
     /// An extension keeps the expiry.
     ExtensionKeepsExpiry,
@@ -85,7 +85,7 @@ pub enum Sabotage {
     ExpiredIsAbsent,
     /// A claim overwrites a STARTED record whose lease has expired instead of being refused.
     StaleIsAbsent,
-    /// A settlement after the end of the lease is refused.
+    /// A settlement after the lease expired is refused.
     LateSettlementRefused,
     /// The field is not stored.
     Lost(Field),
@@ -93,15 +93,15 @@ pub enum Sabotage {
     EmptyRequestIdLost,
     /// Numbers are rounded to 64-bit floats.
     Floats,
-    /// Numbers are cut to the largest signed 64-bit integer.
+    /// Numbers above the largest signed 64-bit integer are stored as that integer.
     Signed,
     /// The lease is stored in seconds.
     LeaseInSeconds,
     /// An outcome over 16 KB loses its end.
     OutcomeCut,
-    /// Without chunks: a response over 1 MiB loses its end.
+    /// The store has no chunks, and a response over 1 MiB loses its end.
     LargeOutcomeCut,
-    /// Without chunks: a record over 1 MiB is an error that the library retries.
+    /// The store has no chunks, and refuses a response over 1 MiB with an error that the library retries.
     LargeOutcomeRejected,
     /// An empty response is stored as omitted.
     EmptyIsOmitted,
@@ -117,7 +117,7 @@ pub enum Sabotage {
     NoExpiryMatchesAny,
     /// A seen version with an expiry matches a record without one.
     AnyExpiryMatchesNone,
-    /// A seen version without an expiry never matches, as with `NULL = NULL`.
+    /// A seen version without an expiry never matches, as with `NULL = NULL` in SQL.
     NoExpiryMatchesNothing,
     /// A missing expiry counts as an expiry in 1970.
     NoExpiryIsZero,

@@ -6,7 +6,7 @@ use super::{TABLE, TOKEN, cancelled, hasty, on, one, written};
 use crate::wire::{Reply, Wire};
 
 #[tokio::test]
-async fn empty_transactions_alone_send_nothing() {
+async fn committing_an_empty_transaction_sends_nothing() {
     let wire = Wire::scripted(None, &[Reply::error(400, "ValidationException", "no items")]).await;
     let store = on(&wire).await;
     let committed = store.transactions().unwrap().commit_alone(&Transaction::new(), TOKEN).await;

@@ -1,11 +1,11 @@
-//! DynamoDB's messages quote the handler's values. No error repeats them.
+//! DynamoDB's messages may quote the handler's values. The store's errors never show these values.
 
 use lambda_idempotency::store::Store as _;
 
 use super::{TOKEN, cancelled, commit, complete, on, one};
 use crate::wire::{Reply, Wire};
 
-/// DynamoDB's messages about an invalid write, each with the words that an error keeps.
+/// DynamoDB's messages about an invalid write, each with the text that the store's error must contain.
 const MESSAGES: [(&str, &str); 4] = [
     (
         "One or more parameter values were invalid: Input collection [secret, secret] contains duplicates.",
@@ -32,7 +32,7 @@ fn wrong(others: &[(&str, Option<&str>)], message: &str) -> Reply {
     Reply::Answer(status, body.replace("why", message))
 }
 
-/// Returns a wire that answers each transaction with `reply`, and describes no table.
+/// Returns a wire that answers each transaction with `reply`, and denies every other request.
 async fn wire(reply: Reply) -> Wire {
     Wire::new(None, move |_, operation| match operation {
         "TransactWriteItems" => reply.clone(),
@@ -55,7 +55,7 @@ async fn errors_never_quote_a_handlers_values() {
             errors.push(store.transactions().unwrap().commit_alone(&one(), TOKEN).await.unwrap_err());
         }
         for error in errors {
-            // Unlike the error's text, this contains its sources.
+            // Unlike the error's text, the `Debug` form contains the error's sources.
             let shown = format!("{error:?}");
             assert!(shown.contains(says) && !shown.contains("secret"), "{shown}");
         }

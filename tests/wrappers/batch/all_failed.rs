@@ -1,5 +1,5 @@
-//! A batch without a success is counted, unless all its records are in progress. It fails the invocation if every
-//! record's handler failed and the user chose `fail_if_all_fail`.
+//! A batch without a success is counted, unless all its records are in progress. Such a batch fails the invocation if
+//! every record's handler failed and the user chose `fail_if_all_fail`.
 
 use std::{collections::BTreeMap, future::Future};
 
@@ -8,7 +8,7 @@ use metrics::{Counter, Gauge, Histogram, Key as Name, KeyName, Metadata, Recorde
 
 use super::*;
 
-/// Records counters.
+/// Records only counters.
 #[derive(Debug, Default)]
 struct Counters(Mutex<BTreeMap<String, Arc<std::sync::atomic::AtomicU64>>>);
 
@@ -32,12 +32,12 @@ impl Recorder for Counters {
     }
 }
 
-/// Returns how many whole batches failed while `future` ran, and its output.
+/// Returns how many whole batches failed while `future` ran, and the output of `future`.
 async fn all_failed<T>(future: impl Future<Output = T>) -> (u64, T) {
     counted(Metric::AllFailed, future).await
 }
 
-/// Returns the metric's count while `future` ran, and its output.
+/// Returns the metric's count while `future` ran, and the output of `future`.
 async fn counted<T>(metric: Metric, future: impl Future<Output = T>) -> (u64, T) {
     let counters = Counters::default();
     let guard = metrics::set_default_local_recorder(&counters);

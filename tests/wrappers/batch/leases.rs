@@ -40,7 +40,7 @@ fn paused(build: impl FnOnce(Builder) -> Builder) -> (Bench, Paused) {
 }
 
 /// Delivers a batch whose process dies after a second, and redelivers the batch until it runs. Returns how many
-/// deliveries found it in progress, and how long after the crash it ran.
+/// deliveries found the batch in progress, and how long after the crash the batch ran.
 async fn crash(bench: &Bench, clock: &Paused) -> (usize, Duration) {
     let (worker, batch) = (worker(bench), kinesis(&SHARD));
     let first = deliver_by(&worker, &batch, clock.after(TIMEOUT));
@@ -59,7 +59,7 @@ async fn crash(bench: &Bench, clock: &Paused) -> (usize, Duration) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn crashes_spend_few_stream_retries() {
+async fn crash_uses_up_few_stream_retries() {
     let (bench, clock) = paused(|builder| builder);
     let (in_progress, after) = crash(&bench, &clock).await;
     assert_eq!(
@@ -90,7 +90,7 @@ async fn leases_of_streams_follow_the_settings() {
                 let nested =
                     || async { Ok::<_, std::io::Error>(current().unwrap().lease_until().as_millis()) };
                 let nested = Timestamp::from_millis(step.run(&key, &1, nested).await?);
-                // The library doesn't extend a claim that the user began.
+                // The library doesn't extend the lease of a claim that the user began.
                 let key = Key::new("step-2")?;
                 let Begun::Claimed(claim) = step.begin(&key, Fingerprint::of(&1)?).await? else { panic!() };
                 let by_hand = claim.handle().lease_until();
@@ -102,7 +102,7 @@ async fn leases_of_streams_follow_the_settings() {
         let now = clock.now();
         assert_eq!(deliver_by(&worker, &kinesis(&SHARD), clock.after(TIMEOUT)).await, [""; 0]);
         let held = held.lock().unwrap();
-        assert_eq!(held[0], held[1], "a nested operation's lease must end with the handler's");
+        assert_eq!(held[0], held[1], "a nested operation's lease must expire with the handler's");
         if bench.idempotency.settings().lease_extension.is_none() {
             assert_eq!(
                 now.until(held[2]),
@@ -202,13 +202,13 @@ fn moved() -> (Bench, MemoryStore, Moved, Ran) {
 
 /// Lambda redelivers the record only after the first invocation is over.
 #[test]
-fn handlers_blocked_three_leases_never_overlap() {
+fn handlers_blocked_for_three_leases_never_overlap() {
     for (yields, runs) in [(false, vec!["begins", "ends"]), (true, vec!["begins", "begins", "ends"])] {
         let (bench, _, clock, ran) = moved();
         let blocked = clock.clone();
         let first = invoke(&bench, &clock, &ran, "first", move || blocked.forward(THREE_LEASES), yields);
-        // A handler that yields is cut off, because its lease has ended. If it returns without yielding, its outcome is
-        // recorded, because no other delivery took over.
+        // A handler that yields is cut off, because its lease has expired. If it returns without yielding, its outcome
+        // is recorded, because no other delivery took over.
         assert_eq!(first, usize::from(yields));
         let second = invoke(&bench, &clock, &ran, "second", || (), false);
         assert_eq!(second, 0);
@@ -241,7 +241,7 @@ fn blocking_handlers_are_fenced_by_successors() {
     // The record holds the successor's outcome.
     let records: Vec<_> = store.all().into_iter().map(|(_, record)| record).collect();
     let [record] = &records[..] else { panic!("{records:?}") };
-    // A generation is the time of its claim in ms.
+    // The attempt is the successor's. The generation is the time of the successor's claim in ms.
     assert_eq!((record.status(), record.attempt), (Status::Completed, 2));
     assert_eq!(record.generation.get(), clock.now().as_millis());
 }

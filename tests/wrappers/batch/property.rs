@@ -181,7 +181,7 @@ impl Queue {
                     Does::Succeeds => Ok("done".to_owned()),
                     Does::Fails => Err("not now".into()),
                     Does::FailsForGood => Err(Failure::permanent("Never", "never")),
-                    Does::Panics => panic!("as intended"),
+                    Does::Panics => panic!("this panic is intended"),
                 }
             })
         }
@@ -210,7 +210,7 @@ impl Queue {
             if never {
                 blocked.insert(group);
             } else if !(self.is_fifo && blocked.contains(&group)) {
-                wrong.push(format!("message {place} remains"));
+                wrong.push(format!("message {place} is still in the queue"));
             }
         }
         wrong
@@ -248,7 +248,7 @@ fn plan(random: &mut Random, is_end: bool) -> (u64, Does) {
     (random.below(4) * random.below(1_500), does)
 }
 
-/// One run of an operation, until it ends or is dropped.
+/// Marks an operation as running until this is dropped.
 struct Running {
     known: Arc<Mutex<Known>>,
     key: u64,
@@ -283,12 +283,16 @@ fn groups_wait_for_recorded_failures() {
         let mut known = Known::default();
         known.settled.insert(1, Ended { payload: 0, does: Does::FailsForGood, is_recorded });
         known.check_is_behind(1, 0, &failed, acknowledges);
-        assert_eq!(!known.wrong.is_empty(), is_wrong, "recorded: {is_recorded}, {acknowledges}");
+        assert_eq!(
+            !known.wrong.is_empty(),
+            is_wrong,
+            "recorded: {is_recorded}, acknowledges: {acknowledges}"
+        );
     }
 }
 
 #[test]
-fn random_batches_keep_all_promises() {
+fn random_batches_have_no_violations() {
     let seeds = match env::var("IDEMPOTENCY_TEST_SEED") {
         Ok(seed) => {
             let seed = seed.parse().unwrap();

@@ -176,7 +176,7 @@ async fn unreadable_records_are_returned_as_the_checkpoint() {
         assert_eq!(deliver(&worker, &batch).await, ["102"]);
     }
     assert_eq!(bench.ran(), ["read"]);
-    // In order, a broken record blocks the records after it.
+    // With `in_order()`, a broken record blocks the later records with its partition key.
     let mut batch = kinesis(&RECORDS[..5]);
     batch["Records"][2]["kinesis"]["data"] = "no Base64!".into();
     assert_eq!(deliver(&worker.in_order(), &batch).await, ["103"]);

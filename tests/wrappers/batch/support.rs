@@ -213,14 +213,14 @@ impl Bench {
         self.orders.handle(body).await
     }
 
-    /// Returns the orders that ran, sorted, once per run.
+    /// Returns the orders that ran, sorted, with one entry per run.
     pub(super) fn ran(&self) -> Vec<String> {
         let mut ran = self.in_order();
         ran.sort();
         ran
     }
 
-    /// Returns the orders that ran, in sequence.
+    /// Returns the orders that ran, in the sequence in which their runs started.
     pub(super) fn in_order(&self) -> Vec<String> {
         self.orders.ran.lock().unwrap().clone()
     }
@@ -263,7 +263,7 @@ impl Orders {
         let _running = Running(Arc::clone(&self.running));
         match order.split_once(' ').unwrap_or((&order, "")) {
             ("fail", _) => return Err(format!("{CANARY}: failed order {order}").into()),
-            ("panic", _) => panic!("as intended"),
+            ("panic", _) => panic!("this panic is intended"),
             ("final", _) => {
                 return Err(Failure::permanent("NoStock", format!("{CANARY}: sold out")));
             }

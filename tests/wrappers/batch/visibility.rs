@@ -1,5 +1,5 @@
 //! The worker extends the visibility timeout of a message that another delivery is processing, until that
-//! delivery's lease has ended.
+//! delivery's lease has expired.
 
 use std::sync::Mutex;
 
@@ -14,7 +14,8 @@ use crate::http_server::{Reply, Server};
 
 const QUEUE_URL: &str = "https://sqs.eu-west-1.amazonaws.com/123456789012/orders";
 
-/// Starts a queue that answers with this status, and returns the requests it gets.
+/// Starts a queue that answers every request with this status. Returns the queue's server, a client of the queue, and
+/// the requests that the queue gets.
 async fn queue(status: u16) -> (Server, Client, Arc<Mutex<Vec<Value>>>) {
     let asked: Arc<Mutex<Vec<Value>>> = Arc::default();
     let noted = Arc::clone(&asked);
@@ -86,12 +87,12 @@ async fn only_messages_in_progress_are_hidden() {
         hidden.sort();
         expected.sort();
         assert_eq!(hidden, expected);
-        assert_eq!(asked.len(), 2, "ten per request");
+        assert_eq!(asked.len(), 2, "a request takes at most ten messages");
     }
 }
 
 #[tokio::test]
-async fn visibility_calls_need_messages_in_progress() {
+async fn no_visibility_call_without_messages_in_progress() {
     let (_server, client, asked) = queue(200).await;
     let bench = Bench::new();
     let worker = bench.worker(by_order).hide_while_in_progress(client);
@@ -99,7 +100,7 @@ async fn visibility_calls_need_messages_in_progress() {
     assert!(asked.lock().unwrap().is_empty());
 }
 
-/// The worker calls the queue that the message's ARN names, which may be a dead-letter queue.
+/// The worker hides a message in the queue that the message's ARN names, which may be a dead-letter queue.
 #[tokio::test]
 async fn messages_are_hidden_on_their_queues() {
     let (_server, client, asked) = queue(200).await;

@@ -9,7 +9,7 @@ fn parsed(text: &str) -> Value {
     serde_json::from_str(text).unwrap()
 }
 
-/// An event of a front end, and a client's retry of the same request.
+/// Returns each front end's name, its event, and the event of a client's retry of the same request.
 fn front_ends() -> Vec<(&'static str, Value, Value)> {
     macro_rules! pair {
         ($name:literal) => {
@@ -66,7 +66,7 @@ impl Function {
 }
 
 #[tokio::test]
-async fn clients_retries_replay_on_every_front_end() {
+async fn client_retries_replay_on_every_front_end() {
     for (name, first, again) in front_ends() {
         let function = Function::new(idempotency().events(by_order));
         assert_eq!(function.runs_after(&first).await, Ok(1));
@@ -84,7 +84,7 @@ async fn clients_retries_replay_on_every_front_end() {
 
 #[cfg(feature = "jmespath")]
 #[tokio::test]
-async fn body_field_keys_replay_client_retries() {
+async fn client_retries_with_body_keys_are_replayed() {
     for (name, first, again) in front_ends() {
         let by_fields = KeyFields::new(["json(body).order_id"]).unwrap();
         let function = Function::new(idempotency().events_by(by_fields));
@@ -273,7 +273,7 @@ async fn fields_that_no_source_sends_are_compared() {
 
 /// The last event of a tumbling window has a state and no records.
 #[tokio::test]
-async fn events_without_records_compare_everything() {
+async fn events_without_records_are_compared_whole() {
     let function = Function::new(idempotency().events(|_: &Value| Key::new("window-9")));
     let last = |sum: u8| json!({"Records": [], "state": {"sum": sum}, "isFinalInvokeForWindow": true});
     for _ in 0..2 {
@@ -359,7 +359,7 @@ async fn repeated_s3_notifications_are_replayed() {
 
 /// The events of a schedule differ only in their id and time, so the time is compared.
 #[tokio::test]
-async fn schedules_compare_their_time() {
+async fn schedule_events_are_compared_by_time() {
     let first = parsed(include_str!("../../../events/sources/scheduler.json"));
     let function = Function::new(idempotency().events_by(KeyFields::new(["/resources/0"]).unwrap()));
     let mut again = first.clone();

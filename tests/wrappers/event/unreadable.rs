@@ -17,7 +17,7 @@ use tracing::{
 
 use super::*;
 
-/// Records the text of each event.
+/// Records the text of each log event.
 #[derive(Clone, Default)]
 struct Recorder(Arc<Mutex<Vec<String>>>);
 
@@ -79,7 +79,7 @@ fn damage(store: &MemoryStore) -> StoredKey {
     key
 }
 
-/// Checks that one of the events is the refusal of `key`, with this reason.
+/// Checks that exactly one of the events is a refusal of `key`, with this reason.
 #[track_caller]
 fn assert_refused(events: &[String], key: &StoredKey, why: &str) {
     let is_refusal = |event: &&String| event.contains(r#"event="refused""#) && event.contains(key.as_str());

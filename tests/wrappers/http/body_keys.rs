@@ -9,7 +9,7 @@ fn by_field() -> HttpLayer {
     idempotency().http().key_fields(KeyFields::new(["/order/id"]).unwrap())
 }
 
-/// A request without the header.
+/// Returns a request without a key in a header.
 fn order(body: &str) -> Request {
     post(None, body)
 }
@@ -43,7 +43,7 @@ async fn body_fields_replace_the_header() {
 
 #[cfg(feature = "jmespath")]
 #[tokio::test]
-async fn expressions_select_keys_too() {
+async fn jmespath_expressions_select_keys() {
     let runs = Runs::default();
     let layer = idempotency().http().key_fields(KeyFields::new(["[user, product]"]).unwrap());
     for (product, runs_by_then) in [("c4n4ry-1", 1), ("c4n4ry-1", 1), ("c4n4ry-2", 2)] {
@@ -86,7 +86,7 @@ async fn header_and_body_keys_stay_separate() {
 }
 
 #[tokio::test]
-async fn missing_fields_are_missing_keys() {
+async fn missing_body_fields_count_as_missing_keys() {
     let runs = Runs::default();
     let (optional, required) = (by_field(), by_field().required(true));
     let mut form = order("a=b&order=c4n4ry");

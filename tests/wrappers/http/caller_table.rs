@@ -20,7 +20,7 @@ enum Scope {
 use Scope::{Anonymous, Everywhere, OneApi, Refused};
 
 /// A row of the guide's table: front end, credential, the guide's text about the scope, and the scope. The function in
-/// the last field puts a person's credential into an event. Its number tells the person's sessions or tokens apart.
+/// the last field puts a person's credential into an event. The number tells the person's sessions or tokens apart.
 struct Row(&'static str, &'static str, &'static str, Scope, fn(&mut Value, &str, u8));
 
 const REST: &str = "REST API";
@@ -136,7 +136,7 @@ fn bearer(event: &mut Value, who: &str, n: u8) {
     header(event, "authorization", &format!("Bearer {who}-{n}"));
 }
 
-/// A certificate of the same subject, renewed with serial number `n`.
+/// Returns a certificate for `who`, renewed with the serial number `n`.
 fn certificate(who: &str, n: u8) -> Value {
     json!({
         "clientCertPem": format!("c4n4ry pem {n}"), "issuerDN": "CN=c4n4ry-ca", "subjectDN": format!("CN={who}"),
@@ -277,7 +277,7 @@ async fn named_apis_still_compare_paths() {
 }
 
 #[tokio::test]
-async fn the_verified_caller_is_public() {
+async fn verified_caller_and_replay_if_agree() {
     let row = ROWS.iter().find(|row| row.0 == HTTP && row.1 == "JWT authorizer").unwrap();
     let (parts, _) = request(&row.event(ALICE, 1)).into_parts();
     let alice = Caller::Jwt { issuer: "https://issuer".into(), subject: ALICE.into() };

@@ -37,7 +37,7 @@ async fn unnamed_credentials_are_refused_before_claiming() {
         assert_eq!((answer.status().as_u16(), code(&answer).as_str()), (500, "caller-unknown"), "{token}");
     }
     // The refused requests left no claim, so the same key without a token reaches the handler, which answers 401. A
-    // request without a key reaches it too.
+    // request without a key reaches the handler too.
     let anonymous = service.clone().oneshot(post(Some("k"), "{}")).await.unwrap();
     assert_eq!((anonymous.status().as_u16(), is_replay(&anonymous)), (401, false));
     let keyless = with_header(post(None, "{}"), "authorization", "Bearer c4n4ry-alice");
@@ -108,7 +108,7 @@ async fn credentials_without_a_resolved_caller_are_refused() {
 
 /// The safe order: the token is checked outside this layer, so it's also checked before a replay.
 #[tokio::test]
-async fn authentication_outside_checks_each_replay() {
+async fn outer_authentication_checks_each_replay() {
     let runs = Runs::default();
     let layer = idempotency().http().caller(|request| Ok(request.extensions.get::<String>().cloned()));
     let inner = layer.layer(checks_tokens_inside(&runs));

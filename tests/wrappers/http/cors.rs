@@ -1,4 +1,4 @@
-//! An API for browsers: the CORS layer outside, this layer inside.
+//! An API for browsers: the CORS layer outside, the idempotency layer inside.
 
 use super::*;
 use lambda_http::http::{HeaderName, HeaderValue, Method};

@@ -10,7 +10,7 @@ use lambda_idempotency::{
     settings::Recording,
 };
 
-/// Sends the requests in order to one layered handler. Returns each status, and whether it was a replay.
+/// Sends the requests in order to one layered handler. Returns each answer's status, and whether it was a replay.
 async fn deliver(
     layer: HttpLayer,
     runs: &Runs,
@@ -65,7 +65,7 @@ async fn required_when_sees_paths_without_stages() {
     }
 }
 
-/// `lambda_http` shows only one value of a repeated header. The documentation says which, so this test checks it.
+/// `lambda_http` shows only one value of a repeated header. The documentation says that this is the last value.
 #[tokio::test]
 async fn lambda_http_shows_only_the_last_key() {
     let mut event: Value =
@@ -152,7 +152,8 @@ async fn bodies_over_custom_limits_get_413() {
 
 #[tokio::test]
 async fn recording_follows_handler_then_setting_then_status() {
-    /// Sends a request twice to a handler that answers with this status and this `Recording`.
+    /// Sends a request twice to a handler that answers with this status and this `Recording`. Returns the second
+    /// answer's status, and whether it was a replay.
     async fn twice(layer: HttpLayer, status: u16, says: Option<Recording>) -> (u16, bool) {
         let answer = move |_: Request| async move {
             let mut response = Response::builder().status(status).body(Body::Empty).unwrap();
@@ -250,7 +251,7 @@ async fn custom_statuses_are_used() {
     assert!(answer.headers()["link"].to_str().unwrap().starts_with("<https://api.example/idempotency>"));
 }
 
-/// Returns the front end's event as the function gets it.
+/// Returns the request that the function gets through this front end.
 fn through(front_end: &str) -> Request {
     let text = match front_end {
         "http-api" => include_str!("../../../events/payments/http-api.json"),

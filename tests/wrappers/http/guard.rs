@@ -100,7 +100,8 @@ async fn unreadable_events_get_400() {
     assert_eq!(answer(&Runs::default(), &bad_query).await["statusCode"], 400);
 }
 
-/// A second conversion would decode these bytes as UTF-8, since they have no content type.
+/// If `lambda_http` converted the body a second time, it would decode these bytes as UTF-8, since they have no content
+/// type.
 #[tokio::test]
 async fn bytes_without_content_types_stay_unchanged() {
     for event in events() {
@@ -119,7 +120,7 @@ async fn bytes_without_content_types_stay_unchanged() {
     }
 }
 
-/// A second conversion would decode the text as ISO 8859-1 again.
+/// If `lambda_http` converted the body a second time, it would decode the text as ISO 8859-1 again.
 #[tokio::test]
 async fn text_is_decoded_once() {
     let runs = Runs::default();
@@ -137,9 +138,9 @@ async fn text_is_decoded_once() {
     assert_eq!(runs.count(), 1);
 }
 
-/// Without the layer, the guard converts as `lambda_http` does.
+/// If the service has no idempotency layer, the guard converts its response as `lambda_http` does.
 #[tokio::test]
-async fn other_services_answers_are_converted() {
+async fn answers_of_other_services_are_converted() {
     let text = service_fn(|_: Request| async {
         let response = Response::builder().header("content-type", "text/plain");
         Ok::<_, Infallible>(response.body(Body::Binary(b"paid".to_vec())).unwrap())

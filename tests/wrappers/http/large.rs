@@ -37,7 +37,7 @@ async fn twice(front_end: &str, body: Body) -> [(StatusCode, Option<String>, usi
 
 /// The other front ends' limit is six times as large, and testing it would take six times as long.
 #[tokio::test]
-async fn load_balancers_limit_is_one_mebibyte() {
+async fn load_balancer_limit_is_one_mebibyte() {
     for (status, problem, _) in twice("alb", Body::Text("x".repeat(1024 * 1024))).await {
         assert_eq!(status, StatusCode::CONFLICT);
         assert!(problem.unwrap().ends_with("not-retained"));
@@ -74,7 +74,7 @@ async fn undeliverable_responses_are_not_retained() {
 
 /// Nothing is recorded, so the next request runs again, and no answer may say that the operation is done.
 #[tokio::test]
-async fn unrecorded_undeliverable_responses_are_unknown() {
+async fn unrecorded_undeliverable_responses_are_outcome_unknown() {
     let idempotency = Idempotency::builder(Down).function("payments").fail_open(true).build().unwrap();
     recording::shown(&idempotency);
     let done = || Response::new(Body::from("done"));

@@ -34,7 +34,7 @@ async fn at_most_once_timeouts_charge_once() {
 }
 
 #[tokio::test]
-async fn at_most_once_every_status_is_recorded() {
+async fn at_most_once_records_every_status() {
     for status in ["401", "403", "404", "408", "409", "413", "415", "421", "423", "425", "429", "500", "503"]
     {
         let runs = Runs::default();
@@ -49,9 +49,10 @@ async fn at_most_once_every_status_is_recorded() {
     }
 }
 
-/// No answer is stored. Duplicates of an operation that has ended get the substitute, whatever its status was.
+/// No answer is stored. If the outcome is recorded, duplicates get the substitute, whatever the answer's status was. A
+/// 500 isn't recorded, so its duplicate runs.
 #[tokio::test]
-async fn unretained_responses_have_a_chosen_substitute() {
+async fn duplicates_of_unretained_responses_get_the_substitute() {
     let done = || Response::builder().status(202).body(Body::from("done")).unwrap();
     for (status, is_done) in [("201", true), ("402", true), ("500", false)] {
         let runs = Runs::default();
@@ -89,8 +90,8 @@ async fn replay_if_also_guards_substitutes() {
     }
 }
 
-/// Answers 429 to requests with the header `hurry`, without running the handler. Answers 408 to those with
-/// `late`, after the handler has run.
+/// Answers 429 to requests with the header `hurry`, without running the handler. Answers 408 to requests
+/// with the header `late`, after the handler has run.
 #[derive(Clone)]
 struct Limiter {
     drops_extensions: bool,
@@ -160,7 +161,7 @@ async fn rejections_before_the_handler_are_released() {
 }
 
 #[tokio::test]
-async fn dropped_request_extensions_leave_answers_recorded() {
+async fn answers_are_recorded_despite_dropped_extensions() {
     let runs = Runs::default();
     let limiter = ReleaseRejections::of(Limiter { drops_extensions: true });
     let service = at_most_once().http().layer(limiter.layer(handler(&runs)));
@@ -204,6 +205,7 @@ async fn the_page_lists_released_statuses() {
     }
 }
 
+/// Headers that describe only one exchange, so a replay leaves them out.
 const OF_ONE_EXCHANGE: [&str; 18] = [
     "x-request-id",
     "ratelimit",

@@ -35,7 +35,7 @@ impl http_body::Body for Gated {
     }
 }
 
-/// A streaming function, and the sender of its latest response body.
+/// A streaming function, and the sender that feeds its latest response body.
 #[derive(Clone)]
 struct Function {
     service: BoxCloneService<Request, Response<ResponseBody>, Infallible>,
@@ -57,7 +57,8 @@ impl Function {
         Self { service: BoxCloneService::new(layer.streaming().layer(handler)), runs, sender }
     }
 
-    /// Sends the request, and returns the response. If the handler runs, its body has these chunks and then ends.
+    /// Sends the request, and returns the response. If the handler runs, its response body has the chunks `parts` and
+    /// then ends.
     async fn answer(
         &self,
         request: Request,
@@ -79,10 +80,10 @@ impl Function {
     }
 }
 
-/// Returns the response's head, although its body has no chunk yet.
+/// Returns the response as soon as its head arrives. Its body has no chunk yet.
 async fn head(function: &Function, request: Request) -> Response<ResponseBody> {
     let answer = function.service.clone().oneshot(request);
-    tokio::time::timeout(Duration::from_secs(10), answer).await.expect("the head waits for the body").unwrap()
+    tokio::time::timeout(Duration::from_secs(10), answer).await.expect("the head waited for a body").unwrap()
 }
 
 async fn text(response: Response<ResponseBody>) -> String {
@@ -124,8 +125,8 @@ async fn recordable_streams_are_buffered_and_replayed() {
     }
 }
 
-/// `lambda_http` would decode these bodies by their headers: text without a type, text in another character
-/// set, and a byte-order mark.
+/// `lambda_http` would decode these bodies as text, and so change them: bytes without a content type, text in another
+/// character set, and bytes that begin with a byte-order mark.
 #[tokio::test]
 async fn streamed_bytes_are_never_reencoded() {
     let bodies: [(Option<&str>, &'static [u8]); 4] = [
@@ -162,11 +163,11 @@ async fn large_streams_are_recorded_before_sending() {
     assert_eq!(
         problem(duplicate().await).await,
         (409, "in-progress".into()),
-        "a body that may still fit must not be settled yet"
+        "the layer must not settle while the body may still fit"
     );
     sender.send(Ok(b"9")).unwrap();
     let first = first.await.unwrap().unwrap();
-    assert!(!marked(&first), "the layer must remove the handler's own marker");
+    assert!(!marked(&first), "the layer must remove the handler's own `idempotent-replayed`");
     assert_eq!(problem(duplicate().await).await, (409, "not-retained".into()));
 
     sender.send(Ok(b" and more")).unwrap();
@@ -177,7 +178,7 @@ async fn large_streams_are_recorded_before_sending() {
 }
 
 #[tokio::test]
-async fn heads_count_towards_the_response_limit() {
+async fn response_heads_count_towards_the_limit() {
     let function = Function::new(up_to(8), created);
     let first = function.answer(post(Some("k"), "{}"), [Ok(&b"12345678"[..])]).await;
     assert_eq!(text(first).await, "12345678");
@@ -186,7 +187,7 @@ async fn heads_count_towards_the_response_limit() {
 }
 
 #[tokio::test]
-async fn transient_streams_pass_and_release_the_key() {
+async fn transient_failure_streams_release_the_key() {
     let unavailable = || Response::builder().status(503);
     let released = || created().extension(Recording::Release);
     for function in [Function::new(up_to(8), unavailable), Function::new(up_to(8), released)] {
@@ -202,7 +203,7 @@ async fn transient_streams_pass_and_release_the_key() {
 }
 
 #[tokio::test]
-async fn record_when_sees_recordable_answers() {
+async fn record_when_sees_answers_within_limit() {
     let layer = || up_to(1000).record_when(|response| response.body().as_ref() == b"final");
     let function = Function::new(layer(), created);
     for (body, is_replayed) in [("passing", false), ("final", false), ("", true)] {
@@ -256,7 +257,7 @@ async fn unprotected_routes_stream_without_the_store() {
     let function = Function::new(layer, created);
     for request in [post(Some("k"), "{}"), post(Some("\"open"), "{}"), post(None, "{}")] {
         let answer = head(&function, request).await;
-        assert!(!marked(&answer), "the layer must remove the handler's own marker here too");
+        assert!(!marked(&answer), "the layer must remove the handler's own `idempotent-replayed`");
         let sender = function.sender.lock().unwrap().take().unwrap();
         sender.send(Ok(b"later")).unwrap();
         drop(sender);
@@ -292,7 +293,7 @@ async fn large_buffered_responses_pass_unretained() {
     assert_eq!((again.status().as_u16(), code(&again).as_str()), (409, "not-retained"));
 }
 
-/// Checks the bounds of `run_with_streaming_response`. No test calls this.
+/// Checks that a layered router meets the trait bounds of `run_with_streaming_response`. No test calls this.
 #[expect(dead_code, reason = "it only has to compile")]
 async fn it_works_under_the_streaming_run() -> Result<(), lambda_http::Error> {
     let layer = || idempotency().http().streaming();

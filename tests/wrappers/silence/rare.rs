@@ -147,7 +147,7 @@ async fn unstored_outcomes_leak_no_secret() {
             .await
             .unwrap()
         else {
-            panic!("a first claim")
+            panic!("not claimed")
         };
         recording::error(&claim.complete(secret("rare-response")).await.unwrap_err());
     }

@@ -30,12 +30,12 @@ fn check_text(text: &str) {
     match Key::new(text) {
         Ok(key) => {
             assert!(is_valid, "an invalid key was accepted: {text:?}");
-            assert_eq!(key.as_str(), text, "the key was trimmed or folded");
+            assert_eq!(key.as_str(), text, "the key was trimmed or normalized");
         }
         Err(error) => {
             assert!(!is_valid, "a valid key was refused: {text:?}: {error}");
             let told = error.to_string();
-            assert!(text.len() < 9 || !told.contains(text), "the message shows the key");
+            assert!(text.len() < 9 || !told.contains(text), "the error message shows the key");
         }
     }
 }

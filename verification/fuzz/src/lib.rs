@@ -1,7 +1,7 @@
 //! Fuzzes input from outside: records as a table may hold them, keys as clients send them, events as a runtime
 //! delivers them, and HTTP as a function sends it to the layer.
 //!
-//! Each module has one function, `check(data)`, which panics if a promise is broken. It has two callers:
+//! Each module has one function, `check(data)`, which panics if a promise is broken. `check` has two callers:
 //! libFuzzer, which looks for inputs that reach new code (`scripts/fuzz`), and a test, which uses the corpus
 //! and random changes of it (`tests/bounded.rs`). Both use only the library's public interface.
 

@@ -108,7 +108,7 @@ thread_local! {
     static STORE: DynamoDbStore = store();
 }
 
-/// Reads the item with the store. `None` if the store reports that it can't.
+/// Reads the item with the store. `None` if the store reports that it can't read the item.
 fn read(item: &Item) -> Option<Record> {
     match STORE.with(|store| store.record_in(item.clone())) {
         Ok(record) => Some(record),
@@ -278,7 +278,7 @@ fn template(input: &mut Unstructured<'_>) -> Result<Item> {
     Ok(item)
 }
 
-/// Removes, adds or changes some attributes, and returns how many.
+/// Removes, adds or changes some attributes, and returns the number of changes.
 fn change(item: &mut Item, input: &mut Unstructured<'_>) -> Result<usize> {
     let changes = input.int_in_range(0..=4)?;
     for _ in 0..changes {

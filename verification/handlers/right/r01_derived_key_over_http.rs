@@ -1,4 +1,5 @@
-//! Each attempt sends the gateway the same key. A declined card is an answer, and an outage isn't.
+//! Each attempt sends the gateway the same key. The library records a declined card (402), but not
+//! an outage (503).
 
 use crate::world::*;
 

@@ -1,4 +1,5 @@
-//! The shop sends no header, but each cart has an id. `sent_at` differs in each attempt, so it isn't compared.
+//! The shop sends no `idempotency-key` header, but each cart has an id. `sent_at` differs in each attempt, so it isn't
+//! compared.
 
 use crate::world::*;
 

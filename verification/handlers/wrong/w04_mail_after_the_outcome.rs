@@ -1,4 +1,4 @@
-//! The author believed: the money comes first. Once that's recorded, the customer gets the mail.
+//! The author believed: the money comes first. Once the payment is recorded, the customer gets the mail.
 
 use crate::world::*;
 use lambda_idempotency::Settled;

@@ -1,4 +1,4 @@
-//! The author believed: our API never fails with a status; the body says whether it worked.
+//! The author believed: our API always responds with 200, and the body says whether the request worked.
 
 use crate::world::*;
 

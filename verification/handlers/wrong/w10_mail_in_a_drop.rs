@@ -1,4 +1,4 @@
-//! The author believed: a guard sends the mail however the handler ends, so it can't be forgotten.
+//! The author believed: a guard sends the mail however the handler ends, so the mail can't be forgotten.
 
 use crate::world::*;
 

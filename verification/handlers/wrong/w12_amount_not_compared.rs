@@ -1,4 +1,4 @@
-//! The author believed: the order's id says it all, so there's nothing to compare.
+//! The author believed: the order's id identifies the request, so there's nothing else to compare.
 
 use crate::world::*;
 use lambda_idempotency::idempotent;
@@ -25,7 +25,7 @@ pub fn event(idempotency: Idempotency, world: Arc<dyn World>) -> Result<EventFun
     }))
 }
 
-/// The same order, with a price that changed on the way.
+/// The same order, with another price.
 pub const OTHER: &str = r#"{"id":"order-17","account":"anna","email":"anna@example.com","cents":9900}"#;
 pub const SAMPLE: &str = r#"{"id":"order-17","account":"anna","email":"anna@example.com","cents":1250}"#;
 pub const AGAIN: &str = SAMPLE;

@@ -1,4 +1,4 @@
-//! The author believed: the key should say what's paid, so that it's unique.
+//! The author believed: the key should contain the amount, so that the key is unique.
 
 use crate::world::*;
 

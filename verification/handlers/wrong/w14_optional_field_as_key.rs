@@ -1,4 +1,4 @@
-//! The author believed: every client sends a reference by now. But without one, all donations have the same key.
+//! The author believed: every client sends a reference by now. But all donations without a reference have the same key.
 
 use crate::world::*;
 

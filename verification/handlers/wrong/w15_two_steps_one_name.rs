@@ -1,4 +1,4 @@
-//! The author believed: both steps belong to one order, so they share its operation and its key.
+//! The author believed: both steps belong to one order, so they share one operation and one key.
 
 use crate::world::*;
 

@@ -1,4 +1,4 @@
-//! The author believed: each step needs its own key, and a counter gives it one.
+//! The author believed: each step needs its own key, and a counter makes the keys unique.
 
 use crate::world::*;
 use std::sync::atomic::{AtomicU64, Ordering};

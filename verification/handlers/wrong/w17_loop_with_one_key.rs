@@ -1,4 +1,4 @@
-//! The author believed: the order's id protects the loop, whatever is in it.
+//! The author believed: the order's id protects the loop, whatever the loop does.
 
 use crate::world::*;
 

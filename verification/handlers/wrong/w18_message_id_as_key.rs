@@ -1,5 +1,5 @@
-//! The author believed: SQS gives each order's message an id. But a shop that gets no answer sends the order again, in
-//! a new message.
+//! The author believed: SQS gives each message an id, so the id can be the key. But a shop that gets no answer sends
+//! the order again, in a new message.
 
 use crate::world::*;
 

@@ -1,4 +1,4 @@
-//! The author believed: the log shows the orders that failed, and one of them shouldn't fail the batch.
+//! The author believed: the log shows the orders that failed, and a failed order shouldn't fail the batch.
 
 use crate::world::*;
 

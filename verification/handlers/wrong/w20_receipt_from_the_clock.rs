@@ -1,4 +1,4 @@
-//! The author believed: only the charge mustn't repeat. The receipt around it is just text.
+//! The author believed: only the charge needs protection, because the receipt is just text.
 
 use crate::world::*;
 

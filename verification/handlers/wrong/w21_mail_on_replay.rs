@@ -1,4 +1,4 @@
-//! The author believed: a client that asks again hasn't got our mail, so each replay sends the mail once more.
+//! The author believed: a client that repeats its request hasn't got our mail, so each replay sends the mail once more.
 
 use crate::world::*;
 

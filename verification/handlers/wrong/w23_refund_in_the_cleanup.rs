@@ -1,4 +1,4 @@
-//! The author believed: if the order can't be saved, pay the money back, and the retry starts afresh.
+//! The author believed: if the order can't be saved, pay the money back. A retry then starts from the beginning.
 
 use crate::world::*;
 

@@ -1,4 +1,4 @@
-//! The author believed: the staged write is only for the library's records. The balance must change at once.
+//! The author believed: the payment can wait for the transaction, but the balance must change at once.
 
 use crate::world::*;
 use aws_sdk_dynamodb::types::{AttributeValue, Put};

@@ -11,7 +11,7 @@ async fn give(order: Order, world: Arc<dyn World>) -> Result<String, Error> {
             }
         }
     });
-    // The error makes the caller try again later.
+    // The timeout's error makes the caller try again later.
     Ok(tokio::time::timeout(Duration::from_secs(3), attempts).await??)
 }
 

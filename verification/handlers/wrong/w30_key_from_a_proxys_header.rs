@@ -1,4 +1,4 @@
-//! The author believed: `x-request-id` names the request, so it's the same when the client repeats it.
+//! The author believed: `x-request-id` names the request, so it's the same when the client repeats the request.
 
 use crate::world::*;
 

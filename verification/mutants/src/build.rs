@@ -26,7 +26,8 @@ const PACKAGE: &str = "lambda-idempotency";
 struct Learned {
     /// The mutants that don't compile, and the reason.
     uncompiled: HashMap<usize, String>,
-    /// The names of functions that the compiler evaluates. They must stay `const`, so they have no switches.
+    /// The names of functions that the compiler evaluates at compile time. These functions must stay `const`, so they
+    /// have no switches.
     constant: HashSet<String>,
 }
 
@@ -125,7 +126,7 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// The errors of the compiler: mutants that don't compile cause them.
+    /// Returns the compiler's errors. The mutants that don't compile cause these errors.
     fn errors(&self) -> Result<Vec<Value>, Failed> {
         let Built { messages, is_complete } = self.cargo(&["check", "--lib"])?;
         let errors = errors_in(messages);
@@ -220,7 +221,7 @@ fn switching(count: usize) -> String {
     let words = count / 64 + 1;
     format!(
         r#"
-/// Whether the mutant with this number is chosen. Logs each number once, if the environment names a file for them.
+/// Whether the mutant with this number is chosen. Logs each number once, if the environment names a log file.
 #[doc(hidden)]
 #[allow(clippy::all, reason = "written by the mutants' build")]
 pub fn mutant(id: u32) -> bool {{

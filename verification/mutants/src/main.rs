@@ -29,8 +29,8 @@ use crate::run::{Baseline, CHOSEN, Ended, Test};
 
 /// The time limit for a test without a mutant. Tests that take longer aren't used.
 const LONGEST: Duration = Duration::from_secs(60);
-/// The time limit for the tests of one mutant together, by the time that each takes without a mutant. The first test
-/// always runs.
+/// The time limit for all tests of one mutant together. Each test counts with the time that it takes without a mutant.
+/// The first test always runs.
 const BUDGET: Duration = Duration::from_secs(60);
 
 /// The reason why the program stops with an error.

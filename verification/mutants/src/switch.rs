@@ -67,7 +67,7 @@ fn site(genre: &str) -> &'static str {
     }
 }
 
-/// Turns a place into a position in bytes.
+/// Converts a place (line and column) to a position in bytes.
 struct Lines<'a> {
     text: &'a str,
     starts: Vec<usize>,
@@ -121,7 +121,7 @@ impl Sites<'_> {
         }
     }
 
-    /// Visits code that the compiler evaluates, which can't have switches.
+    /// Visits code that the compiler evaluates at compile time. Such code can't have switches.
     fn constantly(&mut self, visit: impl FnOnce(&mut Self)) {
         self.in_constant += 1;
         visit(self);
@@ -185,7 +185,7 @@ impl Sites<'_> {
     }
 }
 
-/// Writes this range of the text with the edits in it, which are sorted.
+/// Writes this range of the text with its edits applied. `edits` are the edits in this range, sorted.
 fn render(text: &str, range: Range<usize>, mut edits: &[Edit], to: &mut Switched) {
     let mut at = range.start;
     while let Some((edit, rest)) = edits.split_first() {

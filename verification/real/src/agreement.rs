@@ -25,9 +25,9 @@ pub struct Numbers {
     pub operations: u32,
     /// The number of tasks that race for one key.
     pub tasks: usize,
-    /// The number of rounds in memory, with four races each.
+    /// The number of rounds in memory, with several races each.
     pub rounds_in_memory: u32,
-    /// The number of rounds on each server, with four races each.
+    /// The number of rounds on each server, with several races each.
     pub rounds_on_servers: u32,
 }
 
@@ -60,8 +60,8 @@ impl Display for Agreement {
     }
 }
 
-/// Checks the memory store, and the stores on DynamoDB, PostgreSQL and Redis. After each store, `show` gets its
-/// figures.
+/// Checks the memory store, and the stores on DynamoDB, PostgreSQL and Redis. After each store, calls `show` with the
+/// store's figures.
 ///
 /// # Errors
 ///

@@ -18,8 +18,8 @@
 //! | the completion is fenced | | `before_completion_sent` | the late run replays its successor's outcome |
 //! | the completion's answer is never read | `after_completion_applied` | `after_completion_applied` | one effect |
 //! | the answer isn't sent | `answered` | `answered` | one effect: the completion was stored before |
-//! | the release is lost | `before_release_sent` | `before_release_sent` | one effect, after the lease |
-//! | the release is applied | `after_release_applied` | `after_release_applied` | one effect, at once |
+//! | the release is lost | `before_release_sent` | `before_release_sent` | one effect, once the lease has expired |
+//! | the release is applied | `after_release_applied` | `after_release_applied` | one effect, without a wait for the lease |
 //! | a reclaim is interrupted | `before_reclaim_sent`, `after_reclaim_applied` | `before_reclaim_sent`, `after_reclaim_applied` | one effect |
 //! | a takeover is interrupted | `before_takeover_sent`, `after_takeover_applied` | `before_takeover_sent`, `after_takeover_applied` | one effect |
 //!

@@ -57,7 +57,7 @@ pub struct Extent {
     /// The seed of the plans.
     pub seed: u64,
     /// Whether the library learns when its invocation ends. If it doesn't, this check must report invocations
-    /// that Lambda kills.
+    /// that Lambda would kill.
     pub knows_deadlines: bool,
 }
 
@@ -76,7 +76,7 @@ struct Stage {
     extent: Extent,
 }
 
-/// Makes the invocations on all of these stores at once, and returns one report per store, in the same order.
+/// Makes the invocations on all stores in `kinds` at once, and returns one report per store, in the order of `kinds`.
 ///
 /// # Errors
 ///

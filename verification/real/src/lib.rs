@@ -1,7 +1,8 @@
 //! The part of the verification suite that needs real servers, sockets and processes.
 //!
-//! The package `lambda-idempotency-verification` enumerates and simulates the protocol. This package shows that the
-//! real stores behave as assumed there, and that the library keeps its promises when the wire breaks and processes die.
+//! The package `lambda-idempotency-verification` explores and simulates the protocol. This package shows that the real
+//! stores behave as the other package assumes, and that the library keeps its promises when the wire breaks and
+//! processes die.
 //!
 //! [`servers`] and [`site`] start the servers for every check.
 

@@ -1,6 +1,6 @@
 //! `verification-real` runs the long forms of the checks on real servers, sockets and processes, and prints figures.
 
-#![expect(clippy::print_stdout, reason = "a command line prints")]
+#![expect(clippy::print_stdout, reason = "a command-line tool prints its results")]
 
 use std::{process::ExitCode, str::FromStr};
 
@@ -26,24 +26,25 @@ usage: verification-real agreement [--long]
   agreement     compares every store with the model, and checks that every race has one winner: in memory, on DynamoDB,
                 PostgreSQL and Redis
   wire          breaks the wire to DynamoDB, PostgreSQL and Redis, and between the Lambda layer and DynamoDB, and checks
-                that callers get true answers and that recorded outcomes stay: every single fault, then RUNS random
-                runs (default 10000). --quick makes fewer of both; --seed and --case repeat one run
+                that callers get true answers and that recorded outcomes stay. Makes runs with each fault alone, then
+                RUNS random runs (default 10000). --quick makes fewer of both; --seed and --case repeat one run
   crash-points  kills one process and freezes another beyond its lease, at each named point ROUNDS times (default 200):
                 one effect, and one more for each crash between effect and completion
-  kills         kills COUNT processes (default 10000) and freezes others, at random moments, with the same limits
-                on effects
+  kills         kills COUNT processes (default 10000) and freezes others, at random moments. The limits on effects are
+                those of crash-points
   outages       restarts, throttles or disconnects the servers while OPERATIONS handlers (default 1000) return with 30 s
                 left: no outcome is lost, and each operation has one effect
   deadlines     breaks the wire in 20 ways during invocations of 3 s, INVOCATIONS (default 50) for each way and store:
-                each gets a true answer in time
+                each invocation gives a true answer in time
 
-FORM says where the effect and the record are. `ledger` (default): a file outside any transaction, and the record
-in DynamoDB. `postgres` and `redis`: a file, and the record in that store. `transaction`: the effect is in the
-completion's own transaction. `optimistic`: the effect is written with the finished record, without a claim.
-`postgres-transaction`: one PostgreSQL transaction writes the effect and the record. The last three have exactly one
-effect, despite every crash. `layer`: as `ledger`, by a plain function behind the Lambda layer. It's for `kills` only.
+FORM says where the effect and the record are. `ledger` (default): the effect is in a file outside any transaction, and
+the record is in DynamoDB. `postgres` and `redis`: the effect is in a file, and the record is in that store.
+`transaction`: the effect is in the completion's own transaction. `optimistic`: the effect is written with the finished
+record, without a claim. `postgres-transaction`: one PostgreSQL transaction writes the effect and the record. These last
+three forms have exactly one effect, despite every crash. `layer`: as `ledger`, by a plain function behind the Lambda
+layer. `layer` is for `kills` only.
 
-Servers: the embedded DynamoDB, and those that are named in the environment variable";
+DynamoDB servers: the embedded one, and those that are named in the environment variable";
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -96,7 +97,7 @@ async fn run(arguments: &[&str], form: Form) -> Result<ExitCode> {
     }
 }
 
-/// Refuses the arguments.
+/// Reports that the arguments aren't valid, and prints the usage.
 fn usage(arguments: &[&str]) -> ExitCode {
     if !arguments.is_empty() {
         let given = arguments.join(" ");

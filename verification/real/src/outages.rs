@@ -1,7 +1,7 @@
 //! Takes servers down while handlers return. Every outcome must be recorded, and nothing may run twice.
 //!
 //! Sandboxes, each with its own store, run operations of the real library. When all handlers of a round are
-//! running, and each invocation has 30 s left, the server fails. Each handler returns at its own moment: shortly
+//! running, and each invocation has 30 s left, the server fails. Each handler returns at a random time, shortly
 //! before the outage or during it. The round ends when every caller has its answer. The check then reads each
 //! record, and delivers each key once more with a clock that is ahead of all leases. If an outcome was lost, that
 //! delivery runs the handler again.
@@ -45,7 +45,7 @@ const ARRIVAL: Duration = Duration::from_secs(1);
 const LATENESS: Duration = Duration::from_secs(5);
 /// How many times to check whether a server is back, 100 ms apart.
 const PATIENCE: u32 = 300;
-/// How long before the outage the first handlers return, so that the outage begins while the library records outcomes.
+/// The first handlers return this long before the outage, so that the outage begins while the library records outcomes.
 const LEAD: Duration = Duration::from_millis(30);
 
 /// The size of the check.
@@ -67,11 +67,11 @@ impl Extent {
     }
 }
 
-/// Takes each of these servers down, all at once, and returns the figures in the same order.
+/// Takes the servers of all `troubles` down at the same time, and returns the figures in the order of `troubles`.
 ///
 /// # Errors
 ///
-/// If a server doesn't start, doesn't return, or fails outside of its outages.
+/// If a server doesn't start, doesn't come back, or fails outside of its outages.
 pub async fn check(troubles: &[Trouble], extent: Extent) -> Result<Vec<Figures>> {
     let mut running = JoinSet::new();
     for (nth, trouble) in troubles.iter().copied().enumerate() {
@@ -126,7 +126,7 @@ async fn on_one(trouble: Trouble, extent: Extent) -> Result<Figures> {
     Ok(figures)
 }
 
-/// Draws a random duration up to this one.
+/// Draws a random duration from zero to `of`.
 fn random_part(of: Duration, random: &mut Random) -> Duration {
     Duration::from_millis(random.between(0, u64::try_from(of.as_millis()).unwrap_or(u64::MAX)))
 }
@@ -173,7 +173,7 @@ async fn is_back(direct: &dyn Store, sandbox: &Sandbox) -> Result<()> {
     Err(Problem::new(format!("the server doesn't answer after its outage: {last:?}")))
 }
 
-/// Collects the results of an operation and of the delivery after it.
+/// Reads an operation's record, delivers its key once more, and collects the results.
 async fn evidence(
     direct: &dyn Store,
     later: &Sandbox,

@@ -34,7 +34,7 @@ pub(crate) fn shared_postgres() -> Option<&'static PostgresServer> {
 /// A DynamoDB on loopback.
 #[derive(Debug)]
 pub struct Server {
-    /// Its name in reports.
+    /// The server's name in reports.
     pub name: String,
     database: Database,
 }

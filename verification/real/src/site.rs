@@ -32,7 +32,7 @@ impl Kind {
     /// Every kind.
     pub const ALL: [Self; 3] = [Self::DynamoDb, Self::Postgres, Self::Redis];
 
-    /// Its name in reports.
+    /// Returns the store's name in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::DynamoDb => "DynamoDB",
@@ -50,7 +50,7 @@ pub(crate) struct Site {
     room: String,
 }
 
-/// A server of a kind.
+/// A running server.
 #[derive(Debug)]
 pub(crate) enum Host {
     DynamoDb(Server),
@@ -137,18 +137,18 @@ impl Site {
             Host::DynamoDb(server) => {
                 let gone = server.client().delete_item().table_name(&self.room);
                 let gone = gone.key("id", AttributeValue::S(key.as_str().to_owned())).send().await;
-                gone.map(drop).map_err(|error| Problem::new(format!("removing a record: {error:?}")))
+                gone.map(drop).map_err(|error| Problem::new(format!("couldn't delete the record: {error:?}")))
             }
             Host::Postgres(server) => {
                 let statement = format!("DELETE FROM \"{}\" WHERE id = $1", self.room);
                 let gone = server.client().await.execute(&statement, &[&key.as_str()]).await;
-                gone.map(drop).context("removing a record")
+                gone.map(drop).context("couldn't delete the record")
             }
             Host::Redis(server) => {
                 let name = format!("{}:{key}", self.room);
                 match server.run(&["DEL", &name]).as_str() {
                     "0" | "1" => Ok(()),
-                    said => Err(Problem::new(format!("removing a record: {said}"))),
+                    said => Err(Problem::new(format!("couldn't delete the record: {said}"))),
                 }
             }
         }
@@ -186,7 +186,8 @@ impl Site {
         configure: impl FnOnce(StoreBuilder<DynamoDbStore>) -> StoreBuilder<DynamoDbStore>,
     ) -> Result<DynamoDbStore> {
         let config = config_of(&format!("http://{address}"))
-            // All clients of a process and a Region share one retry quota. This gives each sandbox its own.
+            // All clients of a process and a Region share one retry quota. This partition gives each
+            // sandbox its own quota.
             .retry_partition(RetryPartition::new(fresh_table()?))
             .build();
         let builder = configure(DynamoDbStore::builder(&self.room).client(Client::from_conf(config)));
@@ -215,7 +216,7 @@ impl Site {
 
 /// Starts a server on a blocking thread, so that other tasks run on while it starts.
 async fn blocking<T: Send + 'static>(start: impl FnOnce() -> T + Send + 'static) -> Result<T> {
-    tokio::task::spawn_blocking(start).await.context("starting a server")
+    tokio::task::spawn_blocking(start).await.context("couldn't start a server")
 }
 
 /// The system's clock, shifted forward by this much, so that no test waits for a lease to end.

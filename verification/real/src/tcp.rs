@@ -1,4 +1,4 @@
-//! A TCP proxy that breaks traffic. It doesn't parse PostgreSQL's and Redis's protocols, but recognises requests.
+//! A TCP proxy that breaks traffic. It recognises the requests of PostgreSQL and Redis, but doesn't parse them.
 
 mod link;
 mod way;
@@ -106,7 +106,7 @@ impl TcpProxy {
         self.shared.is_closed.send_replace(true);
         self.shared.is_answered.send_replace(true);
         let mut under_way = self.shared.under_way.subscribe();
-        // The wait fails only when the sender is dropped, and this proxy holds it.
+        // The wait fails only if the sender is dropped, and this proxy owns the sender.
         let _ = under_way.wait_for(|count| *count == 0).await;
     }
 }
@@ -134,7 +134,7 @@ impl Shared {
 async fn serve(listener: TcpListener, address: SocketAddr, shared: Arc<Shared>) {
     let mut fault = shared.fault.subscribe();
     let mut normal = Some(listener);
-    // Dropping the task drops the set and its connections.
+    // When this task ends, the set is dropped, which cuts its connections.
     let mut connections = JoinSet::new();
     loop {
         fault.borrow_and_update();
@@ -176,7 +176,7 @@ async fn listening(listener: Option<TcpListener>, address: SocketAddr) -> Option
     }
     let bound = TcpListener::bind(address).await.ok();
     if bound.is_none() {
-        // Another process has the port for a moment, so the caller tries again.
+        // Another process may be using the port, so the caller tries again.
         clock::pause(Duration::from_millis(5)).await;
     }
     bound

@@ -2,12 +2,12 @@
 //! and in front of PostgreSQL and Redis. Under every fault, callers must get true answers, recorded outcomes must
 //! stay, and every call must end within its time limit.
 //!
-//! A run delivers one operation to the real library, or to a function behind the Lambda layer. Both use the real store
-//! and the real SDK, whose requests go through a proxy that breaks some of them. The run then delivers the operation
-//! again without faults, and once more when all leases have ended. A judge compares the table's records, the server's
-//! answers and the callers' answers.
+//! A run delivers one operation to the real library, or to a function behind the Lambda layer. Both use the real
+//! store, whose requests go through a proxy that breaks some of them. The run then delivers the operation again without
+//! faults, and once more when all leases have ended. A judge compares the table's records, the server's answers and the
+//! callers' answers.
 //!
-//! The check first puts every fault on every request of every scenario, one at a time. Random runs with up to
+//! The check first puts every fault on every request of every scenario, one fault at a time. Random runs with up to
 //! three faults follow. A run's number or seed fixes its plan, but not the timing of threads and sockets. So
 //! a rare finding may need a few repetitions.
 
@@ -61,7 +61,7 @@ pub enum Extent {
         /// The seed of all random runs.
         seed: u64,
     },
-    /// Each kind of fault on each kind of call, without SDK retries, then this many random runs.
+    /// Each kind of fault on each kind of call, without SDK retries, then the random runs.
     Bounded {
         /// How many cases hit each kind of call with each fault, if there are that many.
         of_each: usize,
@@ -95,7 +95,7 @@ impl Extent {
         // The runs without retries come first, so that a number means the same case in `Long` and in `Bounded`.
         let all: &[_] = match medium {
             Medium::Http => &[Retries::None, Retries::Default],
-            // The other stores' clients have no retry setting.
+            // The PostgreSQL and Redis stores have no retry setting.
             Medium::Tcp => &[Retries::None],
         };
         Ok(match self {
@@ -124,12 +124,12 @@ impl Extent {
 const CONCURRENCY: u32 = 16;
 /// How many runs are under way at once on a busy machine.
 const AT_LEAST: usize = 2;
-/// How many more rounds to make for faults that didn't hit their call. On a busy machine, an unplanned request may
-/// take the place of the planned one.
+/// The maximum number of extra rounds for faults that didn't hit their call. On a busy machine, an unplanned request
+/// may take the place of the planned one.
 const FILLINGS: u64 = 8;
 
-/// Makes the runs on servers of these kinds, and for DynamoDB on every available server. After each server, `show`
-/// gets its report.
+/// Makes the runs on one server of each kind, and for DynamoDB on every available server. After each server, calls
+/// `show` with the server's report.
 ///
 /// # Errors
 ///
@@ -217,7 +217,7 @@ async fn make(report: &mut Report, stage: &Stage, cases: Vec<Case>) -> Result<()
         // A heavy run takes all places, because it keeps a processor busy and would cause timeouts in other runs.
         let wanted = if case.scenario.is_heavy() { CONCURRENCY } else { 1 };
         let place = Arc::clone(&places).acquire_many_owned(wanted).await;
-        // Start no run while the machine is too busy: it would cause timeouts that aren't planned.
+        // Start no run while the machine is too busy: the run would get timeouts that aren't planned.
         while lateness.is_busy() && places.available_permits() + AT_LEAST < CONCURRENCY as usize {
             clock::pause(Duration::from_millis(1)).await;
         }

@@ -1,4 +1,4 @@
-//! Performs the faults of requests, reads and processes that the testing kit lists.
+//! Performs the testing kit's faults on writes, reads and processes.
 
 use lambda_idempotency::{
     store::{Outcome, Settlement, State as RecordState, StoreErrorKind, Write},
@@ -18,7 +18,7 @@ impl<P: Protocol> Checker<'_, P> {
     pub(super) fn strike(&mut self, it: &mut Happening, at: u8, fault: Fault) -> Option<()> {
         let slot = *it.slot(at);
         let is_read = slot.stage == Stage::Reading;
-        // An error of the client's second attempt says nothing about the first.
+        // If the client has sent the write twice, an error of the second attempt says nothing about the first.
         let mut may_be_applied = fault.is_ambiguous() || (slot.is_retried && !is_read);
         let mark = match fault {
             Fault::Die => {
@@ -50,7 +50,7 @@ impl<P: Protocol> Checker<'_, P> {
             Fault::Conflict => {
                 let is_late = self.is_transaction(slot.write)
                     && it.explored.late.iter().any(|late| late.write == slot.write);
-                // The conflicting transaction may be an earlier submission of this one.
+                // The conflicting transaction may be an earlier attempt at this same transaction.
                 may_be_applied |= is_late;
                 if may_be_applied { Mark::ConflictDoubtful } else { Mark::Conflict }
             }
@@ -64,7 +64,7 @@ impl<P: Protocol> Checker<'_, P> {
             }
             Fault::Unreadable if is_read => Mark::ReadUnreadable,
             Fault::Unreadable => Mark::Unreadable,
-            // `choices` never offers any other fault.
+            // `faults::choices` offers no other fault.
             _ => return None,
         };
         it.reach(mark);
@@ -73,21 +73,21 @@ impl<P: Protocol> Checker<'_, P> {
     }
 
     /// Applies the executor's write, and loses the response. Returns `None` if the write would change
-    /// nothing, since that's the same as a lost write.
+    /// nothing, since the result is then the same as for a lost write.
     fn apply_unanswered(&mut self, it: &mut Happening, at: u8) -> Option<()> {
         let (write, sender) = it.sent_by(at);
         (!self.store(it, write, sender)?.changes_nothing()).then_some(())
     }
 
-    /// The store answers with an error, or doesn't answer. The executor learns of the failure at once. If it
-    /// learns of the failure later, that's another choice, at a later moment.
+    /// The store answers with an error, or doesn't answer. The executor learns of the failure at once. To explore
+    /// an executor that learns of it later, the checker offers the same choice at a later moment.
     fn fail(&mut self, it: &mut Happening, at: u8, kind: StoreErrorKind, maybe_applied: bool) {
         self.step(it, at, Heard::Failed(kind, maybe_applied));
     }
 }
 
 impl Happening {
-    /// The client sends its write again.
+    /// Notes that the client (the SDK) sends the executor's write again.
     fn retry(&mut self, at: u8, mark: Mark) {
         let slot = self.slot(at);
         (slot.is_retried, slot.is_urgent) = (true, true);
@@ -101,7 +101,7 @@ impl Happening {
     }
 }
 
-/// The mark of an executor that dies.
+/// The mark for an executor that dies in its current stage.
 fn crashed(slot: &Slot) -> Mark {
     let has_run = slot.held != 0 || slot.is_open;
     match slot.stage {

@@ -1,4 +1,4 @@
-//! Checks which handlers run inside a lease, and until when.
+//! Checks that at most one handler runs inside its lease, and that no handler is polled outside its lease.
 
 use lambda_idempotency::time::Timestamp;
 

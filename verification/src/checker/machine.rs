@@ -1,4 +1,4 @@
-//! The executors' half: a step of the protocol under test, and its immediate results.
+//! The executors' side of the checker: takes a step of the protocol under test, and applies the step's result.
 
 use std::rc::Rc;
 
@@ -20,7 +20,7 @@ use crate::{
 };
 
 impl<P: Protocol> Checker<'_, P> {
-    /// Takes one step of the executor's machine, and applies its immediate results.
+    /// Takes one step of the executor's machine, and applies the step's result.
     pub(super) fn step(&mut self, it: &mut Happening, at: u8, heard: Heard) {
         let slot = *it.slot(at);
         let number = usize::from(slot.delivery);
@@ -61,8 +61,7 @@ impl<P: Protocol> Checker<'_, P> {
                 // has taken time.
                 let is_settlement = self.write(write).is_some_and(|write| write.lock().is_none());
                 after.retries += u8::from(is_settlement && matches!(heard, Heard::Found(_)));
-                // Sending the same request again leaves it as ambiguous as it was. A different request isn't
-                // ambiguous.
+                // A request that's sent again is as ambiguous as it was before. A different request isn't ambiguous.
                 after.is_in_doubt = is_in_doubt && write == slot.write;
                 (after.stage, after.write) = (Stage::Applying, write);
             }
@@ -81,7 +80,7 @@ impl<P: Protocol> Checker<'_, P> {
             Next::Unextended => after.stage = Stage::Running,
             Next::Declined => {
                 (after.stage, after.is_in_doubt) = (Stage::Running, false);
-                // `held` may be a later claim, made only to record the outcome.
+                // `stepped.held` may be a later claim, which the executor made only to record the outcome.
                 if let Some(held) = stepped.held {
                     after.held = held;
                 }
@@ -128,13 +127,13 @@ impl<P: Protocol> Checker<'_, P> {
         if delivery.verdict == Verdict::Commit {
             it.flaws.unless(delivery.has_effect, Invariant::EffectsExactlyOnce);
         } else {
-            // If the handler had writes before, their transaction definitely wasn't applied, and the handler tried
-            // again without them.
+            // If the handler had its own writes in an earlier try, their transaction definitely wasn't applied, and
+            // the handler tried again without them.
             self.deny(it, slot.delivery);
         }
     }
 
-    /// Notes that the handler starts, and checks that it may.
+    /// Notes that the handler starts, and checks that it's allowed to start.
     fn start(&self, it: &mut Happening, delivery: u8, held: u32) {
         let Some(held) = self.claims.get(held) else { return };
         let generation = held.generation.get();
@@ -162,7 +161,7 @@ impl<P: Protocol> Checker<'_, P> {
         it.flaws.unless(!stands || delivery.is_overtaken, Invariant::GhostTold);
     }
 
-    /// The lease end of this delivery's claim, if that claim is in the record.
+    /// The end of the lease of this delivery's claim, if the record still holds that claim.
     fn standing(&self, it: &Happening, delivery: u8) -> Option<Timestamp> {
         let record = self.records.get(it.explored.record).filter(|_| it.explored.holder == delivery)?;
         record.lease_until()
@@ -186,7 +185,7 @@ impl<P: Protocol> Checker<'_, P> {
             it.reach(Mark::OperatorReplayed);
         }
         let author = it.explored.deliveries.get(usize::from(by));
-        // A transaction may be applied after its handler has tried again.
+        // A transaction may be applied after its handler has tried again and returned another verdict.
         let said =
             |author: &Delivery| verdicts.contains(&author.verdict) || author.has_writes && author.has_effect;
         let is_true = author.is_none_or(|author| said(author) && author.request == delivery.request);
@@ -240,11 +239,11 @@ impl<P: Protocol> Checker<'_, P> {
             Action::NotExtended => Next::Unextended,
             Action::Declined(_) => Next::Declined,
             Action::Refused(Refusal::Abandoned(until)) => Next::Abandoned(until),
-            // The record can't be read, so the check doesn't look for a claim that's left behind.
+            // The executor can't read the record. In that case, nothing is checked about a claim left behind.
             Action::Refused(Refusal::Corrupt) => Next::Over,
             Action::Refused(_) => Next::Refused,
-            // The handler of a lost claim is cut off. If the handler ended before that, another path covers
-            // the case.
+            // The library cuts off the handler of a lost claim. Another explored path covers a handler that
+            // ended before the cut-off.
             Action::Settled(_) | Action::Lost | Action::Nothing => Next::Over,
         };
         let held = self.protocol.held(&after).map(|held| self.claims.number(held));
@@ -274,7 +273,8 @@ impl<P: Protocol> Checker<'_, P> {
         }
     }
 
-    /// Every step seen, as an edge between the machine's positions, and whether it calls the store.
+    /// Returns every step seen so far as an edge: the positions before and after the step, and whether the step calls
+    /// the store.
     pub(crate) fn edges(&self) -> impl Iterator<Item = (Position, Position, bool)> {
         self.steps.iter().filter_map(|(key, stepped)| {
             let (stage, calls) = match stepped.next {
@@ -296,13 +296,14 @@ impl<P: Protocol> Checker<'_, P> {
             let settled = self.write(key.write).is_some_and(|write| write.lock().is_none());
             let claims = matches!(stepped.next, Next::Apply(write)
                 if self.write(write).is_some_and(|write| write.lock().is_some()));
-            // Without a claim, the executor concludes again if another delivery's record was in the way.
+            // An executor without a claim sends a new conclusion if another delivery's record was in the way of the
+            // last one. `longest_run` explains why neither this step nor a new claim after a settlement is an edge.
             let concludes = matches!(stepped.next, Next::Apply(write)
                 if key.is_open && write != key.write && matches!(key.heard, Heard::Refused(_) | Heard::Found(_)));
             if key.verdict != Verdict::None && settled && (claims || concludes) {
                 return None;
             }
-            // If a response has arrived, the edge begins at its request: the read or the write.
+            // If a response has arrived, the edge begins at the stage of its request: a read or a write.
             let from = match (key.stage, key.heard) {
                 (Stage::Answered, Heard::Found(_)) => Stage::Reading,
                 (Stage::Answered, _) => Stage::Applying,
@@ -313,7 +314,7 @@ impl<P: Protocol> Checker<'_, P> {
     }
 }
 
-/// The delivery whose handler gave this response.
+/// The delivery whose handler returned this outcome.
 fn author(outcome: &Outcome, record: &Record) -> u8 {
     match outcome {
         Outcome::Retained(response) => match &response.place {

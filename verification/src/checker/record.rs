@@ -1,4 +1,4 @@
-//! The store's half: the effect of a write on the record. Every change of the record goes through here.
+//! The store's side of the checker: delivers writes, and checks every change of the record.
 
 use std::rc::Rc;
 
@@ -22,8 +22,8 @@ use crate::{
 };
 
 impl<P: Protocol> Checker<'_, P> {
-    /// Delivers a write to the store, even if no executor waits for it any more. Every change of the record
-    /// goes through here.
+    /// Delivers a write to the store, even if no executor waits for its response any more. Every write that changes
+    /// the record goes through here.
     pub(super) fn store(&mut self, it: &mut Happening, number: u32, sender: u8) -> Option<Stored> {
         let sent = Rc::clone(self.writes.get(number)?);
         let write = &sent.write;
@@ -289,8 +289,8 @@ impl<P: Protocol> Checker<'_, P> {
         if let Some(delivery) = it.explored.deliveries.get(usize::from(sender)) {
             it.flaws.unless(!delivery.is_refused || delivery.is_overtaken, Invariant::GhostTold);
             it.explored.operation = it.explored.operation.claimed(delivery.request, holder);
-            // The claim was sent before the sweep. If its sender releases the claim, the release may carry an
-            // interruption that the removed record showed. `was_left` only permits handlers to learn of an
+            // An overtaken claim was sent before the sweep. If its sender releases the claim, the release may carry
+            // an interruption that the removed record showed. `was_left` only permits handlers to learn of an
             // interruption, so setting it too often does no harm.
             it.explored.operation.was_left |= delivery.is_overtaken;
         }
@@ -300,10 +300,9 @@ impl<P: Protocol> Checker<'_, P> {
         }
     }
 
-    /// Whether a record becomes claimable on time, for the same request and for another. A released key is
-    /// claimable at once. An outcome is claimable one millisecond after its expiry and the skew margin, and a
-    /// lock one millisecond after its lease and the skew margin. Another request can claim a lock only when the
-    /// lock has also expired.
+    /// Whether a record becomes claimable on time, for the same request and for another one. The time is the skew
+    /// margin plus one millisecond after the end of a lock's lease, after an outcome's expiry, or after the claim of a
+    /// released key. Another request can claim a lock only when the lock has also expired.
     fn becomes_claimable(&mut self, number: u32) -> bool {
         if let Some(&claimable) = self.probes.get(&number) {
             return claimable;
@@ -361,8 +360,8 @@ impl<P: Protocol> Checker<'_, P> {
         matches!(action, Action::Claimed(_))
     }
 
-    /// Whether a delivery without a claim gets past this record at `now`: it runs its handler or, under
-    /// at-most-once, answers that the outcome is unknown.
+    /// Whether this record no longer blocks a delivery without a claim at `now`: the delivery runs its handler or,
+    /// under at-most-once, answers that the outcome is unknown.
     fn is_open_to(&self, record: &Record, request: u8, now: Timestamp) -> bool {
         if !self.configuration.flows.contains(&Flow::Look) {
             return true;
@@ -380,7 +379,7 @@ impl<P: Protocol> Checker<'_, P> {
     }
 }
 
-/// An operator has settled the record: no delivery holds its claim any more.
+/// Notes that an operator has settled the record, so that no delivery holds its claim any more.
 fn resolved(it: &mut Happening, settlement: &Settlement, before: Option<&Record>) {
     it.reach(match before.map(Record::status) {
         Some(Status::Started) => Mark::ResolvedLock,
@@ -412,7 +411,7 @@ fn is_sooner(one: Option<Timestamp>, other: Option<Timestamp>) -> bool {
     }
 }
 
-/// Whether `sender` settles, or extends, its own claim.
+/// Whether `write` settles or extends the claim in `record`, and `sender` holds that claim.
 fn holds(it: &Happening, write: &Write, record: &Record, sender: u8) -> bool {
     let is_mine = |owner: &Owner, generation: &Generation| {
         it.explored.holder == sender
@@ -435,8 +434,8 @@ fn goes_along(sent: &Sent, delivery: Delivery) -> bool {
     if sent.submission.is_some() { delivery.has_writes } else { delivery.verdict != Verdict::Commit }
 }
 
-/// Whether the handler completed. A late transaction may carry the result that its handler returned before it
-/// tried again.
+/// Whether the handler completed. A late transaction may carry the result that the handler returned before the
+/// handler tried again.
 fn completes(sent: &Sent, delivery: Delivery) -> bool {
     match sent.submission {
         Some(_) => delivery.has_writes,

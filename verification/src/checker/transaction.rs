@@ -19,7 +19,7 @@ impl<P: Protocol> Checker<'_, P> {
         self.sent(number).is_some_and(|sent| sent.submission.is_some())
     }
 
-    /// Whether the store remembers this transaction's token. If so, the store repeats its answer and doesn't
+    /// Whether the store remembers this transaction's token. If so, the store repeats its first answer and doesn't
     /// apply the transaction again.
     pub(super) fn is_known(&self, it: &mut Happening, number: u32) -> bool {
         let Some(token) = self.token(number) else { return false };
@@ -49,8 +49,8 @@ impl<P: Protocol> Checker<'_, P> {
             Stored::Removed | Stored::Refused | Stored::Repeated => None,
         };
         let is_completed = after.is_some_and(|after| after.status() == Status::Completed);
-        // Until the record of an earlier effect expires, a second effect is a fault. With clocks too far
-        // apart, the record may already have expired by one of the clocks.
+        // Until the record of an earlier effect expires, a second effect is a violation. If the clocks are too far
+        // apart, nothing is checked: the record may already have expired by one of the clocks.
         let before = self.records.get(it.explored.record);
         let counts = before.is_some_and(|before| counts(before.expires_at, self.true_time(it)));
         let is_second = it.explored.has_effect && counts && self.configuration.clocks_agree();
@@ -67,14 +67,14 @@ impl<P: Protocol> Checker<'_, P> {
     }
 
     /// Fails a condition on the handler's own writes. Returns `None` if the record's condition fails too, or if
-    /// the store remembers the transaction. Then the result is the same as if the handler's condition had held.
+    /// the store remembers the transaction: in both cases the handler's condition doesn't affect the result.
     pub(super) fn decline(&mut self, it: &mut Happening, at: u8) -> Option<()> {
         let (number, _) = it.sent_by(at);
         let sent = Rc::clone(self.writes.get(number)?);
         sent.submission?;
         let is_refused = self.effect(number, it.explored.record).0 == Stored::Refused;
-        // After an ambiguous first attempt, the store may not report this failure: the first attempt may
-        // still be in flight.
+        // After an ambiguous first attempt, the store must not report the failed condition as definite, since
+        // the first attempt may still be in flight.
         if is_refused || it.slot(at).is_retried || self.is_known(it, number) {
             return None;
         }
@@ -84,10 +84,12 @@ impl<P: Protocol> Checker<'_, P> {
         Some(())
     }
 
-    /// Leaves an extension in flight when its handler ends or is cut off: the extension may still arrive.
+    /// Leaves an unanswered extension in flight when the executor stops waiting for the answer. The extension may
+    /// still arrive.
     pub(super) fn leave_extension(&self, it: &mut Happening, at: u8) {
         if it.slot(at).stage == Stage::Extending {
-            // If the list is full, the extension counts as lost, which can happen to any request.
+            // If the list of writes in flight is full, the extension counts as lost, which can happen to any
+            // request.
             let _ = it.put_in_flight(at);
         }
     }

@@ -161,7 +161,7 @@ impl Step<'_> {
             (Action::Pause(_), false) => Some(Mark::Pausing),
             (Action::Pause(_), true) if self.is_commit() => Some(Mark::PausingToCommit),
             (Action::Pause(_), true) if self.was_claim() => Some(Mark::PausingToRecord),
-            // The request that's sent again is a read, so the settlement before it is still ambiguous.
+            // After this pause a read is sent again: the settlement before that read is still ambiguous.
             (Action::Pause(_), true) if self.is_asking => Some(Mark::PausingToLook),
             (Action::Pause(_), true) => Some(Mark::PausingToSettle),
             _ => None,

@@ -1,4 +1,4 @@
-//! Checks the step when another delivery's record is in the way of a handler that ran without a claim.
+//! Checks the step of a run without a claim whose conclusion meets another delivery's record.
 
 use lambda_idempotency::{
     protocol::{Action, End, Refusal},
@@ -9,8 +9,8 @@ use super::Step;
 use crate::invariants::{Flaws, Invariant};
 
 impl Step<'_> {
-    /// Checks the step when another delivery's record is in the way of a conclusion. A live record stays, and
-    /// an expired one is replaced.
+    /// Checks the step after a conclusion has met another delivery's record. A live record must stay, and an expired
+    /// record must be replaced.
     pub(super) fn rivals(&self, flaws: &mut Flaws) {
         let Some(record) = self.shown().filter(|record| record.owner != self.plan.owner) else { return };
         let matches = record.fingerprint == self.plan.fingerprint;

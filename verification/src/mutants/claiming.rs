@@ -27,7 +27,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "owner is the request's id, which two attempts share",
+        name: "the owner is the request's id, which two attempts share",
         caught_by: Invariant::OneInsideLease,
         owner: |_, request| configuration::owner(0, request),
         ..NONE
@@ -71,7 +71,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "staleness reversed",
+        name: "a lock is stale before its lease ends, and not after",
         caught_by: Invariant::BecomesClaimable,
         takes: |moment, record| {
             let margin = moment.plan.rules.skew_margin;
@@ -81,7 +81,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "never stale",
+        name: "a lock never becomes stale",
         caught_by: Invariant::BecomesClaimable,
         takes: |_, record| with_lease(record, |_| FAR),
         ..NONE
@@ -222,7 +222,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "runs without a claim when the item is gone",
+        name: "the handler runs without a claim when the item is gone",
         caught_by: Invariant::GrantBeforeStart,
         does: |moment, (state, action)| match (moment.event, &action) {
             (
@@ -276,7 +276,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "retries claims endlessly",
+        name: "a claim is retried endlessly",
         caught_by: Invariant::Terminates,
         space: one,
         does: |moment, outcome| match (&outcome.1, &moment.before.sent) {
@@ -303,7 +303,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "at most once takes over a stale claim",
+        name: "at most once, a stale claim is taken over",
         caught_by: Invariant::AtMostOnce,
         space: at_most_once,
         takes: |moment, record| {
@@ -320,7 +320,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "at most once reclaims a lock that is stale and expired",
+        name: "at most once, a lock that is stale and expired is reclaimed",
         caught_by: Invariant::AtMostOnce,
         space: at_most_once,
         takes: |moment, record| {
@@ -427,7 +427,7 @@ fn granted(action: &Action) -> Option<Held> {
     })
 }
 
-/// The same failure, treated as definite.
+/// Turns an ambiguous failure into a definite one.
 pub(super) fn definite(event: Event) -> Event {
     match event {
         Event::Failed(fault) => Event::Failed(Fault { maybe_applied: false, ..fault }),

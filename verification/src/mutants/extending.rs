@@ -103,7 +103,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a lost extension doesn't stop the handler",
+        name: "an extension that finds the claim lost doesn't stop the handler",
         caught_by: Invariant::OwnerExtends,
         space: extended,
         does: |_, (state, action)| match action {

@@ -95,7 +95,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "another request counts as a takeover",
+        name: "a claim for another request counts as a takeover",
         caught_by: Invariant::TakeoverTrue,
         space: || Configuration { requests: 2, ..panics() },
         does: |moment, outcome| {

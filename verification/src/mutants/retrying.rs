@@ -95,7 +95,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a request that's rejected as invalid loses its response",
+        name: "a settlement rejected as invalid is sent again without its response",
         caught_by: Invariant::ResponseKept,
         space: || Configuration { permanent_faults: true, ..small() },
         hears: |moment, event| match event {
@@ -109,7 +109,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a failing store loses the response",
+        name: "a retried settlement omits the response",
         caught_by: Invariant::ResponseKept,
         does: |moment, (state, mut action)| {
             if let Action::Apply(Write::Settle { settlement: Settlement::Complete(outcome, _), .. }) =

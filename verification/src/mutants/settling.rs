@@ -161,7 +161,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "retries settlements endlessly",
+        name: "a settlement is retried endlessly",
         caught_by: Invariant::Terminates,
         space: one_settling,
         does: |moment, outcome| match (&outcome.1, &moment.before.sent) {

@@ -32,7 +32,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a token is reused after a cancellation",
+        name: "a declined transaction's token is reused for another transaction",
         caught_by: Invariant::TokenKept,
         space: transactions,
         does: |_, outcome| with_submission(outcome, |_| 0),
@@ -186,7 +186,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "retries an ambiguous transaction endlessly",
+        name: "an ambiguous transaction is retried endlessly",
         caught_by: Invariant::Terminates,
         space: || Configuration { faults: 6, ..in_doubt() },
         does: |moment, outcome| match (&outcome.1, &moment.before.sent) {

@@ -29,8 +29,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a conclusion tests neither lease nor expiry",
         caught_by: Invariant::ClaimSeesVersion,
-        // Only an extension changes the lease and expiry of the same claim: the frozen owner of a stale claim thaws,
-        // and extends it.
+        // Only an extension changes the lease and expiry of the same claim. In this space, the frozen owner of a stale
+        // claim thaws and extends the claim.
         space: || Configuration { extensions: 1, flows: &[Flow::Claim, Flow::Look], ..unclaimed() },
         applies: |write, current| match (write, current) {
             (Write::Conclude { seen: Some(seen), record }, Some(before))
@@ -81,7 +81,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a lost conclusion answers with its own outcome",
+        name: "a superseded run without a claim answers with its own outcome",
         caught_by: Invariant::RecordedIsStored,
         space: unclaimed,
         does: |_, (state, action)| match action {
@@ -91,7 +91,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a lost conclusion of another request is replayed",
+        name: "a run without a claim answers with another request's outcome",
         caught_by: Invariant::MismatchHarmless,
         space: || Configuration { requests: 2, ..unclaimed() },
         does: |moment, (state, action)| match (shown(moment), action) {

@@ -38,7 +38,7 @@ pub struct Violation {
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "VIOLATION of {}: {}", self.rule, self.what)
+        write!(f, "VIOLATION of the rule \"{}\": {}", self.rule, self.what)
     }
 }
 
@@ -128,7 +128,7 @@ struct Book {
     digest: DefaultHasher,
     trace: Vec<String>,
     violation: Option<Violation>,
-    /// The delivery and executor that drew each owner.
+    /// For each owner, the executor that drew it, and the number of that executor's delivery.
     owners: HashMap<[u8; 16], (u32, u64)>,
     /// The owners of claims whose executors have sent a release, which shows that they recognised their claims.
     releasing: BTreeSet<[u8; 16]>,
@@ -267,7 +267,8 @@ impl Audit {
         book.owners.insert(*owner.as_bytes(), (executor, delivery));
     }
 
-    /// Notes that a release is sent, whether or not it arrives. Its sender has recognised its own claim.
+    /// Notes that a release is sent, whether or not it arrives. A release shows that its sender recognises its own
+    /// claim.
     pub fn releases(&self, owner: Owner) {
         self.book().releasing.insert(*owner.as_bytes());
     }

@@ -66,7 +66,7 @@ pub struct Choices {
     pub retention: u64,
     /// Whether a handler's error is recorded.
     pub records: bool,
-    /// Whether a delivery waits for another one's outcome.
+    /// Whether a delivery waits for another delivery's outcome.
     pub waits: bool,
     /// Whether each process keeps copies of settled records.
     pub caches: bool,
@@ -216,7 +216,7 @@ impl Config {
     pub fn of_campaign(seed: u64, outage: Outage) -> Self {
         let mut random = Random::new(seed ^ 0x2b_7e_15_16_28_ae_d2_a6);
         // With a short lease and skewed clocks, less time may be left than the executor assumes. So a campaign's
-        // schedule has only one of the two.
+        // schedule never has both.
         let extends = random.below(4) == 0;
         let is_skewed = !extends && random.below(2) == 0;
         Self {

@@ -42,12 +42,12 @@ pub const SETTLE_WITHIN: Duration = Duration::from_secs(30);
 const LEASE: u64 = 60_000;
 /// The length of a lease that's extended while its handler runs.
 const SHORT_LEASE: Duration = Duration::from_secs(9);
-/// How long a delivery waits for another one's outcome, if it waits.
+/// How long a delivery waits for another delivery's outcome, if it waits.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 /// How many bytes of settled records a process caches, if it caches.
 const CACHE: usize = 64 * 1024;
 
-/// The record's key for the operation `key`.
+/// The store's key for the operation with the number `key`.
 pub(super) fn stored_key(key: u64) -> StoredKey {
     let key = Key::new(format!("key {key}")).unwrap_or_else(|error| panic!("invalid key: {error}"));
     let scope = Scope::new("simulated", "run:step").unwrap_or_else(|error| panic!("invalid scope: {error}"));
@@ -295,7 +295,7 @@ impl Executor {
             match catch_unwind(AssertUnwindSafe(|| run.as_mut().poll(cx))) {
                 Ok(Poll::Ready(result)) => return Poll::Ready(Some(result)),
                 Ok(Poll::Pending) => {}
-                // The handler panicked: the runtime would report a failed invocation.
+                // The handler panicked: Lambda's runtime would report a failed invocation.
                 Err(_) => return Poll::Ready(Some(Err(RunError::Handler(Refusal)))),
             }
             let _ = dies.as_mut().poll(cx);
@@ -353,8 +353,8 @@ impl Executor {
     }
 
     /// Stages the run's effect for the transaction with its outcome. If a condition on the effect fails, the
-    /// handler tries again, fails or answers differently. In a quarter of the runs, it registers nothing for
-    /// that case.
+    /// handler tries again, fails or answers differently. In a quarter of the runs, the handler registers no
+    /// `on_declined` callback.
     fn stage(&self, staging: &Staging, run: usize, key: u64, payload: u64) {
         if let Err(error) = staging.add(Effects(vec![run])) {
             self.audit.violate("effects can be staged", error.to_string());

@@ -44,7 +44,7 @@ pub struct Table {
 struct Stored {
     records: BTreeMap<StoredKey, Record>,
     parts: BTreeMap<(StoredKey, [u8; 16]), Vec<u8>>,
-    /// Writes whose sender gave up on them, with the time when they arrive.
+    /// Writes whose senders gave up on them, each with the time when it arrives.
     late: Vec<(u64, StoredKey, Request)>,
     /// The applied transactions by token, each with the time when it was applied.
     tokens: BTreeMap<String, (u64, StoredKey, Request)>,
@@ -129,7 +129,7 @@ fn apply(
     }
 }
 
-/// Applies the contract, or the broken store's variant.
+/// Applies the write by the store's contract, or as the schedule's deliberately broken store does.
 fn sabotaged(sabotage: Sabotage, write: &Write, before: Option<&Record>) -> Option<Record> {
     match (sabotage, write, before) {
         (Sabotage::SettleUnconditionally, Write::Settle { settlement, .. }, Some(record)) => {
@@ -171,7 +171,8 @@ impl SimulatedStore {
             .is_some_and(|expires_at| expires_at.as_millis() < now);
         if has_expired && self.world.strikes(Circumstance::Sweep, 300) {
             stored.records.remove(key);
-            // A transaction never arrives after the sweeper has removed a record that would have refused it.
+            // In reality, a transaction never arrives after the sweeper has removed a record that would have refused
+            // it.
             stored.late.retain(|(_, of, request)| of != key || !matches!(request, Request::Commit { .. }));
             self.audit.swept(now, key);
         }
@@ -253,7 +254,7 @@ impl SimulatedStore {
     }
 
     async fn travel(&self) {
-        // In a campaign, no request is slow, since a slow request could time out. Only the outages may cause failures.
+        // In a campaign, no request is slow: a slow request could time out, and only the outages may cause failures.
         let slow = if self.world.config.outage.is_none() { 50 } else { 0 };
         let ms =
             self.world.random(|random| if random.chance(slow) { random.below(800) } else { random.below(8) });

@@ -3,7 +3,8 @@
 //! When its handler returns, or a little later, an executor can't reach its store for a share of the time
 //! that the delivery has left to record its outcome. At least 30 % of these outages take 50 to 95 % of that
 //! time. Other outages begin with the delivery and affect the claim. Every operation must be answered with
-//! its handler's result, in time; the store must have completed it by then; and no effect may be repeated.
+//! its handler's result, in time. By then, the operation must be completed in the store. No effect may be
+//! repeated.
 
 use std::fmt::Write as _;
 
@@ -30,10 +31,10 @@ pub fn named(name: &str) -> Option<Outage> {
     Outage::named(name).filter(|outage| ALL.contains(outage))
 }
 
-/// The time that an outage leaves at least, in ms. After a definite error, the library needs a pause, which takes
-/// half of the remaining time, and a request. After an internal error, it needs a pause, a read, a pause and a
-/// request. The library gives up on a request without a response after half of the remaining time, but not
-/// before 250 ms. After that, it needs the same calls as after an internal error.
+/// The least time that an outage leaves for the library, in ms. After a definite error, the library needs time for a
+/// pause, which takes half of the remaining time, and for a request. After an internal error, it needs time for a
+/// pause, a read, a pause and a request. The library gives up on a request without a response after half of the
+/// remaining time, but not before 250 ms. After that, it needs the same calls as after an internal error.
 pub const fn leaves(outage: Outage) -> u64 {
     match outage {
         Outage::Throttle | Outage::Conflict | Outage::Refuse => 60,
@@ -43,7 +44,7 @@ pub const fn leaves(outage: Outage) -> u64 {
 }
 
 /// When an outage begins and how long it lasts, in ms, for a delivery that has `left` to record its outcome.
-/// `None` for no outage, for instance because too little time is left.
+/// Returns `None` for no outage, for example because too little time is left.
 pub(super) fn draw(outage: Outage, left: u64, random: &mut Random) -> Option<(u64, u64)> {
     let share = if random.percent(60) { random.between(500, 950) } else { random.between(10, 500) };
     let delay = if random.percent(70) { 0 } else { random.below(20) };
@@ -79,7 +80,7 @@ pub fn told(outage: Outage, figures: &Figures) -> String {
     let mut text = format!(
         "{}: {schedules} schedules, {operations} operations, {completed} answered and completed, {calls} store calls, \
          {effects} direct effects and {committed} in transactions, {repeated} repeated ({expired} more after their \
-         retention); {all} outages, {} % of them at least half of the time left (each leaves {} ms):",
+         retention); {all} outages, {} % of them at least half of the time left (each leaves at least {} ms):",
         outage.name(),
         (100 * long).checked_div(all).unwrap_or_default(),
         leaves(outage)

@@ -1,7 +1,7 @@
 //! Every setting, entry point, write and answer that the schedules must reach, with its count.
 //!
-//! A new item must be listed here. The public enums are matched without a wildcard, so the compiler asks for
-//! it. For the other items, `tests/reached.rs` reads the sources.
+//! A new item must be listed here. The public enums are matched without a wildcard, so the compiler reports a
+//! variant that isn't listed. For the other items, `tests/reached.rs` reads the sources.
 
 use std::fmt::{self, Write as _};
 
@@ -57,7 +57,7 @@ items! {
     "entry points" {
         Claims "`Operation::run`, schedules"
         Transactions "effects in the outcome's transaction, schedules"
-        Mixed "`optimistic` and `optimistic_reading_first` among them, schedules"
+        Mixed "`optimistic` and `optimistic_reading_first` beside claims, schedules"
         OneProcess "concurrent deliveries in one process, schedules"
         ClaimCompleted "`Claim::complete`"
         ClaimFailed "`Claim::fail`"

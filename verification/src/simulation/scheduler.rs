@@ -24,7 +24,7 @@ use crate::random::Random;
 
 /// The time at which a simulation begins, in ms since 1970.
 const BEGINNING: u64 = 1_795_000_000_000;
-/// The most polls that a schedule may take; more is a livelock.
+/// The most polls that a schedule may take. A schedule that needs more is reported as a livelock.
 const MAX_POLLS: u64 = 2_000_000;
 
 /// The state that all parts of the simulation share.
@@ -125,7 +125,7 @@ impl World {
         count(&mut self.state().figures);
     }
 
-    /// Completes after `ms` milliseconds of true time.
+    /// Returns a future that completes after `ms` milliseconds of true time.
     pub fn sleep(self: &Arc<Self>, ms: u64) -> Sleep {
         Sleep { until: self.now().saturating_add(ms), world: Arc::clone(self), timer: None }
     }
@@ -208,7 +208,7 @@ impl Task {
         Self { future: Some(executor.start()), executor, signal, frozen_until: 0 }
     }
 
-    /// Ends the process. Another one continues with the remaining deliveries.
+    /// Ends the process. Another process continues with the remaining deliveries.
     fn crash(&mut self, world: &World, audit: &Audit, is_deadline: bool) {
         audit.crashed(self.executor.id(), world.now(), is_deadline);
         world.count(|figures| figures.crashes += 1);

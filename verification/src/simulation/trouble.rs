@@ -5,7 +5,7 @@ pub use lambda_idempotency::testing::Fault;
 /// A condition of a schedule that isn't a fault of a request, a read or a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Circumstance {
-    /// The executors' clocks are apart, by no more than the skew margin.
+    /// The executors' clocks differ, by no more than the skew margin.
     Skew,
     /// The executors' clocks are off by up to a minute. Then only fencing is promised.
     SkewBeyond,
@@ -75,7 +75,7 @@ impl Trouble {
         Self::Circumstance(Circumstance::Drop),
         Self::Circumstance(Circumstance::OtherPayload),
         Self::Circumstance(Circumstance::Parts),
-        // The store keeps no chunks, and an item's size is limited (to 400 KB in DynamoDB).
+        // With this fault, the store has no chunks, and an item's size is limited (in DynamoDB, to 400 KB).
         Self::Fault(Fault::Unstorable),
         Self::Circumstance(Circumstance::Jump),
         Self::Circumstance(Circumstance::Stand),

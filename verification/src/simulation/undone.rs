@@ -28,7 +28,8 @@ pub enum Undone {
     Refusals,
     /// Ambiguous errors are treated as definite.
     Doubts,
-    /// Releases are reported as applied, but never reach the store. So a claim whose response was lost stays.
+    /// Releases are reported as applied, but never reach the store. So a claim whose response was lost stays in the
+    /// store.
     GivingBack,
     /// A record forgets that an attempt was interrupted.
     Interruptions,

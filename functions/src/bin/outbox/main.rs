@@ -1,11 +1,12 @@
-//! `outbox`: publishes to EventBridge that an operation ended. It reads the stream of the table of records.
+//! `outbox`: publishes an event to EventBridge for each operation that completed or failed. It reads these outcomes
+//! from the DynamoDB stream of the table of records.
 //!
-//! Every end is published at least once, in the stream's order. `detail.id` identifies an end, so a consumer
-//! deduplicates by it. EventBridge doesn't keep the order: of two ends of one key, the later one has the greater
-//! `detail.generation`.
+//! The function publishes every outcome at least once, in the stream's order. All events of one outcome have the same
+//! `detail.id`, so a consumer deduplicates by this id. EventBridge doesn't keep the order. If a key has several
+//! outcomes, the later one has the greater `detail.generation`.
 //!
-//! The function makes no claims itself. Claims in the same table would appear in the same stream and start the function
-//! again, without end.
+//! The function itself makes no claims. A claim in the same table would appear in the stream and start the function
+//! again, in an endless loop.
 
 mod publish;
 
@@ -25,7 +26,8 @@ struct Outbox {
 #[tokio::main]
 async fn main() -> Result<(), Error> {
     tracing::init_default_subscriber();
-    // IDEMPOTENCY_TABLE names the table of the functions that write the records. Building the store sends no request.
+    // IDEMPOTENCY_TABLE names the table in which the other functions keep their records. Building the store sends no
+    // request.
     let store = DynamoDbStore::builder_from_env()?.build().await?;
     let outbox = Arc::new(Outbox { store, publisher: Publisher::from_env().await? });
     run_concurrent(service_fn(move |event: LambdaEvent<Box<RawValue>>| {
@@ -35,7 +37,7 @@ async fn main() -> Result<(), Error> {
     .await
 }
 
-/// The records of a batch.
+/// A batch of the stream's records. Each one describes a change of the table.
 #[derive(Deserialize)]
 struct Batch {
     #[serde(rename = "Records")]
@@ -54,12 +56,12 @@ struct SequenceNumber {
 }
 
 impl Outbox {
-    /// Publishes each operation whose end is in a record of the batch. The answer names the first record that wasn't
-    /// published. Lambda then redelivers that record and all later ones.
+    /// Publishes an event for each change in the batch that completed or failed an operation. The answer names the
+    /// first change that couldn't be decoded or published. Lambda then redelivers that change and all later ones.
     async fn handle(&self, event: &RawValue) -> Result<Value, Error> {
         // Leaves out the parser's error, which may quote the records.
         let batch: Batch =
-            serde_json::from_str(event.get()).map_err(|_| "the event isn't a batch of a stream")?;
+            serde_json::from_str(event.get()).map_err(|_| "the event isn't a batch from a stream")?;
         let (mut entries, mut unreadable) = (Vec::new(), None);
         for record in &batch.records {
             let numbered: Numbered =
@@ -69,7 +71,7 @@ impl Outbox {
                 Ok(Some(ended)) => entries.push(self.publisher.entry(sequence_number, &ended)?),
                 Ok(None) => {}
                 Err(error) => {
-                    // This change could be the end of an operation, so don't publish any later end before it.
+                    // This change may have completed or failed an operation, so publish no later outcome before it.
                     tracing::error!(%error, sequence_number, "a change of the table can't be decoded");
                     unreadable = Some(sequence_number);
                     break;

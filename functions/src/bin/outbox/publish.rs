@@ -17,13 +17,13 @@ const SOURCE: &str = "lambda-idempotency";
 /// size", EventBridge user guide).
 const MAX_ENTRIES: usize = 10;
 const MAX_BYTES: usize = 256 * 1024;
-/// The size of an entry's time, in bytes.
+/// The size that EventBridge counts for an entry's time, in bytes.
 const TIME_BYTES: usize = 14;
 
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(3);
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// One event, and the sequence number of the stream's record that it reports.
+/// An event, and the sequence number of the stream record that it's about.
 #[derive(Debug)]
 pub(crate) struct Entry {
     sequence_number: String,
@@ -66,7 +66,7 @@ impl Publisher {
         Ok(Self { client: Client::new(&config), bus, includes_responses })
     }
 
-    /// The event that reports the end of an operation.
+    /// Returns the event that reports the outcome of an operation.
     pub(crate) fn entry(&self, sequence_number: String, ended: &OperationEnded) -> Result<Entry, Error> {
         let with_response = if self.includes_responses { response(ended) } else { None };
         let mut detail = serde_json::to_string(&Detail { ended, response: with_response.as_deref() })?;
@@ -91,7 +91,7 @@ impl Publisher {
     ///
     /// # Errors
     ///
-    /// The first entry that may be missing on the bus. Later entries may be there.
+    /// Returns the first entry that may be missing on the bus. Some later entries may be on the bus.
     pub(crate) async fn publish<'e>(&self, entries: &'e [Entry]) -> Result<(), &'e Entry> {
         let mut left = entries;
         while !left.is_empty() {
@@ -107,13 +107,14 @@ impl Publisher {
         let answer = match self.client.put_events().set_entries(Some(events)).send().await {
             Ok(answer) => answer,
             Err(error) => {
-                // Leaves out the error's sources, which contain the whole answer.
+                // Logs the error without its sources, since they contain the whole response.
                 let code = error.code().unwrap_or("none");
                 tracing::error!(%error, code, "EventBridge can't be reached, or refused the request");
                 return request.first().map_or(Ok(()), Err);
             }
         };
-        // EventBridge accepted only the entries with an id. Don't rely on its count of failed entries.
+        // EventBridge accepted an entry only if the entry's result has an event id. The response's count of failed
+        // entries doesn't say which ones failed.
         for (nth, entry) in request.iter().enumerate() {
             let result = answer.entries().get(nth);
             if result.and_then(|result| result.event_id()).is_none() {
@@ -132,8 +133,8 @@ impl Entry {
     }
 }
 
-/// How many of the entries go into the next request: at most one per key. EventBridge may refuse some events of a
-/// request, so a later event of a key could get onto the bus before an earlier one.
+/// Returns how many of the first entries go into the next request. Their keys all differ: EventBridge may refuse an
+/// event and accept a later one of the same request, so two events of one key could be published out of order.
 fn request_of(entries: &[Entry]) -> usize {
     let (mut keys, mut bytes) = (BTreeSet::new(), 0);
     let fitting = entries.iter().take(MAX_ENTRIES).take_while(|entry| {
@@ -168,7 +169,7 @@ mod tests {
         assert_eq!(request_of(&many[..3]), 3);
         let large: Vec<_> = (0..5).map(|nth| entry(&nth.to_string(), 100 * 1024)).collect();
         assert_eq!(request_of(&large), 2);
-        assert_eq!(request_of(&[entry("a", MAX_BYTES + 1), entry("b", 1)]), 1, "EventBridge refuses it");
+        assert_eq!(request_of(&[entry("a", MAX_BYTES + 1), entry("b", 1)]), 1, "`a` is sent alone");
     }
 
     #[test]

@@ -22,9 +22,9 @@ use serde_json::{Value, json};
 #[tokio::main]
 async fn main() -> Result<(), Error> {
     let telemetry = Telemetry::start()?;
-    let idempotency = Idempotency::builder_from_env().await?; // IDEMPOTENCY_TABLE, or IDEMPOTENCY_STORE=<url>
+    let idempotency = Idempotency::builder_from_env().await?; // reads IDEMPOTENCY_TABLE or IDEMPOTENCY_STORE
     let idempotency = rehearsal::leases(idempotency)?.build()?;
-    let payments = Payments::from_env().await?; // PAYMENTS_TABLE
+    let payments = Payments::from_env().await?; // reads PAYMENTS_TABLE
 
     run_concurrent(
         ServiceBuilder::new()
@@ -47,7 +47,7 @@ async fn handle(payments: Payments, request: Request) -> Result<Response<Body>, 
     }
 }
 
-/// `POST /payments`: makes the payment, or finds it made by an earlier attempt.
+/// `POST /payments`: makes the payment, or returns the one that an earlier attempt made.
 async fn create_payment(payments: &Payments, request: &Request) -> Result<Response<Body>, Error> {
     let order: Order = match Order::from_json(request.body()) {
         Ok(order) => order,
@@ -74,7 +74,7 @@ async fn create_payment(payments: &Payments, request: &Request) -> Result<Respon
     let payment = Payment::new(payment_id, order);
     let payment = match lambda_idempotency::staging().filter(|_| payments.are_in_transactions()) {
         Some(staging) => {
-            staging.add(Transaction::new().put(payments.put(&payment)?))?; // made when the outcome is recorded
+            staging.add(Transaction::new().put(payments.put(&payment)?))?; // the payment commits with the outcome
             payment
         }
         None => payments.create(payment).await?,
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_commit_pays_once() {
+    fn lost_commit_response_pays_once() {
         let bench = Bench::new();
         let mut function = function(&bench);
         bench.lose_answer(Call::Complete).deliver(&mut function, &event()).assert_ran();

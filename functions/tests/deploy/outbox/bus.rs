@@ -1,4 +1,5 @@
-//! EventBridge's `PutEvents` on loopback: it accepts events, refuses some of them, or never answers.
+//! A fake EventBridge on loopback, with `PutEvents` only. It accepts events, refuses some of them, loses its response,
+//! or never responds.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -28,7 +29,7 @@ pub(super) struct Bus {
 struct State {
     accepted: Mutex<Vec<Value>>,
     next: Mutex<Treatment>,
-    /// Notifies when a request has met its fault.
+    /// Notifies when a request has arrived that the bus never answers.
     reached: Notify,
 }
 
@@ -52,7 +53,7 @@ impl Bus {
         std::mem::replace(&mut *self.state.next.lock().unwrap_or_else(PoisonError::into_inner), treatment)
     }
 
-    /// Waits until a request has met its fault.
+    /// Waits until a request arrives that the bus never answers.
     pub(super) async fn reached(&self) {
         self.state.reached.notified().await;
     }

@@ -1,4 +1,4 @@
-//! Runs operations of every kind through the library, and notes the ends that the table's records show.
+//! Runs operations of every kind through the library, and notes the outcomes that the table's records show.
 
 use std::{
     collections::BTreeSet,
@@ -23,7 +23,7 @@ use lambda_idempotency::{
     time::{Clock, Timestamp, system_clock},
 };
 
-/// A text in every key and every response. No event may contain it.
+/// A text in keys and responses. No log may contain it, and no event either, unless `RESPONSES=include` is set.
 pub(super) const SECRET: &str = "canary";
 
 /// The failure that an operator records.
@@ -33,7 +33,7 @@ const FAILURE: &[u8] = br#"{"error_type":"Corrected","error_message":"canary"}"#
 const LARGE: usize = 3_000;
 const INLINE_LIMIT: usize = 1_000;
 
-/// An end of an operation: its stored key, its generation and its outcome.
+/// An operation that ended: its stored key, its generation and its outcome.
 pub(super) type End = (String, u64, &'static str);
 
 /// A clock that the test moves, so that leases and records expire.
@@ -90,7 +90,7 @@ impl Operations {
         Self { client, table, store, operation, idempotency, clock, random, started: 0, ends }
     }
 
-    /// The ends so far, as the records showed them.
+    /// The outcomes so far, as the records showed them.
     pub(super) fn ends(&self) -> &BTreeSet<End> {
         &self.ends
     }
@@ -114,7 +114,7 @@ impl Operations {
         self.note(&key).await;
     }
 
-    /// Starts a new operation, or does something with an earlier one.
+    /// Performs one random step, on a new key or on an earlier one.
     pub(super) async fn go_on(&mut self) {
         let is_new = self.started == 0 || self.random.percent(60);
         let nth = if is_new { self.started } else { self.random.index(self.started) };
@@ -228,7 +228,7 @@ pub(super) fn long_response() -> Vec<u8> {
     serde_json::to_vec(&"a".repeat(300 * 1024)).unwrap()
 }
 
-/// A response that the record keeps in chunks beside it.
+/// A response that the store keeps in chunks beside the record.
 pub(super) fn response_in_chunks() -> Vec<u8> {
     response(LARGE)
 }

@@ -122,7 +122,7 @@ def batch(records, run, context):
 
 
 def opened(record):
-    """The record's name in a partial failure, and its order."""
+    """Returns the `itemIdentifier` of the record in a partial failure, and the order in the record's payload."""
     if "kinesis" in record:
         return record["kinesis"]["sequenceNumber"], json.loads(base64.b64decode(record["kinesis"]["data"]))
     if "dynamodb" in record:

@@ -151,7 +151,7 @@ pub(super) fn outages() -> Vec<Scenario> {
     ]
 }
 
-/// Causes each fault of the wire once, at the claim and at the recording.
+/// Causes each fault of the wire twice: once at the claim, and once at the recording.
 pub(super) fn faults() -> Vec<Scenario> {
     let at = |place: &str, passing, fault: HttpWay| {
         let steps = vec![

@@ -95,7 +95,7 @@ fn http_at(at: &'static str) -> Vec<Scenario> {
         .with(HTTP)
         .timeout(12),
     ];
-    // The short form has all scenarios of one front end, but only the replay of each other front end.
+    // The short form has all scenarios of one front end, and only the scenario `replay` of the other front ends.
     let keep = |scenario: Scenario| {
         if at == "http-api" || scenario.name.ends_with("replay") { scenario } else { scenario.long() }
     };

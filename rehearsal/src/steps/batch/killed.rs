@@ -22,7 +22,7 @@ const DONE: usize = ORDERS / 2;
 /// enough for half a batch on a slow machine.
 const LIMIT: Duration = Duration::from_secs(4);
 
-/// The step, before the killed process's leases expire.
+/// Step 11 after its first two deliveries, before the killed process's leases expire.
 pub(in super::super) struct HalfDone<'w> {
     stage: Stage<'w>,
     batch: Batch,
@@ -52,7 +52,7 @@ pub(in super::super) async fn kill<'w>(world: &'w World, orders: &'w Orders) -> 
     let (killed, shipped) = (stage.since(&mark).await?, stage.shipped_since(&mark)?);
     let verdict = interrupted(&killed, &shipped, held);
     let delivered = format!("{MESSAGES} messages, {ORDERS} orders");
-    let answered = if held { "none: SIGKILL, half of it done" } else { "(not interrupted in time)" };
+    let answered = if held { "none: SIGKILL at half the batch" } else { "(not interrupted in time)" };
     let one = stage.done(Row::new(NAME, delivered, answered, &killed, verdict));
 
     let again = deliver(&stage, &batch.again).await?;

@@ -39,7 +39,8 @@ impl DynamoDbStore {
             TransactionInProgressException,
         };
         match error {
-            // Another transaction was applied under this token: only the record shows the current state.
+            // Another transaction was applied under this token. Only a read of the record shows its current state, so
+            // mark the error as ambiguous.
             SdkError::ServiceError(service)
                 if matches!(service.err(), IdempotentParameterMismatchException(_)) =>
             {
@@ -81,7 +82,7 @@ impl DynamoDbStore {
         let (mut fault, transaction) = (Fault::new(error, findings).without_values(), self.transaction(key));
         let message = match (key, fault.class) {
             (None, class) => {
-                // The transaction has only the handler's writes, so one of them is invalid.
+                // The transaction has only the handler's writes, so `Invalid` means that one of them is invalid.
                 if class == Class::Invalid {
                     fault = fault.of_class(Class::WrongWrites);
                 }
@@ -142,7 +143,9 @@ impl DynamoDbStore {
             let transaction = self.transaction(key);
             return Err(StoreError::new(
                 StoreErrorKind::Unavailable,
-                format!("an attempt at {transaction} got no response, and a later one failed a condition"),
+                format!(
+                    "an attempt at {transaction} got no response, and a later attempt failed a condition"
+                ),
             )
             .maybe_applied(true));
         }
@@ -180,7 +183,7 @@ impl DynamoDbStore {
         StoreError::new(StoreErrorKind::Conflict, format!("{} {why}", self.transaction(key)))
     }
 
-    /// Names the transaction in an error. Without a `key`, it has no record.
+    /// Names the transaction in an error. Without a `key`, the transaction has no record.
     fn transaction(&self, key: Option<&StoredKey>) -> String {
         match key {
             Some(_) => format!("the transaction with the record in table `{}`", self.inner.table),
@@ -189,8 +192,8 @@ impl DynamoDbStore {
     }
 }
 
-/// Describes an error of a `transaction` without a record. It names no table, because the error doesn't say which of
-/// the handler's tables it's about.
+/// Describes an error of a `transaction` without a record. The description names no table, because the error doesn't
+/// say which of the handler's tables caused it.
 fn alone(class: Class, transaction: &str, place: &str) -> String {
     match class {
         Class::NotBuilt => format!("{transaction} couldn't be built"),
@@ -217,7 +220,7 @@ fn alone(class: Class, transaction: &str, place: &str) -> String {
         ),
         Class::TooLarge => {
             format!(
-                "DynamoDB{place} rejected {transaction}: one of its items is too large, or all together are"
+                "DynamoDB{place} rejected {transaction}: one of its items is too large, or all its items together are"
             )
         }
         Class::Invalid | Class::WrongWrites => {

@@ -1,4 +1,4 @@
-//! Checks a transaction before it's sent: DynamoDB would reject the whole transaction, and explain less.
+//! Checks a transaction before it's sent, because DynamoDB's own rejection explains less.
 //!
 //! "Quotas in Amazon DynamoDB" (developer guide): 100 actions, one of which is the record's; 4 MB together; 400
 //! KB per item; and only one action per item.
@@ -16,7 +16,7 @@ const MAX_BYTES: usize = 4 * 1024 * 1024;
 
 type Item = HashMap<String, AttributeValue>;
 
-/// One write and its parts.
+/// The parts of one write.
 struct Parts<'a> {
     kind: &'static str,
     table: &'a str,
@@ -25,12 +25,12 @@ struct Parts<'a> {
     is_put: bool,
 }
 
-/// The record's part in the transaction.
+/// The idempotency record in the transaction.
 pub(super) struct Own<'a> {
     pub(super) table: &'a str,
     pub(super) key: &'a Item,
-    /// The size of the record's key in bytes, plus the size of the response once that's known. The other attributes
-    /// add a few hundred bytes.
+    /// The size of the record's key in bytes, plus the size of the response once that's known. The other attributes,
+    /// a few hundred bytes, aren't counted.
     pub(super) bytes: usize,
 }
 
@@ -52,7 +52,7 @@ pub(super) fn check(transaction: &Transaction, own: &Own<'_>) -> Result<(), Stri
         let size = item_bytes(write.item);
         if size > MAX_ITEM_BYTES {
             return Err(format!(
-                "{} has {size} bytes, but an item allows {MAX_ITEM_BYTES}",
+                "{} has {size} bytes, but DynamoDB allows {MAX_ITEM_BYTES} per item",
                 named(place, write)
             ));
         }
@@ -66,8 +66,8 @@ pub(super) fn check(transaction: &Transaction, own: &Own<'_>) -> Result<(), Stri
     }
     if bytes + own.bytes > MAX_BYTES {
         return Err(format!(
-            "the staged writes have {bytes} bytes together and the record {}, but a DynamoDB transaction allows \
-             {MAX_BYTES}; stage fewer or smaller writes",
+            "the staged writes have {bytes} bytes together, and the record has {}, but a DynamoDB transaction \
+             allows {MAX_BYTES}; stage fewer or smaller writes",
             own.bytes
         ));
     }
@@ -130,7 +130,7 @@ fn named(place: usize, write: &Parts<'_>) -> String {
 }
 
 /// Finds two writes on one item. An update, a delete or a check shows the names of its table's key attributes, but a
-/// put doesn't. If all writes on a table are puts, this finds only identical ones, and leaves the others to DynamoDB.
+/// put doesn't. If all writes on a table are puts, this function finds only identical puts. DynamoDB finds the others.
 fn duplicate(writes: &[Parts<'_>]) -> Option<(usize, usize)> {
     let key_names = |table: &str| {
         let other = writes.iter().find(|write| !write.is_put && same_table(write.table, table))?;
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn puts_are_compared_by_known_keys() {
+    fn puts_are_compared_by_known_key_names() {
         let other = put("orders", text("1")).item().clone();
         let mut blue = other.clone();
         blue.insert("colour".to_owned(), text("blue"));
@@ -352,7 +352,7 @@ mod tests {
             item.item("x", text(&"x".repeat(bytes))).build().unwrap()
         };
         let too_large = Transaction::new().put(large("1", 400 * 1024));
-        assert!(refusal(&too_large).contains("an item allows 409600"), "{}", refusal(&too_large));
+        assert!(refusal(&too_large).contains("DynamoDB allows 409600 per item"), "{}", refusal(&too_large));
         let of = |count: usize| {
             (0..count).fold(Transaction::new(), |all, n| all.put(large(&format!("{n:02}"), 399 * 1024)))
         };
@@ -441,6 +441,6 @@ mod tests {
             )
         };
         checked(&sized(MAX_ITEM_BYTES)).unwrap();
-        assert!(refusal(&sized(MAX_ITEM_BYTES + 1)).contains("an item allows"));
+        assert!(refusal(&sized(MAX_ITEM_BYTES + 1)).contains("DynamoDB allows 409600 per item"));
     }
 }

@@ -40,7 +40,7 @@ fn switched(mutants: &[Mutant], constant: &[&str]) -> Switched {
 }
 
 #[test]
-fn every_genre_gets_a_switch() {
+fn every_kind_of_mutant_gets_a_switch() {
     let mutants = [
         mutant("FnValue", "n < 3", "n < 3 && !matches!(n, 1)", "true"),
         mutant("BinaryOperator", "n < 3", "<", "<="),

@@ -197,7 +197,7 @@ fn entered(world: &World, event: LambdaEvent<Box<RawValue>>) -> LambdaEvent<Box<
     if world.sabotage == Some(Sabotage::EffectFirst)
         && let Ok(job) = serde_json::from_str::<Job>(event.payload.get())
     {
-        // If this write fails, the sabotage has no effect, and the test that expects violations fails.
+        // If this write fails, the sabotage does nothing, and the test that expects violations fails.
         let _ = world
             .ledger
             .append(&job.key, &Line { run: world.run(), generation: 0, attempt: 0, lease_until: 0 });
@@ -212,7 +212,7 @@ async fn handle(world: &World, event: LambdaEvent<Job>) -> Result<String, Diagno
         return Err(failure("Test.NoClaim", "the handler runs without a claim"));
     }
     if job.first_fails && claim.as_ref().is_some_and(|claim| claim.attempt() == 1) {
-        return Err(failure(TOLD_TO_FAIL, "as the event requests"));
+        return Err(failure(TOLD_TO_FAIL, "the event tells the first attempt to fail"));
     }
     // Each pause ends a poll. If the run was frozen past its deadline, the library cuts it off before the next poll.
     world.orders.reached(Point::BeforeEffect);
@@ -250,7 +250,7 @@ struct Claimed {
 async fn plain(world: &World, event: LambdaEvent<Protected>) -> Result<String, Diagnostic> {
     let LambdaEvent { payload: Protected { job, claim: Claimed { attempt, generation } }, context } = event;
     if job.first_fails && attempt == 1 {
-        return Err(failure(TOLD_TO_FAIL, "as the event requests"));
+        return Err(failure(TOLD_TO_FAIL, "the event tells the first attempt to fail"));
     }
     clock::pause(Duration::from_millis(job.before_ms)).await;
     // The function doesn't know its lease, only its deadline. The judge subtracts the grace again.

@@ -28,7 +28,7 @@ use crate::servers::{self, Server};
 /// A server with fresh tables on it.
 #[derive(Debug)]
 pub struct Backend {
-    /// Its name in reports.
+    /// The server's name in reports.
     pub name: String,
     kind: Kind,
 }
@@ -41,7 +41,7 @@ enum Kind {
 }
 
 impl Backend {
-    /// Starts the servers that keep the records of this form, with fresh tables.
+    /// Starts the servers that keep the records of `form`, and creates fresh tables on them.
     ///
     /// # Errors
     ///
@@ -81,7 +81,7 @@ impl Backend {
             .context("couldn't open the PostgreSQL store")?;
         store.create_table().await.context("couldn't create the table of records")?;
         let (client, connection) =
-            tokio_postgres::connect(&server.url(), NoTls).await.context("connecting to PostgreSQL")?;
+            tokio_postgres::connect(&server.url(), NoTls).await.context("couldn't connect to PostgreSQL")?;
         tokio::spawn(connection);
         let effects = format!("CREATE TABLE {table}_effects (n bigserial, key text, line text)");
         client.batch_execute(&effects).await.context("couldn't create the table of effects")?;
@@ -229,6 +229,6 @@ impl EffectsRows {
 
     pub(super) async fn forget(&self, key: &str) -> Result<()> {
         let sql = format!("DELETE FROM {} WHERE key = $1", self.table);
-        self.client.execute(&sql, &[&key]).await.map(drop).context("forgetting the effects")
+        self.client.execute(&sql, &[&key]).await.map(drop).context("couldn't delete the effects")
     }
 }

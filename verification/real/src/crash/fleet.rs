@@ -134,8 +134,8 @@ impl Fleet {
         Ok(Process { sandbox, number, delivered: 0, marker })
     }
 
-    /// Keeps a process for the next event, if it's still alive. If enough processes are idle, it's killed: each round
-    /// leaves one more, and each has a connection to the database.
+    /// Keeps a living process for the next event, or kills it if enough processes are idle. Otherwise every round would
+    /// leave one more idle process, with one more connection to the database.
     pub(super) async fn give_back(&self, mut process: Process) {
         let mut idle = self.idle.lock().await;
         if process.sandbox.is_alive() && idle.len() < RUNNING {

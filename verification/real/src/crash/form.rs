@@ -16,23 +16,23 @@ use super::{
     ledger::{Ledger, Line},
 };
 
-/// Where the function's effect and its record are.
+/// Where the function has its effect. Unless a variant says otherwise, the record is in DynamoDB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Form {
-    /// In a file, outside of any transaction, under a claim.
+    /// The effect is in a file, outside of any transaction, under a claim.
     #[default]
     Ledger,
-    /// In a table, in the completion's own transaction (T8).
+    /// The effect is in a table, in the completion's own transaction (T8).
     Transaction,
-    /// In a table, in one transaction with the finished record, without a claim.
+    /// The effect is in a table, in one transaction with the finished record, without a claim.
     Optimistic,
-    /// In a file, under a claim; the records are in PostgreSQL.
+    /// The effect is in a file, under a claim. The record is in PostgreSQL.
     Postgres,
-    /// In a PostgreSQL table, in one transaction with its record.
+    /// The effect is in a PostgreSQL table, in one transaction with the record.
     PostgresTransaction,
-    /// In a file, under a claim; the records are in Redis.
+    /// The effect is in a file, under a claim. The record is in Redis.
     Redis,
-    /// In a file. The function doesn't use the library, and runs behind the Lambda layer.
+    /// The effect is in a file. The function doesn't use the library, and runs behind the Lambda layer.
     Layer,
 }
 
@@ -48,7 +48,7 @@ impl Form {
         Self::Layer,
     ];
 
-    /// Its name, on the command line and in the environment.
+    /// Returns the form's name, on the command line and in the environment.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ledger => "ledger",
@@ -74,8 +74,8 @@ impl Form {
         }
     }
 
-    /// Whether the library can cut the handler off. The layer can't, because the function is another process. A
-    /// function that's frozen beyond its lease has its effect when it continues, and its answer is fenced.
+    /// Whether the library can cut the handler off. The layer can't, because the function is another process. So behind
+    /// the layer, a function that was frozen beyond its lease still has its effect, and its answer is fenced.
     pub const fn cuts_off(self) -> bool {
         !matches!(self, Self::Layer)
     }
@@ -94,7 +94,7 @@ impl Form {
 /// The effects as the harness reads them.
 #[derive(Clone, Debug)]
 pub(super) enum Effects {
-    /// Files.
+    /// Files: one per key, with one line per effect.
     Files(Ledger),
     /// A table: one item per key, with a list of lines.
     Table(EffectsTable),
@@ -128,7 +128,7 @@ impl Effects {
         }
     }
 
-    /// Deletes the effects of a key that the judge has passed.
+    /// Deletes the effects of a key, after the judge has found no violation.
     pub(super) async fn forget(&self, key: &str) -> Result<()> {
         match self {
             Self::Files(ledger) => ledger.forget(key),
@@ -187,6 +187,6 @@ impl EffectsTable {
         deleted
             .map(drop)
             .map_err(|error| DisplayErrorContext(&error).to_string())
-            .context("forgetting the effects")
+            .context("couldn't delete the effects")
     }
 }

@@ -13,7 +13,7 @@ pub const ENDPOINT: &str = "NET_ENDPOINT";
 pub const TABLE: &str = "NET_TABLE";
 /// The environment variable with the URL of a store other than DynamoDB.
 pub const STORE: &str = "NET_STORE";
-/// The environment variable with the form: where the effect and the record are.
+/// The environment variable with the name of the [`Form`](super::form::Form).
 pub const FORM: &str = "NET_FORM";
 /// The environment variable with the name of the table of effects, if they're in a table.
 pub const EFFECTS: &str = "NET_EFFECTS";
@@ -28,7 +28,7 @@ pub const MARKER: &str = "NET_MARKER";
 /// The environment variable with the sabotage of the function, if any.
 pub const SABOTAGE: &str = "NET_SABOTAGE";
 
-/// The type of the function error when the handler fails because its event says so.
+/// The `errorType` of the handler's error if the event tells the first attempt to fail.
 pub const TOLD_TO_FAIL: &str = "Test.ToldToFail";
 
 /// The time limit of an ordinary invocation. All times are short, so that the check can wait for thousands of leases.
@@ -47,7 +47,7 @@ pub const KEY_FIELD: &str = "/key";
 /// The field in which the layer puts its claim.
 pub const CLAIM_FIELD: &str = "claim";
 
-/// The content of an event. All deliveries of a key carry the same one.
+/// The content of an event. All deliveries of a key carry the same content.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Job {
     /// The idempotency key.

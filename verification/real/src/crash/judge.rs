@@ -33,7 +33,7 @@ pub enum Deed {
     Spared,
     /// SIGKILL.
     Killed,
-    /// SIGSTOP until after its lease, then SIGCONT.
+    /// SIGSTOP until after the run's lease, then SIGCONT.
     Froze,
 }
 
@@ -46,7 +46,7 @@ pub enum Said {
     Error(String, String),
     /// Nothing, as expected after SIGKILL.
     Nothing,
-    /// The process ended without a SIGKILL from the harness.
+    /// The process ended without a SIGKILL from the harness, or gave an unexpected answer.
     Lost(String),
 }
 
@@ -126,7 +126,7 @@ pub struct Finding {
     /// Runs whose effect isn't the recorded one because they answered too late, though the harness neither killed nor
     /// froze them.
     pub slow: u64,
-    /// Claims of the key after its first.
+    /// Claims of the key after its first claim.
     pub later_claims: u64,
 }
 
@@ -148,7 +148,7 @@ impl AddAssign for Finding {
 pub struct Violation(String);
 
 impl Violation {
-    /// A violation, in words.
+    /// Creates a violation with this description.
     pub(super) fn new(words: impl Into<String>) -> Self {
         Self(words.into())
     }
@@ -224,7 +224,7 @@ impl Case {
         Ok(effect)
     }
 
-    /// Checks that the record ends with an outcome, and that the harness never read a different one.
+    /// Checks that the record holds an outcome at the end, and that the harness never read a different outcome before.
     fn settled(&self) -> Result<&Stored, String> {
         let record = self.record.as_ref().ok_or("there's no record")?;
         if record.status != "COMPLETED" {
@@ -281,8 +281,8 @@ impl Case {
         Ok(())
     }
 
-    /// Checks that no claim was made during the lease of an earlier claim. A claim's generation is its time, according
-    /// to the clock that also set the leases.
+    /// Checks that no claim was made during the lease of an earlier claim. A claim's generation is the time of the
+    /// claim, by the clock that also set the leases.
     fn no_live_claim_taken(&self) -> Result<(), String> {
         let mut lines: Vec<&Line> = self.lines.iter().collect();
         lines.sort_by_key(|line| line.generation);

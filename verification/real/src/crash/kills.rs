@@ -1,7 +1,8 @@
 //! Kills processes, and freezes them beyond their leases, at random moments.
 //!
 //! A seed fixes the schedule: the jobs, the processes to kill or freeze, and the moment of each, as a fraction of a
-//! run's ordinary length. The machine's timing decides where in the code that moment falls, so the place varies.
+//! run's ordinary length. The machine's timing decides which code runs at that moment, so one seed can interrupt
+//! different code each time.
 
 use std::{
     fmt,
@@ -45,10 +46,10 @@ const IMPATIENT: u64 = 20;
 const FIRST_GUESS_US: u64 = 60_000;
 /// Up to this many slow runs aren't a violation, even if there are few keys: one pause of the machine can cause them.
 const FEW_SLOW: u64 = 20;
-/// Stops after this many violations.
+/// The check stops after this many violations.
 const ENOUGH: usize = 10;
 
-/// The requested numbers.
+/// The size of the check, and its seed.
 #[derive(Clone, Copy, Debug)]
 pub struct Numbers {
     /// How many processes to kill.
@@ -84,7 +85,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Adds the problem that ended the check, so that earlier violations are reported too. If there are none,
+    /// Adds the problem that ended the check, so that earlier violations are reported too. If there are no violations,
     /// returns the problem as an error.
     fn ended_by(self, problem: Problem) -> Result<Self> {
         if self.violations.is_empty() {
@@ -150,7 +151,7 @@ struct Judged {
     violations: Vec<Violation>,
 }
 
-/// Kills this many processes on each server.
+/// Kills `numbers.kills` processes on each server, and returns the figures of each server.
 ///
 /// # Errors
 ///
@@ -181,7 +182,7 @@ pub async fn check(
         of_server.violations.extend(too_many_slow(of_server.found.slow, of_server.keys));
         if thrown.is_ok() && of_server.violations.is_empty() {
             let late = fleet.effects.keys().await?.into_iter();
-            let words = |key| format!("key {key}: an effect appeared after every delivery was answered");
+            let words = |key| format!("key {key}: an effect appeared after all deliveries had been answered");
             of_server.violations.extend(late.map(|key| Violation::new(words(key))));
         }
         if let Err(problem) = thrown {
@@ -192,19 +193,19 @@ pub async fn check(
     Ok(figures)
 }
 
-/// Returns a violation if too many runs were slow and had a second effect. A pause of the machine can explain a few of
-/// them, because it delays only the processes that run at that time. If the library never records an outcome in time,
-/// there are far more.
+/// Returns a violation if too many runs answered so late that another run repeated their effect. A pause of the machine
+/// can explain a few slow runs, because it delays only the processes that run at that time. If the library never
+/// recorded an outcome in time, there would be far more.
 fn too_many_slow(slow: u64, keys: u64) -> Option<Violation> {
     (slow > FEW_SLOW && slow > keys / 2).then(|| {
         Violation::new(format!(
-            "{slow} runs over {keys} keys repeated an effect and answered after their deadline. Either the library \
-             records outcomes too late, or the machine is too busy: check again on an idle one"
+            "{slow} runs over {keys} keys answered so late that another run repeated their effect. Either the \
+             library records outcomes too late, or the machine is too busy: run the check again on an idle machine"
         ))
     })
 }
 
-/// The harness's action on a delivery, if it hasn't been answered by a randomly chosen moment.
+/// The harness's action on a delivery, if the delivery isn't answered before a random moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Spared,
@@ -231,7 +232,8 @@ enum Came {
 }
 
 impl Throw {
-    /// Keeps `KEYS` keys running, or `LAYER_KEYS`, until enough processes were killed.
+    /// Keeps `KEYS` keys running (behind the layer, `LAYER_KEYS`), until enough processes were killed or enough
+    /// violations were found.
     async fn run(self: &Arc<Self>) -> Result<()> {
         let mut keys = JoinSet::new();
         let mut number = 0;
@@ -261,7 +263,7 @@ impl Throw {
         self.kills.load(Ordering::SeqCst) < self.numbers.kills && !self.has_enough()
     }
 
-    /// Makes all deliveries of one key, and judges it.
+    /// Makes all deliveries of one key, and judges the key.
     async fn key(self: Arc<Self>, number: u64) -> Result<()> {
         let mut random = Random::new(self.numbers.seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let job = Job {
@@ -282,7 +284,7 @@ impl Throw {
         self.judge(&story).await
     }
 
-    /// Delivers until there's an answer, as a queue does. Frozen processes continue in their own tasks.
+    /// Delivers the event until it's answered, as a queue does. Separate tasks thaw the frozen processes.
     async fn deliver_until_answered(self: Arc<Self>, story: Arc<Story>, mut random: Random) -> Result<()> {
         let mut frozen = JoinSet::new();
         let mut tries = 0;
@@ -313,7 +315,7 @@ impl Throw {
         story.deliver_until_answered().await
     }
 
-    /// Makes one delivery, and kills or freezes it at a random moment, or spares it.
+    /// Makes one delivery. Kills or freezes its process at a random moment, or does nothing to the process.
     async fn deliver(&self, story: &Story, random: &mut Random, limit: Duration) -> Result<Came> {
         let _slot = self.fleet.slot().await?;
         let mut process = self.fleet.process().await?;

@@ -80,7 +80,7 @@ impl Ledger {
     ///
     /// If the folder can't be read.
     pub fn keys(&self) -> Result<Vec<String>> {
-        let doing = format!("the ledger {}", self.folder.display());
+        let doing = format!("couldn't list the ledger {}", self.folder.display());
         let files = fs::read_dir(&self.folder).context(&doing)?.collect::<io::Result<Vec<_>>>();
         Ok(files
             .context(&doing)?
@@ -89,7 +89,7 @@ impl Ledger {
             .collect())
     }
 
-    /// Deletes the lines of a key that the judge has passed.
+    /// Deletes the lines of a key, after the judge has found no violation.
     ///
     /// # Errors
     ///

@@ -125,7 +125,7 @@ impl<S: Store> Transactions for StandingStore<S> {
     ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>> {
         Box::pin(async move {
             let Some(transactions) = self.inner.transactions() else {
-                return Err(StoreError::new(StoreErrorKind::Rejected, "no transactions"));
+                return Err(StoreError::new(StoreErrorKind::Rejected, "the inner store has no transactions"));
             };
             let call = Call::of(write);
             self.orders.reached(Point::Before(call));

@@ -27,7 +27,7 @@ pub enum Sabotage {
     Unclaimed,
     /// Treats every claim as stale.
     Impatient,
-    /// Has the effect before the claim.
+    /// Makes the function have its effect before the claim.
     EffectFirst,
     /// Applies only the record's write of each transaction, and drops the handler's own writes.
     Torn,
@@ -48,7 +48,7 @@ impl Sabotage {
         Self::Repeated,
     ];
 
-    /// Its name in the environment.
+    /// Returns the sabotage's name in the environment.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Unfenced => "unfenced",
@@ -68,7 +68,7 @@ impl Sabotage {
     }
 }
 
-/// A store that may be broken.
+/// A store that behaves as `inner` does, or is broken on purpose.
 #[derive(Debug)]
 pub struct SabotagedStore<S> {
     inner: S,
@@ -78,7 +78,7 @@ pub struct SabotagedStore<S> {
 }
 
 impl<S: Store> SabotagedStore<S> {
-    /// Creates the store, unchanged or broken in this way.
+    /// Creates the store. Without a sabotage, it behaves as `inner` does.
     pub fn new(inner: S, sabotage: Option<Sabotage>) -> Self {
         Self { inner, sabotage, leases: Mutex::default() }
     }

@@ -1,4 +1,4 @@
-//! Kills a process, or freezes it beyond its lease, at each named point in turn.
+//! Kills a process, or freezes it beyond its lease, at each named point.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -35,12 +35,12 @@ pub enum Ending {
 /// The verdict on one round.
 type Judged = Result<Finding, Violation>;
 
-/// How the interruption of a process at its point ended.
+/// What happened to a process that should have been interrupted at a point.
 #[derive(Debug)]
 enum Interrupted {
     Killed,
     Frozen(Box<Frozen>),
-    /// The deadline came before the process reached its point, so it answered without a pause.
+    /// The process answered before it reached the point, or reached it too late for a freeze.
     TooSlow,
 }
 
@@ -64,7 +64,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// The table's head.
+    /// Returns the table's header row.
     pub fn head() -> String {
         format!(
             "{:<26} {:<8} {:>6} {:>8} {:>15}  verdict",
@@ -187,7 +187,7 @@ async fn play(
     if matches!(interrupted, Interrupted::TooSlow) {
         return Ok(None);
     }
-    story.deliver(limit).await?; // usually within the lease
+    story.deliver(limit).await?; // usually arrives within the lease
     story.deliver_until_answered().await?;
     if let Interrupted::Frozen(frozen) = interrupted {
         clock::pause_until(frozen.stale_at).await;
@@ -214,7 +214,7 @@ async fn judged(fleet: &Fleet, story: &Story, point: Point) -> Result<Judged> {
     Ok(judged)
 }
 
-/// Brings a fresh process to the point, and kills or freezes it there.
+/// Starts a process, waits until it pauses at the point, and kills or freezes it there.
 async fn interrupt(
     fleet: &Fleet,
     story: &Story,
@@ -230,7 +230,8 @@ async fn interrupt(
         story.note(&handed, Deed::Spared, said);
         return Ok(Interrupted::TooSlow);
     }
-    // A frozen process must have enough time left to record its outcome after the thaw.
+    // If the process reached the point late, a freeze could leave it no time to record its outcome. So kill the
+    // process, and let the caller try again.
     if ending == Ending::Frozen && clock::now_ms() > delivered_at + clock::millis(limit / 2) {
         story.kill(process, handed).await?;
         return Ok(Interrupted::TooSlow);

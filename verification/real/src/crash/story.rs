@@ -17,9 +17,10 @@ use super::{
     record::Stored,
 };
 
-/// A wait for a stale record adds this time, because the lease must have ended *more* than the margin ago.
+/// Each wait until a claim is stale lasts this much longer, because the lease must have ended *more* than the margin
+/// ago.
 const CLEARLY_STALE: Duration = Duration::from_millis(1);
-/// Each time this many deliveries have been unsuccessful, the following ones get more time.
+/// After every series of this many unsuccessful deliveries, the next deliveries get more time.
 const PATIENT_TRIES: u32 = 8;
 
 /// The deliveries of one key.
@@ -55,8 +56,8 @@ impl Story {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the time limit of a delivery after this many unsuccessful ones. The limit grows, so that a slow machine
-    /// can't stall a key forever.
+    /// Returns the time limit of a delivery after `tries` unsuccessful deliveries. The limit grows, so that a slow
+    /// machine can't stall a key forever.
     pub(super) fn limit_after(&self, tries: u32) -> Duration {
         self.fleet.form().limit() * (1 + tries / PATIENT_TRIES)
     }

@@ -46,7 +46,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const ATTEMPT: Duration = Duration::from_secs(1);
 /// More requests than any invocation makes.
 const ALL_REQUESTS: usize = 1_000;
-/// How often to retry the warm-up of a sandbox.
+/// How many times to try to warm up a sandbox.
 const WARM_UPS: u32 = 10;
 const FUNCTION: &str = "deadlines";
 
@@ -96,7 +96,7 @@ impl Wire {
                 };
                 proxy.break_for(time, fault);
             }
-            // Each wire is created for its own plan, so this doesn't happen.
+            // `before` creates each wire for its plan's store, so the wire and the fault always match.
             _ => {}
         }
     }
@@ -137,7 +137,7 @@ type Work = Arc<dyn Fn() -> String + Send + Sync>;
 ///
 /// # Errors
 ///
-/// If the server fails without a fault.
+/// If the server fails without an injected fault.
 pub(super) async fn invoke(
     site: &Site,
     direct: &Arc<dyn Store>,
@@ -153,8 +153,8 @@ pub(super) async fn invoke(
         warm_up(&engine, &key).await?;
     }
     if plan.way.amounts_to() == Fault::HideRecord {
-        // This fault removes the old item from the answer to a rejected write. So it needs a record that rejects the
-        // claim.
+        // This fault removes the old item from the answer to a rejected write. So the key needs a record that makes the
+        // store reject the claim.
         release(&**direct, &stored).await?;
     }
     if plan.position == Position::Claim {
@@ -214,12 +214,12 @@ async fn warm_up(engine: &Idempotency, key: &str) -> Result<()> {
     Err(Problem::new(format!("couldn't warm up the sandbox: {last:?}")))
 }
 
-/// Returns the handler's answer when it runs for the nth time.
+/// Returns the response of the handler's run with this number.
 fn response(run: u64) -> String {
     format!("run {run}")
 }
 
-/// Returns the deadline after this time, in Lambda's format: ms since the epoch.
+/// Returns the deadline that's `time` from now, in Lambda's format: ms since the epoch.
 fn deadline_after(time: Duration) -> u64 {
     system_clock().now().saturating_add(time).as_millis()
 }
@@ -234,8 +234,8 @@ fn stored(engine: &Idempotency, key: &str) -> Result<StoredKey> {
     Ok(StoredKey::new(&scope, &Key::new(key).context("invalid key")?))
 }
 
-/// Sends a request through the HTTP layer, in an invocation that ends after `timeout`. The library only knows
-/// `deadline`. Returns `None` if there's no answer by the end.
+/// Sends a request through the HTTP layer, in an invocation that ends after `timeout`. The library knows only
+/// `deadline`. Returns `None` if there's no answer when the invocation ends.
 async fn deliver(
     engine: &Idempotency,
     key: &str,

@@ -20,10 +20,10 @@ pub(super) struct Evidence {
     pub(super) took: Duration,
     /// How often the handler had run before the later delivery.
     pub(super) effects: u64,
-    /// Whether the outcome was recorded before the later delivery. This is read after the server has received the
-    /// requests that the proxy held until the answer.
+    /// Whether the outcome was recorded before the later delivery. The harness reads the record after the server has
+    /// received the requests that the proxy held until the answer.
     pub(super) is_recorded: bool,
-    /// Whether the wire was whole again long before the deadline. If so, the handler's outcome must be recorded.
+    /// Whether the wire recovered long before the deadline. If so, the handler's outcome must be recorded.
     pub(super) must_be_recorded: bool,
     /// Whether "in progress" is a valid answer to this fault: the store reports a conflict with another transaction.
     pub(super) may_be_in_progress: bool,
@@ -59,7 +59,7 @@ impl Evidence {
         } else if *effects == 1 && self.must_be_recorded && !self.is_recorded {
             "the outcome isn't recorded, but the wire recovered in time".to_owned()
         } else if again.as_ref().is_none_or(|again| again.status != 201) {
-            format!("the next delivery got {again:?}")
+            format!("the next delivery must succeed, but its answer was {again:?}")
         } else if self.is_recorded && (again.as_ref() != Some(answer) || *effects_in_the_end != 1) {
             format!(
                 "the outcome is recorded, but the next delivery got {again:?} after {effects_in_the_end} runs"

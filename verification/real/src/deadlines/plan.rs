@@ -92,7 +92,7 @@ impl Plan {
         Self { way, position, lasting, is_warm }
     }
 
-    /// Whether the wire is whole again while the invocation has time for another try.
+    /// Whether the wire recovers while the invocation has time for another try.
     pub(super) fn heals_in_time(&self) -> bool {
         self.lasting != Lasting::All
     }

@@ -127,7 +127,7 @@ impl fmt::Display for Report {
             writeln!(f, "PROBLEM: {problem}")?;
         }
         if let Some(more) = self.problems.len().checked_sub(TOLD).filter(|more| *more > 0) {
-            writeln!(f, "and {more} more")?;
+            writeln!(f, "and {more} more problems")?;
         }
         Ok(())
     }

@@ -68,7 +68,7 @@ async fn serve(
     mut mode: watch::Receiver<Mode>,
 ) {
     let mut listener = Some(listener);
-    // Dropping the task drops the set and its connections.
+    // When this task ends, the set is dropped, which cuts its connections.
     let mut connections = JoinSet::new();
     loop {
         if *mode.borrow_and_update() == Mode::Refusing {
@@ -83,7 +83,7 @@ async fn serve(
             Some(listener) => listener,
             None => match TcpListener::bind(address).await {
                 Ok(listener) => listener,
-                // Another process has the port for a moment, so try again.
+                // Another process may be using the port, so try again.
                 Err(_) => {
                     clock::pause(std::time::Duration::from_millis(5)).await;
                     continue;

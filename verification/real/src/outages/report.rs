@@ -28,7 +28,7 @@ impl Evidence {
         self.status.as_deref() != Some("COMPLETED") || self.effects_in_the_end > self.effects
     }
 
-    /// The violations, in words.
+    /// Describes the violations.
     fn faults(&self) -> Vec<String> {
         let Self { key, run, effects, again, effects_in_the_end, .. } = self;
         let response = Answer::Value(response_to(key));
@@ -39,12 +39,12 @@ impl Evidence {
             }
         };
         must(*effects == 1, format!("{effects} effects, expected one"));
-        must(run.answer == response, format!("the caller got {:?}", run.answer));
+        must(run.answer == response, format!("the caller got {:?}, not the handler's response", run.answer));
         must(!self.is_lost(), {
             let status = self.status.as_deref().unwrap_or("gone");
-            format!("the outcome is lost: the record is {status}, with {effects_in_the_end} effects")
+            format!("the outcome is lost: the record is {status}, and there are {effects_in_the_end} effects")
         });
-        must(*again == response, format!("the next delivery got {again:?}"));
+        must(*again == response, format!("the next delivery got {again:?}, not the handler's response"));
         faults
     }
 }
@@ -104,7 +104,7 @@ impl Figures {
         self.lost == 0 && self.effects == self.operations && self.faults.is_empty()
     }
 
-    /// The table's head.
+    /// Returns the table's header row.
     pub fn head() -> String {
         format!(
             "{:<28} {:>10} {:>8} {:>5} {:>8} {:>8} {:>16}",

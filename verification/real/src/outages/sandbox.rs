@@ -108,7 +108,7 @@ pub(super) struct Sandbox {
 }
 
 impl Sandbox {
-    /// Creates a sandbox on this store, with a clock that is this far ahead.
+    /// Creates a sandbox on `store`, whose clock is ahead of the system's clock by `ahead`.
     pub(super) fn new(
         store: Arc<dyn Store>,
         ahead: Duration,
@@ -128,7 +128,8 @@ impl Sandbox {
         Ok(operation.stored_key(&Key::new(key).context("invalid key")?))
     }
 
-    /// Delivers the operation until its handler has run, as a caller retries when the library refuses a delivery.
+    /// Delivers the operation until its handler has run. If the library refuses a delivery, retries the delivery, as a
+    /// caller would.
     pub(super) async fn deliver(&self, operation: &Operation, bell: &Bell, ledger: &Ledger) -> Result<Run> {
         let mut refused = 0;
         loop {

@@ -34,8 +34,8 @@ async fn server() -> (SocketAddr, Arc<AtomicUsize>) {
 /// How long to wait for an event that must happen.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Reads until the connection ends or is silent, and returns the bytes and how they end. If `end` is "silence" and
-/// `expected` bytes have arrived, 300 ms without a byte count as silence.
+/// Reads until the connection ends or is silent. Returns the bytes, and how the connection ended. If `end` is "silence"
+/// and `expected` bytes have arrived, 300 ms without a byte count as silence.
 async fn seen(stream: &mut TcpStream, expected: usize, end: &str) -> (Vec<u8>, &'static str) {
     let mut bytes = Vec::new();
     let end = loop {
@@ -56,7 +56,7 @@ async fn seen(stream: &mut TcpStream, expected: usize, end: &str) -> (Vec<u8>, &
 #[tokio::test(flavor = "multi_thread")]
 async fn broken_requests_end_as_specified() {
     let half = &ANSWER[..ANSWER.len() / 2];
-    // Each fault, the bytes that the client gets, and how they end.
+    // Each fault, the bytes that the client gets, and how its connection ends.
     for (way, bytes, end) in [
         (TcpWay::CloseBefore, &b""[..], "end"),
         (TcpWay::CloseAfter, b"", "end"),
@@ -87,7 +87,7 @@ async fn broken_requests_end_as_specified() {
         assert_eq!(seen(&mut client, bytes.len(), end).await, (bytes.to_vec(), end), "{way}");
         assert_eq!(count.load(Ordering::SeqCst), 1 + usize::from(is_served), "{way}");
         assert!(proxy.struck() > 0, "{way}");
-        // A held request reaches the server now.
+        // Now the proxy forwards a held request.
         drop(client);
         proxy.close().await;
         let is_held = way.amounts_to() == Fault::Late;
@@ -96,7 +96,7 @@ async fn broken_requests_end_as_specified() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_break_until_time_is_up() {
+async fn connections_break_until_the_fault_ends() {
     for fault in [
         TcpWay::Refuse,
         TcpWay::AcceptAndClose,
@@ -134,7 +134,7 @@ async fn connections_break_until_time_is_up() {
                 clock::pause(Duration::from_millis(20)).await;
             }
         };
-        tokio::time::timeout(PATIENCE, answered).await.unwrap_or_else(|_| panic!("{fault} doesn't heal"));
+        tokio::time::timeout(PATIENCE, answered).await.unwrap_or_else(|_| panic!("{fault} isn't healed"));
         assert_eq!(count.load(Ordering::SeqCst), 2, "{fault}");
 
         let (began, time) = (clock::start(), Duration::from_millis(300));
@@ -149,7 +149,7 @@ async fn connections_break_until_time_is_up() {
     }
 }
 
-/// Sends a request on a new connection, and returns whether the whole answer comes within a second.
+/// Sends a request on a new connection. Returns `Some` if the whole answer comes within a second.
 async fn ask(address: SocketAddr) -> Option<()> {
     let asking = async {
         let mut stream = TcpStream::connect(address).await.ok()?;

@@ -7,7 +7,7 @@ use lambda_idempotency::testing::Fault;
 /// How the wire breaks. [`amounts_to`](Self::amounts_to) returns the fault that each way causes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum TcpWay {
-    /// Connections are cut, and new ones refused.
+    /// Connections are cut, and new ones are refused.
     Refuse,
     /// Connections are cut. New ones are accepted and closed.
     AcceptAndClose,
@@ -41,11 +41,11 @@ pub(crate) enum TcpWay {
     Garbage,
     /// Half of the request reaches the server, then the connection closes.
     HalfRequest,
-    /// Everything takes 100 ms each way.
+    /// Every request and every answer is delayed by 100 ms.
     Latency,
-    /// The request is held. The server applies it when its sender has given up, or after 1.2 s.
+    /// The proxy holds the request, and forwards it when the sender has given up, or after 1.2 s.
     LateSoon,
-    /// The request is held. The server applies it when the invocation is over.
+    /// The proxy holds the request, and forwards it when the invocation is over.
     LateAnswered,
 }
 
@@ -183,7 +183,8 @@ pub(crate) enum Protocol {
 
 impl Protocol {
     /// Whether these bytes from a client are a request. Messages that open or close a connection aren't requests, nor
-    /// is `PING`, Redis's check of a connection. PostgreSQL's check is a query, so it counts as a request.
+    /// is `PING`, which checks a Redis connection. The check of a PostgreSQL connection is a query, so it counts as a
+    /// request.
     pub(super) fn is_request(self, bytes: &[u8]) -> bool {
         match self {
             // A message begins with its type. A connection's first message has no type: it begins with its length,
@@ -203,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_outages_break_connections() {
+    fn only_outages_affect_new_connections() {
         for way in TcpWay::ALL {
             assert_eq!(way.amounts_to() == Fault::Outage, way.scope() != Scope::Requests, "{way}");
         }

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::{play::Answer, proxy::lock, scenario::Scenario, stage};
 
-/// The `errorType` of the function's errors, and of the failures that were recorded before.
+/// The `errorType` of the function's errors, and of failures that were recorded before the run.
 const FAILED: &str = "Wire";
 /// The prefix of the `errorType` of the library's errors.
 const LIBRARY: &str = "Idempotency.";
@@ -43,15 +43,15 @@ struct Report {
     error_message: String,
 }
 
-/// The event that asks for an operation.
+/// Returns the event that requests an operation.
 pub(super) fn event(key: &str, order: &str) -> Bytes {
     json!({ "id": key, "order": order }).to_string().into()
 }
 
-/// The layer's variables for this scenario.
+/// Returns the layer's environment variables for this scenario.
 fn settings(scenario: &Scenario) -> Vec<(&'static str, &'static str)> {
     let mut settings = vec![
-        // Checked, but not used: each delivery brings its own store.
+        // The layer checks this setting, but doesn't use it: each delivery brings its own store.
         ("IDEMPOTENCY_STORE", "memory:"),
         ("IDEMPOTENCY_KEY", "/id"),
         ("IDEMPOTENCY_CLAIM_FIELD", "claim"),

@@ -16,7 +16,7 @@ use super::{case::Case, proxy::lock};
 /// How often one claim may lose against another delivery, as in `src/protocol/acquire.rs`.
 pub(super) const MAX_LOSSES: u32 = 4;
 /// How often a fenced delivery can claim again to record its outcome in these scenarios: once because of the rival,
-/// and once more because of a lost answer that looks like a rival.
+/// and once more because a lost answer can look like a second rival.
 const RECORDINGS: u32 = 2;
 /// How long the library tries to record an outcome here: much longer than three faults last.
 pub(super) const SETTLE_WITHIN: Duration = Duration::from_secs(10);
@@ -28,7 +28,7 @@ const SLACK: Duration = Duration::from_millis(250);
 /// If timers fire this late, requests lose a good part of their timeouts while they wait for a processor.
 const BUSY: Duration = Duration::from_millis(4);
 
-/// The timeouts of the SDK's client.
+/// The timeouts of the store under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TimeOuts {
     pub(super) attempt: Duration,
@@ -61,8 +61,8 @@ pub(super) fn max_calls(failures: u32) -> u32 {
     claiming + settling + parts + RECORDINGS * (claiming + settling) + 2 * failures
 }
 
-/// Returns how long one store call may take: the operation's timeout, or twice that if the store had to read the item
-/// that rejected its claim.
+/// Returns how long one store call may take: the operation's timeout, or twice that if the store had to read the
+/// existing item after its claim was rejected.
 pub(super) fn of_store_call(time_outs: TimeOuts, requests_twice: bool) -> Duration {
     time_outs.operation * if requests_twice { 2 } else { 1 } + SLACK
 }
@@ -79,7 +79,7 @@ fn pauses(failures: u32) -> Duration {
 
 /// Returns the time limit for any delivery, whatever calls it makes.
 pub(super) fn of_any_delivery(time_outs: TimeOuts) -> Duration {
-    // Each T1 may need a second request, to read the item that rejected it.
+    // Each T1 may need a second request, which reads the existing item after a rejection.
     let claims = max_calls(0) + MAX_LOSSES * (1 + RECORDINGS);
     time_outs.operation * claims + SETTLE_WITHIN + pauses(MAX_LOSSES) + SLACK
 }
@@ -88,7 +88,7 @@ pub(super) fn of_any_delivery(time_outs: TimeOuts) -> Duration {
 #[derive(Debug)]
 pub struct Lateness {
     seen: Arc<Mutex<Vec<(Instant, Duration)>>>,
-    /// The timer's recent lateness in microseconds. Each tick weighs an eighth.
+    /// The timer's recent lateness in microseconds: a moving mean, in which the latest tick weighs an eighth.
     recent: Arc<AtomicU64>,
     watching: JoinHandle<()>,
 }

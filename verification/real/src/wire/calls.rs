@@ -1,4 +1,4 @@
-//! Logs the wire of a store that talks over TCP, call by call.
+//! Logs the calls of a store that talks to its server over plain TCP.
 //!
 //! The TCP proxy doesn't parse requests. So the log has one entry for each call of the library, and a plan says by
 //! number which call each fault hits. Right after each call, the check reads the record without the proxy, to learn
@@ -129,7 +129,8 @@ impl Calls {
             _ => None,
         };
         let mut held = lock(&self.held);
-        // Two held writes may leave the same record, which then can't show which one was applied. Forget the earlier.
+        // Two held writes may leave the same record, which then can't show which one was applied. Forget the earlier
+        // write.
         held.retain(|_, earlier| Some(*earlier) != left);
         if let (true, Some(left)) = (is_late(fault), left) {
             held.insert(nth, left);

@@ -39,9 +39,9 @@ pub(super) struct Case {
 /// The source of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// The list of all single faults.
+    /// The case with this number in the list of all cases with at most one extra fault.
     Listed(usize),
-    /// A seed.
+    /// The random case of this seed.
     Seed(u64),
 }
 
@@ -57,7 +57,7 @@ impl Case {
             scenario = &scenario::ALL[0];
         }
         let drawn = [Retries::Default, Retries::Quick, Retries::None][random.index(3)];
-        // The other stores' clients have no retry setting.
+        // The PostgreSQL and Redis stores have no retry setting.
         let retries = if medium == Medium::Http { drawn } else { Retries::None };
         let count = [1, 1, 1, 2, 2, 3][random.index(6)];
         let mut faults = BTreeMap::new();
@@ -100,7 +100,7 @@ impl Case {
             .collect()
     }
 
-    /// Picks from the list every scenario without a fault, and this many cases for each call and fault.
+    /// Picks from the list every scenario without a fault, and `of_each` cases for each pair of call and fault.
     pub(super) fn some_of_each(listed: Vec<Self>, of_each: usize, seed: u64) -> Vec<Self> {
         let mut random = Random::new(seed);
         let mut shuffled: Vec<_> = listed.into_iter().map(|case| (random.bits(), case)).collect();

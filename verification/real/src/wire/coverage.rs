@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn missing_shrinks_with_each_count() {
+    fn counted_pairs_are_no_longer_missing() {
         let mut coverage = Coverage::over(Medium::Http);
         let all = coverage.missing().len();
         assert_eq!(all, Meaning::ALL.len() * HttpWay::ALL.len() - 3);

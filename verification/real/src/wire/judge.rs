@@ -1,7 +1,7 @@
 //! Checks the properties that every run must have, whatever happened on the wire.
 //!
-//! The judge relies on the table's contents, the server's answers and the callers' answers. It uses the library's own
-//! reports only where it can check them against these.
+//! The judge relies on the table's contents, the server's answers and the callers' answers. It uses what
+//! the library reports only where that evidence can confirm it.
 
 mod answers;
 mod calls;
@@ -48,7 +48,7 @@ pub(super) enum Gap {
     /// The server applied a claim, but the library didn't learn of it, and couldn't release it. The handler didn't run,
     /// the caller has to wait, and the end of the lease frees the key.
     Ghost,
-    /// The outcome is stored without its response, because its chunks couldn't be written.
+    /// The outcome is stored without its response, because the response's chunks couldn't be written.
     NotKept,
 }
 
@@ -61,8 +61,8 @@ impl Display for Gap {
                 "the run was fenced by a successor that never finished, so a later delivery ran again"
             }
             Self::NotReleased => "the handler failed, and the key wasn't released",
-            Self::Ghost => "left a claim that the library doesn't know of; nothing ran",
-            Self::NotKept => "outcome stored without its response",
+            Self::Ghost => "the delivery left a claim unknown to the library, and no handler ran",
+            Self::NotKept => "the outcome was stored without its response",
         })
     }
 }
@@ -168,7 +168,7 @@ impl Judge<'_> {
         if successes > 1 && self.verdict.gaps.contains(&Gap::Unrecorded) {
             self.verdict.gaps.insert(Gap::RanAgain);
         } else if successes > 1 && is_fenced {
-            // `first_answer` has already checked that a successor is at work.
+            // `first_answer` has already checked that a successor holds the claim.
             self.verdict.gaps.insert(Gap::Fenced);
         } else {
             self.must(successes <= 1, || {
@@ -185,7 +185,7 @@ impl Judge<'_> {
         let hit: Vec<_> = facts.exchanges.iter().filter_map(|e| Some((e.meaning, e.fault?))).collect();
         let is_got_over = match hit.as_slice() {
             [] => true,
-            // The library doesn't keep trying to write or read a chunk.
+            // The library doesn't retry the write or the read of a chunk.
             [(Meaning::PartWritten | Meaning::PartRead, _)] => false,
             // Throttling is a definite rejection. Without SDK retries, only settlements are retried.
             [(meaning, way)] if way.amounts_to() == Fault::Throttle => {

@@ -63,8 +63,8 @@ impl Meaning {
         }
     }
 
-    /// Returns the meaning of a request with this operation and body. Only the request's own condition and status
-    /// count, not the library's name for it.
+    /// Returns the meaning of a request with this operation and body. The meaning depends only on the condition and
+    /// the status in the request, not on the call with which the library sent it.
     pub(super) fn of_request(operation: &str, body: &Value) -> Self {
         let condition = body.get("ConditionExpression").and_then(Value::as_str);
         let id = body.pointer("/Key/id/S").and_then(Value::as_str).unwrap_or_default();

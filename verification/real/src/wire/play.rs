@@ -31,7 +31,7 @@ use crate::site::Ahead;
 /// How far the last delivery's clock is ahead: longer than any lease, skew margin included, and shorter than any
 /// retention.
 const UNTIL_ALL_LEASES_END: Duration = Duration::from_secs(90);
-/// How long Lambda waits for the answer of a function behind the layer. The lease is hardly longer, so the last
+/// How long Lambda waits for the answer of a function behind the layer. The lease is only slightly longer, so the last
 /// delivery can take over a claim that an earlier delivery left unsettled.
 const INVOCATION: Duration = Duration::from_secs(60);
 /// The message of a recorded panic.
@@ -89,7 +89,7 @@ pub(super) struct Facts {
     pub(super) fingerprint: Fingerprint,
     /// The first delivery has the faults. The second follows at once, the third after all leases have expired.
     pub(super) deliveries: Vec<Delivery>,
-    /// The record that the rival left, if a rival came.
+    /// The record after the rival's write, if there was a rival.
     pub(super) rival: Option<Snapshot>,
     pub(super) effects: Vec<Effect>,
     /// The library's store calls in the first delivery.
@@ -168,7 +168,7 @@ struct Answered {
     owners: Vec<Owner>,
 }
 
-/// The record that the rival left, once the rival has come.
+/// The record after the rival's write, once the rival has written.
 type Left = Arc<Mutex<Option<Result<Snapshot>>>>;
 
 /// An answer, and how long it asks the caller to wait.
@@ -239,7 +239,7 @@ impl<'r> Run<'r> {
         Ok(Answered { answer, retry_after, took, ended, owners })
     }
 
-    /// Returns the handler of this delivery. It notes its effect, under the claim's generation.
+    /// Returns the handler of this delivery. The handler notes its effect, with the claim's generation.
     fn handler(&self, nth: usize) -> impl FnOnce(u64) -> Result<String, String> + Send + use<> {
         let scenario = self.case.scenario;
         let (handler, size) = match nth {

@@ -227,7 +227,7 @@ impl Log {
 }
 
 async fn accept(listener: TcpListener, shared: Arc<Shared>) {
-    // Dropping the task drops the set and its connections.
+    // When this task ends, the set is dropped, which cuts its connections.
     let mut connections = JoinSet::new();
     loop {
         let Ok((stream, _)) = listener.accept().await else { continue };

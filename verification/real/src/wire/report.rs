@@ -16,7 +16,7 @@ use super::{
     way::Medium,
 };
 
-/// Stops after this many violations.
+/// The check stops after this many violations.
 const ENOUGH: usize = 300;
 /// How many violations of one scenario the report describes.
 const TOLD: usize = 2;

@@ -1,4 +1,4 @@
-//! Stores that break one rule each, to test that the check finds every one of them.
+//! Stores that break one rule each, to test that the check finds each broken rule.
 
 use std::{
     fmt::Debug,
@@ -60,7 +60,7 @@ impl Sabotage {
     }
 }
 
-/// Returns the store, broken in this way.
+/// Returns the store, broken as `how` says, if at all.
 pub(super) fn sabotaged(store: DynamoDbStore, how: Option<Sabotage>) -> Arc<dyn Store> {
     match how {
         None | Some(Sabotage::NeverTimesOut) => Arc::new(store),

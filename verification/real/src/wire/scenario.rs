@@ -35,7 +35,7 @@ pub(super) enum Prior {
     Released,
 }
 
-/// The handler's behaviour in every run of the delivery with the faults.
+/// The handler's behaviour in the delivery with the faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Handler {
     Succeeds,
@@ -43,10 +43,10 @@ pub(super) enum Handler {
     Panics,
 }
 
-/// The record that a rival leaves when it comes right before a certain call.
+/// The record after a rival's write, which comes right before a certain call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rival {
-    /// The rival's claim.
+    /// The rival's claim, which isn't settled yet.
     AtWork,
     /// The rival's outcome, in the record.
     Completes,
@@ -203,14 +203,14 @@ pub(super) const ALL: &[Scenario] = &[
     // A record exists already.
     Scenario { name: "a duplicate", prior: Prior::Completed, baseline: Baseline::Prior, ..PLAIN },
     Scenario {
-        name: "a duplicate, its response in a chunk",
+        name: "a duplicate, with the response in a chunk",
         prior: Prior::CompletedInParts,
         requests: &[Claim, PartRead],
         baseline: Baseline::Prior,
         ..PLAIN
     },
     Scenario {
-        name: "a duplicate, its response not kept",
+        name: "a duplicate, whose response wasn't kept",
         prior: Prior::NotRetained,
         baseline: Baseline::NotRetained,
         ..PLAIN
@@ -218,20 +218,20 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario { name: "a duplicate of a failure", prior: Prior::Failed, baseline: Baseline::Prior, ..PLAIN },
     Scenario { name: "a duplicate in progress", prior: Prior::Live, baseline: Baseline::InProgress, ..PLAIN },
     Scenario {
-        name: "another request, done",
+        name: "another request, same key, after a completion",
         prior: Prior::Completed,
         is_another_request: true,
         baseline: Baseline::Mismatch,
         ..PLAIN
     },
     Scenario {
-        name: "another request, in progress",
+        name: "another request, same key, during a claim",
         prior: Prior::Live,
         is_another_request: true,
         baseline: Baseline::Mismatch,
         ..PLAIN
     },
-    Scenario { name: "another request, after a release", is_another_request: true, ..RECLAIM },
+    Scenario { name: "another request, same key, after a release", is_another_request: true, ..RECLAIM },
     Scenario { name: "an expired outcome", prior: Prior::Expired, ..RECLAIM },
     Scenario { name: "a claim both stale and expired", prior: Prior::StaleAndExpired, ..RECLAIM },
     Scenario {
@@ -270,7 +270,7 @@ pub(super) const ALL: &[Scenario] = &[
         baseline: Baseline::InProgress,
         ..FENCED
     },
-    // A rival comes before the settlement.
+    // A rival writes before the settlement.
     Scenario {
         name: "fenced by a successor that completed in a chunk",
         rival: Some((Complete, Rival::CompletesInParts)),
@@ -299,7 +299,7 @@ pub(super) const ALL: &[Scenario] = &[
         ..FENCED
     },
     Scenario {
-        name: "the record is gone at the completion, its response in a chunk",
+        name: "the record is gone at the completion, with the response in a chunk",
         rival: Some((Complete, Rival::Gone)),
         requests: &[Claim, PartWritten, Complete, Claim, Complete],
         ..LARGE
@@ -316,8 +316,8 @@ pub(super) const ALL: &[Scenario] = &[
         requests: &[Claim, Fail, Claim, Fail],
         ..FAILING_FOR_GOOD
     },
-    Scenario { name: "a release, fenced", rival: Some((Release, Rival::AtWork)), ..FAILING },
-    // A rival comes before the compare-and-set.
+    Scenario { name: "a release, fenced by a successor", rival: Some((Release, Rival::AtWork)), ..FAILING },
+    // A rival writes before the compare-and-set.
     Scenario {
         name: "a reclaim lost to a running delivery",
         rival: Some((Reclaim, Rival::AtWork)),

@@ -48,7 +48,7 @@ pub(super) const RIVAL: &str = "the rival's outcome";
 /// chunk.
 const INLINE_LIMIT: usize = 256;
 
-/// How often to retry the warm-up of a store.
+/// How many times to try to warm up a store.
 const WARM_UPS: u32 = 10;
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -80,7 +80,8 @@ pub(super) enum Subject {
 
 impl Subject {
     /// Whether this program can play the scenario. The layer doesn't see panics, since the function is another process.
-    /// Near the deadline, the layer posts the function's answer before it's recorded. The layer's own tests cover that.
+    /// Near the deadline, the layer posts the function's answer before it records the answer. The layer's own tests
+    /// cover that.
     pub(super) fn plays(self, scenario: &Scenario) -> bool {
         self == Self::Library || scenario.handler != Handler::Panics && !scenario.is_short_of_time
     }
@@ -186,7 +187,7 @@ impl Stage {
         Ok(Self { direct, way: Way::Tcp { site, protocol }, sabotage: None, subject: Subject::Library })
     }
 
-    /// The same stage, with the Lambda layer as the program under test.
+    /// Returns the same stage, with the Lambda layer as the program under test.
     pub(super) fn behind_the_layer(self) -> Self {
         Self { subject: Subject::Layer, ..self }
     }
@@ -241,7 +242,8 @@ impl Stage {
         };
         let config = config_of(endpoint)
             .retry_config(retry)
-            // All clients of a process and a Region share one retry quota. This gives each client its own.
+            // All clients of a process and a Region share one retry quota. This partition gives each
+            // client its own quota.
             .retry_partition(RetryPartition::new(format!("wire {}", CLIENTS.fetch_add(1, Ordering::Relaxed))))
             .build();
         let time_outs = match self.sabotage {

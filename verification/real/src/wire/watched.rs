@@ -223,5 +223,5 @@ fn left_by(write: &Write) -> Option<Left> {
 }
 
 fn no_parts() -> StoreError {
-    StoreError::new(StoreErrorKind::Rejected, "the store has no chunks")
+    StoreError::new(StoreErrorKind::Rejected, "the inner store doesn't support chunks")
 }

@@ -20,7 +20,7 @@ fn function() -> Function {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn crash_or_freeze_is_safe_everywhere() {
+async fn interruptions_at_every_point_are_safe() {
     for form in Form::ALL {
         let backends = Backend::all(form).await.unwrap();
         let rows = scenario::check(&function(), backends, of_form(form), 1, None, form).await.unwrap();

@@ -69,7 +69,7 @@ impl Audit {
         }
         self.check_told(book, value);
         let is_own = own_run.is_some_and(|run| value.starts_with(&format!("run {run} ")));
-        // The record's digest is that of the value's JSON.
+        // The record stores the digest of the value's JSON.
         let sha256: [u8; 32] = Sha256::digest(format!("{value:?}")).into();
         let was_recorded = book.recorded.values().flatten().any(|one| one.sha256 == Some(sha256));
         if !is_own && !was_recorded {
@@ -157,8 +157,8 @@ impl Audit {
         }
     }
 
-    /// Checks that a delivery was answered before its deadline, as early as promised, unless its handler took
-    /// longer than that.
+    /// Checks that a delivery was answered before its deadline, as early as promised, unless its handler ran too
+    /// long for that.
     fn check_time(&self, executor: u32, at: u64, own_run: Option<usize>) {
         let mut book = self.book();
         let book = &mut *book;
@@ -172,7 +172,8 @@ impl Audit {
         let by = match (deadline, run.map(|run| run.handler_ended)) {
             (Some(deadline), None) => deadline - reserve,
             // A result inside the reserve gets one more call, which ends at the floor. Writing chunks takes half
-            // of the time left, so a result within twice the reserve may also be recorded inside the reserve.
+            // of the time left. So a result less than twice the reserve before the deadline may also be recorded
+            // inside the reserve.
             (Some(deadline), Some(Some(ended)))
                 if self.config.outage.is_some() && ended + 2 * reserve + A_LITTLE < deadline =>
             {
@@ -208,7 +209,7 @@ impl Audit {
     }
 }
 
-/// Checks an executor that answers with its own result: its record must be completed, with a response.
+/// Checks an executor that answers with its own run's result: the record must be completed, with a response.
 fn check_completed(book: &mut Book, run: Option<usize>) {
     let (Some(run), Some(table)) = (run.and_then(|run| book.runs.get(run)), &book.table) else { return };
     let record = table.record(&run.stored);

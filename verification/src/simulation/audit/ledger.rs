@@ -38,7 +38,7 @@ impl Audit {
         }
     }
 
-    /// Notes that an applied transaction arrived again, and that the store repeats its answer.
+    /// Notes that an applied transaction arrived again, and that the store repeats its first answer.
     pub fn repeated(&self, at: u64, key: &StoredKey) {
         let mut book = self.book();
         let book = &mut *book;
@@ -92,7 +92,7 @@ impl Audit {
             made.push((run, expires_at));
             if let Some(earlier) = counts.filter(|_| self.clocks_agree()) {
                 let what = format!(
-                    "{key}: the effect of run {run} at {at} repeats that of run {earlier}, whose record is live"
+                    "{key}: the effect of run {run} at {at} repeats the effect of run {earlier}, whose record is live"
                 );
                 violate(book, "effects are applied once", what);
             }
@@ -111,7 +111,7 @@ impl Audit {
         }
     }
 
-    /// Checks that the answer `value` is true about the effect of its run.
+    /// Checks that the answer `value` tells the truth about the effect of the run that it names.
     pub(super) fn check_told(&self, book: &mut Book, value: &str) {
         let Some((run, rest)) = numbered(value) else { return };
         if !book.runs.get(run).is_some_and(|run| run.has_staged) {
@@ -129,7 +129,7 @@ impl Audit {
     }
 
     /// Checks a delivery that got an error of this kind although its handler ran. If this kind means that the
-    /// effect wasn't applied, the effect must not be applied.
+    /// handler's effect wasn't applied, the effect must never be applied.
     pub(super) fn check_denied(&self, book: &mut Book, run: usize, kind: ErrorKind) {
         let says_so = matches!(
             kind,
@@ -145,8 +145,8 @@ impl Audit {
         deny(book, run, &format!("{kind:?}"));
     }
 
-    /// Checks a delivery that was answered with its handler's own error, so that its effect must not be
-    /// applied.
+    /// Checks a delivery that was answered with its handler's own error. After that answer, the handler's effect must
+    /// never be applied.
     pub(super) fn check_failed(&self, run: usize) {
         let mut book = self.book();
         if book.runs.get(run).is_some_and(|run| run.has_staged) {

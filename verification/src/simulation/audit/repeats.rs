@@ -1,7 +1,7 @@
 //! Classifies repeated effects: effects of new operations, repetitions with a known reason, and violations.
 //!
-//! It uses only facts from outside the library: which effects happened when, what the store holds, the time
-//! and content of each answer, and which faults were injected when.
+//! The classification uses only facts from outside the library: which effects happened when, what the store
+//! holds, the time and content of each answer, and which faults were injected when.
 
 use super::{Audit, Book, Ended, Run, violate};
 use crate::simulation::{
@@ -237,6 +237,6 @@ mod tests {
         let rule = Some("a repeated effect has a reason");
         assert_eq!(broken_by([7, 7]), rule);
         assert_eq!(broken_by([7, 8]), rule);
-        assert_eq!(broken_by([0, 0]), None, "the runs had no claim");
+        assert_eq!(broken_by([0, 0]), None, "runs without a claim are left out");
     }
 }

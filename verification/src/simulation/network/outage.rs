@@ -32,8 +32,8 @@ impl Drop for Call<'_> {
 }
 
 impl SimulatedStore {
-    /// Applies the outage to a request. Returns `None` if there's no outage. If the outage lets the table perform the
-    /// request, `arrives` performs it.
+    /// Applies the outage to a request. Returns `None` if no outage affects the request. If the request reaches the
+    /// table despite the outage, `arrives` performs it there.
     pub(super) async fn in_outage(&self, arrives: impl FnOnce(), is_write: bool) -> Option<StoreError> {
         let outage = self.world.config.outage.filter(|_| self.world.is_cut_off())?;
         match outage {

@@ -17,7 +17,7 @@ use crate::simulation::{
 /// How long the store remembers a transaction's token, in ms: ten minutes, as in DynamoDB.
 const TOKEN_WINDOW: u64 = 600_000;
 
-/// The effects that a handler adds to a transaction. The number of its run stands for the handler's own writes.
+/// The effects that a handler adds to a transaction, instead of real writes. Each effect is the number of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Effects(pub Vec<usize>);
 
@@ -144,7 +144,7 @@ impl SimulatedStore {
 
 fn effects(writes: &OwnWrites) -> Result<&Effects, StoreError> {
     let writes: &dyn std::any::Any = writes;
-    let rejected = || StoreError::new(StoreErrorKind::Rejected, "the writes aren't a run's effects");
+    let rejected = || StoreError::new(StoreErrorKind::Rejected, "the staged writes aren't `Effects`");
     writes.downcast_ref().ok_or_else(rejected)
 }
 

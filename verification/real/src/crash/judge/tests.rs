@@ -71,7 +71,7 @@ fn assert_violation(case: &Case, words: &str) {
 }
 
 #[test]
-fn judge_counts_effects_and_gaps() {
+fn judge_counts_effects_and_crashes() {
     let found = undisturbed().judge().unwrap();
     assert_eq!(found, Finding { effects: 1, ..Finding::default() });
 
@@ -84,7 +84,7 @@ fn judge_counts_effects_and_gaps() {
 }
 
 #[test]
-fn kills_are_counted_by_their_moment() {
+fn kills_before_and_after_completion_are_counted() {
     let mut case = undisturbed();
     case.deliveries[0] = delivery("1-1", Deed::Killed, Said::Nothing, FIRST + 30);
     assert_eq!(case.judge().unwrap().killed_after, 1);
@@ -108,7 +108,7 @@ fn unexplained_effect_is_found() {
 }
 
 #[test]
-fn exactly_once_allows_no_gap() {
+fn exactly_once_requires_exactly_one_effect() {
     let case = Case { promise: Promise::ExactlyOnce, ..disturbed(Deed::Killed, Said::Nothing) };
     assert_violation(&case, "in the outcome's transaction, but happened 2 times");
     let none = Case { promise: Promise::ExactlyOnce, lines: Vec::new(), ..undisturbed() };

@@ -56,7 +56,7 @@ impl Judge<'_> {
                 self.nothing_ran(first);
             }
             Answer::Refused(kind) => self.refused(first, *kind),
-            // `calls` reports a delivery without an answer.
+            // `Judge::calls` reports a delivery without an answer.
             Answer::Hung => {}
         }
     }
@@ -161,7 +161,7 @@ impl Judge<'_> {
         match (mine.map(Record::status), &first.after.outcome) {
             (Some(found), Some(Said::Text(said))) if found == status => {
                 self.must(said == text, || {
-                    format!("the record doesn't hold the answered outcome; stored: {}", left())
+                    format!("the record doesn't hold the outcome that the answer gives; stored: {}", left())
                 });
             }
             (Some(found), Some(Said::Omitted)) if found == status => {
@@ -172,7 +172,7 @@ impl Judge<'_> {
             }
             (Some(found), _) if found != Status::Started => {
                 self.must(false, || {
-                    format!("the record doesn't hold the answered outcome; stored: {}", left())
+                    format!("the record doesn't hold the outcome that the answer gives; stored: {}", left())
                 });
             }
             (found, _) => {

@@ -1,4 +1,4 @@
-//! Tests that the judge finds faults: a sound run, and one defect at a time.
+//! Tests that the judge passes a sound run, and finds each defect when it's the only one.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -149,7 +149,7 @@ fn each_single_violation_is_found() {
         ("the outcome wasn't stored", |f| {
             f.deliveries[0].after = snapshot(20, Some(started(MINE)), None);
         }),
-        ("the record doesn't hold the answered outcome", |f| {
+        ("the record doesn't hold the outcome that the answer gives", |f| {
             f.deliveries[0].after.outcome = Some(Said::Text("another".into()));
         }),
         ("the response wasn't kept", |f| f.deliveries[0].after.outcome = Some(Said::Omitted)),
@@ -178,7 +178,7 @@ fn each_single_violation_is_found() {
 }
 
 #[test]
-fn gaps_need_a_reason() {
+fn unrecorded_outcome_needs_a_failed_settlement() {
     // The completion and all later reads are lost until the library's time is over. The next two deliveries find
     // the record still STARTED.
     let mut facts = sound();
@@ -220,7 +220,7 @@ fn gaps_need_a_reason() {
 }
 
 #[test]
-fn recognised_claim_must_run() {
+fn recognised_claim_requires_a_handler_run() {
     let mut facts = sound();
     facts.effects.clear();
     facts.deliveries.truncate(1);

@@ -177,7 +177,7 @@ public class App implements RequestStreamHandler {
         return answer;
     }
 
-    /** The record's name in a partial failure, and its order. */
+    /** Returns the `itemIdentifier` of the record in a partial failure, and the order in the record's payload. */
     static Map.Entry<String, JsonObject> open(JsonObject record) {
         if (record.has("kinesis")) {
             JsonObject kinesis = record.getAsJsonObject("kinesis");
