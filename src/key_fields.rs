@@ -362,7 +362,7 @@ mod tests {
 
     #[cfg(feature = "jmespath")]
     #[test]
-    fn list_results_become_keys_of_all_elements() {
+    fn list_result_becomes_one_key() {
         let both = r#"{"body": "{\"order\": 7, \"line\": 1.50}"}"#;
         let expression = ["json(body).[order, line]"];
         assert_eq!(key(&expression, both).unwrap().len(), 66);

@@ -22,7 +22,7 @@ use crate::{
 };
 use together::{Ends, Together};
 
-/// The size of the largest batch. With this concurrency, the library claims all records at the same time.
+/// A concurrency that lets the library claim all records of a batch at the same time: the size of the largest batch.
 const ALL: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 
 /// One record, as the function gets it.

@@ -453,7 +453,7 @@ fn in_file(text: &str) -> Result<BTreeMap<String, String>, String> {
         };
         let text = text.filter(|text| !text.is_empty());
         let text = text.ok_or_else(|| {
-            format!("`{name}` must be a string or a list that isn't empty, a number, or a boolean")
+            format!("`{name}` must be a number, a boolean, a nonempty string, or a nonempty list")
         })?;
         if settings.insert(variable, text).is_some() {
             return Err(format!("`{name}` appears twice; keep one"));

@@ -128,7 +128,7 @@ impl Verdict {
         }
         // If the answers aren't marked, a first response and its replay look the same.
         let firsts = if crowd.marked { crowd.firsts == 1 } else { crowd.firsts >= 1 };
-        self.must(firsts, || format!("{} first (expected 1)", several(crowd.firsts, "answer")));
+        self.must(firsts, || format!("{} from a first run (expected 1)", several(crowd.firsts, "answer")));
         self.must(crowd.agree, || "the successful answers have different outcomes".into())
     }
 }

@@ -155,8 +155,8 @@ async fn retry_after_may_be_seconds_or_date() {
     stage.payment().send().await.unwrap();
     let waits = stage.clock.waits();
     assert_eq!(waits.len(), 2);
-    // The client adds part of its backoff, so that clients don't all retry at once. (When the client reads the date,
-    // 2.9 s to 3 s remain.)
+    // The client adds part of its backoff to each wait, so that clients don't all retry at once. So the first wait
+    // takes up to 0.1 s longer than 7 s, and 2.9 s to 3 s remain until the date.
     for (wait, asked) in waits.iter().zip([7_000, 2_900]) {
         assert!((asked..=asked + 300).contains(&wait.as_millis()), "{wait:?}");
     }

@@ -471,7 +471,8 @@ async fn two_writes_on_one_item_commit_nothing() {
     assert_eq!(table.items().await.len(), 1);
 }
 
-/// Without its response, the record commits together with the same writes.
+/// A record whose response is too large is rejected together with the handler's writes. Without the response, the same
+/// transaction commits.
 #[tokio::test]
 async fn oversized_records_are_unstorable_in_transactions() {
     let large = Outcome::Retained(StoredResponse {

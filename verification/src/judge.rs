@@ -359,7 +359,8 @@ impl Step<'_> {
     }
 }
 
-/// Whether a write stores an outcome without its response. In this model, every handler's outcome has a response.
+/// Whether a write leaves out the outcome's response. In this model, every handler returns a response, so `Omitted`
+/// means that the response was left out.
 fn is_omitted(write: &Write) -> bool {
     let outcome = match write {
         Write::Settle {

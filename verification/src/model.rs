@@ -57,7 +57,7 @@ pub enum Verdict {
     Fail,
     /// The handler asked for the key to be released.
     Release,
-    /// The handler returned an outcome, and its own writes to commit together with it.
+    /// The handler returned an outcome and staged writes, which are committed in one transaction.
     Commit,
     /// The handler panicked. The key is released, and it's unknown what the handler did before.
     Panic,

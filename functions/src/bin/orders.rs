@@ -13,7 +13,7 @@ use lambda_idempotency::{
 use lambda_runtime::{Error, run_concurrent, tower::ServiceBuilder, tracing};
 use serde::{Deserialize, Serialize};
 
-/// A message's body. Its `order_id` is the key.
+/// The fields of a message's body that the handler uses. The body also has an `order_id`, which is the key.
 #[derive(Debug, Deserialize)]
 struct Order {
     article: String,

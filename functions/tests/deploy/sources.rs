@@ -94,7 +94,8 @@ pub(crate) fn read(event: &str) -> Value {
     serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// Delivers an event, with its own request id unless it's a retry by Lambda.
+/// Delivers an event. The asynchronous invocation and Lambda's retry of it have one request id; any other event gets a
+/// new one.
 pub(crate) async fn deliver(to: &mut impl Delivers, name: &str, event: Value) -> Answer {
     let request_id = matches!(name, "async-invoke" | "async-invoke-again").then_some(REQUEST);
     to.deliver_event_as(request_id, &Event::new(event)).await
@@ -165,7 +166,8 @@ pub(crate) fn note(secrets: &mut Secrets, source: &str, event: &Value) {
     }
 }
 
-/// Adds the decoded data to the secrets. The search finds a secret in any encoding.
+/// Adds the decoded data to the secrets. The encoded form needn't be added, since the search for leaked secrets finds
+/// a secret in any encoding.
 fn note_data(secrets: &mut Secrets, data: &Value) {
     if data.is_string() {
         let decoded = Base64Data::deserialize(data).unwrap().0;

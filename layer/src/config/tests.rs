@@ -184,8 +184,8 @@ fn file_problems_name_the_file() {
         // The wrapper script tells the runtime the port, and reads only the variable.
         (r#"{"port": 9416}"#, "set the variable IDEMPOTENCY_PORT instead"),
         (r#"{"mode": "enforce", "key": "/id", "mode": "off"}"#, "`mode` appears twice"),
-        (r#"{"key": {}}"#, "`key` must be a string or a list that isn't empty"),
-        (r#"{"key": ""}"#, "`key` must be a string or a list that isn't empty"),
+        (r#"{"key": {}}"#, "`key` must be a number, a boolean, a nonempty string, or a nonempty list"),
+        (r#"{"key": ""}"#, "`key` must be a number, a boolean, a nonempty string, or a nonempty list"),
         (
             r#"{"key": "/id", "store": "memory:", "retention": "x"}"#,
             "`retention` in /var/task/idempotency.json",

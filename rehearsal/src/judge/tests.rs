@@ -120,14 +120,14 @@ fn concurrent_deliveries_have_one_winner() {
 
     let twice = [http(201, &[], "a"), http(201, &[], "b"), refused.clone()];
     let words = judged(|verdict| verdict.one_of_many(&twice));
-    assert_eq!(words, "2 answers were first (expected 1); the successful answers have different outcomes");
+    assert_eq!(words, "2 answers were from a first run (expected 1); the successful answers have different outcomes");
 
     let broken = [http(201, &[], "a"), http(500, &[], "boom")];
     let words = judged(|verdict| verdict.one_of_many(&broken));
     assert_eq!(words, "1 answer was neither the outcome nor a temporary refusal; the first: 500 (boom)");
 
     let nobody = [refused.clone(), refused];
-    assert_eq!(judged(|verdict| verdict.one_of_many(&nobody)), "no answer was first (expected 1)");
+    assert_eq!(judged(|verdict| verdict.one_of_many(&nobody)), "no answer was from a first run (expected 1)");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Steps 16 and 17: a handler with short, extended leases blocks its thread for the length of three leases. While the
-//! handler blocks, the library can neither extend its lease nor cut it off.
+//! Steps 16 and 17: a handler has a short lease that the library extends, and blocks its thread for the length of
+//! three leases. While the thread is blocked, the library can neither extend the lease nor cut the handler off.
 
 use std::time::Duration;
 

@@ -162,7 +162,7 @@ async fn retries_after_conflicts_use_new_tokens() {
     let mut tokens = bench.store.bank.tokens();
     tokens.dedup();
     assert_eq!((tokens.len(), bench.till()), (3, 1));
-    // The library retries while there's time, and then releases the key.
+    // Without time for a retry, the library releases the key.
     let bench = without_retries();
     bench.store.script([Script::Pass, Meets(Conflict)]);
     let error = refused(bench.pay("m").await);

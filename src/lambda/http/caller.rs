@@ -413,7 +413,8 @@ mod tests {
         assert_eq!(caller(context), principal("p"));
     }
 
-    /// An event of the front end that sends the field `name`. No other field of the request context names a caller.
+    /// Returns an event whose request context names a caller only in the field at the path `name`. The event comes from
+    /// a front end that sends this field.
     fn with_name(name: &str) -> serde_json::Value {
         let names: Vec<&str> = name.split('/').skip(1).collect();
         let is_authorizer_context = name == "/authorizer/lambda";

@@ -129,8 +129,8 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         self
     }
 
-    /// Whether a request with a protected method needs a key. A request without a key gets 400. Default: no; such
-    /// requests run unprotected.
+    /// Whether a request with a protected method needs a key. If it does, a request without one gets 400. By default,
+    /// no request needs a key, and requests without one run unprotected.
     pub fn required(self, is_required: bool) -> Self {
         self.required_when(move |_| is_required)
     }

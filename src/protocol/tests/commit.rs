@@ -383,7 +383,7 @@ fn extension_answer_decides_the_action() {
     for record in [None, Some(later), Some(theirs), Some(resolved), Some(completed())] {
         let (mut run, held) = extending();
         assert_eq!(run.feed(refused(record.clone())), Action::Lost, "{record:?}");
-        // The claim is kept, so that the handler's outcome is settled as usual.
+        // The machine still tries to settle under this claim, and the store then decides.
         assert_eq!(run.state.held(), Some(&held));
     }
     for (event, action) in [

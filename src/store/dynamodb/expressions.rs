@@ -150,8 +150,8 @@ fn resolve(condition: &str) -> Settling<Transition> {
     settling(&[Status, Owner, Generation], &outcome, condition)
 }
 
-/// Sets `always`, the expiry and what the variant stores. Removes the lease, and those attributes in `old` that the
-/// variant doesn't set.
+/// Returns a transition for each way to store an outcome, and for a release. Each transition sets `always`, the expiry
+/// and its own attributes. It removes the lease, and the attributes in `old` that it doesn't set.
 fn settling(always: &[Attribute], old: &[Attribute], condition: &str) -> Settling<Transition> {
     use Attribute::{
         ExpiresAt, Interrupted, LeaseUntil, Response, ResponseEncoding, ResponseLength, ResponseSha256,

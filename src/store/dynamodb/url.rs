@@ -29,7 +29,7 @@ impl FromUrl for DynamoDbStore {
     }
 }
 
-/// Sets the parameter `NAME=VALUE` of the URL `what`.
+/// Applies `pair`, a parameter `NAME=VALUE` of a URL, to the builder. Errors call the URL `what`.
 fn set(
     builder: StoreBuilder<DynamoDbStore>,
     what: &str,

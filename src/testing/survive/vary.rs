@@ -14,7 +14,7 @@ use crate::testing::{
     world::{Delivered, Told},
 };
 
-/// The seed in a finding about other operations, since no numbered schedule shows these mistakes.
+/// The seed in a finding about other operations. It isn't the seed of a schedule: these deliveries aren't random.
 const NO_SEED: u64 = 0;
 
 /// Delivers the event of another operation, a conflicting event, and the same event with each field changed.

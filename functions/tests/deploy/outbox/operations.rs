@@ -107,7 +107,7 @@ impl Operations {
         self.note(&Key::new(name).unwrap()).await;
     }
 
-    /// Records as an operator that the operation failed.
+    /// Records, in the role of an operator, that the operation failed.
     pub(super) async fn correct_to_failure(&mut self, name: &str) {
         let key = Key::new(name).unwrap();
         self.resolve(&key, Resolution::Fail(FAILURE.into())).await;

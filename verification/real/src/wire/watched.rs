@@ -207,7 +207,7 @@ impl ResponseChunks for Watched {
     }
 }
 
-/// Returns the owner and status of the record once this write is applied.
+/// Returns the owner and status that the record has after this write.
 fn left_by(write: &Write) -> Option<Left> {
     match write {
         Write::Settle { owner, settlement, .. } => Some((
