@@ -120,7 +120,10 @@ fn concurrent_deliveries_have_one_winner() {
 
     let twice = [http(201, &[], "a"), http(201, &[], "b"), refused.clone()];
     let words = judged(|verdict| verdict.one_of_many(&twice));
-    assert_eq!(words, "2 answers were from a first run (expected 1); the successful answers have different outcomes");
+    assert_eq!(
+        words,
+        "2 answers were from a first run (expected 1); the successful answers have different outcomes"
+    );
 
     let broken = [http(201, &[], "a"), http(500, &[], "boom")];
     let words = judged(|verdict| verdict.one_of_many(&broken));
