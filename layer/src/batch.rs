@@ -85,7 +85,8 @@ fn key(
     protection.rules.key.of_record(kind, content.as_ref(), own)
 }
 
-/// Adds the facts of the claim to the record, if `IDEMPOTENCY_CLAIM_FIELD` names a field of the event.
+/// Returns the record for the function. If `IDEMPOTENCY_CLAIM_FIELD` names a field, the record gets that field, with
+/// the facts of its claim.
 ///
 /// Call it inside the record's handler, where the record's claim is the current one.
 fn handed(identifier: &str, raw: &RawValue, function: &Together) -> Handed {
@@ -123,13 +124,13 @@ where
     if rules.compare.is_some() {
         return Answer::refusal(
             "Idempotency.Invalid",
-            "the event is a batch, whose records are always compared as a whole; leave out IDEMPOTENCY_COMPARE",
+            "the event is a batch, and each record is always compared as a whole; leave out IDEMPOTENCY_COMPARE",
         );
     }
     if let Some(ClaimField::Context(name)) = &rules.claim_field {
         let message = format!(
             "the event is a batch, whose records share one client context; set IDEMPOTENCY_CLAIM_FIELD to a field's \
-             name, such as {name}, which each record then gets"
+             name, such as {name}: each record then gets that field"
         );
         return Answer::refusal("Idempotency.Invalid", &message);
     }
@@ -188,10 +189,26 @@ fn all_failed(event: &Event, returned: &[String], kind: Kind) -> bool {
     let records = records(event);
     match kind {
         Kind::Sqs => returned.len() == records.len(),
-        _ => records.first().is_some_and(|first| {
-            returned.iter().any(|sequence_number| first.get().contains(&format!("\"{sequence_number}\"")))
-        }),
+        _ => records
+            .first()
+            .and_then(|first| sequence_number(first))
+            .is_some_and(|first| returned.contains(&first)),
     }
+}
+
+/// The sequence number of a record of a Kinesis or a DynamoDB stream.
+fn sequence_number(record: &RawValue) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Streamed {
+        #[serde(alias = "dynamodb")]
+        kinesis: Sequenced,
+    }
+    #[derive(Deserialize)]
+    struct Sequenced {
+        #[serde(rename = "sequenceNumber", alias = "SequenceNumber")]
+        number: String,
+    }
+    serde_json::from_str::<Streamed>(record.get()).ok().map(|record| record.kinesis.number)
 }
 
 /// The identifiers of the failed records, from the library's response.

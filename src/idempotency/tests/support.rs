@@ -39,14 +39,14 @@ impl fmt::Display for TestError {
     }
 }
 
-/// The result of the next call to the scripted store.
+/// How one call to the scripted store ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Script {
     /// The call succeeds.
     Pass,
     /// The call meets this fault.
     Meets(Fault),
-    /// The call conflicts: an earlier attempt of the same transaction may still be in flight.
+    /// The call ends in a conflict with an earlier attempt of the same transaction. That attempt may still be applied.
     InFlight,
 }
 
@@ -57,11 +57,11 @@ pub(super) struct ScriptedStore {
     script: Arc<Mutex<VecDeque<Script>>>,
     calls: Arc<Mutex<Vec<&'static str>>>,
     outage: Arc<Mutex<Option<Outage>>>,
-    /// The size of the largest inline response in bytes, plus one. 0 means no limit.
+    /// The size of the largest inline response in bytes, plus one, so that the default 0 can mean no limit.
     inline_limit: Arc<AtomicUsize>,
 }
 
-/// A period in which every call has the result `script`.
+/// A period in which calls end as `script` says. Entries of `ScriptedStore::script` come first.
 #[derive(Clone, Copy, Debug)]
 struct Outage {
     from: tokio::time::Instant,
@@ -70,7 +70,7 @@ struct Outage {
 }
 
 impl ScriptedStore {
-    /// Makes every call of the next `length` end with the result `script`.
+    /// From now on, for the time `length`, makes each call end as `script` says.
     pub(super) fn fail_for(&self, length: Duration, script: Script) {
         self.fail_after(Duration::ZERO, length, script);
     }
@@ -127,7 +127,7 @@ impl ScriptedStore {
         let error = match script {
             Script::Pass => None,
             Script::InFlight => Fault::Conflict.error().map(|error| error.maybe_applied(true)),
-            // The call reaches the store first, and fails afterwards.
+            // `after` returns the errors of these faults, once the store has the request.
             Script::Meets(Fault::LoseAnswer | Fault::Late) => None,
             Script::Meets(fault) => fault.error(),
         };
@@ -142,6 +142,7 @@ pub(super) async fn silent_if(script: Script, silent: Fault) {
     }
 }
 
+/// Returns `answer`, or the error of a lost answer if `script` says so.
 pub(super) fn after<T>(script: Script, answer: T) -> Result<T, StoreError> {
     match script {
         Script::Meets(Fault::LoseAnswer) => Fault::LoseAnswer.error().map_or(Ok(answer), Err),
@@ -252,7 +253,7 @@ struct TestClock {
     jump_later: JumpLater,
 }
 
-/// How many more reads of the clock until it jumps, and by how many ms.
+/// How many more reads of the clock get the time without the jump, and the length of the jump in ms.
 type JumpLater = Arc<Mutex<Option<(u32, u64)>>>;
 
 impl Clock for TestClock {
@@ -282,7 +283,7 @@ pub(super) fn elsewhere<F: Future>(future: F) -> impl Future<Output = F::Output>
 pub(super) struct Bench {
     pub(super) idempotency: Idempotency,
     pub(super) store: ScriptedStore,
-    /// How many milliseconds the clock is ahead of the timer.
+    /// The clock's jump: how many milliseconds its time is ahead of tokio's.
     pub(super) jump: Arc<AtomicU64>,
     /// The name of the operation that the bench runs.
     pub(super) name: &'static str,
@@ -349,6 +350,11 @@ impl Bench {
         self.idempotency.driver().now()
     }
 
+    /// Counts a run by a handler that isn't the bench's own.
+    pub(super) fn count_run(&self) {
+        self.runs.fetch_add(1, Ordering::SeqCst);
+    }
+
     pub(super) fn runs(&self) -> usize {
         self.runs.load(Ordering::SeqCst)
     }
@@ -405,7 +411,7 @@ impl Bench {
         .await
     }
 
-    /// Claims the key, and drops the future while the handler runs, like a client that hangs up.
+    /// Claims the key, and drops the run's future while the handler runs. So nothing settles the claim.
     pub(super) async fn abandon(&self, key: &str, payload: impl Serialize) {
         self.abandon_with(key, payload, async { Ok(String::new()) }).await;
     }
@@ -434,8 +440,9 @@ impl Bench {
 
     /// Returns the events that the library logs while `future` runs.
     pub(super) async fn recorded<F: Future>(&self, future: F) -> Vec<String> {
-        // If only one dispatcher is alive, and a thread without a dispatcher emits an event first, `tracing` disables
-        // the event for every thread. With a second dispatcher alive, `tracing` asks both for each event.
+        // While only one dispatcher is alive, `tracing` asks the first thread that emits an event whether its
+        // dispatcher wants the event. If that thread has no dispatcher, `tracing` disables the event for every thread.
+        // With a second dispatcher alive, `tracing` asks both dispatchers.
         static SECOND: LazyLock<tracing::Dispatch> =
             LazyLock::new(|| tracing::Dispatch::new(Recorder::default()));
         LazyLock::force(&SECOND);
