@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind};
 pub(super) const PAGE: &str =
     "https://docs.rs/lambda-idempotency/latest/lambda_idempotency/guide/idempotency_specification/index.html";
 
-/// This layer's headers that browser code reads, for an API's CORS configuration to expose.
+/// The layer's headers that an API's CORS configuration has to expose, so that code in a browser can read them.
 pub const EXPOSED_HEADERS: [HeaderName; 3] = [headers::REPLAYED, header::RETRY_AFTER, header::LINK];
 
 /// A response that the layer gives in place of the handler's.
@@ -29,15 +29,17 @@ pub enum ProblemKind {
     CallerMissing,
     /// 500: the request carries credentials, or the front end verified them, but their owner can't be identified.
     CallerUnknown,
-    /// 403: the caller isn't allowed to get the recorded response, or not any more.
+    /// 403: [`HttpLayer::replay_if`](super::HttpLayer::replay_if) doesn't let the caller have the recorded response.
     ReplayForbidden,
     /// 422: the key was used with another request.
     KeyReused,
     /// 409: the operation is still running.
     InProgress,
-    /// 409: it's unknown whether the operation took effect. There are three causes. Only one run is allowed, and an
-    /// earlier run ended without an answer. Or idempotency isn't enforced, and the handler's writes are in doubt. Or
-    /// the front end can't deliver the response, and the operation isn't known to be recorded.
+    /// 409: it's unknown whether the operation took effect. There are three possible causes:
+    ///
+    /// - Under at-most-once, an earlier run ended without an answer.
+    /// - Idempotency isn't enforced, and the handler's writes are in doubt.
+    /// - The front end can't deliver the response, and the operation isn't known to be recorded.
     OutcomeUnknown,
     /// 409: the operation is done, but its response wasn't retained.
     NotRetained,
@@ -208,6 +210,18 @@ impl ProblemKind {
                 "A request for this operation is outstanding",
                 "The operation is still running. Send the same request again after Retry-After.",
             ),
+            Self::CallerMissing => (
+                "The caller is unknown",
+                "An operation belongs to its caller, and this request's caller isn't verified. Nothing was done.",
+            ),
+            Self::CallerUnknown => (
+                "The API can't tell whose operation this is",
+                "The request carries credentials, but the API isn't configured to identify their owner. Nothing was \
+                 done.",
+            ),
+            Self::OperationFailed => {
+                ("The operation failed", "The operation failed permanently; it isn't run again.")
+            }
             _ => return None,
         })
     }
@@ -234,8 +248,8 @@ impl From<ErrorKind> for ProblemKind {
 
 /// The wait to suggest if the error doesn't contain one.
 const SOON: Duration = Duration::from_secs(1);
-/// The longest wait to suggest. The rest of the lease is only an upper bound: most operations end long before,
-/// and a retry costs one request.
+/// The longest wait to suggest. An error may contain the rest of the lease, but that's only an upper bound: most
+/// operations end long before, and a retry costs one request.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 /// One of the layer's own responses.
@@ -259,7 +273,7 @@ impl Problem {
         Self { origin, ..self }
     }
 
-    /// The same problem as an error with the problem's texts, for tools that look for records.
+    /// Converts the problem to an error with the problem's texts, for tools that look for records.
     pub(super) fn as_error(&self) -> Error {
         let kind = match self.kind {
             ProblemKind::KeyMissing => ErrorKind::MissingKey,
@@ -269,7 +283,7 @@ impl Problem {
         let (title, detail) = self.title_and_detail();
         Error::new(
             kind,
-            format!("the layer refuses the request as `{}`: {title}. {detail}", self.kind.code()),
+            format!("the layer refuses the request with `{}`: {title}. {detail}", self.kind.code()),
         )
     }
 
@@ -492,15 +506,11 @@ mod tests {
             for (title, detail) in [&of_header, &of_body] {
                 assert!(title.contains(' ') && detail.ends_with('.'), "{kind:?}: {title:?}, {detail:?}");
             }
-            // The texts of these kinds mention the header or its key.
-            let differs = matches!(
-                kind,
-                ProblemKind::KeyMissing
-                    | ProblemKind::KeyInvalid
-                    | ProblemKind::KeyReused
-                    | ProblemKind::InProgress
-            );
-            assert_eq!(of_header != of_body, differs, "{kind:?}");
+            // A client whose key is in the body doesn't know the header. Two kinds offer the header as another way.
+            let offers_header = matches!(kind, ProblemKind::KeyMissing | ProblemKind::KeyInvalid);
+            let (title, detail) = &of_body;
+            assert!(!title.contains("Idempotency-Key"), "{kind:?}: {title:?}");
+            assert_eq!(detail.contains("Idempotency-Key"), offers_header, "{kind:?}: {detail:?}");
             assert!(seen.insert(of_header), "{kind:?}");
         }
     }

@@ -1,4 +1,5 @@
-//! Settling while the store fails: retries, their limits, and the history that the record keeps.
+//! Settling while the store fails: retries and their time limits, claims in doubt, and how the record remembers an
+//! interrupted attempt.
 
 use super::*;
 
@@ -20,7 +21,7 @@ fn unapplied_settlement_is_resent() {
 }
 
 #[test]
-fn settlement_retries_definite_errors() {
+fn definite_settlement_errors_are_retried() {
     use StoreErrorKind::*;
     for (kind, refusal) in [
         (Unavailable, Refusal::Unavailable),
@@ -35,7 +36,7 @@ fn settlement_retries_definite_errors() {
         };
         for nth in 0..RETRIES {
             assert_eq!(run.feed(fault(kind, false)), Action::Pause(nth));
-            assert_eq!(run.feed(Event::Resumed), Action::Apply(first.clone()), "the retry has the response");
+            assert_eq!(run.feed(Event::Resumed), Action::Apply(first.clone()), "a retry keeps the response");
         }
         assert_eq!(run.clone().feed(Event::Answered(WriteOutcome::Applied)), Action::Settled(End::Recorded));
         assert_eq!(run.feed(fault(kind, false)), Action::Settled(End::Unrecorded(refusal)));
@@ -65,6 +66,8 @@ fn settlement_retries_stop_at_the_time_limit() {
     let answer_by = NOW.saturating_add(Duration::from_secs(5));
     for (limits, ends) in [
         (Limits::unknown(SETTLE_WITHIN), NOW.saturating_add(SETTLE_WITHIN)),
+        // The lease ends long before these retries do.
+        (Limits::unknown(2 * SETTLE_WITHIN), NOW.saturating_add(2 * SETTLE_WITHIN)),
         (Limits { answer_by: Some(answer_by), ..Limits::unknown(SETTLE_WITHIN) }, answer_by),
     ] {
         let settling = |now: Timestamp| {
@@ -79,7 +82,7 @@ fn settlement_retries_stop_at_the_time_limit() {
         assert_eq!(
             settling(ends.saturating_sub(LAST_TRY)),
             Action::Pause(0),
-            "the settlement is retried even after the lease has ended"
+            "the settlement is retried if `LAST_TRY` is left"
         );
         let late = Timestamp::from_millis(ends.saturating_sub(LAST_TRY).as_millis() + 1);
         assert_eq!(settling(late), Action::Settled(End::Unrecorded(Refusal::Unavailable)));
@@ -114,8 +117,9 @@ fn store_calls_end_by_their_limit() {
         // Inside the reserve, there's one attempt, until `last_call`.
         (2.6, 2.95),
         (2.9, 2.95),
+        // `last_call` has passed, so there's no time for an attempt.
         (2.97, 2.95),
-        // Once the deadline has passed, another delivery may hold the key, so one brief attempt finds that out.
+        // The deadline has passed, so another delivery may hold the key. One brief attempt shows whether it does.
         (3.0, 3.5),
         (3.2, 3.7),
     ] {
@@ -126,13 +130,13 @@ fn store_calls_end_by_their_limit() {
 }
 
 #[test]
-fn settlement_call_ends_before_its_lease() {
+fn settlement_call_ends_before_the_lease_ends() {
     let at = |secs| NOW.saturating_add(Duration::from_secs(secs));
     let mut run = Run { state: State::new(plan(Execution::AtLeastOnce)), now: NOW };
     run.feed(Event::Begin);
     assert!(matches!(run.feed(Event::Answered(WriteOutcome::Applied)), Action::Claimed(_)));
     assert_eq!((LEASE, SETTLE_WITHIN), (Duration::from_secs(30), Duration::from_secs(30)));
-    // The last settlement begins after the lease's end. It can still succeed if no other claim took over.
+    // In the last row, the lease has already ended. The settlement can still succeed if no other claim took over.
     for (now, until) in [(0, 15), (10, 20), (20, 25), (40, 55)] {
         let mut run = Run { now: at(now), ..run.clone() };
         run.feed(Event::Settle(complete()));
@@ -145,7 +149,7 @@ fn only_unstorable_responses_are_omitted() {
     let (mut run, _) = Run::completing();
     let unstorable = fault(StoreErrorKind::Unstorable, false);
     let Action::Apply(Write::Settle { settlement, .. }) = run.feed(unstorable.clone()) else {
-        panic!("not sent without its response")
+        panic!("the completion isn't sent again without its response")
     };
     assert!(matches!(settlement, Settlement::Complete(Outcome::Omitted, _)));
     assert_eq!(run.feed(unstorable), Action::Settled(End::Unrecorded(Refusal::Rejected)));
@@ -202,7 +206,7 @@ fn unsettled_at_most_once_claims_never_expire() {
     assert_eq!(action, Action::Refused(Refusal::Mismatch));
 }
 
-/// Returns the record of the claim that was sent.
+/// Returns the record that the machine's claim writes. The claim was sent, and its answer was lost.
 fn mine_as_claimed(run: &Run) -> Record {
     let Phase::LookingForClaim(claiming) = &run.state.phase else { panic!("no claim is in doubt") };
     claiming.write.lock().unwrap().clone().into()
@@ -212,6 +216,7 @@ fn mine_as_claimed(run: &Run) -> Record {
 fn claim_to_record_an_outcome_is_retried() {
     for event in [fault(StoreErrorKind::Unavailable, false), LOST()] {
         let (mut run, _) = Run::completing();
+        // The record is gone, so the machine claims the key again to record the outcome.
         assert!(matches!(run.feed(refused(None)), Action::Apply(Write::Claim(_))));
         let given_up = Action::Settled(End::Unrecorded(Refusal::Unavailable));
         assert_eq!(run.clone().retry_until_end(&event), (given_up, RETRIES));
@@ -269,7 +274,7 @@ fn claim_in_doubt_is_resent_unchanged() {
 }
 
 #[test]
-fn fenced_release_reports_fenced() {
+fn release_of_a_lost_claim_reports_fenced() {
     for left in [None, Some(completed()), Some(started(20_000)), Some(record(RecordState::Released, 10))] {
         let (mut run, _) = Run::holding();
         run.feed(Event::Settle(RELEASE));

@@ -60,8 +60,8 @@ impl Display for Agreement {
     }
 }
 
-/// Checks the memory store, and the stores on DynamoDB, PostgreSQL and Redis. After each store, calls `show` with the
-/// store's figures.
+/// Checks the memory store, and the stores on these kinds of servers. After each store, calls `show` with the store's
+/// figures.
 ///
 /// # Errors
 ///
@@ -71,15 +71,18 @@ impl Display for Agreement {
 ///
 /// At the first answer that differs from the model's, with the seed in the message, or at the first race without
 /// exactly one winner.
-pub async fn check(numbers: Numbers, show: impl Fn(&Agreement)) -> Result<()> {
+pub async fn check(kinds: &[Kind], numbers: Numbers, show: impl Fn(&Agreement)) -> Result<()> {
     let memory: Arc<dyn Store> = Arc::new(MemoryStore::new());
     show(&of("memory".into(), &[memory], numbers, numbers.rounds_in_memory).await?);
-    for server in Server::all().await? {
-        let store = Arc::new(server.store().await?);
-        show(&of(server.name.clone(), &[store], numbers, numbers.rounds_on_servers).await?);
-    }
-    for kind in [Kind::Postgres, Kind::Redis] {
-        let site = Site::start(kind).await?;
+    for kind in kinds {
+        if *kind == Kind::DynamoDb {
+            for server in Server::all().await? {
+                let store = Arc::new(server.store().await?);
+                show(&of(server.name.clone(), &[store], numbers, numbers.rounds_on_servers).await?);
+            }
+            continue;
+        }
+        let site = Site::start(*kind).await?;
         // Two handles, as in two processes.
         let handles = [site.direct().await?, site.direct().await?];
         show(&of(kind.name().to_owned(), &handles, numbers, numbers.rounds_on_servers).await?);

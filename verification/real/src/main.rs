@@ -113,7 +113,7 @@ fn count<N: FromStr + Default + PartialEq>(text: &str) -> Option<N> {
 }
 
 async fn agree(numbers: Numbers) -> Result<ExitCode> {
-    agreement::check(numbers, |agreement| println!("{agreement}")).await?;
+    agreement::check(&Kind::ALL, numbers, |agreement| println!("{agreement}")).await?;
     Ok(ExitCode::SUCCESS)
 }
 

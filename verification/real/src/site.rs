@@ -40,6 +40,16 @@ impl Kind {
             Self::Redis => "Redis",
         }
     }
+
+    /// Whether this kind of server is installed, for tests that skip the stores of missing servers. If it isn't, prints
+    /// how to install it, or panics if `CI` is `true`.
+    pub fn is_installed(self) -> bool {
+        match self {
+            Self::DynamoDb => true,
+            Self::Postgres => servers::shared_postgres().is_some(),
+            Self::Redis => testkit::redis::shared().is_some(),
+        }
+    }
 }
 
 /// A server, and the table or the prefix of the records on it.

@@ -23,7 +23,10 @@ use super::{
     ledger::{Ledger, Line},
     record::{self, Stored},
 };
-use crate::servers::{self, Server};
+use crate::{
+    servers::{self, Server},
+    site,
+};
 
 /// A server with fresh tables on it.
 #[derive(Debug)]
@@ -47,16 +50,16 @@ impl Backend {
     ///
     /// If a server doesn't start, or isn't installed.
     pub async fn all(form: Form) -> Result<Vec<Self>> {
-        match form {
-            Form::Ledger | Form::Transaction | Form::Optimistic | Form::Layer => {
+        match form.kind() {
+            site::Kind::DynamoDb => {
                 let mut all = Vec::new();
                 for server in Server::all().await? {
                     all.push(Self::dynamodb(server).await?);
                 }
                 Ok(all)
             }
-            Form::Postgres | Form::PostgresTransaction => Ok(vec![Self::postgres().await?]),
-            Form::Redis => Ok(vec![Self::redis().await?]),
+            site::Kind::Postgres => Ok(vec![Self::postgres().await?]),
+            site::Kind::Redis => Ok(vec![Self::redis().await?]),
         }
     }
 

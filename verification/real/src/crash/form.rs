@@ -15,6 +15,7 @@ use super::{
     judge::Promise,
     ledger::{Ledger, Line},
 };
+use crate::site::Kind;
 
 /// Where the function has its effect. Unless a variant says otherwise, the record is in DynamoDB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,6 +48,15 @@ impl Form {
         Self::Redis,
         Self::Layer,
     ];
+
+    /// Returns the kind of server that keeps the form's records.
+    pub const fn kind(self) -> Kind {
+        match self {
+            Self::Ledger | Self::Transaction | Self::Optimistic | Self::Layer => Kind::DynamoDb,
+            Self::Postgres | Self::PostgresTransaction => Kind::Postgres,
+            Self::Redis => Kind::Redis,
+        }
+    }
 
     /// Returns the form's name, on the command line and in the environment.
     pub const fn name(self) -> &'static str {
